@@ -8,6 +8,7 @@ from tempfile import NamedTemporaryFile
 from urllib.parse import urlsplit
 
 from controlplane.config import environment as env
+from controlplane.config.lake_place import bucket_place
 from controlplane.config.service_hosts import services_host
 from controlplane.config.state_files import make_private
 from controlplane.config.storage_classes import storage_classes
@@ -52,6 +53,17 @@ ALLOW_KUBECONFIG_EXEC = env.switch(os.environ, "TRAINYARD_ALLOW_KUBECONFIG_EXEC"
 CODE_MOST_BYTES = env.integer(os.environ, "TRAINYARD_CODE_MOST_MIB", 1, 10_000) << 20
 CODE_KEEP_DAYS = env.integer(os.environ, "TRAINYARD_CODE_KEEP_DAYS", 1, 3650)
 ARTIFACT_MOST_BYTES = env.integer(os.environ, "TRAINYARD_ARTIFACT_MOST_GIB", 1, 100_000) << 30
+try:
+    LAKE_PLACE = bucket_place(  # None: contents are in LAKE_DIR too
+        env.text(os.environ, "TRAINYARD_LAKE"),
+        env.text(os.environ, "TRAINYARD_S3_ENDPOINT"),
+        env.text(os.environ, "TRAINYARD_S3_REGION"),
+        env.text(os.environ, "TRAINYARD_S3_CREDENTIALS"),
+        os.environ,
+    )
+except ValueError as error:
+    raise env.SettingInvalid(str(error)) from error
+LAKE_MAY_BE_INSIDE = env.switch(os.environ, "TRAINYARD_S3_ALLOW_PRIVATE")
 LAKE_DIR = (STATE_DIR / env.text(os.environ, "TRAINYARD_LAKE_DIR")).resolve()  # contents of datasets
 try:
     STORAGE_CLASSES = storage_classes(env.json_object(os.environ, "TRAINYARD_STORAGE_CLASSES"), STATE_DIR)

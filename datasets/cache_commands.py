@@ -51,7 +51,8 @@ class FillCache(CommandHandler):
             detail = f"{error} Repair it: yard dataset verify, then sync --full from where the files are."
             raise CommandRefused("content_missing", detail) from error
         except Blocked as blocked:
-            raise CommandRefused(blocked.code, blocked.detail) from blocked
+            is_passing = blocked.code == "unreachable"
+            raise CommandRefused(blocked.code, blocked.detail, is_passing=is_passing) from blocked
         return charges(store.manifests())
 
     def on_done(self, command: Command, result: Charges[str] | None) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from controlplane.config.storage_classes import storage_classes
 from tests.cast import Cast, make_cast
+from tests.s3_server import S3Missing, S3Server, s3_server
 from tests.settings import IS_MIGRATED
 
 # A loaded machine must not fail a property: no deadline, and no verdict on how fast examples are made.
@@ -52,3 +54,13 @@ def own_lakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("datasets.queries.lake._lakes", {})
     monkeypatch.setattr("datasets.queries.lake._manifests", OrderedDict())
     return tmp_path / "lakes"
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """A real S3 server with one bucket."""
+    try:
+        with s3_server() as server:
+            yield server
+    except S3Missing as reason:
+        pytest.skip(f"no S3 server: {reason}")

@@ -120,7 +120,31 @@ SETTINGS = (
     Setting(
         "TRAINYARD_LAKE_DIR",
         "lake",
-        "Directory of the content of datasets; a relative one is below the state directory.",
+        "Directory of the content of datasets, or of its index when TRAINYARD_LAKE names a bucket; a relative one is"
+        " below the state directory.",
+    ),
+    Setting(
+        "TRAINYARD_LAKE",
+        "",
+        "s3://bucket/prefix keeps the content of datasets in a bucket, with AWS_ACCESS_KEY_ID and"
+        " AWS_SECRET_ACCESS_KEY; empty: in TRAINYARD_LAKE_DIR.",
+    ),
+    Setting(
+        "TRAINYARD_S3_ENDPOINT",
+        "",
+        "Address of the S3 server of that bucket, such as https://s3.example.org:9000; empty: Amazon's.",
+    ),
+    Setting("TRAINYARD_S3_REGION", "us-east-1", "Region of that bucket."),
+    Setting(
+        "TRAINYARD_S3_CREDENTIALS",
+        "",
+        "A file with the credentials of that bucket in the format of ~/.aws/credentials, section [default]; empty: the"
+        " environment.",
+    ),
+    Setting(
+        "TRAINYARD_S3_ALLOW_PRIVATE",
+        "no",
+        "yes permits an S3 endpoint in the control plane's own network: a loopback, link-local or private address.",
     ),
     Setting(
         "TRAINYARD_STORAGE_CLASSES",

@@ -1,6 +1,5 @@
 """Removal of content that no version needs, so that deleted datasets and broken-off syncs do not fill the disk."""
 
-import shutil
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 
@@ -9,8 +8,8 @@ from django.db import transaction
 
 from controlplane.models import Command, Project
 from datasets.models import Artifact, DatasetVersion
+from datasets.queries.lake import open_lake
 from datasets.storage.base import Budget, Collected
-from datasets.storage.folder import FolderLake
 
 COLLECT_LAKE, LAKE = "datasets.collect_lake", "lake"  # kind and subject of the commands
 # What is younger stays, whoever needs it: a sync under way, or one that broke off and goes on the next day.
@@ -33,13 +32,12 @@ def collect_all_lakes(_: object = None) -> None:
 def collect_lake(key: str, is_cancelled: Callable[[], bool]) -> Collected | None:
     """Collect the lake of the project with this primary key, and remove it whole when the project is gone: None. Raises
     Blocked, DeadlineExceeded and what `is_cancelled` raises."""
-    root = settings.LAKE_DIR / key
-    if not Project.objects.filter(pk=key).exists():
-        # What cannot be removed now is tried again by the next collection.
-        shutil.rmtree(root, ignore_errors=True)
-        return None
-    lake = FolderLake(root)
+    lake = open_lake(key)
     try:
+        if not Project.objects.filter(pk=key).exists():
+            # What cannot be removed now is tried again by the next collection.
+            lake.destroy()
+            return None
         return lake.collect(
             lambda: _live_manifests(key),
             older_than_seconds=GRACE.total_seconds(),

@@ -27,6 +27,7 @@ from datasets.api.contents import (
     pack_response,
     stored_manifest,
 )
+from datasets.api.lake_views import LakeView
 from datasets.code_archive import write_archive
 from datasets.manifests import EXECUTABLE, LINK, Manifest
 from datasets.models import Artifact
@@ -89,7 +90,7 @@ class ArtifactDetail(ApiView):
         return Answer(shown)
 
 
-class ArtifactFiles(ApiView):
+class ArtifactFiles(LakeView):
     """An artifact as a tree."""
 
     @operation(
@@ -105,7 +106,7 @@ class ArtifactFiles(ApiView):
         return listed_files(_manifest(artifact_for(call.actor, artifact_id)), call.query)
 
 
-class ArtifactContent(ApiView):
+class ArtifactContent(LakeView):
     """One file of an artifact."""
 
     @operation(
@@ -122,7 +123,7 @@ class ArtifactContent(ApiView):
         return file_response(artifact.project, entry_of(_manifest(artifact), call.query))
 
 
-class ArtifactManifest(ApiView):
+class ArtifactManifest(LakeView):
     """The list of files of an artifact."""
 
     @operation("Download an artifact's manifest", answer=BINARY, gives=BYTES)
@@ -130,7 +131,7 @@ class ArtifactManifest(ApiView):
         return HttpResponse(_manifest(artifact_for(call.actor, artifact_id)).encode(), content_type=BYTES)
 
 
-class ArtifactPack(ApiView):
+class ArtifactPack(LakeView):
     """Contents on their way out."""
 
     @operation(
@@ -144,7 +145,7 @@ class ArtifactPack(ApiView):
         return pack_response(artifact.project, _manifest(artifact), call.query)
 
 
-class ArtifactArchive(ApiView):
+class ArtifactArchive(LakeView):
     """All files of an artifact."""
 
     @operation("Download an artifact as a tar archive", answer=BINARY, gives=TAR)

@@ -11,11 +11,12 @@ from controlplane.access import NotVisible
 from controlplane.api import query
 from controlplane.api.bodies import Schema
 from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, listed, record, ref
-from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.operations import Answer, Call, operation
 from controlplane.api.problems import Problem
 from controlplane.models import Project, Role
 from datasets.access import dataset_for, version_for
 from datasets.actions.datasets import keep_manifest
+from datasets.api.lake_views import LakeView
 from datasets.ingest.packs import PackInvalid, pack_index
 from datasets.manifests import DIGEST_BYTES, Entry, Manifest, compare
 from datasets.models import DatasetVersion
@@ -23,8 +24,7 @@ from datasets.previews import media_type
 from datasets.queries.datasets import child_shape, diff_shape, find_version
 from datasets.queries.lake import lake_of, manifest_named
 from datasets.queries.volume_files import BYTES, PIECE_BYTES
-from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
-from datasets.storage.folder import FolderLake
+from datasets.storage.base import ContentDamaged, ContentMissing
 
 BINARY: Schema = {"type": "string", "format": "binary"}
 MANIFEST_MOST_BYTES = 256 << 20
@@ -49,7 +49,7 @@ class BytesParser(BaseParser):
         return stream
 
 
-class Lacking(ApiView):
+class Lacking(LakeView):
     """What need not be sent."""
 
     parser_classes = [BytesParser]
@@ -64,13 +64,13 @@ class Lacking(ApiView):
     def post(self, call: Call, dataset_id: str) -> Answer:
         dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
         digests = _digests(_body(call))
-        lake = _lake(dataset.project)
+        lake = lake_of(dataset.project)
         lacking = lake.lacking(digests)
         lake.renew(set(digests) - lacking)
         return Answer({"lacking": [place for place, digest in enumerate(digests) if digest in lacking]})
 
 
-class Packs(ApiView):
+class Packs(LakeView):
     """Small contents on their way in."""
 
     parser_classes = [BytesParser]
@@ -86,15 +86,13 @@ class Packs(ApiView):
         dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
         pack = _body(call)
         try:
-            _lake(dataset.project).put_pack(memoryview(pack))
+            lake_of(dataset.project).put_pack(memoryview(pack))
         except PackInvalid as error:
             raise Problem(400, "bad_pack", str(error)) from error
-        except Blocked as error:
-            raise _unavailable(error) from error
         return Answer({"size_bytes": len(pack)})
 
 
-class Parts(ApiView):
+class Parts(LakeView):
     """A large content on its way in."""
 
     parser_classes = [BytesParser]
@@ -102,7 +100,7 @@ class Parts(ApiView):
     @operation("How much of a large content has arrived", answer=record("Bytes.", size_bytes=INTEGER))
     def get(self, call: Call, dataset_id: str, sha256: str) -> Answer:
         dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
-        return Answer({"size_bytes": _lake(dataset.project).part_bytes(_digest(sha256))})
+        return Answer({"size_bytes": lake_of(dataset.project).part_bytes(_digest(sha256))})
 
     @operation(
         "Send a part of a large content; the whole is checked against its digest",
@@ -119,18 +117,16 @@ class Parts(ApiView):
         dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
         part = memoryview(_body(call))
         try:
-            arrived = _lake(dataset.project).put_part(
+            arrived = lake_of(dataset.project).put_part(
                 _digest(sha256), call.query["offset"], part, call.query["size"]
             )
         except ContentDamaged as error:
             detail = "The content arrived damaged, or changed while it was sent; send it again."
             raise Problem(400, "content_damaged", detail) from error
-        except Blocked as error:
-            raise _unavailable(error) from error
         return Answer({"size_bytes": arrived})
 
 
-class Manifests(ApiView):
+class Manifests(LakeView):
     """The list of files of a version to come."""
 
     parser_classes = [BytesParser]
@@ -148,23 +144,20 @@ class Manifests(ApiView):
     )
     def put(self, call: Call, dataset_id: str) -> Answer:
         dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
-        try:
-            manifest, lacking = keep_manifest(dataset.project, _body(call))
-        except Blocked as error:
-            raise _unavailable(error) from error
+        manifest, lacking = keep_manifest(dataset.project, _body(call))
         return Answer({"manifest": manifest.hash, "lacking": lacking})
 
 
-class VersionManifest(ApiView):
+class VersionManifest(LakeView):
     """The list of files of a version."""
 
     @operation("Download a version's manifest", answer=BINARY, gives=BYTES)
     def get(self, call: Call, version_id: str) -> HttpResponseBase:
         version = version_for(call.actor, version_id)
-        return HttpResponse(_lake(version.dataset.project).manifest(version.manifest), content_type=BYTES)
+        return HttpResponse(lake_of(version.dataset.project).manifest(version.manifest), content_type=BYTES)
 
 
-class VersionFiles(ApiView):
+class VersionFiles(LakeView):
     """A version as a tree."""
 
     @operation(
@@ -180,7 +173,7 @@ class VersionFiles(ApiView):
         return listed_files(_manifest(version_for(call.actor, version_id)), call.query)
 
 
-class VersionDiff(ApiView):
+class VersionDiff(LakeView):
     """Two versions beside each other."""
 
     @operation(
@@ -199,7 +192,7 @@ class VersionDiff(ApiView):
         return Answer(diff_shape(before.number if before else 0, after.number, diff, call.query["limit"]))
 
 
-class VersionContent(ApiView):
+class VersionContent(LakeView):
     """One file of a version."""
 
     @operation(
@@ -217,7 +210,7 @@ class VersionContent(ApiView):
         return file_response(version.dataset.project, entry)
 
 
-class VersionPack(ApiView):
+class VersionPack(LakeView):
     """Contents on their way out."""
 
     @operation(
@@ -231,7 +224,7 @@ class VersionPack(ApiView):
         return pack_response(version.dataset.project, _manifest(version), call.query)
 
 
-class VersionVerify(ApiView):
+class VersionVerify(LakeView):
     """Is all of it there?"""
 
     @operation(
@@ -243,7 +236,7 @@ class VersionVerify(ApiView):
     def post(self, call: Call, version_id: str) -> Answer:
         version = version_for(call.actor, version_id, needed=Role.MEMBER)
         wanted = _within(_manifest(version), call.query, VERIFIED_BYTES)
-        found = _lake(version.dataset.project).verify(wanted)
+        found = lake_of(version.dataset.project).verify(wanted)
         missing, damaged = [one.hex() for one in found.missing], [one.hex() for one in found.quarantined]
         return Answer(
             {
@@ -277,13 +270,6 @@ def _digest(sha256: str) -> bytes:
     return bytes.fromhex(sha256)
 
 
-def _lake(project: Project) -> FolderLake:
-    try:
-        return lake_of(project)
-    except Blocked as error:
-        raise _unavailable(error) from error
-
-
 def listed_files(manifest: Manifest, asked: Mapping[str, Any]) -> Answer:
     """Answer the entries of a directory of a manifest."""
     directory, after = ((asked[name] or "").encode() for name in ("directory", "after"))
@@ -295,7 +281,7 @@ def listed_files(manifest: Manifest, asked: Mapping[str, Any]) -> Answer:
 def pack_response(project: Project, manifest: Manifest, asked: Mapping[str, int]) -> HttpResponseBase:
     """Answer the contents of files as a pack."""
     wanted = _within(manifest, asked, PACK_OUT_BYTES)
-    contents = list(_lake(project).read_many(wanted))
+    contents = list(lake_of(project).read_many(wanted))
     index = pack_index((digest, len(data)) for digest, data in contents)
     return HttpResponse(b"".join((*(data for _, data in contents), index)), content_type=BYTES)
 
@@ -345,7 +331,7 @@ def entry_of(manifest: Manifest, asked: Mapping[str, Any]) -> Entry:
 
 def file_response(project: Project, entry: Entry) -> HttpResponseBase:
     """Answer one file, in pieces."""
-    lake = _lake(project)
+    lake = lake_of(project)
     name = entry.path.rpartition(b"/")[2].decode("utf-8", "replace")
     media = media_type(name)
     pieces = (
@@ -360,8 +346,3 @@ def file_response(project: Project, entry: Entry) -> HttpResponseBase:
     response.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
     response.headers["Cache-Control"] = "private, max-age=3600, immutable"
     return response
-
-
-def _unavailable(error: Blocked) -> Problem:
-    status = 507 if error.code == "disk_full" else 503
-    return Problem(status, error.code, error.detail, headers={"Retry-After": "30"})

@@ -16,7 +16,7 @@ from datasets.pages.datasets import dataset_context
 from datasets.previews import PREVIEW_BYTES, is_picture, text_of
 from datasets.queries.datasets import LATEST, child_shape, diff_shape, find_version, shown, version_shape
 from datasets.queries.lake import lake_of, manifest_named
-from datasets.storage.base import ContentMissing
+from datasets.storage.base import Blocked, ContentMissing
 
 CHILDREN_SHOWN, PATHS_SHOWN = 200, 200
 # A larger picture is offered for download only.
@@ -28,7 +28,7 @@ def dataset_files(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRe
     """A directory of a version, and beside it the file that was chosen: `?version=3&path=images&file=images/a.png`."""
     dataset = dataset_for(actor, dataset_id)
     version = _version(dataset, request.GET.get("version", LATEST))
-    manifest = _manifest(version)
+    manifest, trouble = _manifest(version)
     directory = request.GET.get("path", "").strip("/").encode()
     after = request.GET.get("after", "").encode()
     children = [] if manifest is None else manifest.children(directory, after, CHILDREN_SHOWN + 1)
@@ -37,7 +37,7 @@ def dataset_files(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRe
         **dataset_context(actor, dataset),
         "version": version_shape(version),
         "numbers": range(dataset.latest, max(0, dataset.latest - 100), -1),
-        "is_missing": manifest is None,
+        "trouble": trouble,
         "directory": shown(directory),
         "crumbs": _crumbs(dataset, version, directory),
         "children": [
@@ -59,8 +59,8 @@ def dataset_diff(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
     after = _version(dataset, request.GET.get("after", LATEST))
     asked = request.GET.get("before", str(after.parent.number if after.parent else 0))
     before = None if asked == "0" else _version(dataset, asked)
-    old = Manifest.empty() if before is None else _manifest(before)
-    new = _manifest(after)
+    old, old_trouble = (Manifest.empty(), "") if before is None else _manifest(before)
+    new, new_trouble = _manifest(after)
     found = None
     if old is not None and new is not None:
         number = before.number if before else 0
@@ -71,6 +71,7 @@ def dataset_diff(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
         "after": after.number,
         "numbers": range(dataset.latest, max(0, dataset.latest - 100), -1),
         "diff": found,
+        "trouble": old_trouble or new_trouble,
         "sorts": [] if found is None else _sorts(found),
     }
     return show(request, actor, "datasets/diff.html", context)
@@ -96,11 +97,16 @@ def _version(dataset: Dataset, name: str) -> DatasetVersion:
     return version
 
 
-def _manifest(version: DatasetVersion) -> Manifest | None:
+def _manifest(version: DatasetVersion) -> tuple[Manifest | None, str]:
+    """Return a version's manifest; without it, why."""
     try:
-        return manifest_named(version.dataset.project, version.manifest)
+        return manifest_named(version.dataset.project, version.manifest), ""
     except ContentMissing:
-        return None
+        return None, _(
+            "The list of files of this version is not in the lake. Restore the lake from its backup."
+        )
+    except Blocked as blocked:
+        return None, blocked.detail
 
 
 def _row(
@@ -143,7 +149,9 @@ def _preview(version: DatasetVersion, entry: Entry) -> dict[str, Any]:
     try:
         beginning = lake_of(version.dataset.project).read(entry.digest, 0, PREVIEW_BYTES)
     except ContentMissing:
-        return found | {"is_missing": True}
+        return found | {"trouble": _("Its content is not in the lake.")}
+    except Blocked as blocked:
+        return found | {"trouble": blocked.detail}
     return found | {
         "text": text_of(beginning, is_whole=entry.size_bytes <= PREVIEW_BYTES),
         "is_cut": entry.size_bytes > PREVIEW_BYTES,

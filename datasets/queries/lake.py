@@ -7,25 +7,47 @@ from collections import OrderedDict
 from django.conf import settings
 
 from controlplane.models import Project
+from datasets.ingest.worker import SinkSpec
 from datasets.manifests import Manifest, ManifestInvalid, decode
-from datasets.storage.base import ContentMissing
+from datasets.storage.base import ContentMissing, Lake
 from datasets.storage.folder import FolderLake
+from datasets.storage.sinks import sink_of_bucket, sink_of_folder
 
 # Of manifests that a process keeps; some 150 bytes each.
 KEPT_FILES = 2_000_000
 
-_lakes: dict[int, FolderLake] = {}
+_lakes: dict[int, Lake] = {}
 # by project too: a hash that another project has must stay unknown here
 _manifests: OrderedDict[tuple[int, str], Manifest] = OrderedDict()
 _lock = threading.Lock()
 
 
-def lake_of(project: Project) -> FolderLake:
+def lake_of(project: Project) -> Lake:
     """Return the project's lake. Raises Blocked."""
     with _lock:
         if project.pk not in _lakes:
-            _lakes[project.pk] = FolderLake(settings.LAKE_DIR / str(project.pk))
+            _lakes[project.pk] = open_lake(str(project.pk))
         return _lakes[project.pk]
+
+
+def open_lake(key: str) -> Lake:
+    """Open the lake of the project with this primary key; the caller closes it. Raises Blocked."""
+    folder, place = settings.LAKE_DIR / key, settings.LAKE_PLACE
+    if place is None:
+        return FolderLake(folder)
+    # imported here: most installations have no bucket, and the client takes 10 MB in every process
+    from datasets.storage.bucket import Bucket
+    from datasets.storage.s3 import S3Lake
+
+    return S3Lake(Bucket(place.below(key)), folder)
+
+
+def sink_of_project(project: Project) -> SinkSpec:
+    """Return what the workers of a sync open to write into the project's lake."""
+    key = str(project.pk)
+    if settings.LAKE_PLACE is None:
+        return sink_of_folder(settings.LAKE_DIR / key)
+    return sink_of_bucket(settings.LAKE_DIR / key, settings.LAKE_PLACE.below(key))
 
 
 def manifest_named(project: Project, name: str) -> Manifest:

@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
+
+from datasets.storage.contents import Located
 
 
 class Blocked(Exception):
-    """Something outside the control plane is in the way. `code`: `disk_full`, `not_writable`, `unreachable`, `in_use`;
-    `detail` says what to do."""
+    """Something outside the control plane is in the way. `code`: `disk_full`, `not_writable`, `unreachable`,
+    `no_bucket`, `in_use`; `detail` says what to do."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -89,6 +92,9 @@ class Verified:
 class Lake(Protocol):
     """Contents and manifests."""
 
+    def close(self) -> None:
+        """Close files. The lake is not used after it."""
+
     def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
         """Return which contents are not there."""
 
@@ -113,6 +119,17 @@ class Lake(Protocol):
         self, digests: Sequence[bytes], budget: Budget = UNLIMITED
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield (digest, bytes) of contents, in the order that is cheapest. Raises ContentMissing."""
+
+    def locate(self, digests: Iterable[bytes]) -> list[Located]:
+        """Return where contents are, in the order that is cheapest to read. Raises ContentMissing."""
+
+    def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (digest, bytes) of contents of one pack, or of a content of its own. Not checked: the caller compares
+        the digests. Raises ContentMissing and, for a pack that is cut off, ContentDamaged."""
+
+    def place(self, located: Located, target: Path, mode: int) -> None:
+        """Make `target` a file with a content that is stored alone, sharing its bytes where that is possible. Raises
+        ContentMissing, and ContentDamaged after a check of all bytes."""
 
     def put_manifest(self, name: str, stored: bytes) -> None:
         """Store an encoded manifest under its hash."""
@@ -139,3 +156,6 @@ class Lake(Protocol):
     ) -> Collected:
         """Remove what no live manifest names and what broken-off writes left, unless it is younger. `live_manifests` is
         called once no version can be made any more."""
+
+    def destroy(self) -> None:
+        """Remove everything. May be repeated until nothing is left."""

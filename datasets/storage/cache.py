@@ -27,19 +27,16 @@ from uuid import uuid4
 from datasets.ingest.reader import FileChanged, hash_file
 from datasets.ingest.tree import stays_inside
 from datasets.manifests import EXECUTABLE, LINK, Entry, Manifest, decode
-from datasets.storage.base import UNLIMITED, Budget, ContentDamaged
+from datasets.storage.base import UNLIMITED, Budget, ContentDamaged, Lake
 from datasets.storage.contents import WHOLE, Located
 from datasets.storage.files import (
     READ_ONLY,
     blocked,
     copy_file,
-    hard_link,
-    reflink,
     sync_directory,
     sync_file_system,
     write_new,
 )
-from datasets.storage.folder import FolderLake
 
 THREADS = 4
 PART = ".part"
@@ -91,7 +88,7 @@ class CacheStore:
     def fill(
         self,
         key: str,
-        lake: FolderLake,
+        lake: Lake,
         manifest: Manifest,
         budget: Budget = UNLIMITED,
         report: Report = lambda progress: None,
@@ -182,7 +179,7 @@ class _Fill:
     """One tree that is being made."""
 
     def __init__(
-        self, store: CacheStore, lake: FolderLake, manifest: Manifest, budget: Budget, report: Report
+        self, store: CacheStore, lake: Lake, manifest: Manifest, budget: Budget, report: Report
     ) -> None:
         self._store, self._lake, self._manifest = store, lake, manifest
         self._budget, self._report = budget, report
@@ -244,26 +241,23 @@ class _Fill:
 
     def _piece(self, located: Sequence[Located], wanted: dict[bytes, list[str]]) -> list[str]:
         self._budget.check()
-        source = self._lake.path_of(located[0])
-        with open(source, "rb", buffering=0) as file:
-            for one in located:
-                for name in wanted[one.digest]:
-                    self._store_one(name, one, source, file.fileno())
+        if located[0].pack == WHOLE:
+            for name in wanted[located[0].digest]:
+                with self._store.staged() as fresh:
+                    self._lake.place(located[0], fresh, _mode(name))
+                    os.rename(fresh, self._store.content(name))
+        else:
+            for digest, content in self._lake.contents(located):
+                if sha256(content).digest() != digest:
+                    raise ContentDamaged(digest)
+                for name in wanted[digest]:
+                    self._write(name, content)
         return [name for one in located for name in wanted[one.digest]]
 
-    def _store_one(self, name: str, located: Located, source: Path, descriptor: int) -> None:
-        mode = READ_ONLY | 0o111 if name.endswith("x") else READ_ONLY
+    def _write(self, name: str, content: bytes) -> None:
         with self._store.staged() as fresh:
-            if located.pack == WHOLE:
-                if hash_file(descriptor, located.size_bytes) != located.digest:
-                    raise ContentDamaged(located.digest)
-                _share(source, fresh, mode)
-            else:
-                content = os.pread(descriptor, located.size_bytes, located.offset)
-                if sha256(content).digest() != located.digest:
-                    raise ContentDamaged(located.digest)
-                write_new(fresh, content, mode=mode)
-                fresh.chmod(mode)
+            write_new(fresh, content, mode=_mode(name))
+            fresh.chmod(_mode(name))
             os.rename(fresh, self._store.content(name))
 
     def _note(self, names: Sequence[str], moved: int) -> None:
@@ -305,15 +299,6 @@ class _Fill:
             os.chmod(target, source.stat().st_mode & 0o777)
 
 
-def _share(source: Path, fresh: Path, mode: int) -> None:
-    # a hard link has the mode of the lake's own file: an executable needs another one
-    is_shared = reflink(source, fresh) or (mode == READ_ONLY and hard_link(source, fresh))
-    if not is_shared:
-        copy_file(source, fresh)
-    if fresh.stat().st_mode & 0o777 != mode:
-        fresh.chmod(mode)
-
-
 def _make_link(path: bytes, entry: Entry, target: bytes) -> None:
     directory, slash, _ = entry.path.rpartition(b"/")
     if sha256(target).digest() != entry.digest or not stays_inside(directory + slash, target):
@@ -323,6 +308,10 @@ def _make_link(path: bytes, entry: Entry, target: bytes) -> None:
 
 def _name(entry: Entry) -> str:
     return entry.digest.hex() + ("x" if entry.kind == EXECUTABLE else "")
+
+
+def _mode(name: str) -> int:
+    return READ_ONLY | 0o111 if name.endswith("x") else READ_ONLY
 
 
 def _digest(name: str) -> bytes:

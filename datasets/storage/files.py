@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,14 @@ _CANNOT_CLONE = frozenset(
 )
 _CHUNK_BYTES = 4 << 20
 READ_ONLY = 0o444
+
+
+@contextmanager
+def locked(path: Path, kind: int) -> Iterator[None]:
+    """Hold a lock of this kind (fcntl.LOCK_SH or LOCK_EX) on a file, which is made when it is not there. Waits."""
+    with open(path, "a") as file:  # closing it unlocks
+        fcntl.flock(file, kind)
+        yield
 
 
 class Sharing(StrEnum):
@@ -61,6 +70,21 @@ def hard_link(source: Path | bytes, target: Path) -> bool:
             return False
         raise
     return True
+
+
+def share_file(source: Path, target: Path, mode: int) -> Sharing:
+    """Make `target` a file with the bytes of `source`: shared where the file system can. A hard link only where the
+    mode stays."""
+    shared = Sharing.COPY
+    if reflink(source, target):
+        shared = Sharing.REFLINK
+    elif mode == READ_ONLY and hard_link(source, target):
+        shared = Sharing.HARD_LINK
+    else:
+        copy_file(source, target)
+    if target.stat().st_mode & 0o777 != mode:
+        target.chmod(mode)
+    return shared
 
 
 def copy_file(source: Path | bytes, target: Path, check: Callable[[], None] = lambda: None) -> None:

@@ -17,9 +17,12 @@ modification time, and `renew` must not change it.
 
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 from uuid import uuid4
 
@@ -49,8 +52,10 @@ from datasets.storage.files import (
     blocked,
     changed_at,
     hard_link,
+    locked,
     reflink,
     renew_file,
+    share_file,
     sync_file_system,
     write_new,
 )
@@ -171,14 +176,25 @@ class FolderLake:
     ) -> Iterator[tuple[bytes, bytes]]:
         """See Lake."""
         located = self.locate(digests)
-        for path, contents in self._by_file(located):
+        for _, some in self._by_file(located):
             budget.check()
-            with open(path, "rb", buffering=0) as file:
-                for one in contents:
-                    yield one.digest, os.pread(file.fileno(), one.size_bytes, one.offset)
+            yield from self.contents(some)
+
+    def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
+        """See Lake."""
+        with self._opened(located[0]) as file:
+            for one in located:
+                yield one.digest, os.pread(file.fileno(), one.size_bytes, one.offset)
+
+    def place(self, located: Located, target: Path, mode: int) -> None:
+        """See Lake."""
+        with self._opened(located) as file:
+            if hash_file(file.fileno(), located.size_bytes) != located.digest:
+                raise ContentDamaged(located.digest)
+        share_file(self.path_of(located), target, mode)
 
     def locate(self, digests: Iterable[bytes]) -> list[Located]:
-        """Return where contents are, in the order of the packs. Raises ContentMissing."""
+        """See Lake."""
         wanted = set(digests)
         located = self._index.locate(wanted)
         if len(located) != len(wanted):
@@ -261,6 +277,10 @@ class FolderLake:
             self._collect_broken_off(before)
             return Collected(packs, objects, manifests, pack_bytes + object_bytes)
 
+    def destroy(self) -> None:
+        """See Lake."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
     def _write_pack(self, contents: Sequence[Content]) -> list[Located]:
         index = pack_index((content.digest, len(content.data)) for content in contents)
         name = pack_name(index)
@@ -309,9 +329,8 @@ class FolderLake:
             path.unlink()
             raise ContentDamaged(digest)
         target = self._named("objects", digest.hex())
-        os.rename(
-            path, target
-        )  # before it is read-only: a request that repeats a broken-off one opens it to write
+        # before it is read-only: a request that repeats a broken-off one opens it to write
+        os.rename(path, target)
         target.chmod(READ_ONLY)
         self.flush([Located(WHOLE, 0, size, digest)])
 
@@ -378,9 +397,7 @@ class FolderLake:
 
     def _adopt_pack(self, path: Path, name: str) -> list[Located]:
         try:
-            places = [
-                Located(name, place.offset, place.size_bytes, place.digest) for place in places_in(path)
-            ]
+            places = [replace(place, pack=name) for place in places_in(path)]
         except PackInvalid:
             path.unlink()
             return []
@@ -407,7 +424,7 @@ class FolderLake:
             if wanted and (len(wanted) == len(held) or alive * 2 > full):
                 continue
             if wanted:  # more than half of it is dead: the rest moves to a pack of its own first
-                moved = self._write_pack([Content(*one) for one in _read(path, wanted)])
+                moved = self._write_pack([Content(*one) for one in self.contents(wanted)])
                 sync_file_system(self.root)
                 self._index.move(moved)
             with self._lock("removal", fcntl.LOCK_EX):
@@ -454,11 +471,14 @@ class FolderLake:
         finally:
             fresh.unlink(missing_ok=True)
 
-    @contextmanager
-    def _lock(self, name: str, kind: int) -> Iterator[None]:
-        with open(self.root / name, "a") as file:  # closing it unlocks
-            fcntl.flock(file, kind)
-            yield
+    def _lock(self, name: str, kind: int) -> AbstractContextManager[None]:
+        return locked(self.root / name, kind)
+
+    def _opened(self, located: Located) -> FileIO:
+        try:
+            return open(self.path_of(located), "rb", buffering=0)
+        except FileNotFoundError as error:
+            raise ContentMissing(f"The lake has lost content {located.digest.hex()}.") from error
 
     def _path(self, folder: str, name: str) -> Path:
         return self.root / folder / name[:2] / name[2:]
@@ -470,12 +490,6 @@ class FolderLake:
 
     def _all(self, folder: str) -> Iterator[Path]:
         return (path for shelf in sorted((self.root / folder).iterdir()) for path in shelf.iterdir())
-
-
-def _read(path: Path, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
-    with open(path, "rb", buffering=0) as file:
-        for one in located:
-            yield one.digest, os.pread(file.fileno(), one.size_bytes, one.offset)
 
 
 def _file_key(located: Located) -> str | bytes:

@@ -1,10 +1,16 @@
 """A lake as the target of a sync on its own machine: what worker processes open (see datasets.ingest.worker)."""
 
+import os
+import sys
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 
-from datasets.ingest.reader import Content
+from controlplane.config.lake_place import BucketPlace
+from datasets.ingest.packs import pack_index
+from datasets.ingest.reader import Content, FileChanged
 from datasets.ingest.worker import SinkSpec
+from datasets.storage.base import ContentDamaged, Lake
 from datasets.storage.contents import Located
 from datasets.storage.files import Sharing
 from datasets.storage.folder import FolderLake
@@ -55,3 +61,57 @@ def folder_sink(root: str, adopt: str) -> FolderSink:
 def sink_of_folder(root: Path, adopt: Sharing = Sharing.REFLINK) -> SinkSpec:
     """Return what a worker opens to write into a folder lake."""
     return f"{__name__}:folder_sink", (str(root), adopt.value)
+
+
+# Of a large file, at once.
+PART_BYTES = 16 << 20
+
+
+class LakeSink:
+    """Writes into a lake of any kind as an upload does. What it returns from is stored."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
+        """See datasets.ingest.reader.Sink."""
+        lacking = self._lake.lacking(digests)
+        self._lake.renew(set(digests) - lacking)
+        return lacking
+
+    def put_contents(self, contents: Sequence[Content]) -> None:
+        """See datasets.ingest.reader.Sink."""
+        index = pack_index((content.digest, len(content.data)) for content in contents)
+        self._lake.put_pack(memoryview(b"".join((*(content.data for content in contents), index))))
+
+    def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
+        """See datasets.ingest.reader.Sink."""
+        # what arrived but was not finished is finished by the answer to another part
+        arrived = min(self._lake.part_bytes(digest), size_bytes - 1)
+        with open(path, "rb", buffering=0) as file:
+            while arrived < size_bytes:
+                part = os.pread(file.fileno(), PART_BYTES, arrived)
+                if not part:
+                    raise FileChanged
+                try:
+                    arrived = self._lake.put_part(digest, arrived, memoryview(part), size_bytes)
+                except ContentDamaged as error:
+                    raise FileChanged from error
+
+    def flush(self) -> None:
+        """Do nothing: every call returned after the content was stored."""
+
+
+def bucket_sink(root: str, place: tuple[str, ...], packages: tuple[str, ...]) -> LakeSink:
+    """Open a lake in a bucket in a worker, which has no packages but those of the standard library."""
+    sys.path += [path for path in packages if path not in sys.path]
+    from datasets.storage.bucket import Bucket
+    from datasets.storage.s3 import S3Lake
+
+    return LakeSink(S3Lake(Bucket(BucketPlace(*place)), Path(root)))
+
+
+def sink_of_bucket(root: Path, place: BucketPlace) -> SinkSpec:
+    """Return what a worker opens to write into a lake in a bucket. The credentials go to it through a pipe."""
+    packages = tuple(path for path in sys.path if path.endswith("-packages"))
+    return f"{__name__}:bucket_sink", (str(root), astuple(place), packages)

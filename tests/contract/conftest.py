@@ -1,11 +1,16 @@
-"""The cluster of the engine that needs one."""
+"""The cluster of the engine that needs one, and the lakes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from datasets.storage.base import Lake
+from tests.contract.lake_opening import open_lake
+from tests.contract.lakes import FolderKit, S3Kit
 from tests.kube import KubeCluster, KubeMissing, node_cluster
 
 
@@ -17,3 +22,19 @@ def kube_node() -> Iterator[KubeCluster]:
             yield cluster
     except KubeMissing as reason:
         pytest.skip(f"no Kubernetes node: {reason}")
+
+
+@pytest.fixture(params=["folder", "s3"])
+def kit(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderKit | S3Kit:
+    """A lake of each kind; open it with `open_lake`."""
+    if request.param == "folder":
+        return FolderKit(tmp_path / "lake", monkeypatch)
+    return S3Kit(tmp_path / "lake", request.getfixturevalue("s3"), f"tests/{uuid4().hex}")
+
+
+@pytest.fixture
+def lake(kit: FolderKit | S3Kit) -> Iterator[Lake]:
+    """The lake of `kit`."""
+    opened = open_lake(kit.spec())
+    yield opened
+    opened.close()

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
-from datasets.storage.base import Budget, Cancelled, ContentDamaged
+from datasets.storage.base import Budget, Cancelled, ContentDamaged, Lake
 from datasets.storage.cache import CacheStore, Progress
-from datasets.storage.folder import WHOLE_BYTES, FolderLake
+from datasets.storage.folder import WHOLE_BYTES
+from tests.contract.lakes import LakeKit
 from tests.datasets import pack_of
+from tests.servers import CHECKOUT
 
 LARGE = os.urandom(WHOLE_BYTES + 1)
 FILES = {
@@ -29,20 +31,13 @@ import os, signal, sys
 from pathlib import Path
 from datasets.manifests import decode
 from datasets.storage.cache import CacheStore
-from datasets.storage.folder import FolderLake
+from tests.contract.lake_opening import open_lake
 def report(progress):
     if progress.files >= 100:
         os.kill(os.getpid(), signal.SIGKILL)
-lake, store, manifest = map(Path, sys.argv[1:])
-CacheStore(store).fill("v", FolderLake(lake), decode(manifest.read_bytes()), report=report)
+spec, store, manifest = sys.argv[1:]
+CacheStore(Path(store)).fill("v", open_lake(spec), decode(Path(manifest).read_bytes()), report=report)
 """
-
-
-@pytest.fixture
-def lake(tmp_path: Path):
-    opened = FolderLake(tmp_path / "lake")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -50,7 +45,7 @@ def store(tmp_path: Path) -> CacheStore:
     return CacheStore(tmp_path / "caches")
 
 
-def kept(lake: FolderLake, files: dict[str, tuple[int, bytes]]) -> Manifest:
+def kept(lake: Lake, files: dict[str, tuple[int, bytes]]) -> Manifest:
     """The manifest of files whose contents are in the lake."""
     small = {content for _, content in files.values() if len(content) <= WHOLE_BYTES}
     lake.put_pack(memoryview(pack_of(*sorted(small))))
@@ -62,7 +57,7 @@ def kept(lake: FolderLake, files: dict[str, tuple[int, bytes]]) -> Manifest:
     )
 
 
-def many(lake: FolderLake, count: int = 400) -> Manifest:
+def many(lake: Lake, count: int = 400) -> Manifest:
     contents = [f"content {number}".encode() for number in range(count)]
     for start in range(0, count, 50):
         lake.put_pack(memoryview(pack_of(*contents[start : start + 50])))
@@ -72,7 +67,7 @@ def many(lake: FolderLake, count: int = 400) -> Manifest:
     )
 
 
-def test_a_tree_has_the_files_of_the_version_read_only(lake: FolderLake, store: CacheStore):
+def test_a_tree_has_the_files_of_the_version_read_only(lake: Lake, store: CacheStore):
     reports: list[Progress] = []
     store.fill("v", lake, kept(lake, FILES), report=reports.append)
     tree = store.tree("v")
@@ -88,7 +83,7 @@ def test_a_tree_has_the_files_of_the_version_read_only(lake: FolderLake, store: 
     assert (reports[-1].files, reports[-1].bytes_done) == (5, total)
 
 
-def test_a_second_version_brings_only_what_is_new(lake: FolderLake, store: CacheStore):
+def test_a_second_version_brings_only_what_is_new(lake: Lake, store: CacheStore):
     store.fill("one", lake, kept(lake, FILES))
     reports: list[Progress] = []
     second = kept(lake, FILES | {"sub/a": (FILE, b"other")})
@@ -104,7 +99,7 @@ def test_a_second_version_brings_only_what_is_new(lake: FolderLake, store: Cache
     assert store.keys() == set()
 
 
-def test_removing_a_cache_leaves_the_lake_whole(lake: FolderLake, store: CacheStore):
+def test_removing_a_cache_leaves_the_lake_whole(lake: Lake, store: CacheStore):
     """Large contents are hard links where the file system cannot share extents."""
     manifest = kept(lake, FILES)
     store.fill("v", lake, manifest)
@@ -114,14 +109,15 @@ def test_removing_a_cache_leaves_the_lake_whole(lake: FolderLake, store: CacheSt
 
 
 def test_a_fill_that_was_killed_goes_on_with_what_is_there(
-    lake: FolderLake, store: CacheStore, tmp_path: Path
+    kit: LakeKit, lake: Lake, store: CacheStore, tmp_path: Path
 ):
     manifest = many(lake)
     (tmp_path / "manifest").write_bytes(manifest.encode())
     for _ in range(3):
-        arguments = [str(lake.root), str(store.root), str(tmp_path / "manifest")]
+        arguments = [kit.spec(), str(store.root), str(tmp_path / "manifest")]
         # the first 100 of the second and third run are those that are there already
-        assert subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False).returncode == -9
+        run = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, cwd=CHECKOUT)
+        assert run.returncode == -9
         assert not store.tree("v").exists()
     reports: list[Progress] = []
     store.fill("v", lake, manifest, report=reports.append)
@@ -130,7 +126,7 @@ def test_a_fill_that_was_killed_goes_on_with_what_is_there(
     assert len(list(store.tree("v").iterdir())) == 400
 
 
-def test_content_that_a_killed_fill_left_damaged_is_brought_again(lake: FolderLake, store: CacheStore):
+def test_content_that_a_killed_fill_left_damaged_is_brought_again(lake: Lake, store: CacheStore):
     manifest = kept(lake, FILES)
     left = store.content(sha256(b"alpha").hexdigest())
     left.write_bytes(b"ALPHA")
@@ -138,7 +134,7 @@ def test_content_that_a_killed_fill_left_damaged_is_brought_again(lake: FolderLa
     assert (store.tree("v") / "sub/a").read_bytes() == b"alpha"
 
 
-def test_a_cancelled_fill_ends_between_two_pieces(lake: FolderLake, store: CacheStore):
+def test_a_cancelled_fill_ends_between_two_pieces(lake: Lake, store: CacheStore):
     manifest, reports = many(lake), list[Progress]()
     budget = Budget(is_cancelled=lambda: bool(reports))
     with pytest.raises(Cancelled):
@@ -149,19 +145,16 @@ def test_a_cancelled_fill_ends_between_two_pieces(lake: FolderLake, store: Cache
     assert store.keys() == set()
 
 
-def test_damaged_content_of_the_lake_is_not_served(lake: FolderLake, store: CacheStore):
+def test_damaged_content_of_the_lake_is_not_served(kit: LakeKit, lake: Lake, store: CacheStore):
     manifest = kept(lake, FILES)
-    [located] = lake.locate([sha256(LARGE).digest()])
-    path = lake.path_of(located)
-    path.chmod(0o644)
-    path.write_bytes(b"x" * len(LARGE))
+    kit.damage(lake, sha256(LARGE).digest())
     with pytest.raises(ContentDamaged):
         store.fill("v", lake, manifest)
     assert not store.tree("v").exists()
 
 
 def test_content_that_is_removed_under_a_fill_is_stored_again(
-    lake: FolderLake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
 ):
     store.fill("one", lake, kept(lake, FILES))
     second, makedirs = kept(lake, FILES | {"sub/b": (FILE, b"new")}), os.makedirs

@@ -1,403 +1,337 @@
-"""What every lake does, and what a sync into one survives."""
+"""What every lake does, on a folder and on a bucket of a real S3 server."""
 
 import os
-import signal
-import socket
 import subprocess
 import sys
-from contextlib import suppress
 from hashlib import sha256
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from datasets.ingest.engine import Cancelled, sync_tree
-from datasets.ingest.packs import PackInvalid, pack_index
-from datasets.ingest.reader import Content
-from datasets.ingest.tree import SourceMissing
-from datasets.manifests import LINK, Manifest
-from datasets.storage.base import Blocked, Budget, ContentDamaged, ContentMissing, DeadlineExceeded
-from datasets.storage.base import Cancelled as BudgetCancelled
+from datasets.ingest.engine import sync_tree
+from datasets.ingest.packs import CONTENT_MOST_BYTES, PackInvalid
+from datasets.manifests import FILE, Entry, Manifest, make_manifest
+from datasets.storage import pieces
+from datasets.storage.base import (
+    Budget,
+    Cancelled,
+    ContentDamaged,
+    ContentMissing,
+    DeadlineExceeded,
+    Lake,
+)
+from datasets.storage.cache import CacheStore
 from datasets.storage.contents import WHOLE
-from datasets.storage.files import Sharing
-from datasets.storage.folder import WHOLE_BYTES, FolderLake
-from datasets.storage.materialise import materialise
-from datasets.storage.sinks import sink_of_folder
-from tests.waiting import wait_until
+from tests.contract.lake_opening import open_lake
+from tests.contract.lakes import LakeKit, sink_of
+from tests.datasets import pack_of
+from tests.servers import CHECKOUT
 
-# Not "!" at its start, which a test writes there to damage it.
-LARGE = b"\0" + os.urandom(WHOLE_BYTES)
+# Larger than any content of a pack, so that every lake keeps it alone.
+LARGE = os.urandom(CONTENT_MOST_BYTES + 1000)
+LARGE_DIGEST = sha256(LARGE).digest()
+PIECE = 1 << 20
 
 
-@pytest.fixture
-def lake(tmp_path: Path):
-    with_folder = FolderLake(tmp_path / "lake")
-    yield with_folder
-    with_folder.close()
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine pieces for the large content in a bucket."""
+    for module in ("pieces", "s3"):
+        monkeypatch.setattr(f"datasets.storage.{module}.PIECE_BYTES", PIECE)
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A tree with a small file, a twin, a large one, an executable, a link and a name that is not UTF-8."""
     root = tmp_path / "source"
-    (root / "sub" / "deep").mkdir(parents=True)
+    (root / "sub").mkdir(parents=True)
     (root / "a.txt").write_bytes(b"alpha")
     (root / "sub" / "twin.txt").write_bytes(b"alpha")
     (root / "sub" / "large.bin").write_bytes(LARGE)
     (root / "run.sh").write_bytes(b"#!/bin/sh\n")
     (root / "run.sh").chmod(0o755)
     (root / "sub" / "link").symlink_to("../a.txt")
-    (root / "sub" / "deep" / "loop").symlink_to("loop")
     (root / os.fsdecode(b"n\xff" + b"m" * 250)).write_bytes(b"")
     return root
 
 
-def synced(source: Path, lake: FolderLake, **options) -> Manifest:
-    found = sync_tree(source, sink_of_folder(lake.root), **options)
+def pack(*contents: bytes) -> memoryview:
+    return memoryview(pack_of(*contents))
+
+
+def digest(content: bytes) -> bytes:
+    return sha256(content).digest()
+
+
+def manifest_of(**contents: bytes) -> Manifest:
+    return make_manifest(
+        Entry(name.encode(), FILE, len(data), digest(data)) for name, data in contents.items()
+    )
+
+
+def synced(source: Path, kit: LakeKit) -> Manifest:
+    found = sync_tree(source, sink_of(kit))
     assert found.manifest is not None
-    assert not found.failed
     return found.manifest
 
 
-def contents_of(root: Path) -> dict[bytes, bytes]:
-    """Every file and link below a directory."""
-    found = {}
-    for directory, _, names in os.walk(os.fsencode(root)):
-        for name in names:
-            path = os.path.join(directory, name)
-            content = (
-                b"->" + os.readlink(path) if os.path.islink(path) else Path(os.fsdecode(path)).read_bytes()
-            )
-            found[os.path.relpath(path, os.fsencode(root))] = content
-    return found
+def put_large(lake: Lake) -> None:
+    assert lake.put_part(LARGE_DIGEST, 0, memoryview(LARGE), len(LARGE)) == len(LARGE)
 
 
-def pack(*contents: bytes) -> memoryview:
-    index = pack_index((sha256(content).digest(), len(content)) for content in contents)
-    return memoryview(b"".join((*contents, index)))
+def test_a_tree_comes_back_as_it_was(source: Path, kit: LakeKit, lake: Lake, tmp_path: Path):
+    manifest, store = synced(source, kit), CacheStore(tmp_path / "caches")
+    store.fill("v", lake, manifest)
+    for path in source.rglob("*"):
+        copy = store.tree("v") / path.relative_to(source)
+        if path.is_symlink():
+            assert os.readlink(copy) == os.readlink(path)
+        elif path.is_file():
+            assert copy.read_bytes() == path.read_bytes()
+            assert bool(copy.stat().st_mode & 0o111) == (path.name == "run.sh")
+    before = kit.stored_bytes()
+    assert synced(source, kit).hash == manifest.hash
+    assert kit.stored_bytes() == before
 
 
-def test_a_tree_comes_back_as_it_was(source, lake, tmp_path):
-    manifest = synced(source, lake)
-    done = materialise(lake, manifest, tmp_path / "out")
-    assert contents_of(tmp_path / "out") == contents_of(source)
-    assert done.files == len(manifest) == 7
-    assert os.access(tmp_path / "out" / "run.sh", os.X_OK)
-    assert (tmp_path / "out" / "a.txt").stat().st_mode & 0o222 == 0
-
-
-def test_a_second_sync_reads_nothing_and_a_changed_file_alone_is_read(source, lake, tmp_path):
-    index = tmp_path / "index"
-    for path in (
-        source / "a.txt",
-        source / "sub" / "twin.txt",
-        source / "sub" / "large.bin",
-        source / "run.sh",
-    ):
-        os.utime(path, (1, 1))
-    for link in (source / "sub" / "link", source / "sub" / "deep" / "loop"):
-        os.utime(link, (1, 1), follow_symlinks=False)
-    os.utime(os.fsencode(source) + b"/n\xff" + b"m" * 250, (1, 1))
-    first = synced(source, lake, index=index)
-    again = sync_tree(source, sink_of_folder(lake.root), index=index, base=first.hash)
-    assert (again.manifest, again.version, again.files_read) == (None, first.hash, 0)
-    (source / "a.txt").write_bytes(b"other")
-    changed = sync_tree(source, sink_of_folder(lake.root), index=index, base=first.hash)
-    assert changed.files_read == 1
-    assert changed.manifest is not None
-    assert changed.manifest.find(b"a.txt").digest == sha256(b"other").digest()
-
-
-def test_a_file_written_just_before_the_walk_is_read_again(source, lake, tmp_path):
-    """Two writes within one tick of the file system's clock leave one mtime and one size."""
-    first = synced(source, lake, index=tmp_path / "index")
-    status = (source / "a.txt").stat()
-    (source / "a.txt").write_bytes(b"ALPHA")
-    os.utime(source / "a.txt", ns=(status.st_atime_ns, status.st_mtime_ns))
-    again = sync_tree(source, sink_of_folder(lake.root), index=tmp_path / "index", base=first.hash)
-    assert again.manifest is not None
-    assert again.manifest.find(b"a.txt").digest == sha256(b"ALPHA").digest()
-
-
-def test_a_broken_index_counts_for_nothing(source, lake, tmp_path):
-    first = synced(source, lake, index=tmp_path / "index")
-    assert synced(source, lake, index=tmp_path / "index", base="0" * 64).hash == first.hash
-    (tmp_path / "index").write_bytes(b"\0" * 40)
-    assert synced(source, lake, index=tmp_path / "index", base=first.hash).hash == first.hash
-
-
-def test_what_is_no_file_and_links_out_of_the_tree_are_skipped_and_named(source, lake):
-    (source / "out").symlink_to("/etc/passwd")
-    (source / "up").symlink_to("sub/../../up")
-    os.mkfifo(source / "pipe")
-    with socket.socket(socket.AF_UNIX) as server:
-        here = os.open(source, os.O_RDONLY)
-        server.bind(f"/proc/self/fd/{here}/socket")
-        os.close(here)
-        found = sync_tree(source, sink_of_folder(lake.root))
-    assert {(skipped.path, skipped.reason) for skipped in found.skipped} == {
-        (b"out", "link_leaves_tree"),
-        (b"up", "link_leaves_tree"),
-        (b"pipe", "not_a_file"),
-        (b"socket", "not_a_file"),
-    }
-    assert found.manifest is not None
-    assert found.manifest.find(b"sub/link").kind == LINK
-
-
-def test_a_source_that_is_not_there_is_named(tmp_path, lake):
-    with pytest.raises(SourceMissing, match="nowhere"):
-        sync_tree(tmp_path / "nowhere", sink_of_folder(lake.root))
-
-
-def test_a_file_that_changes_under_every_read_is_named_and_makes_no_version(source, lake, monkeypatch):
-    status, ticks = os.fstat, count()
-
-    def restless(descriptor: int) -> SimpleNamespace:
-        real = status(descriptor)
-        return SimpleNamespace(st_size=real.st_size, st_mtime_ns=next(ticks))
-
-    monkeypatch.setattr("datasets.ingest.reader.os.fstat", restless)
-    found = sync_tree(source, sink_of_folder(lake.root))
-    assert found.manifest is None
-    assert (b"a.txt", "changing") in found.failed
-
-
-def test_a_file_that_vanishes_after_the_walk_is_named(source, lake, monkeypatch):
-    opened = os.open
-
-    def gone(path, *rest, **more):
-        if isinstance(path, bytes) and path.endswith(b"a.txt"):
-            raise FileNotFoundError(path)
-        return opened(path, *rest, **more)
-
-    monkeypatch.setattr("datasets.ingest.reader.os.open", gone)
-    found = sync_tree(source, sink_of_folder(lake.root))
-    assert (found.manifest, found.failed) == (None, [(b"a.txt", "gone")])
-
-
-def test_a_cancelled_sync_stops_and_goes_on_where_it_was(source, lake):
-    with pytest.raises(Cancelled):
-        sync_tree(source, sink_of_folder(lake.root), report=lambda _: False)
-    assert len(synced(source, lake)) == 7
-
-
-def test_contents_are_stored_once(source, lake):
-    synced(source, lake)
-    packs = {path: path.stat().st_size for path in (lake.root / "packs").rglob("*") if path.is_file()}
-    (source / "again").mkdir()
-    (source / "again" / "copy.bin").write_bytes(LARGE)
-    (source / "again" / "a.txt").write_bytes(b"alpha")
-    synced(source, lake)
-    assert packs == {path: path.stat().st_size for path in (lake.root / "packs").rglob("*") if path.is_file()}
-    assert len([path for path in (lake.root / "objects").rglob("*") if path.is_file()]) == 1
-
-
-def test_a_pack_may_be_sent_twice_and_a_damaged_one_leaves_nothing(lake):
+def test_a_pack_may_be_sent_twice_and_a_damaged_one_leaves_nothing(kit: LakeKit, lake: Lake):
     lake.put_pack(pack(b"one", b"two"))
+    before = kit.stored_bytes()
     lake.put_pack(pack(b"one", b"two"))
-    assert lake.read(sha256(b"two").digest()) == b"two"
+    lake.put_pack(pack(b"two"))
+    assert kit.stored_bytes() == before
+    lake.put_pack(pack(b"two", b"five"))
     broken = bytearray(pack(b"three", b"four"))
     broken[0] ^= 1
     for bad in (broken, pack(b"three")[:-1], memoryview(b""), memoryview(b"x" * 100)):
         with pytest.raises(PackInvalid):
             lake.put_pack(memoryview(bad))
-    assert lake.lacking([sha256(b"three").digest(), sha256(b"four").digest(), sha256(b"one").digest()]) == {
-        sha256(b"three").digest(),
-        sha256(b"four").digest(),
-    }
+    wanted = {digest(one): one for one in (b"one", b"two", b"three", b"five")}
+    assert lake.lacking(wanted) == {digest(b"three")}
+    found = dict(lake.read_many([digest(b"five"), digest(b"one"), digest(b"two")]))
+    assert found == {key: content for key, content in wanted.items() if content != b"three"}
 
 
-def test_a_flush_makes_nothing_known_that_was_written_meanwhile(lake, monkeypatch):
-    """Uploads run in several threads of one process."""
-    late = Content(sha256(b"late").digest(), b"late")
-
-    def flush_while_another_thread_writes(_: Path) -> None:
-        monkeypatch.undo()
-        lake.put_contents([late])
-
-    monkeypatch.setattr("datasets.storage.folder.sync_file_system", flush_while_another_thread_writes)
-    lake.put_pack(pack(b"early"))
-    assert not lake.lacking([sha256(b"early").digest()])
-    assert lake.lacking([late.digest])
-
-
-def test_a_large_content_arrives_in_parts_and_goes_on_after_a_break(lake):
-    digest, size = sha256(LARGE).digest(), len(LARGE)
-    assert lake.put_part(digest, 0, memoryview(LARGE[:1000]), size) == 1000
-    assert lake.put_part(digest, 0, memoryview(LARGE[:1000]), size) == 1000
-    assert lake.put_part(digest, 5000, memoryview(LARGE[5000:6000]), size) == 1000
-    assert lake.part_bytes(digest) == 1000
-    assert lake.lacking([digest])
-    assert lake.put_part(digest, 500, memoryview(LARGE[500:]), size) == size
-    assert lake.read(digest, 10, 20) == LARGE[10:30]
-    wrong = sha256(b"another").digest()
-    with pytest.raises(ContentDamaged):
-        lake.put_part(wrong, 0, memoryview(LARGE), size)
-    assert lake.part_bytes(wrong) == 0
+def test_ranges_of_contents_are_read(lake: Lake):
+    put_large(lake)
+    lake.put_pack(pack(b"", b"small"))
+    assert lake.read(LARGE_DIGEST, PIECE - 10, 20) == LARGE[PIECE - 10 : PIECE + 10]
+    assert lake.read(LARGE_DIGEST, len(LARGE) - 5, 100) == LARGE[-5:]
+    assert lake.read(LARGE_DIGEST) == LARGE
+    assert lake.read(digest(b"small"), 1, 3) == b"mal"
+    assert lake.read(digest(b"small"), 5, 3) == b""
+    assert lake.read(digest(b"")) == b""
+    with pytest.raises(ContentMissing):
+        lake.read(digest(b"unknown"))
 
 
-def test_a_lost_index_is_made_again_from_the_packs(source, lake):
-    manifest = synced(source, lake)
-    lake.close()
-    for path in lake.root.glob("index.sqlite*"):
-        path.unlink()
-    again = FolderLake(lake.root)
-    assert not again.lacking(manifest.contents())
+def test_a_large_content_arrives_in_parts_and_goes_on_after_a_break(kit: LakeKit, lake: Lake):
+    size, half = len(LARGE), 4 * PIECE + 500
+    assert lake.put_part(LARGE_DIGEST, 0, memoryview(LARGE)[:half], size) == half
+    assert lake.put_part(LARGE_DIGEST, 0, memoryview(LARGE)[:1000], size) == half
+    assert lake.put_part(LARGE_DIGEST, half + 9, memoryview(LARGE)[half + 9 : half + 99], size) == half
+    again = open_lake(kit.spec())
+    assert again.part_bytes(LARGE_DIGEST) == half
+    assert again.lacking([LARGE_DIGEST])
+    assert again.put_part(LARGE_DIGEST, half - 7, memoryview(LARGE)[half - 7 :], size) == size
+    assert again.read(LARGE_DIGEST) == LARGE
+    assert again.part_bytes(LARGE_DIGEST) == 0
+    assert kit.stored_bytes() == size
     again.close()
 
 
-def test_damaged_content_is_found_moved_away_and_stored_again_by_the_next_sync(source, lake, tmp_path):
-    manifest = synced(source, lake)
-    for digest in (sha256(LARGE).digest(), sha256(b"alpha").digest()):
-        [located] = lake.locate([digest])
-        path = lake.path_of(located)
-        path.chmod(0o644)
-        with open(path, "r+b") as file:
-            file.seek(located.offset)
-            file.write(b"!")
+def test_parts_that_are_not_the_content_leave_nothing(kit: LakeKit, lake: Lake):
+    wrong = digest(b"another")
     with pytest.raises(ContentDamaged):
-        materialise(lake, manifest, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "out.part").exists()
+        lake.put_part(wrong, 0, memoryview(LARGE), len(LARGE))
+    assert lake.part_bytes(wrong) == kit.stored_bytes() == 0
+    # bytes that were sent for it before must not be taken for its own
+    damaged = bytearray(LARGE)
+    damaged[2 * PIECE] ^= 1
+    lake.put_part(LARGE_DIGEST, 0, memoryview(damaged)[: 5 * PIECE], len(LARGE))
+    (kit.root / "parts" / LARGE_DIGEST.hex()).unlink()
+    put_large(lake)
+    assert lake.read(LARGE_DIGEST) == LARGE
+
+
+def test_a_lost_index_is_made_again_from_what_is_stored(source: Path, kit: LakeKit):
+    manifest = synced(source, kit)
+    kit.lose_index()
+    again = open_lake(kit.spec())
+    assert not again.lacking(manifest.contents())
+    assert not again.verify(manifest.contents()).missing
+    again.close()
+
+
+def test_damaged_content_is_moved_away_and_stored_again_by_the_next_sync(
+    source: Path, kit: LakeKit, lake: Lake, tmp_path: Path
+):
+    manifest, store = synced(source, kit), CacheStore(tmp_path / "caches")
+    damaged = {LARGE_DIGEST, digest(b"alpha")}
+    for one in damaged:
+        kit.damage(lake, one)
+    with pytest.raises(ContentDamaged):
+        store.fill("v", lake, manifest)
+    assert not store.tree("v").exists()
     found = lake.verify(manifest.contents())
-    assert set(found.quarantined) == {sha256(LARGE).digest(), sha256(b"alpha").digest()}
-    assert set(lake.verify(manifest.contents()).missing) == set(found.quarantined)
-    synced(source, lake)
+    assert (set(found.quarantined), found.missing) == (damaged, [])
+    assert set(lake.verify(manifest.contents()).missing) == damaged
+    synced(source, kit)
     assert not lake.verify(manifest.contents()).missing
-    materialise(lake, manifest, tmp_path / "out")
-    assert contents_of(tmp_path / "out") == contents_of(source)
+    store.fill("v", lake, manifest)
+    assert (store.tree("v") / "sub" / "large.bin").read_bytes() == LARGE
 
 
-def test_collection_keeps_what_is_live_and_removes_the_rest(source, lake, tmp_path):
-    old = synced(source, lake)
-    lake.put_manifest(old.hash, old.encode())
-    (source / "sub" / "large.bin").unlink()
-    (source / "b.txt").write_bytes(b"beta")
-    new = synced(source, lake)
-    lake.put_manifest(new.hash, new.encode())
-    (lake.root / "staging" / "broken-off").write_bytes(b"x")
-    collected = lake.collect(lambda: [new.hash], older_than_seconds=0)
-    assert (collected.objects, collected.manifests) == (1, 1)
-    assert not list((lake.root / "staging").iterdir())
-    assert lake.lacking(old.contents()) == {sha256(LARGE).digest()}
+def test_lost_content_is_named_and_can_be_sent_again(source: Path, kit: LakeKit, lake: Lake, tmp_path: Path):
+    manifest = synced(source, kit)
+    for one in (LARGE_DIGEST, digest(b"alpha")):
+        kit.lose(lake, one)
+    with pytest.raises(ContentMissing):
+        CacheStore(tmp_path / "caches").fill("v", lake, manifest)
+    assert {LARGE_DIGEST, digest(b"alpha")} <= set(lake.verify(manifest.contents()).missing)
+    synced(source, kit)
+    assert not lake.verify(manifest.contents()).missing
+
+
+def test_manifests_are_kept_and_found_without_their_copies(kit: LakeKit, lake: Lake):
+    manifest = manifest_of(a=b"one")
+    assert not lake.renew_manifest(manifest.hash)
+    with pytest.raises(ContentMissing):
+        lake.manifest(manifest.hash)
+    for _ in range(2):
+        lake.put_manifest(manifest.hash, manifest.encode())
+    assert lake.renew_manifest(manifest.hash)
+    lake.close()
+    kit.lose_index()
+    again = open_lake(kit.spec())
+    assert again.manifest(manifest.hash) == manifest.encode()
+    assert again.renew_manifest(manifest.hash)
+    again.close()
+
+
+def test_collection_keeps_what_is_live_and_removes_the_rest(kit: LakeKit, lake: Lake):
+    put_large(lake)
+    lake.put_pack(pack(b"live"))
+    lake.put_pack(pack(b"dead"))
+    old, new = manifest_of(a=LARGE, b=b"dead"), manifest_of(b=b"live")
+    for manifest in (old, new):
+        lake.put_manifest(manifest.hash, manifest.encode())
+    kit.age(lake)
+    lake.put_pack(pack(b"arriving"))
+    collected = lake.collect(lambda: [new.hash], older_than_seconds=3600)
+    assert (collected.packs, collected.objects, collected.manifests) == (1, 1, 1)
+    assert collected.size_bytes == len(LARGE) + len(b"dead")
+    everything = [LARGE_DIGEST, *map(digest, (b"dead", b"live", b"arriving"))]
+    assert lake.lacking(everything) == {LARGE_DIGEST, digest(b"dead")}
+    assert lake.read(digest(b"live")) == b"live"
+    assert kit.stored_bytes() == len(pack(b"live")) + len(pack(b"arriving"))
     with pytest.raises(ContentMissing):
         lake.manifest(old.hash)
-    materialise(lake, new, tmp_path / "out")
-    assert contents_of(tmp_path / "out") == contents_of(source)
+    assert lake.manifest(new.hash) == new.encode()
+    put_large(lake)
+    assert lake.read(LARGE_DIGEST) == LARGE
 
 
-def test_a_pack_that_is_mostly_dead_is_written_again_without_the_dead(lake):
-    from datasets.manifests import FILE, Entry, make_manifest
-
-    lake.put_pack(pack(b"keep", b"x" * 1000))
-    live = make_manifest([Entry(b"kept", FILE, 4, sha256(b"keep").digest())])
-    lake.put_manifest(live.hash, live.encode())
-    collected = lake.collect(lambda: [live.hash], older_than_seconds=0)
-    assert collected.packs == 1
-    assert lake.read(sha256(b"keep").digest()) == b"keep"
-    assert lake.lacking([sha256(b"x" * 1000).digest()])
-    assert lake.collect(lambda: [live.hash], older_than_seconds=0).packs == 0
-
-
-def test_young_content_of_no_version_is_kept(lake):
-    lake.put_pack(pack(b"arriving"))
-    lake.collect(list, older_than_seconds=3600)
-    assert not lake.lacking([sha256(b"arriving").digest()])
-
-
-def test_content_that_a_sync_relies_on_counts_as_young(lake, monkeypatch):
-    """It was there, so it is not sent; and a user's own file that holds it keeps its times."""
+def test_what_a_sync_relies_on_is_young_again(kit: LakeKit, lake: Lake):
+    manifest = manifest_of(a=LARGE)
+    put_large(lake)
+    lake.put_pack(pack(b"sent again"))
     lake.put_pack(pack(b"relied on"))
-    [located] = lake.locate([sha256(b"relied on").digest()])
-    before = lake.path_of(located).stat()
-    wait_until(
-        lambda: (lake.renew([located.digest]), lake.path_of(located).stat().st_ctime_ns > before.st_ctime_ns)[
-            1
-        ]
-    )
-    assert lake.path_of(located).stat().st_mtime_ns == before.st_mtime_ns
-    lake.collect(list, older_than_seconds=3600)
-    assert not lake.lacking([located.digest])
+    lake.put_manifest(manifest.hash, manifest.encode())
+    kit.age(lake)
+    lake.renew([LARGE_DIGEST, digest(b"relied on"), digest(b"unknown")])
+    lake.put_pack(pack(b"sent again"))
+    assert lake.renew_manifest(manifest.hash)
+    collected = lake.collect(list, older_than_seconds=3600)
+    assert (collected.packs, collected.objects, collected.manifests) == (0, 0, 0)
 
 
-def test_an_adopted_file_is_as_young_as_its_adoption(source, lake):
-    os.utime(source / "sub" / "large.bin", (1, 1))
-    sync_tree(source, sink_of_folder(lake.root, Sharing.HARD_LINK))
-    lake.collect(list, older_than_seconds=3600)
-    assert not lake.lacking([sha256(LARGE).digest()])
+def test_parts_that_never_became_a_content_are_removed(kit: LakeKit, lake: Lake):
+    lake.put_part(LARGE_DIGEST, 0, memoryview(LARGE)[: 5 * PIECE], len(LARGE))
+    kit.age(lake)
+    lake.collect(list, older_than_seconds=0)
+    assert kit.stored_bytes() == lake.part_bytes(LARGE_DIGEST) == 0
 
 
-@pytest.mark.parametrize("content", [b"small", LARGE])
-def test_a_file_that_is_removed_before_its_flush_is_not_known(lake, content):
-    """A collection may remove an old file while the same content is stored again."""
-    written = lake.put_contents([Content(sha256(content).digest(), content)])
-    for path in [*(lake.root / "packs").rglob("*"), *(lake.root / "objects").rglob("*")]:
-        if path.is_file():
-            path.unlink()
-    with pytest.raises(Blocked):
-        lake.flush(written)
-    assert lake.lacking([sha256(content).digest()])
-    lake.put_pack(pack(b"next"))
+def test_a_pack_that_is_mostly_dead_is_written_again_without_the_dead(kit: LakeKit, lake: Lake):
+    lake.put_pack(pack(b"keep", b"x" * 1000))
+    live = manifest_of(kept=b"keep")
+    lake.put_manifest(live.hash, live.encode())
+    kit.age(lake)
+    assert lake.collect(lambda: [live.hash], older_than_seconds=3600).packs == 1
+    assert lake.read(digest(b"keep")) == b"keep"
+    assert lake.lacking([digest(b"x" * 1000)])
+    kit.age(lake)
+    assert lake.collect(lambda: [live.hash], older_than_seconds=3600).packs == 0
 
 
-def test_budgets_end_calls(source, lake, tmp_path):
-    manifest = synced(source, lake)
+def test_budgets_end_calls(kit: LakeKit, lake: Lake, tmp_path: Path):
+    lake.put_pack(pack(b"one"))
     with pytest.raises(DeadlineExceeded):
-        materialise(lake, manifest, tmp_path / "out", budget=Budget(seconds=-1))
-    with pytest.raises(BudgetCancelled):
-        lake.verify(manifest.contents(), Budget(is_cancelled=lambda: True))
-    assert not (tmp_path / "out").exists()
+        CacheStore(tmp_path / "caches").fill("v", lake, manifest_of(a=b"one"), Budget(seconds=-1))
+    with pytest.raises(Cancelled):
+        lake.verify([digest(b"one")], Budget(is_cancelled=lambda: True))
+    with pytest.raises(Cancelled):
+        list(lake.read_many([digest(b"one")], Budget(is_cancelled=lambda: True)))
 
 
-def test_adopted_files_are_read_only_and_share_their_bytes(source, lake):
-    found = sync_tree(source, sink_of_folder(lake.root, Sharing.HARD_LINK))
-    assert found.manifest is not None
-    [located] = lake.locate([sha256(LARGE).digest()])
-    assert located.pack == WHOLE
-    stored, original = lake.path_of(located).stat(), (source / "sub" / "large.bin").stat()
-    assert stored.st_ino == original.st_ino or stored.st_nlink == 1  # linked, or reflinked where the disk can
-    assert stored.st_mode & 0o222 == 0
+def test_a_destroyed_lake_leaves_nothing(kit: LakeKit, lake: Lake):
+    put_large(lake)
+    lake.put_pack(pack(b"one"))
+    for _ in range(2):
+        lake.destroy()
+    assert kit.stored_bytes() == 0
+    assert not kit.root.exists()
 
 
-def test_a_writable_tree_shares_nothing_that_can_be_written_through(source, lake, tmp_path):
-    manifest = synced(source, lake)
-    materialise(lake, manifest, tmp_path / "out", is_writable=True)
-    (tmp_path / "out" / "sub" / "large.bin").write_bytes(b"edited")
-    assert lake.read(sha256(LARGE).digest()) == LARGE
-
-
-SYNC = """
-import sys
+# Sends a tree with a program that is killed after some writes to the lake. Each write is noted in a file.
+KILLED = """
+import os, signal, sys
 from pathlib import Path
-from datasets.ingest.engine import sync_tree
-from datasets.storage.sinks import sink_of_folder
-sync_tree(Path(sys.argv[1]), sink_of_folder(Path(sys.argv[2])), workers=2)
+from datasets.ingest.reader import Reader
+from datasets.storage import folder, pieces, s3
+from datasets.storage.bucket import Bucket
+from tests.contract.lake_opening import lake_sink
+spec, root, log, limit = sys.argv[1], os.fsencode(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+pieces.PIECE_BYTES = s3.PIECE_BYTES = 1 << 20
+written = 0
+def noted(function):
+    def write(self, key, *rest):
+        global written
+        answer = function(self, key, *rest)
+        with open(log, "a") as file:
+            file.write(f"{key}\\n")
+        written += 1
+        if written >= limit:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+    return write
+Bucket.put, Bucket.put_slice = noted(Bucket.put), noted(Bucket.put_slice)
+FolderLake = folder.FolderLake
+part = FolderLake.put_part
+FolderLake.put_part = noted(lambda self, digest, offset, *rest: part(self, digest, offset, *rest))
+reader = Reader(root, lake_sink(spec))
+reader.read([(name, 0) for name in sorted(os.listdir(root))])
+reader.flush()
 """
 
 
-def kill_after(seconds: float, command: list[str]) -> None:
-    with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as child:
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(seconds)
-        child.send_signal(signal.SIGKILL)
-
-
-def test_a_killed_sync_loses_nothing_and_leaves_nothing(tmp_path, lake):
-    source = tmp_path / "many"
-    source.mkdir()
-    for number in range(1500):
-        (source / str(number)).write_bytes(os.urandom(2000))
-    for killed in range(4):
-        kill_after(0.05 * killed, [sys.executable, "-c", SYNC, str(source), str(lake.root)])
-    manifest = synced(source, lake)
-    lake.put_manifest(manifest.hash, manifest.encode())
-    lake.collect(lambda: [manifest.hash], older_than_seconds=0)
-    assert not list((lake.root / "staging").iterdir())
-    assert not lake.verify(manifest.contents()).quarantined
-    assert (
-        sum(path.stat().st_size for path in (lake.root / "packs").rglob("*") if path.is_file())
-        < 3 * 1500 * 2100
-    )
+def test_a_sync_that_is_killed_again_and_again_sends_nothing_twice(kit: LakeKit, lake: Lake, tmp_path: Path):
+    root, log = tmp_path / "tree", tmp_path / "log"
+    root.mkdir()
+    (root / "large").write_bytes(LARGE)
+    (root / "small").write_bytes(b"small")
+    for _ in range(10):
+        arguments = [kit.spec(), str(root), str(log), "3"]
+        run = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, cwd=CHECKOUT)
+        if run.returncode == 0:
+            break
+        assert run.returncode == -9
+    assert run.returncode == 0
+    assert not lake.verify([LARGE_DIGEST, digest(b"small")]).missing
+    assert lake.read(LARGE_DIGEST) == LARGE
+    objects = [key for key in log.read_text().split() if key.startswith("objects/")]
+    assert len(objects) == len(set(objects))
+    if lake.locate([LARGE_DIGEST])[0].pack == WHOLE and objects:
+        assert len(objects) == -(-len(LARGE) // PIECE)
+    assert pieces.PIECE_BYTES == PIECE

@@ -1,4 +1,4 @@
-"""Find the programs of a Kubernetes cluster, and build those that are not there.
+"""Find the programs of a Kubernetes cluster, or others of Go modules, and build those that are not there.
 
 `KUBEBUILDER_ASSETS` (a directory) wins, then the cache outside of the checkout; what neither has is built with Go
 from our modules beside this file, whose go.sum pins every byte. A first build takes about five minutes on two cores.
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,50 +51,72 @@ SOURCES = (
     Source(("kwok",), ("sigs.k8s.io/kwok/cmd/kwok@v0.7.0",)),
     Source(("helm",), ("helm.sh/helm/v3/cmd/helm@v3.22.0",)),
 )
-PROGRAMS = tuple(name for source in SOURCES for name in source.programs)
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Programs that are built and kept together, in a directory of this name."""
+
+    folder: str
+    sources: tuple[Source, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for source in self.sources for name in source.programs)
+
+    @property
+    def directory(self) -> Path:
+        """Where they are kept once they are built; never in the checkout."""
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return Path(base) / "trainyard" / self.folder
+
+
+CLUSTER = Programs(f"kube-{KUBERNETES}", SOURCES)
+PROGRAMS = CLUSTER.names
 
 
 class CannotBuild(Exception):
     """The programs are not here and cannot be built; the message is one sentence that says why."""
 
 
-def find() -> dict[str, Path]:
+def find(programs: Programs = CLUSTER) -> dict[str, Path]:
     """The programs that are there already, by name."""
     places = [Path(assets)] if (assets := os.environ.get("KUBEBUILDER_ASSETS")) else []
-    places.append(cache_dir())
+    places.append(programs.directory)
     found = {
-        name: next((place / name for place in places if (place / name).is_file()), None) for name in PROGRAMS
+        name: next((place / name for place in places if (place / name).is_file()), None)
+        for name in programs.names
     }
     return {name: path for name, path in found.items() if path is not None}
 
 
-def ready(say: Say = print) -> dict[str, Path]:
+def ready(say: Say = print, programs: Programs = CLUSTER) -> dict[str, Path]:
     """Every program's path, after building what is missing. Raises CannotBuild."""
-    if len(found := find()) < len(PROGRAMS):
-        with _alone(say):
-            _build([source for source in SOURCES if not set(source.programs) <= set(find())], say)
-        found = find()
+    if len(found := find(programs)) < len(programs.names):
+        with _alone(programs.directory, say):
+            _build(programs, say)
+        found = find(programs)
     return found
 
 
 def cache_dir() -> Path:
-    """Where built programs are kept; never in the checkout."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "trainyard" / f"kube-{KUBERNETES}"
+    """Where the programs of a cluster are kept."""
+    return CLUSTER.directory
 
 
-def _build(sources: Sequence[Source], say: Say) -> None:
-    go = _go()
-    for left in cache_dir().glob(f"{UNFINISHED}*"):  # by a builder that was killed: we are alone here
+def _build(programs: Programs, say: Say) -> None:
+    missing = [source for source in programs.sources if not set(source.programs) <= set(find(programs))]
+    go, place = _go(programs), programs.directory
+    for left in place.glob(f"{UNFINISHED}*"):  # by a builder that was killed: we are alone here
         shutil.rmtree(left)
-    for number, source in enumerate(sources, 1):
-        say(f"building {', '.join(source.programs)} with {go} ({number} of {len(sources)})")
+    for number, source in enumerate(missing, 1):
+        say(f"building {', '.join(source.programs)} with {go} ({number} of {len(missing)})")
         began = time.monotonic()
         # Beside its place, so that the move is a rename: a program is there whole or not at all.
-        with tempfile.TemporaryDirectory(dir=cache_dir(), prefix=UNFINISHED) as directory:
+        with tempfile.TemporaryDirectory(dir=place, prefix=UNFINISHED) as directory:
             _run_go(go, source, Path(directory))
             for name in source.programs:
-                os.replace(Path(directory) / name, cache_dir() / name)
+                os.replace(Path(directory) / name, place / name)
         say(f"built {', '.join(source.programs)} in {time.monotonic() - began:.0f} s")
 
 
@@ -119,21 +141,21 @@ def _run_go(go: str, source: Source, directory: Path) -> None:
         raise CannotBuild(f"Go could not build {names} (is the module proxy reachable?): {words[-1]}")
 
 
-def _go() -> str:
+def _go(programs: Programs) -> str:
     path = os.pathsep.join([os.environ.get("PATH", ""), *GO_HOMES])
     if (go := shutil.which("go", path=path)) is None:
-        missing = ", ".join(name for name in PROGRAMS if name not in find())
+        missing = ", ".join(name for name in programs.names if name not in find(programs))
         raise CannotBuild(
-            f"{missing} are not in KUBEBUILDER_ASSETS or {cache_dir()}, and there is no Go to build them with."
+            f"{missing} are not in KUBEBUILDER_ASSETS or {programs.directory}, and there is no Go to build them with."
         )
     return go
 
 
 @contextmanager
-def _alone(say: Say) -> Iterator[None]:
+def _alone(place: Path, say: Say) -> Iterator[None]:
     """One builder at a time on this machine; the others wait and then find its work."""
-    cache_dir().mkdir(parents=True, exist_ok=True)
-    with (cache_dir() / ".lock").open("w") as lock:
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,0 +1,104 @@
+"""Where the lakes of this installation are: a folder, or a bucket of an S3 endpoint. No connection is opened."""
+
+from __future__ import annotations
+
+import configparser
+import ipaddress
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_PREFIX = re.compile(r"([A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPlace:
+    """A prefix of a bucket, and how it is reached. `endpoint` "": Amazon's own of the region. Without an access key
+    the client finds the credentials of the machine's role there."""
+
+    bucket: str
+    prefix: str
+    endpoint: str
+    region: str
+    access_key: str = field(default="", repr=False)
+    secret_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+
+    def below(self, name: str) -> BucketPlace:
+        """Return the same bucket, one level down."""
+        prefix = f"{self.prefix}/{name}" if self.prefix else name
+        keys = (self.access_key, self.secret_key, self.session_token)
+        return BucketPlace(self.bucket, prefix, self.endpoint, self.region, *keys)
+
+
+def bucket_place(
+    url: str, endpoint: str, region: str, credentials_file: str, environment: Mapping[str, str]
+) -> BucketPlace | None:
+    """Return the place that `s3://bucket/prefix` means; None for "". Credentials are those of the file, in the format
+    of ~/.aws/credentials, else AWS_ACCESS_KEY_ID and its companions. Raises ValueError; no message has a secret."""
+    if not url:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme != "s3" or not _BUCKET.fullmatch(parts.netloc):
+        raise ValueError(
+            "TRAINYARD_LAKE is like s3://bucket/prefix, or empty for the folder of TRAINYARD_LAKE_DIR."
+        )
+    prefix = parts.path.strip("/")
+    if not _PREFIX.fullmatch(prefix) or ".." in prefix or parts.query or parts.fragment:
+        raise ValueError("The prefix in TRAINYARD_LAKE has letters, digits, slashes and !_.*'()- only.")
+    _check_endpoint(endpoint)
+    keys = _keys_of_file(credentials_file) if credentials_file else environment
+    access, secret = keys.get("AWS_ACCESS_KEY_ID", ""), keys.get("AWS_SECRET_ACCESS_KEY", "")
+    if bool(access) != bool(secret) or (endpoint and not access):
+        raise ValueError(
+            "TRAINYARD_LAKE needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a file with"
+            " TRAINYARD_S3_CREDENTIALS."
+        )
+    token = keys.get("AWS_SESSION_TOKEN", "")
+    return BucketPlace(parts.netloc, prefix, endpoint.rstrip("/"), region, access, secret, token)
+
+
+def inner_addresses(endpoint: str) -> list[str]:
+    """Return the addresses of an endpoint's host that are in the control plane's own network: loopback, link-local,
+    private and other addresses that the internet does not route. A name that does not resolve has none."""
+    parts = urlsplit(endpoint)
+    try:
+        found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    addresses = sorted({str(entry[4][0]).partition("%")[0] for entry in found})
+    return [address for address in addresses if not _is_global(address)]
+
+
+def _is_global(address: str) -> bool:
+    parsed = ipaddress.ip_address(address)
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return (mapped or parsed).is_global
+
+
+def _check_endpoint(endpoint: str) -> None:
+    if not endpoint:
+        return
+    parts = urlsplit(endpoint)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.username:
+        raise ValueError(
+            "TRAINYARD_S3_ENDPOINT is like https://s3.example.org:9000, without a name or password."
+        )
+
+
+def _keys_of_file(path: str) -> dict[str, str]:
+    """Return the keys of the profile `default`, by their names in the environment."""
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(Path(path).read_text())
+        section = parser["default"]
+    except (OSError, UnicodeError, configparser.Error, KeyError) as error:
+        raise ValueError(
+            f"TRAINYARD_S3_CREDENTIALS: {path} cannot be read as a credentials file with a section [default]"
+            f" ({type(error).__name__})."
+        ) from None  # the text of a parser's error quotes the file
+    return {name.upper(): value for name, value in section.items()}

@@ -1,0 +1,24 @@
+"""The base of routes that read or write a lake: what it lacks, and what is in its way, are refusals and no faults."""
+
+from rest_framework.response import Response
+
+from controlplane.api.operations import ApiView
+from controlplane.api.problems import Problem
+from datasets.storage.base import Blocked, ContentMissing
+
+
+class LakeView(ApiView):
+    """A route that answers 503 or 507 when the lake is blocked, and 409 for content that is lost."""
+
+    def handle_exception(self, exc: Exception) -> Response:
+        if isinstance(exc, Blocked):
+            exc = lake_unavailable(exc)
+        elif isinstance(exc, ContentMissing):
+            exc = Problem(409, "content_missing", f"{exc} Check the version: yard dataset verify.")
+        return super().handle_exception(exc)
+
+
+def lake_unavailable(error: Blocked) -> Problem:
+    """Return the refusal for a lake that is blocked."""
+    status = 507 if error.code == "disk_full" else 503
+    return Problem(status, error.code, error.detail, headers={"Retry-After": "30"})

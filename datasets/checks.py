@@ -1,0 +1,46 @@
+"""Refuse a lake that cannot work at start, with a hint. An S3 server that is away for now is a warning: what needs no
+content goes on without it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import uuid4
+
+from django.conf import settings
+from django.core import checks
+from django.core.checks import CheckMessage, Error, register
+
+from controlplane.config.lake_place import BucketPlace, inner_addresses
+from datasets.storage.base import Blocked
+
+
+@register("trainyard")
+def check_lake(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
+    """Return what is wrong with the bucket of the lake."""
+    place = settings.LAKE_PLACE
+    if place is None:
+        return []
+    return list(_check_network(place)) or list(_check_bucket(place))
+
+
+def _check_network(place: BucketPlace) -> Iterator[CheckMessage]:
+    inside = inner_addresses(place.endpoint) if place.endpoint else []
+    if inside and not settings.LAKE_MAY_BE_INSIDE:
+        where = f"{place.endpoint} points into the control plane's own network: {', '.join(inside)}"
+        hint = "If your S3 server is there, set TRAINYARD_S3_ALLOW_PRIVATE=yes."
+        yield Error(f"TRAINYARD_S3_ENDPOINT={where}.", hint=hint, id="trainyard.E020")
+
+
+def _check_bucket(place: BucketPlace) -> Iterator[CheckMessage]:
+    from datasets.storage.bucket import Bucket, Patience
+
+    patience = Patience(connect_seconds=3, answer_seconds=5, request_seconds=10, retry_seconds=5, retries=1)
+    try:
+        Bucket(place, patience).probe(f"probe/{uuid4().hex}")
+    except Blocked as blocked:
+        kind = checks.Warning if blocked.code in ("unreachable", "disk_full") else Error
+        hint = (
+            "Datasets cannot be synced or cached until then."
+            if kind is checks.Warning
+            else "Nothing was started."
+        )
+        yield kind(f"TRAINYARD_LAKE: {blocked.detail}", hint=hint, id="trainyard.E021")

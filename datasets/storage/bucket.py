@@ -1,0 +1,221 @@
+"""A prefix of an S3 bucket: whole calls that end within their time, with the errors of datasets.storage.base.
+
+The client signs and checks: each upload carries the SHA-256 of its body, which the server compares, and a body that
+ends early is an error. It repeats what failed with 5xx, a timeout or a broken connection, with growing pauses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from controlplane.config.lake_place import BucketPlace
+from datasets.storage.base import Blocked
+
+# Parts of one multipart upload that are under way at once, and the size of each.
+PARTS_AT_ONCE, PART_BYTES = 4, 8 << 20
+# Keys of one page of a listing, and of one request to delete.
+_PAGE = 1000
+# Between two ranges that are read with one request.
+_GAP_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a bucket may take. `answer_seconds`: without a byte; `request_seconds`: for one request;
+    `retry_seconds` and `retries`: how long a call is repeated after its first failure."""
+
+    connect_seconds: float = 5.0
+    answer_seconds: float = 30.0
+    request_seconds: float = 300.0
+    retry_seconds: float = 60.0
+    retries: int = 5
+
+
+class KeyMissing(LookupError):
+    """An object is not in the bucket."""
+
+
+class TooShort(Exception):
+    """An object ends before the bytes that were asked for."""
+
+
+class Bucket:
+    """The objects below a prefix of a bucket. Safe to use from several threads."""
+
+    def __init__(self, place: BucketPlace, patience: Patience = Patience()) -> None:
+        self._where = f"s3://{place.bucket}" + (f" at {place.endpoint}" if place.endpoint else "")
+        self._store = S3Store(
+            place.bucket,
+            prefix=place.prefix or None,
+            config=_config(place),
+            client_options={
+                "allow_http": place.endpoint.startswith("http://"),
+                "connect_timeout": timedelta(seconds=patience.connect_seconds),
+                "read_timeout": timedelta(seconds=patience.answer_seconds),
+                "timeout": timedelta(seconds=patience.request_seconds),
+            },
+            retry_config={
+                "max_retries": patience.retries,
+                "retry_timeout": timedelta(seconds=patience.retry_seconds),
+            },
+        )
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """Store an object with one request."""
+        with self._translated(key):
+            obstore.put(self._store, key, data, use_multipart=False)
+
+    def put_slice(self, key: str, path: Path, start: int, length: int) -> None:
+        """Store a part of a file as an object, by a multipart upload when it is large."""
+        with self._translated(key):
+            obstore.put(
+                self._store,
+                key,
+                _slices(path, start, length),
+                use_multipart=length > PART_BYTES,
+                chunk_size=PART_BYTES,
+                max_concurrency=PARTS_AT_ONCE,
+            )
+
+    def get(self, key: str) -> bytes:
+        """Return an object. Raises KeyMissing."""
+        with self._translated(key):
+            return obstore.get(self._store, key).bytes().to_bytes()
+
+    def get_ranges(self, key: str, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        """Return ranges of an object, given in the order of their starts; neighbours are fetched with one request.
+        Raises KeyMissing and TooShort."""
+        found: list[bytes] = []
+        for group in _neighbours(list(zip(starts, lengths, strict=True))):
+            start, end = group[0][0], max(begin + length for begin, length in group)
+            data = memoryview(self.get_range(key, start, end - start))
+            found += (bytes(data[begin - start : begin - start + length]) for begin, length in group)
+        return found
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Return a range of an object. Raises KeyMissing and TooShort."""
+        if not length:
+            # S3 has no empty ranges
+            return b""
+        try:
+            with self._translated(key):
+                answer = obstore.get_range(self._store, key, start=start, length=length).to_bytes()
+        except Blocked:
+            # A range beyond the end is an error of many sorts; the size of the object says which it was.
+            if self.size(key) < start + length:
+                raise TooShort(key) from None
+            raise
+        if len(answer) != length:
+            raise TooShort(key)
+        return answer
+
+    def size(self, key: str) -> int:
+        """Return how long an object is. Raises KeyMissing."""
+        with self._translated(key):
+            return int(obstore.head(self._store, key)["size"])
+
+    def move(self, key: str, target: str) -> None:
+        """Give an object another name. Raises KeyMissing."""
+        with self._translated(key):
+            obstore.copy(self._store, key, target)
+        self.delete([key])
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects; those that are not there are no error."""
+        source = iter(keys)
+        while some := list(islice(source, _PAGE)):
+            with suppress(KeyMissing), self._translated(some[0]):
+                obstore.delete(self._store, some)
+
+    def list(self, folder: str = "") -> Iterator[tuple[str, int]]:
+        """Yield key and size of every object below a folder, in the order of the keys."""
+        with self._translated(folder):
+            for page in obstore.list(self._store, prefix=folder or None, chunk_size=_PAGE):
+                yield from ((entry["path"], int(entry["size"])) for entry in page)
+
+    def probe(self, key: str) -> None:
+        """Write, read and delete an object. Raises Blocked with what is wrong."""
+        self.put(key, b"probe")
+        if self.get(key) != b"probe":
+            raise Blocked("unreachable", f"{self._where} does not give back what was stored in it.")
+        self.delete([key])
+
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        """Raise what an operator can act on. The client's text quotes answers with an access key, so that it is neither
+        repeated nor chained."""
+        try:
+            yield
+        except (BaseError, FileNotFoundError) as error:
+            found = _CODE.search(str(error))
+            code = found[1] if found else ""
+            if isinstance(error, NotFoundError | FileNotFoundError) and code in _OF_A_KEY:
+                raise KeyMissing(key) from None
+            raise self._blocked(error, code) from None
+
+    def _blocked(self, error: Exception, code: str) -> Blocked:
+        if code == "NoSuchBucket":
+            return Blocked(
+                "no_bucket", f"There is no bucket {self._where}: make it, or correct TRAINYARD_LAKE."
+            )
+        if code in _FULL:
+            return Blocked(
+                "disk_full", f"{self._where} is full; make room, then repeat: what was stored is kept."
+            )
+        if code in _REFUSED or isinstance(
+            error, PermissionDeniedError | UnauthenticatedError | FileNotFoundError
+        ):
+            detail = f"{self._where} refuses these credentials, or they may not read, write and delete there."
+            return Blocked("not_writable", detail)
+        answer = f" ({code})" if code else ""
+        return Blocked("unreachable", f"{self._where} does not answer as it should{answer}; try again later.")
+
+
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+# An answer to HEAD has no code.
+_OF_A_KEY = frozenset(("", "NoSuchKey", "NotFound"))
+_FULL = frozenset(("QuotaExceeded", "XMinioStorageFull", "InsufficientStorage"))
+_REFUSED = frozenset(("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"))
+
+
+def _neighbours(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Split ranges (start, length) where a gap is too large to be read for nothing. The client can do this too, and
+    panics for an object that is cut off."""
+    group: list[tuple[int, int]] = []
+    for one in ranges:
+        if group and one[0] - sum(group[-1]) > _GAP_BYTES:
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def _slices(path: Path, start: int, length: int) -> Iterator[bytes]:
+    with open(path, "rb", buffering=0) as file:
+        file.seek(start)
+        while length > 0 and (piece := file.read(min(PART_BYTES, length))):
+            length -= len(piece)
+            yield piece
+
+
+def _config(place: BucketPlace) -> Any:
+    config: dict[str, Any] = {"region": place.region, "checksum_algorithm": "SHA256"}
+    if place.endpoint:
+        config |= {"endpoint": place.endpoint, "virtual_hosted_style_request": False}
+    if place.access_key:
+        config |= {"access_key_id": place.access_key, "secret_access_key": place.secret_key}
+    if place.session_token:
+        config["session_token"] = place.session_token
+    return config

@@ -1,0 +1,104 @@
+"""Where contents and manifests are in a bucket, and large contents as pieces.
+
+Pieces are stored as the content arrives, so that a break costs one of them at most. The first is stored last: with it,
+the content is complete.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from datasets.storage.base import ContentDamaged, ContentMissing
+from datasets.storage.bucket import Bucket, KeyMissing, TooShort
+from datasets.storage.contents import WHOLE, Located
+
+PIECE_BYTES = 64 << 20
+# Of one request while a content is read.
+_READ_BYTES = 16 << 20
+THREADS = 8
+
+
+class Pieces:
+    """The large contents of a bucket, and ranges of all contents."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    def store(self, digest: bytes, path: Path, end: int) -> None:
+        """Store the pieces of a file before `end` that are not there, all but the first."""
+        self._store(digest, path, end, range(1, -(-end // PIECE_BYTES)))
+
+    def complete(self, digest: bytes, path: Path, size: int) -> None:
+        """Store what is not there of a file of `size` bytes, and the first piece after all others."""
+        self._store(digest, path, size, [*range(1, -(-size // PIECE_BYTES)), 0])
+
+    def _store(self, digest: bytes, path: Path, end: int, numbers: Iterable[int]) -> None:
+        there = dict(self._bucket.list(object_key(digest)))
+        for number in numbers:
+            key, length = piece_key(digest, number), min(PIECE_BYTES, end - number * PIECE_BYTES)
+            if there.get(key) != length:
+                self._bucket.put_slice(key, path, number * PIECE_BYTES, length)
+
+    def remove(self, folders: Iterable[str]) -> None:
+        """Remove everything below folders."""
+        with ThreadPoolExecutor(THREADS) as threads:
+            found = threads.map(lambda folder: [key for key, _ in self._bucket.list(folder)], folders)
+            self._bucket.delete([key for keys in found for key in keys])
+
+    def ranges(self, located: Located, offset: int, length: int) -> Iterator[bytes]:
+        """Yield the bytes of a content, some at a time. Raises ContentMissing and, where it is cut off,
+        ContentDamaged."""
+        while length > 0:
+            key, start, most = key_of(located), located.offset + offset, length
+            if located.pack == WHOLE:
+                number, start = divmod(offset, PIECE_BYTES)
+                key, most = piece_key(located.digest, number), PIECE_BYTES - start
+            count = min(length, most, _READ_BYTES)
+            with lost(located):
+                data = self._bucket.get_range(key, start, count)
+            yield data
+            offset, length = offset + count, length - count
+
+    def of_pack(self, located: Sequence[Located]) -> list[bytes]:
+        """Return contents of one pack. Raises as `ranges`."""
+        starts, lengths = [one.offset for one in located], [one.size_bytes for one in located]
+        with lost(located[0]):
+            return self._bucket.get_ranges(key_of(located[0]), starts, lengths)
+
+
+@contextmanager
+def lost(located: Located) -> Iterator[None]:
+    """Translate what a bucket lacks into what the lake lacks."""
+    try:
+        yield
+    except KeyMissing as error:
+        raise ContentMissing(f"The lake has lost content {located.digest.hex()}.") from error
+    except TooShort as error:
+        raise ContentDamaged(located.digest) from error
+
+
+def key_of(located: Located) -> str:
+    """Return the object, or the folder of pieces, that holds a content."""
+    return object_key(located.digest) if located.pack == WHOLE else shelf_key("packs", located.pack)
+
+
+def shelf_key(folder: str, name: str) -> str:
+    """Return the key of a pack or manifest."""
+    return f"{folder}/{name[:2]}/{name[2:]}"
+
+
+def object_key(digest: bytes) -> str:
+    """Return the folder of a large content's pieces."""
+    return shelf_key("objects", digest.hex())
+
+
+def piece_key(digest: bytes, number: int) -> str:
+    """Return the key of one piece."""
+    return f"{object_key(digest)}/{number:05}"
+
+
+def name_of(key: str) -> str:
+    """Return the name or digest that `shelf_key` made a key of."""
+    _, shelf, rest = key.split("/")
+    return shelf + rest

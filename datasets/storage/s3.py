@@ -1,0 +1,452 @@
+"""The lake in a bucket of an S3 endpoint.
+
+    packs/ab/cdef...             many contents each, up to CONTENT_MOST_BYTES, as they arrived
+    objects/ab/<digest>/00000..  a larger content: pieces of PIECE_BYTES; the first is stored last, and completes it
+    manifests/ab/cdef...         encoded manifests
+    quarantine/<digest>          contents that were found damaged
+
+A folder that all processes of the control plane share has the rest, and can be lost: the index (made again from the
+ends of the packs), large contents that are arriving, copies of manifests, and locks. Questions about what is there are
+answered from the index alone, so that no transaction waits for the endpoint. Pieces are stored as they arrive: after a
+break a sync goes on at its byte, and no piece is sent to the bucket twice.
+"""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from hashlib import sha256
+from itertools import groupby
+from pathlib import Path
+from uuid import uuid4
+
+from datasets.ingest.packs import (
+    TAIL_BYTES,
+    PackInvalid,
+    checked_contents,
+    index_bytes,
+    pack_index,
+    pack_name,
+    read_index,
+)
+from datasets.ingest.reader import hash_file
+from datasets.manifests import decode
+from datasets.storage.ages import AgedIndex
+from datasets.storage.base import (
+    UNLIMITED,
+    Budget,
+    Collected,
+    ContentDamaged,
+    ContentMissing,
+    Verified,
+)
+from datasets.storage.bucket import Bucket, KeyMissing, TooShort
+from datasets.storage.contents import WHOLE, Located
+from datasets.storage.files import (
+    READ_ONLY,
+    blocked,
+    changed_at,
+    locked,
+    sync_directory,
+    write_new,
+)
+from datasets.storage.parts import append, locked_part
+from datasets.storage.pieces import (
+    PIECE_BYTES,
+    THREADS,
+    Pieces,
+    key_of,
+    name_of,
+    object_key,
+    piece_key,
+    shelf_key,
+)
+
+_REMOVED_AT_ONCE = 200
+_FOLDERS = ("parts", "manifests", "staging")
+
+
+class S3Lake:
+    """A lake in a bucket, with its index below `root`."""
+
+    def __init__(self, bucket: Bucket, root: Path) -> None:
+        self.root, self._bucket, self._pieces = root, bucket, Pieces(bucket)
+        try:
+            for name in _FOLDERS:
+                (root / name).mkdir(parents=True, exist_ok=True)
+            if not (root / "index.sqlite").exists():
+                self._make_index(root / "index.sqlite")
+            self._index = AgedIndex(root / "index.sqlite")
+        except OSError as error:
+            raise blocked(error) from error
+
+    def close(self) -> None:
+        """See Lake."""
+        self._index.close()
+
+    def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
+        """See Lake."""
+        wanted = set(digests)
+        return wanted - self._index.known(wanted)
+
+    def renew(self, digests: Iterable[bytes]) -> None:
+        """See Lake."""
+        keys = {key_of(one) for one in self._index.locate(set(digests))}
+        with self._lock("removal", fcntl.LOCK_SH):
+            self._index.renew(keys, time.time())
+
+    def put_pack(self, pack: memoryview) -> None:
+        """See Lake."""
+        contents = list(checked_contents(pack))
+        digests = {digest for digest, _ in contents}
+        lacking = self.lacking(digests)
+        self.renew(digests - lacking)
+        if lacking == digests:
+            self._store_pack(pack, bytes(read_index(pack)[1]))
+        elif lacking:
+            self._store_contents([one for one in contents if one[0] in lacking])
+
+    def part_bytes(self, digest: bytes) -> int:
+        """See Lake."""
+        try:
+            return (self.root / "parts" / digest.hex()).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def put_part(self, digest: bytes, offset: int, data: memoryview, size_bytes: int) -> int:
+        """See Lake."""
+        path = self.root / "parts" / digest.hex()
+        try:
+            with locked_part(path) as file:
+                # asked under the lock: another request may have finished it
+                if not self.lacking([digest]):
+                    path.unlink()
+                    self.renew([digest])
+                    return size_bytes
+                self._note([object_key(digest)])
+                held = os.fstat(file.fileno()).st_size
+                if held == 0 or held > size_bytes:
+                    # of bytes that are not known to be these
+                    self._pieces.remove([object_key(digest)])
+                arrived = append(file, offset, data, size_bytes)
+                if arrived == size_bytes:
+                    self._finish(digest, path, size_bytes)
+                elif arrived // PIECE_BYTES > held // PIECE_BYTES:
+                    self._pieces.store(digest, path, arrived // PIECE_BYTES * PIECE_BYTES)
+                return arrived
+        except OSError as error:
+            raise blocked(error) from error
+
+    def read(self, digest: bytes, offset: int = 0, length: int | None = None) -> bytes:
+        """See Lake."""
+        [located] = self.locate([digest])
+        length = located.size_bytes - offset if length is None else min(length, located.size_bytes - offset)
+        return b"".join(self._pieces.ranges(located, offset, max(0, length)))
+
+    def read_many(
+        self, digests: Sequence[bytes], budget: Budget = UNLIMITED
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """See Lake."""
+        for some in _by_file(self.locate(digests)):
+            budget.check()
+            yield from self.contents(some)
+
+    def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
+        """See Lake."""
+        if located[0].pack == WHOLE:
+            for one in located:
+                yield one.digest, b"".join(self._pieces.ranges(one, 0, one.size_bytes))
+            return
+        found = self._pieces.of_pack(located)
+        yield from ((one.digest, data) for one, data in zip(located, found, strict=True))
+
+    def place(self, located: Located, target: Path, mode: int) -> None:
+        """See Lake."""
+        hashed = sha256()
+        with open(target, "xb", buffering=0) as file:
+            for data in self._pieces.ranges(located, 0, located.size_bytes):
+                hashed.update(data)
+                file.write(data)
+            os.fchmod(file.fileno(), mode)
+        if hashed.digest() != located.digest:
+            raise ContentDamaged(located.digest)
+
+    def locate(self, digests: Iterable[bytes]) -> list[Located]:
+        """See Lake."""
+        wanted = set(digests)
+        located = self._index.locate(wanted)
+        if len(located) != len(wanted):
+            missing = min(wanted - {one.digest for one in located})
+            raise ContentMissing(f"The lake has no content {missing.hex()}.")
+        return located
+
+    def put_manifest(self, name: str, stored: bytes) -> None:
+        """See Lake."""
+        self._keep_manifest(name, stored)
+        if not self.renew_manifest(name):
+            self._bucket.put(shelf_key("manifests", name), stored)
+            # after it is there: `renew_manifest` answers from what was noted
+            self._note([shelf_key("manifests", name)])
+
+    def renew_manifest(self, name: str) -> bool:
+        """See Lake."""
+        with self._lock("removal", fcntl.LOCK_SH):
+            return self._index.renew([shelf_key("manifests", name)], time.time()) > 0
+
+    def manifest(self, name: str) -> bytes:
+        """See Lake."""
+        with suppress(FileNotFoundError):
+            return (self.root / "manifests" / name).read_bytes()
+        try:
+            stored = self._bucket.get(shelf_key("manifests", name))
+        except KeyMissing as error:
+            raise ContentMissing(f"The lake has no manifest {name}.") from error
+        self._keep_manifest(name, stored)
+        return stored
+
+    def verify(self, digests: Iterable[bytes], budget: Budget = UNLIMITED) -> Verified:
+        """See Lake."""
+        wanted = set(digests)
+        located = self._index.locate(wanted)
+        moved_away: set[bytes] = set()
+        for some in _by_file(located):
+            budget.check()
+            try:
+                damaged = self._damaged(some, budget)
+            except ContentMissing:
+                self._forget_file(some)
+                continue
+            for one in damaged:
+                self._quarantine(one)
+                moved_away.add(one.digest)
+        present = self._index.known(wanted) | moved_away
+        size = sum(one.size_bytes for one in located if one.digest in present)
+        return Verified(len(present), size, sorted(wanted - present), sorted(moved_away))
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """See Lake."""
+        return self._lock("lock", fcntl.LOCK_SH)
+
+    def collect(
+        self,
+        live_manifests: Callable[[], Iterable[str]],
+        *,
+        older_than_seconds: float,
+        budget: Budget = UNLIMITED,
+    ) -> Collected:
+        """See Lake."""
+        with self._lock("lock", fcntl.LOCK_EX):
+            names = set(live_manifests())
+            live: set[bytes] = set()
+            for name in names:
+                live.update(decode(self.manifest(name)).contents())
+            before = time.time() - older_than_seconds
+            packs, pack_bytes = self._collect_packs(live, before, budget)
+            objects, object_bytes = self._collect_objects(live, before, budget)
+            manifests = self._collect_manifests(names, before)
+            self._remove(self._index.old("quarantine", before), before)
+            self._collect_broken_off(before)
+            return Collected(packs, objects, manifests, pack_bytes + object_bytes)
+
+    def destroy(self) -> None:
+        """See Lake."""
+        self._bucket.delete(key for key, _ in self._bucket.list())
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _store_contents(self, contents: Sequence[tuple[bytes, bytes | memoryview]]) -> list[Located]:
+        index = pack_index((digest, len(data)) for digest, data in contents)
+        return self._store_pack(b"".join((*(data for _, data in contents), index)), index)
+
+    def _store_pack(self, pack: bytes | memoryview, index: bytes) -> list[Located]:
+        name = pack_name(index)
+        located = [Located(name, one.offset, one.size_bytes, one.digest) for one in read_index(index)[0]]
+        self._note([shelf_key("packs", name)])
+        self._bucket.put(shelf_key("packs", name), pack)
+        self._index.move(located)
+        return located
+
+    def _finish(self, digest: bytes, path: Path, size: int) -> None:
+        with open(path, "rb", buffering=0) as file:
+            found = hash_file(file.fileno(), size)
+        if found != digest:
+            # before the part: as long as that is there, the next request finds the same
+            self._pieces.remove([object_key(digest)])
+            path.unlink()
+            raise ContentDamaged(digest)
+        self._pieces.complete(digest, path, size)
+        self._index.add([Located(WHOLE, 0, size, digest)])
+        path.unlink()
+
+    def _damaged(self, located: Sequence[Located], budget: Budget) -> list[Located]:
+        """Return the contents of a file that are not what their digests say. Raises ContentMissing."""
+        if located[0].pack != WHOLE:
+            with suppress(ContentDamaged):  # cut off: which contents it has is seen one by one
+                found = dict(self.contents(located))
+                return [one for one in located if sha256(found[one.digest]).digest() != one.digest]
+        return [one for one in located if self._hash(one, budget) != one.digest]
+
+    def _hash(self, located: Located, budget: Budget) -> bytes:
+        hashed = sha256()
+        try:
+            for data in self._pieces.ranges(located, 0, located.size_bytes):
+                budget.check()
+                hashed.update(data)
+        except ContentDamaged:
+            return b""
+        return hashed.digest()
+
+    def _quarantine(self, located: Located) -> None:
+        away = f"quarantine/{located.digest.hex()}"
+        self._index.forget([located.digest])
+        self._note([away])
+        with suppress(KeyMissing, TooShort):  # another verification moved it away, or it is cut off
+            if located.pack == WHOLE:
+                for key, _ in list(self._bucket.list(object_key(located.digest))):
+                    self._bucket.move(key, f"{away}/{key.rpartition('/')[2]}")
+            else:
+                data = self._bucket.get_range(key_of(located), located.offset, located.size_bytes)
+                self._bucket.put(f"{away}/content", data)
+
+    def _forget_file(self, located: Sequence[Located]) -> None:
+        """Forget contents whose object is lost, so that the next sync sends them again. What `collect` moved from a
+        lost pack to another one stays known."""
+        if located[0].pack == WHOLE:
+            self._index.forget(one.digest for one in located)
+        else:
+            self._index.forget_pack(located[0].pack)
+
+    def _collect_packs(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
+        count = size = 0
+        for key in self._index.old("packs", before):
+            budget.check()
+            held = self._index.of_pack(name_of(key))
+            wanted = [one for one in held if one.digest in live]
+            alive, full = sum(one.size_bytes for one in wanted), sum(one.size_bytes for one in held)
+            if wanted and (len(wanted) == len(held) or alive * 2 > full):
+                continue
+            if wanted:  # more than half of it is dead: the rest moves to a pack of its own first
+                self._store_contents(list(self.contents(wanted)))
+            if self._remove([key], before):
+                count, size = count + 1, size + full - alive
+        return count, size
+
+    def _collect_objects(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
+        """Remove dead large contents, and pieces of uploads that were never finished."""
+        kept = {one.hex() for one in live}
+        dead = [key for key in self._index.old("objects", before) if name_of(key) not in kept]
+        count = size = 0
+        for start in range(0, len(dead), _REMOVED_AT_ONCE):
+            budget.check()
+            some = dead[start : start + _REMOVED_AT_ONCE]
+            known = self._index.locate(bytes.fromhex(name_of(key)) for key in some)
+            gone = set(self._remove(some, before))
+            removed = [one for one in known if key_of(one) in gone]
+            count, size = count + len(removed), size + sum(one.size_bytes for one in removed)
+        return count, size
+
+    def _collect_manifests(self, live: set[str], before: float) -> int:
+        dead = [key for key in self._index.old("manifests", before) if name_of(key) not in live]
+        removed = self._remove(dead, before)
+        for key in removed:
+            (self.root / "manifests" / name_of(key)).unlink(missing_ok=True)
+        return len(removed)
+
+    def _remove(self, keys: Sequence[str], before: float) -> list[str]:
+        """Remove objects that were not relied on meanwhile; return which. Killed in the middle, the next call finds the
+        same ones."""
+        if not keys:
+            return []
+        with self._lock("removal", fcntl.LOCK_EX):
+            old = set(self._index.old(keys[0].partition("/")[0], before))
+            gone = [key for key in keys if key in old]
+            for key in gone:
+                if key.startswith("packs/"):
+                    self._index.forget_pack(name_of(key))
+            self._index.forget(bytes.fromhex(name_of(key)) for key in gone if key.startswith("objects/"))
+            self._bucket.delete([key for key in gone if not _is_folder(key)])
+            self._pieces.remove([key for key in gone if _is_folder(key)])
+            self._index.drop(gone)
+            return gone
+
+    def _collect_broken_off(self, before: float) -> None:
+        for folder in ("staging", "parts"):
+            for path in (self.root / folder).iterdir():
+                if changed_at(path) <= before:
+                    path.unlink(missing_ok=True)
+
+    def _note(self, keys: Sequence[str]) -> None:
+        with self._lock("removal", fcntl.LOCK_SH):
+            self._index.note(keys, time.time())
+
+    def _keep_manifest(self, name: str, stored: bytes) -> None:
+        """Keep a copy beside the index: it survives a power cut whole, or is not there."""
+        fresh = self.root / "staging" / uuid4().hex
+        try:
+            write_new(fresh, stored, mode=READ_ONLY)
+            with open(fresh, "rb", buffering=0) as file:
+                os.fsync(file.fileno())
+            os.rename(fresh, self.root / "manifests" / name)
+            sync_directory(self.root / "manifests")
+        except OSError as error:
+            raise blocked(error) from error
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def _make_index(self, path: Path) -> None:
+        """Make the index from what the bucket has. It gets its name when it is complete, as that of FolderLake."""
+        with self._lock("lock", fcntl.LOCK_EX):
+            if path.exists():
+                return
+            fresh = path.with_name("index.sqlite.new")
+            for left in (fresh, path):  # a journal left of another index would be played into this one
+                for end in ("", "-wal", "-shm"):
+                    left.with_name(left.name + end).unlink(missing_ok=True)
+            self._index = AgedIndex(fresh)
+            try:
+                self._index_bucket()
+            finally:
+                self._index.close()
+            os.rename(fresh, path)
+
+    def _index_bucket(self) -> None:
+        # Young, all of it: when it was last relied on was in the index that is lost.
+        now = time.time()
+        packs = dict(self._bucket.list("packs"))
+        self._index.note([*packs, *(key for key, _ in self._bucket.list("manifests"))], now)
+        with ThreadPoolExecutor(THREADS) as threads:
+            for located in threads.map(lambda pack: self._places_in(*pack), packs.items()):
+                self._index.add(located)
+        pieces = groupby(self._bucket.list("objects"), key=lambda piece: piece[0].rpartition("/")[0])
+        for folder, group in pieces:
+            sizes = dict(group)
+            digest = bytes.fromhex(name_of(folder))
+            self._index.note([folder], now)
+            if piece_key(digest, 0) in sizes:
+                self._index.add([Located(WHOLE, 0, sum(sizes.values()), digest)])
+
+    def _places_in(self, key: str, size: int) -> list[Located]:
+        try:
+            tail = self._bucket.get_range(key, max(0, size - TAIL_BYTES), min(size, TAIL_BYTES))
+            length = index_bytes(tail)
+            places, _ = read_index(self._bucket.get_range(key, max(0, size - length), min(size, length)))
+        except (PackInvalid, KeyMissing, TooShort):
+            return []
+        return [Located(name_of(key), place.offset, place.size_bytes, place.digest) for place in places]
+
+    def _lock(self, name: str, kind: int) -> AbstractContextManager[None]:
+        return locked(self.root / name, kind)
+
+
+def _by_file(located: Sequence[Located]) -> Iterator[list[Located]]:
+    for pack, group in groupby(located, key=lambda one: one.pack):
+        if pack == WHOLE:
+            yield from ([one] for one in group)
+        else:
+            yield list(group)
+
+
+def _is_folder(key: str) -> bool:
+    return key.startswith(("objects/", "quarantine/"))

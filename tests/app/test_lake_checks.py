@@ -1,0 +1,90 @@
+"""Where the lake is: what is refused at start, and a dataset in a bucket from sync to cache."""
+
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+from controlplane.config.lake_place import BucketPlace, bucket_place, inner_addresses
+from datasets.checks import check_lake
+from tests.servers import free_port
+
+KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "very-secret"}
+ENDPOINT = "https://s3.example.org"
+
+
+def place_of(
+    url: str = "s3://lake/here", endpoint: str = ENDPOINT, file: str = "", **keys: str
+) -> BucketPlace:
+    found = bucket_place(url, endpoint, "us-east-1", file, keys or KEYS)
+    assert found is not None
+    return found
+
+
+def test_a_bucket_is_named_by_an_address_and_keys_of_the_environment_or_a_file(tmp_path: Path):
+    assert bucket_place("", "", "", "", {}) is None
+    place = place_of()
+    assert (place.bucket, place.prefix, place.secret_key) == ("lake", "here", "very-secret")
+    assert place.below("7").prefix == "here/7"
+    assert place_of("s3://lake").below("7").prefix == "7"
+    assert "very-secret" not in repr(place)
+    file = tmp_path / "credentials"
+    file.write_text("[default]\naws_access_key_id = other\naws_secret_access_key = of-a-file\n")
+    assert place_of(file=str(file)).secret_key == "of-a-file"
+    assert place_of(endpoint="", KEY="none").access_key == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"url": "/mnt/lake"}, "s3://bucket/prefix"),
+        ({"url": "s3://"}, "s3://bucket/prefix"),
+        ({"url": "s3://Big_Bucket/x"}, "s3://bucket/prefix"),
+        ({"url": "s3://lake/a/../b"}, "prefix"),
+        ({"url": "s3://lake/a?b=c"}, "prefix"),
+        ({"endpoint": "s3.example.org"}, "TRAINYARD_S3_ENDPOINT"),
+        ({"endpoint": "https://me:pass@s3.example.org"}, "TRAINYARD_S3_ENDPOINT"),
+        ({"AWS_ACCESS_KEY_ID": "id"}, "credentials"),
+        ({"NONE": ""}, "credentials"),
+        ({"file": "/nowhere/credentials"}, "TRAINYARD_S3_CREDENTIALS"),
+    ],
+)
+def test_what_names_no_bucket_is_refused_without_secrets(changes: dict[str, str], words: str):
+    with pytest.raises(ValueError, match=words) as caught:
+        place_of(**changes)
+    assert "pass" not in str(caught.value)
+
+
+def test_a_credentials_file_is_not_quoted(tmp_path: Path):
+    file = tmp_path / "credentials"
+    file.write_text("very-secret\n[default\n")
+    with pytest.raises(ValueError, match="cannot be read") as caught:
+        place_of(file=str(file))
+    assert "very-secret" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "[::1]", "169.254.169.254", "10.1.2.3", "192.168.0.9", "[::ffff:10.0.0.1]", "[fd00::1]"],
+)
+def test_an_endpoint_in_the_own_network_is_refused_unless_an_admin_allows_it(
+    host: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(settings, "LAKE_PLACE", place_of(endpoint=f"http://{host}:9000"))
+    [found] = check_lake(None)
+    assert (found.id, found.is_serious()) == ("trainyard.E020", True)
+    assert "TRAINYARD_S3_ALLOW_PRIVATE=yes" in found.hint
+    assert inner_addresses("https://8.8.8.8") == []
+
+
+def test_a_server_that_is_away_is_a_warning(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(settings, "LAKE_PLACE", place_of(endpoint=f"http://127.0.0.1:{free_port()}"))
+    monkeypatch.setattr(settings, "LAKE_MAY_BE_INSIDE", True)
+    [found] = check_lake(None)
+    assert (found.id, found.is_serious()) == ("trainyard.E021", False)
+    assert "very-secret" not in found.msg + found.hint
+
+
+def test_a_lake_in_a_folder_needs_no_check():
+    assert check_lake(None) == []

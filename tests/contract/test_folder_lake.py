@@ -1,0 +1,270 @@
+"""What a sync does and survives, and what only the lake in a folder does."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from datasets.ingest.engine import Cancelled, sync_tree
+from datasets.ingest.packs import pack_index
+from datasets.ingest.reader import Content
+from datasets.ingest.tree import SourceMissing
+from datasets.manifests import LINK, Manifest
+from datasets.storage.base import Blocked
+from datasets.storage.contents import WHOLE
+from datasets.storage.files import Sharing
+from datasets.storage.folder import WHOLE_BYTES, FolderLake
+from datasets.storage.sinks import sink_of_folder
+from tests.waiting import wait_until
+
+# Not "!" at its start, which a test writes there to damage it.
+LARGE = b"\0" + os.urandom(WHOLE_BYTES)
+
+
+@pytest.fixture
+def lake(tmp_path: Path):
+    with_folder = FolderLake(tmp_path / "lake")
+    yield with_folder
+    with_folder.close()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A tree with a small file, a twin, a large one, an executable, a link and a name that is not UTF-8."""
+    root = tmp_path / "source"
+    (root / "sub" / "deep").mkdir(parents=True)
+    (root / "a.txt").write_bytes(b"alpha")
+    (root / "sub" / "twin.txt").write_bytes(b"alpha")
+    (root / "sub" / "large.bin").write_bytes(LARGE)
+    (root / "run.sh").write_bytes(b"#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    (root / "sub" / "link").symlink_to("../a.txt")
+    (root / "sub" / "deep" / "loop").symlink_to("loop")
+    (root / os.fsdecode(b"n\xff" + b"m" * 250)).write_bytes(b"")
+    return root
+
+
+def synced(source: Path, lake: FolderLake, **options) -> Manifest:
+    found = sync_tree(source, sink_of_folder(lake.root), **options)
+    assert found.manifest is not None
+    assert not found.failed
+    return found.manifest
+
+
+def pack(*contents: bytes) -> memoryview:
+    index = pack_index((sha256(content).digest(), len(content)) for content in contents)
+    return memoryview(b"".join((*contents, index)))
+
+
+def test_a_second_sync_reads_nothing_and_a_changed_file_alone_is_read(source, lake, tmp_path):
+    index = tmp_path / "index"
+    for path in (
+        source / "a.txt",
+        source / "sub" / "twin.txt",
+        source / "sub" / "large.bin",
+        source / "run.sh",
+    ):
+        os.utime(path, (1, 1))
+    for link in (source / "sub" / "link", source / "sub" / "deep" / "loop"):
+        os.utime(link, (1, 1), follow_symlinks=False)
+    os.utime(os.fsencode(source) + b"/n\xff" + b"m" * 250, (1, 1))
+    first = synced(source, lake, index=index)
+    again = sync_tree(source, sink_of_folder(lake.root), index=index, base=first.hash)
+    assert (again.manifest, again.version, again.files_read) == (None, first.hash, 0)
+    (source / "a.txt").write_bytes(b"other")
+    changed = sync_tree(source, sink_of_folder(lake.root), index=index, base=first.hash)
+    assert changed.files_read == 1
+    assert changed.manifest is not None
+    assert changed.manifest.find(b"a.txt").digest == sha256(b"other").digest()
+
+
+def test_a_file_written_just_before_the_walk_is_read_again(source, lake, tmp_path):
+    """Two writes within one tick of the file system's clock leave one mtime and one size."""
+    first = synced(source, lake, index=tmp_path / "index")
+    status = (source / "a.txt").stat()
+    (source / "a.txt").write_bytes(b"ALPHA")
+    os.utime(source / "a.txt", ns=(status.st_atime_ns, status.st_mtime_ns))
+    again = sync_tree(source, sink_of_folder(lake.root), index=tmp_path / "index", base=first.hash)
+    assert again.manifest is not None
+    assert again.manifest.find(b"a.txt").digest == sha256(b"ALPHA").digest()
+
+
+def test_a_broken_index_counts_for_nothing(source, lake, tmp_path):
+    first = synced(source, lake, index=tmp_path / "index")
+    assert synced(source, lake, index=tmp_path / "index", base="0" * 64).hash == first.hash
+    (tmp_path / "index").write_bytes(b"\0" * 40)
+    assert synced(source, lake, index=tmp_path / "index", base=first.hash).hash == first.hash
+
+
+def test_what_is_no_file_and_links_out_of_the_tree_are_skipped_and_named(source, lake):
+    (source / "out").symlink_to("/etc/passwd")
+    (source / "up").symlink_to("sub/../../up")
+    os.mkfifo(source / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.open(source, os.O_RDONLY)
+        server.bind(f"/proc/self/fd/{here}/socket")
+        os.close(here)
+        found = sync_tree(source, sink_of_folder(lake.root))
+    assert {(skipped.path, skipped.reason) for skipped in found.skipped} == {
+        (b"out", "link_leaves_tree"),
+        (b"up", "link_leaves_tree"),
+        (b"pipe", "not_a_file"),
+        (b"socket", "not_a_file"),
+    }
+    assert found.manifest is not None
+    assert found.manifest.find(b"sub/link").kind == LINK
+
+
+def test_a_source_that_is_not_there_is_named(tmp_path, lake):
+    with pytest.raises(SourceMissing, match="nowhere"):
+        sync_tree(tmp_path / "nowhere", sink_of_folder(lake.root))
+
+
+def test_a_file_that_changes_under_every_read_is_named_and_makes_no_version(source, lake, monkeypatch):
+    status, ticks = os.fstat, count()
+
+    def restless(descriptor: int) -> SimpleNamespace:
+        real = status(descriptor)
+        return SimpleNamespace(st_size=real.st_size, st_mtime_ns=next(ticks))
+
+    monkeypatch.setattr("datasets.ingest.reader.os.fstat", restless)
+    found = sync_tree(source, sink_of_folder(lake.root))
+    assert found.manifest is None
+    assert (b"a.txt", "changing") in found.failed
+
+
+def test_a_file_that_vanishes_after_the_walk_is_named(source, lake, monkeypatch):
+    opened = os.open
+
+    def gone(path, *rest, **more):
+        if isinstance(path, bytes) and path.endswith(b"a.txt"):
+            raise FileNotFoundError(path)
+        return opened(path, *rest, **more)
+
+    monkeypatch.setattr("datasets.ingest.reader.os.open", gone)
+    found = sync_tree(source, sink_of_folder(lake.root))
+    assert (found.manifest, found.failed) == (None, [(b"a.txt", "gone")])
+
+
+def test_a_cancelled_sync_stops_and_goes_on_where_it_was(source, lake):
+    with pytest.raises(Cancelled):
+        sync_tree(source, sink_of_folder(lake.root), report=lambda _: False)
+    assert len(synced(source, lake)) == 7
+
+
+def test_contents_are_stored_once(source, lake):
+    synced(source, lake)
+    packs = {path: path.stat().st_size for path in (lake.root / "packs").rglob("*") if path.is_file()}
+    (source / "again").mkdir()
+    (source / "again" / "copy.bin").write_bytes(LARGE)
+    (source / "again" / "a.txt").write_bytes(b"alpha")
+    synced(source, lake)
+    assert packs == {path: path.stat().st_size for path in (lake.root / "packs").rglob("*") if path.is_file()}
+    assert len([path for path in (lake.root / "objects").rglob("*") if path.is_file()]) == 1
+
+
+def test_a_flush_makes_nothing_known_that_was_written_meanwhile(lake, monkeypatch):
+    """Uploads run in several threads of one process."""
+    late = Content(sha256(b"late").digest(), b"late")
+
+    def flush_while_another_thread_writes(_: Path) -> None:
+        monkeypatch.undo()
+        lake.put_contents([late])
+
+    monkeypatch.setattr("datasets.storage.folder.sync_file_system", flush_while_another_thread_writes)
+    lake.put_pack(pack(b"early"))
+    assert not lake.lacking([sha256(b"early").digest()])
+    assert lake.lacking([late.digest])
+
+
+def test_young_content_of_no_version_is_kept(lake):
+    lake.put_pack(pack(b"arriving"))
+    lake.collect(list, older_than_seconds=3600)
+    assert not lake.lacking([sha256(b"arriving").digest()])
+
+
+def test_content_that_a_sync_relies_on_counts_as_young(lake, monkeypatch):
+    """It was there, so it is not sent; and a user's own file that holds it keeps its times."""
+    lake.put_pack(pack(b"relied on"))
+    [located] = lake.locate([sha256(b"relied on").digest()])
+    before = lake.path_of(located).stat()
+    wait_until(
+        lambda: (lake.renew([located.digest]), lake.path_of(located).stat().st_ctime_ns > before.st_ctime_ns)[
+            1
+        ]
+    )
+    assert lake.path_of(located).stat().st_mtime_ns == before.st_mtime_ns
+    lake.collect(list, older_than_seconds=3600)
+    assert not lake.lacking([located.digest])
+
+
+def test_an_adopted_file_is_as_young_as_its_adoption(source, lake):
+    os.utime(source / "sub" / "large.bin", (1, 1))
+    sync_tree(source, sink_of_folder(lake.root, Sharing.HARD_LINK))
+    lake.collect(list, older_than_seconds=3600)
+    assert not lake.lacking([sha256(LARGE).digest()])
+
+
+@pytest.mark.parametrize("content", [b"small", LARGE])
+def test_a_file_that_is_removed_before_its_flush_is_not_known(lake, content):
+    """A collection may remove an old file while the same content is stored again."""
+    written = lake.put_contents([Content(sha256(content).digest(), content)])
+    for path in [*(lake.root / "packs").rglob("*"), *(lake.root / "objects").rglob("*")]:
+        if path.is_file():
+            path.unlink()
+    with pytest.raises(Blocked):
+        lake.flush(written)
+    assert lake.lacking([sha256(content).digest()])
+    lake.put_pack(pack(b"next"))
+
+
+def test_adopted_files_are_read_only_and_share_their_bytes(source, lake):
+    found = sync_tree(source, sink_of_folder(lake.root, Sharing.HARD_LINK))
+    assert found.manifest is not None
+    [located] = lake.locate([sha256(LARGE).digest()])
+    assert located.pack == WHOLE
+    stored, original = lake.path_of(located).stat(), (source / "sub" / "large.bin").stat()
+    assert stored.st_ino == original.st_ino or stored.st_nlink == 1  # linked, or reflinked where the disk can
+    assert stored.st_mode & 0o222 == 0
+
+
+SYNC = """
+import sys
+from pathlib import Path
+from datasets.ingest.engine import sync_tree
+from datasets.storage.sinks import sink_of_folder
+sync_tree(Path(sys.argv[1]), sink_of_folder(Path(sys.argv[2])), workers=2)
+"""
+
+
+def kill_after(seconds: float, command: list[str]) -> None:
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as child:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(seconds)
+        child.send_signal(signal.SIGKILL)
+
+
+def test_a_killed_sync_loses_nothing_and_leaves_nothing(tmp_path, lake):
+    source = tmp_path / "many"
+    source.mkdir()
+    for number in range(1500):
+        (source / str(number)).write_bytes(os.urandom(2000))
+    for killed in range(4):
+        kill_after(0.05 * killed, [sys.executable, "-c", SYNC, str(source), str(lake.root)])
+    manifest = synced(source, lake)
+    lake.put_manifest(manifest.hash, manifest.encode())
+    lake.collect(lambda: [manifest.hash], older_than_seconds=0)
+    assert not list((lake.root / "staging").iterdir())
+    assert not lake.verify(manifest.contents()).quarantined
+    assert (
+        sum(path.stat().st_size for path in (lake.root / "packs").rglob("*") if path.is_file())
+        < 3 * 1500 * 2100
+    )
