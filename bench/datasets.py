@@ -1,0 +1,208 @@
+"""Datasets beside DVC, restic and borg: the same files, the same file system, one run. Ours is `yard` against a running
+control plane, so that the way over HTTP, the hashes, the packs and the flush are all in it.
+
+Run: python -m bench.datasets [--scale 0.2] [--directory DIR] [--peers DIR]
+`--scale` multiplies the numbers of files; goals are stated for 1. DIR of `--peers` keeps their installation.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bench import datasets_manifest
+from bench.datasets_peers import Peer, install, peers
+from bench.harness import Row, report
+from tests import servers
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+YARD = (
+    f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); "
+    "from controlplane.cli.__main__ import main; sys.exit(main())"
+)
+IN_DIRECTORY = 1000  # files
+QUIET_SECONDS = 2.5  # after which a file's time is trusted: ours reads younger ones again
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Files of one size. `others`: which peers store them, and how many times faster ours must be."""
+
+    name: str
+    files: int
+    file_bytes: int
+    others: dict[str, float]
+    is_flushed: bool = False
+
+
+PROFILES = (
+    Profile("4 KB", 100_000, 4_000, {"DVC": 10, "restic": 2}),
+    Profile("20 KB", 100_000, 20_000, {"DVC": 6, "restic": 2, "borg": 2}, is_flushed=True),
+    Profile("400 KB", 20_000, 400_000, {"DVC": 6}),
+)
+
+
+class Bench:
+    """One run: a control plane, a directory on the file system that is measured, and the rows."""
+
+    def __init__(self, work: Path, home: Path, scale: float, running: servers.ControlPlane) -> None:
+        self._work, self._home, self._scale, self._running = work, home, scale, running
+        self.rows: list[Row] = []
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("TRAINYARD_")}
+        self._environment = kept | {
+            "TRAINYARD_URL": running.url,
+            "TRAINYARD_TOKEN": running.token,
+            "TRAINYARD_PROJECT": "bench",
+            "XDG_CACHE_HOME": str(work / "yard"),
+        }
+
+    def profile(self, profile: Profile) -> None:
+        """First versions of all programs; for the first profile also what follows one."""
+        count = max(10, int(profile.files * self._scale))
+        tree = self._work / "data"
+        make_tree(tree, count, profile.file_bytes)
+        name = f"d{profile.file_bytes}"
+        self.yard("dataset", "init", name, str(tree))
+        ours = self._timed(lambda: self.yard("dataset", "sync", str(tree)), profile.is_flushed)
+        found = peers(self._home, self._work)
+        stored = {}
+        for other, faster in profile.others.items():
+            stored[other] = self._first(found[other], profile.is_flushed)
+            self._row(f"first version, {count:,} x {profile.name}", ours, other, stored[other], 1 / faster)
+        if profile.is_flushed:
+            copied = self._timed(
+                lambda: subprocess.run(["cp", "-r", tree, self._work / "copy"], check=True), True
+            )
+            self._row(f"first version, {count:,} x {profile.name}", ours, "cp -r", copied, 1.0)
+        if profile is PROFILES[0]:
+            self._follow(tree, count, name, found)
+        for path in ("data", "copy", "dvc", "restic", "borg", "borg-base", "cache", "home", ".dvc", "yard"):
+            shutil.rmtree(self._work / path, ignore_errors=True)
+        (self._work / "data.dvc").unlink(missing_ok=True)
+
+    def yard(self, *words: str) -> None:
+        """Run `yard` as a user does."""
+        command = [sys.executable, "-I", "-c", YARD, *words]
+        subprocess.run(command, env=self._environment, check=True, capture_output=True)
+
+    def _follow(self, tree: Path, count: int, name: str, found: dict[str, Peer]) -> None:
+        """Syncs without a change and with one, and the files beside the GPUs."""
+        time.sleep(QUIET_SECONDS)
+        self.yard("dataset", "sync", str(tree))
+        kinds = ("DVC", "restic")
+        same: dict[str, list[float]] = {kind: [] for kind in ("ours", "walk", *kinds)}
+        changed: dict[str, list[float]] = {kind: [] for kind in ("ours", *kinds)}
+        for number in range(3):
+            same["walk"] += self._timed(lambda: walk_and_stat(tree))
+            same["ours"] += self._timed(lambda: self.yard("dataset", "sync", str(tree)))
+            for kind in kinds:
+                same[kind] += self._timed(partial(found[kind].run, found[kind].store, self._work))
+            (tree / "0" / f"0-{number}.bin").write_bytes(os.urandom(4000))
+            changed["ours"] += self._timed(lambda: self.yard("dataset", "sync", str(tree)))
+            for kind in kinds:
+                changed[kind] += self._timed(partial(found[kind].run, found[kind].store, self._work))
+            time.sleep(QUIET_SECONDS)
+            self.yard("dataset", "sync", str(tree))
+        work = f"sync with nothing changed, {count:,} files"
+        self._row(work, same["ours"], "DVC", same["DVC"], 1 / 12)
+        self._row(work, same["ours"], "restic", same["restic"], 1 / 5)
+        self._row(work, same["ours"], "walk and stat (find)", same["walk"], 2.0)
+        self._row(f"one of {count:,} files changed", changed["ours"], "DVC", changed["DVC"], 1 / 10)
+        self._row(f"one of {count:,} files changed", changed["ours"], "restic", changed["restic"], None)
+        self._materialise(tree, count, name, found["DVC"])
+
+    def _materialise(self, tree: Path, count: int, name: str, dvc: Peer) -> None:
+        filled = self._timed(lambda: self.yard("dataset", "cache", name, "--wait"))
+        moved = tree.rename(self._work / "moved")
+        checked_out = self._timed(lambda: dvc.run(dvc.restore, self._work))
+        shutil.rmtree(tree)
+        moved.rename(tree)
+        self._row(
+            f"materialise {count:,} files whose bytes are local", filled, "DVC checkout", checked_out, 1 / 10
+        )
+        for number in range(count // 100):
+            path = tree / str(number // IN_DIRECTORY) / f"{number}.bin"
+            path.write_bytes(os.urandom(4000))
+        self.yard("dataset", "sync", str(tree))
+        self.yard("dataset", "cache", name, "--wait")
+        caches = self._running.call("GET", "/api/v1/caches?limit=10")[1]["results"]
+        second = max(caches, key=lambda cache: cache["version"])
+        share = 100 * second["progress"]["moved_bytes"] / (count * 4000)
+        self.rows.append(
+            Row("second cached version, 1 % changed: bytes moved", "<= 1.1 %", "%", [share], 1.1)
+        )
+
+    def _first(self, peer: Peer, is_flushed: bool) -> list[float]:
+        for path in ("home", "cache"):
+            (self._work / path).mkdir(exist_ok=True)
+        for command in peer.begin:
+            peer.run(command, self._work)
+        return self._timed(lambda: peer.run(peer.store, self._work), is_flushed)
+
+    def _timed(self, work: Callable[[], object], is_flushed: bool = False) -> list[float]:
+        """Seconds of one call; with the flush of the file system where that counts. What others left is flushed
+        before."""
+        subprocess.run(["sync", "-f", self._work], check=True)
+        began = time.perf_counter()
+        work()
+        if is_flushed:
+            subprocess.run(["sync", "-f", self._work], check=True)
+        return [time.perf_counter() - began]
+
+    def _row(self, work: str, ours: list[float], peer: str, theirs: list[float], ratio: float | None) -> None:
+        goal = "-" if ratio is None else f">= {1 / ratio:.3g}x faster" if ratio < 1 else f"<= {ratio:.3g}x"
+        self.rows.append(
+            Row(f"{work}, beside {peer}", goal, "s", ours, None, False, 0.5, peer, theirs, ratio)
+        )
+
+
+def make_tree(root: Path, count: int, size: int) -> None:
+    """Write files of random bytes, some thousand in each directory."""
+    for number in range(count):
+        directory = root / str(number // IN_DIRECTORY)
+        if number % IN_DIRECTORY == 0:
+            directory.mkdir(parents=True)
+        (directory / f"{number}.bin").write_bytes(os.urandom(size))
+    subprocess.run(["sync", "-f", root], check=True)
+
+
+def walk_and_stat(root: Path) -> None:
+    """What no program can do without."""
+    subprocess.run(["find", root, "-printf", "%s %T@\n"], check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def directories(arguments: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
+    """Where the files are, and where the peers are."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=arguments.directory) as directory:
+        home = Path(arguments.peers) if arguments.peers else Path(directory) / "peers"
+        home.mkdir(exist_ok=True)
+        install(home)
+        yield Path(directory), home
+
+
+def main() -> None:
+    """Measure everything at the scale that was asked for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--directory")
+    parser.add_argument("--peers")
+    arguments = parser.parse_args()
+    with directories(arguments) as (work, home), servers.control_plane(work / "state") as running:
+        running.call("POST", "/api/v1/projects", {"name": "bench", "gpu_quota": 16})
+        bench = Bench(work, home, arguments.scale, running)
+        for profile in PROFILES:
+            bench.profile(profile)
+        report("datasets", [*bench.rows, *datasets_manifest.rows(arguments.scale)])
+
+
+if __name__ == "__main__":
+    main()
