@@ -16,7 +16,8 @@ from datasets.ingest.tree import SourceMissing, walk
 from datasets.long_work import DATA, is_cancelled, refusals
 from datasets.manifests import Manifest
 from datasets.models import Artifact
-from datasets.queries.lake import lake_of, sink_of_project
+from datasets.queries.lake import lake_of, place_of
+from datasets.storage.sinks import sink_of
 from jobs.kinds.artifacts import CHECKPOINTS
 
 FILES_MOST = 1_000_000
@@ -102,7 +103,7 @@ def _synced(project: Project, root: Path, run: CommandRun) -> Synced:
         run.report(progress.bytes_done, progress.size_bytes, f"{progress.files_done} files")
         return True
 
-    return sync_tree(root, sink_of_project(project), report=report)
+    return sync_tree(root, sink_of(*place_of(str(project.pk))), report=report)
 
 
 def _kept(artifact: Artifact, found: Synced) -> Kept:

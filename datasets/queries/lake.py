@@ -3,15 +3,15 @@ other projects, and a project's storage is what its folder holds."""
 
 import threading
 from collections import OrderedDict
+from pathlib import Path
 
 from django.conf import settings
 
+from controlplane.config.lake_place import BucketPlace
 from controlplane.models import Project
-from datasets.ingest.worker import SinkSpec
 from datasets.manifests import Manifest, ManifestInvalid, decode
 from datasets.storage.base import ContentMissing, Lake
 from datasets.storage.folder import FolderLake
-from datasets.storage.sinks import sink_of_bucket, sink_of_folder
 
 # Of manifests that a process keeps; some 150 bytes each.
 KEPT_FILES = 2_000_000
@@ -32,22 +32,20 @@ def lake_of(project: Project) -> Lake:
 
 def open_lake(key: str) -> Lake:
     """Open the lake of the project with this primary key; the caller closes it. Raises Blocked."""
-    folder, place = settings.LAKE_DIR / key, settings.LAKE_PLACE
+    folder, place = place_of(key)
     if place is None:
         return FolderLake(folder)
     # imported here: most installations have no bucket, and the client takes 10 MB in every process
     from datasets.storage.bucket import Bucket
     from datasets.storage.s3 import S3Lake
 
-    return S3Lake(Bucket(place.below(key)), folder)
+    return S3Lake(Bucket(place), folder)
 
 
-def sink_of_project(project: Project) -> SinkSpec:
-    """Return what the workers of a sync open to write into the project's lake."""
-    key = str(project.pk)
-    if settings.LAKE_PLACE is None:
-        return sink_of_folder(settings.LAKE_DIR / key)
-    return sink_of_bucket(settings.LAKE_DIR / key, settings.LAKE_PLACE.below(key))
+def place_of(key: str) -> tuple[Path, BucketPlace | None]:
+    """Return the folder of a project's lake, and where in a bucket its content is, if it is there."""
+    place = settings.LAKE_PLACE
+    return settings.LAKE_DIR / key, None if place is None else place.below(key)
 
 
 def manifest_named(project: Project, name: str) -> Manifest:

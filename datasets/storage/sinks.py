@@ -115,3 +115,8 @@ def sink_of_bucket(root: Path, place: BucketPlace) -> SinkSpec:
     """Return what a worker opens to write into a lake in a bucket. The credentials go to it through a pipe."""
     packages = tuple(path for path in sys.path if path.endswith("-packages"))
     return f"{__name__}:bucket_sink", (str(root), astuple(place), packages)
+
+
+def sink_of(root: Path, place: BucketPlace | None) -> SinkSpec:
+    """Return what a worker opens to write into the lake of this folder, or of this bucket with its index there."""
+    return sink_of_folder(root) if place is None else sink_of_bucket(root, place)
