@@ -95,6 +95,10 @@ GROUPS = (
             Command("dataset list", "datasets:list_", "List datasets"),
             Command("dataset versions", "datasets:versions", "List a dataset's versions"),
             Command("dataset files", "datasets:files", "List a directory of a version"),
+            Command(
+                "dataset lineage", "lineage:of_version", "Show what a version came from and what read it"
+            ),
+            Command("lineage", "lineage:lineage", "Show what a job, an artifact or a snapshot was made of"),
             Command("dataset diff", "datasets:diff", "Show what differs between two versions"),
             Command("dataset clone", "datasets:clone", "Write a version's files into a directory"),
             Command("dataset verify", "datasets:verify", "Read and hash a version's content in the lake"),

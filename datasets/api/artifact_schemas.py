@@ -1,7 +1,7 @@
-"""Components of the OpenAPI document about artifacts."""
+"""Components of the OpenAPI document about artifacts and lineage."""
 
 from controlplane.api.bodies import Schema
-from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, TIME, UUID, nullable, record
+from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, TIME, UUID, listed, nullable, record
 from datasets.api.volume_schemas import STATUS
 
 ARTIFACT = record(
@@ -23,4 +23,30 @@ ARTIFACT = record(
     ready_at=nullable(TIME),
     status=STATUS,
 )
-COMPONENTS: dict[str, Schema] = {"Artifact": ARTIFACT}
+NODE = record(
+    "A thing of a lineage. `kind`: artifact, job, version (of a dataset), snapshot, volume, code, image, environment (a"
+    " lock file), parameters or seed. `id`: of its resource, null for what is none. `identity`: the hash, digest or id"
+    " of what cannot change; null for what may have changed since.",
+    key=STRING,
+    kind=STRING,
+    id=nullable(STRING),
+    name=STRING,
+    project=nullable(STRING),
+    identity=nullable(STRING),
+    detail=STRING,
+)
+EDGE = record(
+    "`source` went into `target`, both by key, with the identity that it had. `role`: how, such as a mount path.",
+    source=STRING,
+    target=STRING,
+    identity=nullable(STRING),
+    role=STRING,
+)
+LINEAGE = record(
+    "What went into `start` and what was made of it, of what the caller may see; the nearest where `is_cut`.",
+    start=STRING,
+    nodes=listed(NODE),
+    edges=listed(EDGE),
+    is_cut=BOOLEAN,
+)
+COMPONENTS: dict[str, Schema] = {"Artifact": ARTIFACT, "Lineage": LINEAGE}

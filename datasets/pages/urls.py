@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from datasets.pages import artifacts, caches, contents, datasets, snapshots, volumes
+from datasets.pages import artifacts, caches, contents, datasets, lineage, snapshots, volumes
 
 VOLUME_VERBS = "snapshot|resize|access-mode|tier|keep|clone"
 
@@ -17,6 +17,7 @@ urlpatterns = [
     path("caches/<str:cache_id>/clear", caches.cache_clear, name="cache-clear"),
     path("artifacts/<str:artifact_id>", artifacts.artifact_page, name="artifact"),
     path("artifacts/<str:artifact_id>/delete", artifacts.artifact_delete, name="artifact-delete"),
+    path("lineage/<str:kind>/<str:key>", lineage.lineage_page, name="lineage"),
     path("volumes", volumes.volume_list, name="volumes"),
     path("new/volume", volumes.volume_new, name="volume-new"),
     path("volumes/<str:volume_id>", volumes.volume_page, name="volume"),

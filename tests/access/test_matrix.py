@@ -126,6 +126,7 @@ def _targets(world: World, route: str) -> tuple[Target, ...]:
         "snapshot_id",
         "cache_id",
         "artifact_id",
+        "key",
         "projects/<",
     )
     names_one = any(name in route for name in ids)
@@ -221,6 +222,7 @@ def _fill(route: str, target: Target) -> str:
         .replace("<str:version_id>", str(target.version.pk))
         .replace("<str:volume_id>", str(target.volume.pk))
         .replace("<str:snapshot_id>", str(target.snapshot.pk))
+        .replace("<str:kind>/<str:key>", f"artifact/{target.artifact.pk}")
         .replace("<str:artifact_id>", str(target.artifact.pk))
         .replace("<str:cache_id>", str(target.cache.pk))
         .replace("<str:import_id>", str(target.code_import.pk))

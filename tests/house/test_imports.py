@@ -139,6 +139,8 @@ LAYERS = {
     "datasets.volume_topics": "live",
     "datasets.cache_commands": "loop",
     "datasets.artifact_commands": "loop",
+    "datasets.lineage": "pure",
+    "datasets.lineage_layout": "pure",
     "workloads": "workloads",
 }
 # what a module of an app is, where the table above does not say otherwise: a new app needs no line in it

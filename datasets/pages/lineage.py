@@ -1,0 +1,106 @@
+"""The lineage of an artifact, a job, a version or a snapshot, as a picture and as a list beside it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponseBase
+from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
+
+from controlplane.access import Actor, job_for, visible_jobs
+from dashboards.pages.base_page import show, signed_in
+from datasets import lineage
+from datasets.access import artifact_for, snapshot_for, version_for, visible_datasets
+from datasets.lineage import Graph, Node
+from datasets.lineage_layout import HEIGHT, WIDTH, draw
+from datasets.models import DatasetVersion, Snapshot
+from datasets.queries.lineage import lineage_of
+
+LABELS = {
+    lineage.ARTIFACT: _("Artifact"),
+    lineage.RUN: _("Job"),
+    lineage.VERSION: _("Dataset version"),
+    lineage.SNAPSHOT: _("Snapshot"),
+    lineage.VOLUME: _("Volume"),
+    lineage.CODE: _("Code"),
+    lineage.IMAGE: _("Image"),
+    lineage.ENVIRONMENT: _("Environment"),
+    lineage.PARAMETERS: _("Parameters"),
+    lineage.SEED: _("Seed"),
+}
+_FIND: dict[str, Callable[[Actor, str], Any]] = {
+    lineage.ARTIFACT: artifact_for,
+    lineage.RUN: job_for,
+    lineage.VERSION: version_for,
+    lineage.SNAPSHOT: snapshot_for,
+}
+IDENTITY_SHOWN = 26
+
+
+@signed_in
+def lineage_page(request: HttpRequest, actor: Actor, kind: str, key: str) -> HttpResponseBase:
+    """What a thing was made of, and what was made of it."""
+    if kind not in _FIND:
+        raise Http404(kind)
+    row = _FIND[kind](actor, key)
+    graph = lineage_of(row, visible_jobs(actor), visible_datasets(actor))
+    picture, rows = draw(graph), _rows(graph)
+    shown = {each["key"]: each for each in rows}
+    start = shown[graph.start]
+    context = {
+        "start": start,
+        "url": _own_page(row, start["url"]),
+        "project": getattr(row, "project", None) or row.dataset.project,
+        "rows": rows,
+        "is_cut": graph.is_cut,
+        "picture": picture,
+        "boxes": [{"box": box, **shown[box.node.key]} for box in picture.boxes],
+        "box_width": WIDTH,
+        "box_height": HEIGHT,
+    }
+    return show(request, actor, "datasets/lineage.html", context)
+
+
+def _rows(graph: Graph) -> list[dict[str, Any]]:
+    """Return the nodes as the list shows them: in the order of the picture, with what went into each."""
+    names = {one.key: one.name for one in graph.nodes}
+    return [
+        {
+            "key": one.key,
+            "kind": one.kind,
+            "label": str(LABELS[one.kind]),
+            "name": one.name,
+            "detail": one.detail,
+            "identity": one.identity,
+            "short": _short(one.identity),
+            "url": url_of(one),
+            "is_start": one.key == graph.start,
+            "sources": [
+                {"name": names[edge.source], "role": edge.role}
+                for edge in graph.edges
+                if edge.target == one.key
+            ],
+        }
+        for one in graph.nodes
+    ]
+
+
+def url_of(one: Node) -> str:
+    """Return the address of a node's page, "" where it has none. Of a version or snapshot: its lineage."""
+    if not one.id:
+        return ""
+    if one.kind in (lineage.ARTIFACT, lineage.RUN, lineage.VOLUME):
+        return reverse({lineage.RUN: "job"}.get(one.kind, one.kind), args=[one.id])
+    return reverse("lineage", args=[one.kind, one.id]) if one.kind in _FIND else ""
+
+
+def _own_page(row: Any, otherwise: str) -> str:
+    if isinstance(row, DatasetVersion):
+        return f"{reverse('dataset-files', args=[row.dataset_id])}?version={row.number}"
+    if isinstance(row, Snapshot):
+        return reverse("volume", args=[row.volume_id]) if row.volume_id else ""
+    return otherwise
+
+
+def _short(identity: str) -> str:
+    return identity if len(identity) <= IDENTITY_SHOWN else f"{identity[: IDENTITY_SHOWN - 1]}…"

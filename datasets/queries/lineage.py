@@ -1,0 +1,225 @@
+"""The lineage of an artifact, a job, a version or a snapshot, of rows that the reader may see."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from django.db.models import Prefetch, QuerySet
+
+from controlplane.models import Project
+from datasets.lineage import (
+    ARTIFACT,
+    LOCK_FILES,
+    RUN,
+    SNAPSHOT,
+    VERSION,
+    VOLUME,
+    Builder,
+    Graph,
+    Node,
+    ingredients,
+    node,
+    parameters,
+)
+from datasets.models import Artifact, Dataset, DatasetUse, DatasetVersion, Snapshot, Volume, VolumeUse
+from datasets.queries.code import code_of, digest_of
+from jobs.models import Job
+
+# Runs of one graph, how often snapshots lead from run to run, and older versions that are shown.
+RUNS_MOST, ROUNDS_MOST, PARENTS_MOST = 40, 4, 5
+HIDDEN_DATASET = "a dataset of another project"
+
+Jobs = QuerySet[Job]
+Datasets = QuerySet[Dataset]
+
+
+def lineage_of(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs, datasets: Datasets) -> Graph:
+    """Return what went into a row and what was made of it. `jobs`, `datasets`: those that the reader may see; nothing
+    of others is in the graph."""
+    builder, start = Builder(), _start(row)
+    builder.add(start)
+    if isinstance(row, DatasetVersion):
+        _add_parents(builder, row)
+    for job in _runs(_first(row, jobs), jobs):
+        _add_run(builder, job, datasets)
+    return builder.graph(start.key)
+
+
+def lineage_shape(graph: Graph) -> dict[str, Any]:
+    """Return a graph as REST shows it."""
+    return {
+        "start": graph.start,
+        "nodes": [
+            {
+                "key": one.key,
+                "kind": one.kind,
+                "id": one.id or None,
+                "name": one.name,
+                "project": one.project or None,
+                "identity": one.identity or None,
+                "detail": one.detail,
+            }
+            for one in graph.nodes
+        ],
+        "edges": [
+            {"source": one.source, "target": one.target, "identity": one.identity or None, "role": one.role}
+            for one in graph.edges
+        ],
+        "is_cut": graph.is_cut,
+    }
+
+
+def _start(row: Artifact | Job | DatasetVersion | Snapshot) -> Node:
+    if isinstance(row, Artifact):
+        return _artifact(row)
+    if isinstance(row, Job):
+        return _run(row)
+    return _version(row) if isinstance(row, DatasetVersion) else _snapshot(row)
+
+
+def _first(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs) -> list[Any]:
+    """Return the ids of the runs next to a row, newest first."""
+    if isinstance(row, Artifact):
+        return [row.job_id]
+    if isinstance(row, Job):
+        return [row.pk]
+    if isinstance(row, DatasetVersion):
+        uses = DatasetUse.objects.filter(version=row, job__in=jobs).order_by("-job__submit_rank")
+        return list(uses.values_list("job_id", flat=True)[:RUNS_MOST])
+    return [row.job_id, *_readers([str(row.pk)])] if row.job_id else list(_readers([str(row.pk)]))
+
+
+def _readers(snapshots: Collection[str]) -> list[Any]:
+    """Return the jobs that mount volumes made of these snapshots."""
+    made = Volume.objects.filter(origin__kind=SNAPSHOT, origin__id__in=list(snapshots))
+    uses = VolumeUse.objects.filter(volume__in=made).order_by("-job__submit_rank")
+    return list(uses.values_list("job_id", flat=True)[:RUNS_MOST])
+
+
+def _runs(first: Sequence[Any], jobs: Jobs) -> list[Job]:
+    """Return runs that snapshots connect with the first ones, with what `_add_run` reads."""
+    known, fresh = dict.fromkeys(first), list(first)
+    for _ in range(ROUNDS_MOST):
+        fresh = [key for key in _next_to(fresh) if key not in known]
+        known.update(dict.fromkeys(fresh))
+        if not fresh or len(known) > RUNS_MOST:
+            break
+    rows = jobs.filter(pk__in=list(known)[:RUNS_MOST]).select_related("project")
+    uses = Prefetch("volume_uses", VolumeUse.objects.select_related("volume").order_by("pk"))
+    reads = Prefetch(
+        "dataset_uses", DatasetUse.objects.select_related("version__dataset__project").order_by("pk")
+    )
+    kept = Prefetch("artifacts", Artifact.objects.filter(state=Artifact.READY).order_by("name"))
+    taken = Prefetch("snapshots", Snapshot.objects.order_by("created_at", "number"))
+    return list(rows.prefetch_related(uses, reads, kept, taken).order_by("submit_rank"))
+
+
+def _next_to(jobs: Sequence[Any]) -> Iterator[Any]:
+    """Yield the jobs whose snapshots these read, then those that read these jobs' snapshots."""
+    origins = Volume.objects.filter(uses__job__in=jobs, origin__kind=SNAPSHOT).values_list(
+        "origin__id", flat=True
+    )
+    yield from Snapshot.objects.filter(pk__in=list(origins), job__isnull=False).values_list(
+        "job_id", flat=True
+    )
+    taken = Snapshot.objects.filter(job__in=jobs).values_list("pk", flat=True)
+    yield from _readers([str(key) for key in taken])
+
+
+def _add_run(builder: Builder, job: Job, datasets: Datasets) -> None:
+    run = _run(job)
+    for found, role in ingredients(str(job.pk), job.spec, _hash(parameters(job.spec)), _locks(job)):
+        builder.link(found, run, role)
+    seen = _seen(datasets, [use.version for use in job.dataset_uses.all()])
+    for use in job.dataset_uses.all():
+        builder.link(_read(use, seen), run, use.mount_path)
+    for mount in job.volume_uses.all():
+        _add_volume(builder, mount, run)
+    for artifact in job.artifacts.all():
+        builder.link(run, _artifact(artifact), artifact.path)
+    for snapshot in job.snapshots.all():
+        builder.link(run, _snapshot(snapshot), snapshot.cause)
+
+
+def _add_volume(builder: Builder, mount: VolumeUse, run: Node) -> None:
+    volume = mount.volume
+    shown = node(VOLUME, str(volume.pk), volume.name, detail="its files may change", project=run.project)
+    builder.link(shown, run, mount.mount_path)
+    origin = volume.origin
+    if origin.get("kind") == SNAPSHOT:
+        identity = f"snapshot:{origin['id']}"
+        source = node(SNAPSHOT, origin["id"], origin["name"], identity=identity, project=run.project)
+        builder.link(source, shown, "restored")
+
+
+def _add_parents(builder: Builder, version: DatasetVersion) -> None:
+    rows = DatasetVersion.objects.filter(dataset=version.dataset_id, number__lt=version.number)
+    known = {one.pk: one for one in rows.order_by("-number")[: 4 * PARENTS_MOST]}
+    child = version
+    for _ in range(PARENTS_MOST):
+        parent = known.get(child.parent_id) if child.parent_id else None
+        if parent is None:
+            return
+        parent.dataset = version.dataset
+        builder.link(_version(parent), _version(child), "parent")
+        child = parent
+
+
+def _seen(datasets: Datasets, versions: Iterable[DatasetVersion | None]) -> set[Any]:
+    ids = {one.dataset_id for one in versions if one is not None}
+    return set(datasets.filter(pk__in=ids).values_list("pk", flat=True)) if ids else set()
+
+
+def _read(use: DatasetUse, seen: Collection[Any]) -> Node:
+    if use.version is not None and use.version.dataset_id in seen:
+        return _version(use.version)
+    is_gone = use.version is None
+    name = f"{use.dataset_name}@{use.number}" if is_gone and "/" not in use.dataset_name else HIDDEN_DATASET
+    found = node(VERSION, f"use-{use.pk}", name, detail="deleted since" if is_gone else "")
+    return replace(found, id="")
+
+
+def _run(job: Job) -> Node:
+    return node(RUN, str(job.pk), job.name, detail=job.state, project=job.project.name)
+
+
+def _artifact(artifact: Artifact) -> Node:
+    identity = f"sha256:{artifact.manifest}" if artifact.manifest else ""
+    return node(ARTIFACT, str(artifact.pk), artifact.name, identity=identity)
+
+
+def _snapshot(snapshot: Snapshot) -> Node:
+    return node(SNAPSHOT, str(snapshot.pk), str(snapshot), identity=f"snapshot:{snapshot.pk}")
+
+
+def _version(version: DatasetVersion) -> Node:
+    return node(
+        VERSION,
+        str(version.pk),
+        str(version),
+        identity=f"sha256:{version.manifest}",
+        project=version.dataset.project.name,
+    )
+
+
+def _locks(job: Job) -> list[tuple[str, str]]:
+    """Return path and hash of the lock files at the top of a job's code."""
+    code = job.spec.get("code")
+    return _locks_in(job.project, code["tree"]) if code else []
+
+
+def _locks_in(project: Project, tree: str) -> list[tuple[str, str]]:
+    digest = digest_of(tree)
+    try:
+        entries = code_of(project).entries(digest) if digest else ()
+    except OSError:
+        # collected since
+        return []
+    return [(one.path, one.sha256) for one in entries if one.path in LOCK_FILES]
+
+
+def _hash(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=list)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
