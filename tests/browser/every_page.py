@@ -86,6 +86,9 @@ PAGES: dict[str, tuple[str, ...]] = {
     "volume-delete": ("/volumes/{volume}/delete",),
     "snapshot-restore": ("/snapshots/{snapshot}/restore",),
     "snapshot-delete": ("/snapshots/{snapshot}/delete",),
+    "artifact": ("/artifacts/{artifact}",),
+    "artifact-delete": ("/artifacts/{artifact}/delete",),
+    "lineage": ("/lineage/artifact/{artifact}", "/lineage/snapshot/{snapshot}"),
     "scaling-reports": ("/scaling-reports", "/scaling-reports?project=team-a&name=lanes"),
 }
 SIGNED_OUT = "signed out"
@@ -148,20 +151,24 @@ def fill(yard: Yard) -> dict[str, str]:
 
 
 def _volume_with_a_snapshot(yard: Yard) -> dict[str, str]:
-    """Make a volume that a job has written to and reported progress of."""
+    """Make a volume that a job has written to and reported progress of, and that kept some of its output."""
     volume = yard.call("POST", "/volumes", {"project": "team-a", "name": "volume", "size": "1Gi"})["id"]
     mount = {"volume": "volume", "mount_path": "/mnt"}
-    script = f"mkdir /mnt/sub; echo 1 > /mnt/file; {LINES}; sleep 1"
-    job = yard.submit("writer", script, gpus=0, volumes=[mount], snapshot_on=["success"])
+    script = f"mkdir /mnt/sub out; echo 1 > /mnt/file; echo 1 > out/weights; {LINES}; sleep 1"
+    keeps = {"snapshot_on": ["success"], "artifacts": [{"path": "out", "name": "model"}]}
+    job = yard.submit("writer", script, gpus=0, volumes=[mount], **keeps)
     yard.wait_for(job, "succeeded")
     found: list[Any] = []
 
     def is_ready() -> bool:
-        found[:] = yard.call("GET", "/snapshots?volume=volume&state=ready")["results"]
-        return bool(found)
+        taken = yard.call("GET", "/snapshots?volume=volume&state=ready")["results"]
+        kept = yard.call("GET", f"/jobs/{job}/artifacts?state=ready")["results"]
+        found[:] = [*taken[:1], *kept]
+        return len(found) == len(("snapshot", "artifact"))
 
-    wait_until(is_ready, 60, "the snapshot at the job's end")
-    return {"volume": volume, "snapshot": found[0]["id"]}
+    wait_until(is_ready, 60, "the snapshot and the artifact at the job's end")
+    snapshot, artifact = found
+    return {"volume": volume, "snapshot": snapshot["id"], "artifact": artifact["id"]}
 
 
 def _submit(yard: Yard, state: str) -> str:

@@ -18,6 +18,7 @@ from tests.access.routes import rest_routes
 from tests.access.rules import REST
 from tests.app.api.client import Api, Reply, name_in
 from tests.app.api.placing import place
+from tests.artifacts import make_artifact
 from tests.builders import make_job
 from tests.cast import Cast
 from tests.code_trees import make_tree
@@ -105,6 +106,14 @@ READS = [
     "volumes/{volume_id}/files",
     "snapshots",
     "snapshots/{snapshot_id}",
+    "snapshots/{snapshot_id}/lineage",
+    "artifacts",
+    "artifacts/{artifact_id}",
+    "artifacts/{artifact_id}/files",
+    "artifacts/{artifact_id}/lineage",
+    "jobs/{job_id}/artifacts",
+    "jobs/{job_id}/lineage",
+    "versions/{version_id}/lineage",
     "events",
     "audit",
     "telemetry/overview",
@@ -117,6 +126,10 @@ BYTES_OUT = {
     "versions/{version_id}/manifest",
     "versions/{version_id}/pack",
     "volumes/{volume_id}/content",
+    "artifacts/{artifact_id}/content",
+    "artifacts/{artifact_id}/manifest",
+    "artifacts/{artifact_id}/pack",
+    "artifacts/{artifact_id}/archive",
 }
 WRITES: list[tuple[str, str, Any]] = [
     ("POST", "tokens", {"name": "ci"}),
@@ -167,6 +180,7 @@ WRITES: list[tuple[str, str, Any]] = [
     ("DELETE", "volumes/{volume_id}", None),
     ("POST", "snapshots/{snapshot_id}/restore", {"name": "back"}),
     ("DELETE", "snapshots/{snapshot_id}", None),
+    ("DELETE", "artifacts/{artifact_id}", None),
     ("PATCH", "jobs/{job_id}", {"labels": {"a": "b"}}),
     ("POST", "jobs/{job_id}/clone", None),
     ("POST", "jobs/{job_id}/suspend", None),
@@ -226,6 +240,9 @@ def _path(template: str, job: Job, root: Api) -> str:
     if "{volume_id}" in path:
         volume = find_volume(job.project, "data") or make_volume(job.project, files={"a.txt": "alpha"})
         path = path.replace("{volume_id}", str(volume.pk))
+    if "{artifact_id}" in path:
+        artifact = job.artifacts.first() or make_artifact(job, "model", {"weights": "1"})
+        path = path.replace("{artifact_id}", str(artifact.pk))
     if "{import_id}" in path:
         row = CodeImport.objects.create(project=job.project, url="https://git.example.org/x", ref="main")
         path = path.replace("{import_id}", str(row.pk))

@@ -20,6 +20,7 @@ from datasets.models import CodeImport
 from jobs.models import Job
 from tests.app.api.client import BASE, name_in
 from tests.app.api.placing import place
+from tests.artifacts import make_artifact
 from tests.cast import Cast
 from tests.code_trees import make_tree
 from tests.datasets import make_dataset, make_version
@@ -66,6 +67,7 @@ def test_an_operation_answers_as_the_document_says(operation: Any, application: 
     imported = CodeImport.objects.create(project=cast.project, url="https://example.org/x", ref="main")
     cache = cache_version(version, location_for(cast.project.cluster), actor=SYSTEM)
     there |= {"cache_id": str(cache.pk), "import_id": str(imported.pk)}
+    there["artifact_id"] = str(make_artifact(job, "model", {"weights": "1"}).pk)
     there["name"] = name_in(operation.path.removeprefix(BASE))
 
     @seed(1)
