@@ -32,6 +32,18 @@ def settings_for(engine: str, sent: Mapping[str, Any] | None) -> dict[str, Any]:
         raise Invalid(*errors) from refused
 
 
+def engine_for_new(sent: Mapping[str, Any]) -> str:
+    """Return the submitted engine, or the only kind that has all the credentials given. Raises Invalid."""
+    if "engine" in sent:
+        return str(sent["engine"])
+    given = {name for name in credential_fields() if sent.get(name)}
+    kinds = [kind.name for kind in engine_kinds().values() if given and given <= kind.credentials.keys()]
+    if len(kinds) != 1:
+        known = ", ".join(engine_kinds())
+        raise invalid("/engine", "required", f"Give the engine, one of: {known}.")
+    return kinds[0]
+
+
 def credentials_for(engine: str, sent: Mapping[str, Any], *, is_new: bool) -> dict[str, Any]:
     """Return the submitted credentials in the form to encrypt, {} for none. Raises Invalid."""
     kind = _kind(engine)

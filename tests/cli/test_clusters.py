@@ -61,7 +61,7 @@ def test_add_sends_one_context_complete_in_itself_and_waits(server, yard, kubeco
     )  # fmt: skip
     assert ran.code == 0
     body = server.asked[0].body
-    assert (body["engine"], body["scheduler"]) == ("kubernetes", "kai")
+    assert ("engine" in body, body["scheduler"]) == (False, "kai")
     assert body["settings"] == {"work_size": "5Gi", "shm_mib": 1024, "spot_pools": ["*"]}
     assert sent_config(server) == {
         "apiVersion": "v1",
@@ -82,6 +82,18 @@ def test_add_sends_one_context_complete_in_itself_and_waits(server, yard, kubeco
     for text in ("attached", "16 of nvidia.com/gpu.", "warning", "Checkpoints are lost."):
         assert text in ran.out
     assert "No GPU jobs." not in ran.out
+
+
+def test_add_sends_a_kind_its_credentials_and_its_scheduler_as_given(server, yard, tmp_path):
+    server.on("POST", "clusters", Reply(201, cluster()))
+    (tmp_path / "token").write_text("abc")
+    ran = yard(
+        "cluster", "add", "hpc", "--engine", "slurm", "--scheduler", "slurmctld", "--no-wait",
+        "--credential", f"token=@{tmp_path / 'token'}", "--credential", "user=ana",
+    )  # fmt: skip
+    assert ran.code == 0
+    given = {"engine": "slurm", "scheduler": "slurmctld", "token": "abc", "user": "ana"}
+    assert server.asked[0].body == {"name": "hpc", "settings": {}, **given}
 
 
 def test_add_waits_until_the_nodes_are_counted(server, yard, monkeypatch):
@@ -134,6 +146,7 @@ def test_a_refused_cluster_is_exit_code_1_and_says_what_failed(server, yard):
     [
         ((), "how is the cluster reached?"),
         (("--kubeconfig", "/nowhere/config"), "cannot be read"),
+        (("--credential", "token=@/nowhere/token"), "cannot be read"),
         (("--kubeconfig", "FILE", "--context", "moon"), "prod, lab, broken"),
         (("--kubeconfig", "FILE", "--context", "broken"), "no cluster named 'nowhere'"),
     ],

@@ -7,7 +7,12 @@ from django.db.models import QuerySet
 
 from controlplane import fields
 from controlplane.access import NotVisible, node_for, require_admin, visible_project_ids
-from controlplane.actions.cluster_input import credential_fields, credentials_for, settings_for
+from controlplane.actions.cluster_input import (
+    credential_fields,
+    credentials_for,
+    engine_for_new,
+    settings_for,
+)
 from controlplane.actions.clusters import (
     check_cluster,
     detach_cluster,
@@ -55,7 +60,7 @@ CLUSTER_CHANGES = {
 }
 NEW_CLUSTER = {
     "name": _name,
-    "engine": BodyField(fields.text(16), {**STRING, "enum": list(ENGINES)}, is_required=True),
+    "engine": BodyField(fields.text(16), {**STRING, "enum": list(ENGINES)}),
     **CLUSTER_CHANGES,
 }
 NEW_POOL = {"name": _name, "cluster": BodyField(fields.text(50), STRING)}
@@ -104,7 +109,7 @@ class Clusters(ApiView):
     )
     def post(self, call: Call) -> Answer:
         require_admin(call.actor)
-        body, engine = call.body, call.body["engine"]
+        body, engine = call.body, engine_for_new(call.body)
         cluster = register_cluster(
             body["name"],
             engine,

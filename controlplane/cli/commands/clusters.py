@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 from controlplane.cli import formats
@@ -74,6 +75,9 @@ def cluster_add_arguments(parser: Parser) -> None:
         "yard cluster add prod --kubeconfig prod.yaml --set work_storage_class=fast --set work_size=50Gi",
     ]
     parser.add_argument("name", metavar="NAME", help="a DNS label of at most 50 characters")
+    parser.add_argument(
+        "--engine", metavar="KIND", help="what runs its pods (default: the kind with the credentials given)"
+    )
     _add_access(parser)
     _add_wait(parser)
     parser.add_argument("--dry-run", action="store_true", help="check what was given, attach nothing")
@@ -81,12 +85,11 @@ def cluster_add_arguments(parser: Parser) -> None:
 
 def cluster_add(args: Namespace, session: Session) -> int:
     """Attach a cluster and print the result of its check. Exit code 1 if it was refused."""
-    credentials = _credentials(args)
-    if not credentials:
-        raise CliError("how is the cluster reached?", USAGE, "give --kubeconfig FILE or --in-cluster")
-    body = {"name": args.name, "engine": "kubernetes", **credentials, "settings": dict(args.set or [])}
-    if args.scheduler:
-        body["scheduler"] = args.scheduler
+    body = {"name": args.name, **_credentials(args), "settings": dict(args.set or [])}
+    if len(body) == 2 and not args.engine:
+        hint = "give --kubeconfig FILE or --in-cluster, or --engine KIND and its credentials"
+        raise CliError("how is the cluster reached?", USAGE, hint)
+    body |= {name: value for name in ("engine", "scheduler") if (value := getattr(args, name))}
     if args.dry_run:
         cluster = session.client.post("clusters", body, {"dry_run": True})
         session.output.object(cluster, f"cluster {args.name} would be looked at (nothing was attached)")
@@ -175,8 +178,17 @@ def _add_access(parser: Parser) -> None:
     group.add_argument(
         "--allow-exec", action="store_true", help="let the kubeconfig run its login program on the server"
     )
+    group.add_argument(
+        "--credential",
+        action="append",
+        type=_credential,
+        metavar="NAME=VALUE",
+        help="a credential of another kind of cluster; @FILE reads the value from a file",
+    )
     group = parser.add_argument_group("how it is used")
-    group.add_argument("--scheduler", choices=("planner", "kai"), help="who places jobs (default planner)")
+    group.add_argument(
+        "--scheduler", metavar="NAME", help="what places jobs: planner (default), or one that the kind offers"
+    )
     group.add_argument(
         "--set",
         action="append",
@@ -197,6 +209,16 @@ def _add_wait(parser: Parser) -> None:
     )
 
 
+def _credential(text: str) -> tuple[str, str]:
+    name, value = key_value(text)
+    if not value.startswith("@"):
+        return name, value
+    try:
+        return name, Path(value[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"{value[1:]} cannot be read: {error}") from error
+
+
 def _knob_argument(text: str) -> tuple[str, Any]:
     if "=" not in text:
         raise argparse.ArgumentTypeError(f"{text!r} is not KNOB=VALUE")
@@ -207,7 +229,7 @@ def _credentials(args: Namespace) -> dict[str, Any]:
     """Return the fields of the body that say how the cluster is reached; only the chosen context
     leaves this machine.
     """
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = dict(args.credential or [])
     if args.in_cluster:
         given["in_cluster"] = True
     if args.kubeconfig:

@@ -253,6 +253,18 @@ def test_bad_input_is_refused_at_once(fields: dict[str, Any], pointer: str, code
     assert SECRET not in str(reply.body)
 
 
+def test_without_an_engine_it_is_the_kind_with_these_credentials(api: AsPerson):
+    root = api("root")
+    made = root.post("clusters", {name: value for name, value in PROD.items() if name != "engine"})
+    assert (made.status, made.body["engine"]) == (201, "kubernetes")
+    refused = root.post("clusters", {"name": "moon"})
+    assert (refused.status, refused.pointers, refused.body["errors"][0]["code"]) == (
+        400,
+        ["/engine"],
+        "required",
+    )
+
+
 def test_a_name_in_use_is_a_conflict_and_others_may_not_even_try(api: AsPerson, cast: Cast):
     attach(api("root"))
     assert (api("root").post("clusters", PROD).code, api("ana").post("clusters", PROD).status) == (
