@@ -12,8 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from django.db import transaction
-from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +71,10 @@ def _ensure_publisher() -> None:
 
 
 def _publish_forever() -> None:
+    # The Redis client takes 10 MB; a web process that publishes nothing goes without.
+    from kombu.exceptions import OperationalError
+    from redis.exceptions import RedisError
+
     from controlplane.loop.tasks import ring_bell
 
     gap = GAP_SECONDS
