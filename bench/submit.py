@@ -1,28 +1,31 @@
 """From submit to a running process: ours against `ray job submit`'s own server, in turn, in one run.
 
 Both are asked over plain HTTP from this process, with a command that writes the time at which it runs. Ray comes from
-the package index into an environment of its own under ~/.cache. Run: python -m bench.submit
+the package index into an environment of its own under ~/.cache. `python -c pass`, timed beside every submit, is the
+floor that makes figures of different machines comparable; a second round keeps one core busy.
+Run: python -m bench.submit
 """
 
 import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.harness import Row, report
+from bench.harness import Row, report, time_ms
 from tests import servers
 from tests.waiting import wait_until
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard-bench"
 RAY = "ray[default]==2.60.0"
-OURS_REPEATS, RAY_REPEATS, WARM_UP = 60, 12, 3
+OURS_REPEATS, RAY_REPEATS, WARM_UP, BUSY_REPEATS = 60, 12, 3, 20
 BATCHES, BATCH_JOBS = 10, 100
 
 
@@ -52,20 +55,66 @@ def main() -> None:
         stamps = Path(directory) / "stamps"
         stamps.mkdir()
         with our_server(Path(directory) / "state") as ours, ray_server(Path(directory)) as (ray, absence):
-            starts, peers = [], []
+            starts, peers, floors = [], [], []
             for number in range(WARM_UP + OURS_REPEATS):
                 starts.append(measure(ours.submit, f"job-{number}", stamps))
+                floors += time_ms(python_pass, 1, warm_up=0)
                 if ray and number % (OURS_REPEATS // RAY_REPEATS) == 0:
                     peers.append(measure(ray, f"ray-{number}", stamps))
+            with busy_core():
+                crowded = [measure_beside_floor(ours, number, stamps) for number in range(BUSY_REPEATS)]
             batches = [measure_batch(ours, number) for number in range(WARM_UP + BATCHES)]
-    report("submit", rows(starts[WARM_UP:], peers[1:], absence, batches[WARM_UP:]))
+    found = rows(starts[WARM_UP:], peers[1:], absence, batches[WARM_UP:])
+    busy_ms, busy_floors = zip(*crowded, strict=True)
+    floor_rows = [
+        floor_row("", [whole_ms(start) for start in starts[WARM_UP:]], floors[WARM_UP:], 6),
+        floor_row(", one core busy", busy_ms, busy_floors, 10),
+    ]
+    report("submit", [*found, *floor_rows])
+
+
+def floor_row(when: str, samples: Sequence[float], floors: Sequence[float], limit: float) -> Row:
+    return Row(
+        f"submit asked to process running{when}, p50",
+        f"<= {limit:g}x python -c pass",
+        "ms",
+        samples,
+        peer="python -c pass",
+        peer_samples=floors,
+        ratio_limit=limit,
+    )
+
+
+def whole_ms(start: "Start") -> float:
+    """Milliseconds from the request to the process."""
+    return 1000 * (start.ran - start.asked)
+
+
+def measure_beside_floor(ours: "Ours", number: int, stamps: Path) -> tuple[float, float]:
+    start = measure(ours.submit, f"busy-{number}", stamps)
+    return whole_ms(start), time_ms(python_pass, 1, warm_up=0)[0]
+
+
+def python_pass() -> None:
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+
+
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """Keep one core busy meanwhile."""
+    burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        burner.kill()
+        burner.wait()
 
 
 def rows(starts: list[Start], peers: list[Start], absence: str, batches: list[float]) -> list[Row]:
     """Goals are held against the time from the answer; the comparison takes the whole time from the request."""
     running = [1000 * (start.ran - start.answered) for start in starts]
-    whole = [1000 * (start.ran - start.asked) for start in starts]
-    theirs = [1000 * (peer.ran - peer.asked) for peer in peers]
+    whole = [whole_ms(start) for start in starts]
+    theirs = [whole_ms(peer) for peer in peers]
     answered = [1000 * (start.answered - start.asked) for start in starts]
     return [
         Row("submit answered to process running, p50", "<= 100 ms", "ms", running, limit=100),

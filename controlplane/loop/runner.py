@@ -183,7 +183,9 @@ class Runner:
     def _pace(self, seconds: float) -> None:
         """Pause so that changes batch up; pause less after a user action."""
         short = min(seconds, SHORT_BREATH_SECONDS)
-        self._is_stopping.wait(short)
+        # Half of it gathers a burst; a user action in the other half begins a cycle, since a user waits for it.
+        self._is_stopping.wait(short / 2)
+        self._verb_bell.wait(short / 2)
         self._accept_notices()
         if not self._is_ordered():
             self._verb_bell.wait(min(seconds, LONG_BREATH_SECONDS) - short)
