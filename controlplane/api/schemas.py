@@ -19,26 +19,16 @@ from controlplane.api.json_schema import (
 
 PROBLEM = record(
     "Why a request was refused, and what to do (RFC 9457).",
-    type=STRING,
-    title=STRING,
-    status=INTEGER,
-    code=STRING,
-    detail=STRING,
+    type=STRING, title=STRING, status=INTEGER, code=STRING, detail=STRING,
     errors=listed(record("One refused field.", pointer=STRING, code=STRING, detail=STRING)),
-)
+)  # fmt: skip
 
 MEMBER = record("A user's role in a project.", user=STRING, role=STRING)
 PROJECT_STATUS = record(
     "What the project holds and waits for.",
-    allocated_gpus=NUMBER,
-    in_quota_gpus=NUMBER,
-    over_quota_gpus=NUMBER,
-    fair_share_gpus=NUMBER,
-    requested_gpus=NUMBER,
-    running_jobs=INTEGER,
-    queued_jobs=INTEGER,
-    namespace=STRING,
-)
+    allocated_gpus=NUMBER, in_quota_gpus=NUMBER, over_quota_gpus=NUMBER, fair_share_gpus=NUMBER,
+    requested_gpus=NUMBER, running_jobs=INTEGER, queued_jobs=INTEGER, namespace=STRING,
+)  # fmt: skip
 PROJECT = partial(
     record(
         "A team with a guaranteed quota.",
@@ -63,27 +53,16 @@ PROJECT = partial(
 )
 DEPARTMENT = record(
     "Projects that share a quota of their own.",
-    name=STRING,
-    gpu_quota=NUMBER,
-    over_quota_weight=nullable(NUMBER),
-    gpu_limit=nullable(NUMBER),
-    priority=INTEGER,
-    created_at=TIME,
-    projects=listed(STRING),
-)
+    name=STRING, gpu_quota=NUMBER, over_quota_weight=nullable(NUMBER), gpu_limit=nullable(NUMBER),
+    priority=INTEGER, created_at=TIME, projects=listed(STRING),
+)  # fmt: skip
 PROJECT_DELETION = record(
     "What deleting the project takes along: jobs with their logs, working directories with checkpoints, and where its"
     " cluster has namespaces its own with everything in it. `is_reachable`: whether that cluster answers; the namespace"
     " stays until it does.",
-    project=STRING,
-    cluster=STRING,
-    is_reachable=BOOLEAN,
-    namespace=nullable(STRING),
-    working_directories=INTEGER,
-    finished_jobs=INTEGER,
-    unfinished_jobs=INTEGER,
-    members=INTEGER,
-)
+    project=STRING, cluster=STRING, is_reachable=BOOLEAN, namespace=nullable(STRING),
+    working_directories=INTEGER, finished_jobs=INTEGER, unfinished_jobs=INTEGER, members=INTEGER,
+)  # fmt: skip
 
 CLUSTER_CHECK = record(
     "One thing that was looked at: `outcome` is ok, warning or failed; `without_it` is what does not work then.",
@@ -94,37 +73,20 @@ CLUSTER_CHECK = record(
 )
 CLUSTER_STATUS = record(
     "Whether the cluster is worked for: `state` is checking, attached or refused. Admins see the checks.",
-    state=STRING,
-    is_checking=BOOLEAN,
-    checked_at=nullable(TIME),
-    checks=listed(ref("ClusterCheck")),
-    is_reachable=BOOLEAN,
-    unreachable_message=STRING,
-)
+    state=STRING, is_checking=BOOLEAN, checked_at=nullable(TIME), checks=listed(ref("ClusterCheck")),
+    is_reachable=BOOLEAN, unreachable_message=STRING,
+)  # fmt: skip
 CLUSTER = record(
     "An engine with nodes. Admins see its settings; its credentials are never shown.",
-    name=STRING,
-    engine=STRING,
-    scheduler=STRING,
-    settings=nullable(OBJECT),
-    status=ref("ClusterStatus"),
-    created_at=TIME,
-    nodes=INTEGER,
-    nodes_ready=INTEGER,
-    gpus=INTEGER,
-)
+    name=STRING, engine=STRING, scheduler=STRING, settings=nullable(OBJECT), status=ref("ClusterStatus"),
+    created_at=TIME, nodes=INTEGER, nodes_ready=INTEGER, gpus=INTEGER,
+)  # fmt: skip
 NODE_POOL = record("A named group of nodes.", name=STRING, cluster=STRING, nodes=listed(STRING))
 DEVICE = record(
     "One GPU. `is_foreign`: a pod outside Trainyard holds it.",
-    index=INTEGER,
-    uuid=STRING,
-    model=STRING,
-    memory_mib=INTEGER,
-    allocated=NUMBER,
-    utilization=nullable(NUMBER),
-    memory_used_mib=nullable(INTEGER),
-    is_foreign=BOOLEAN,
-)
+    index=INTEGER, uuid=STRING, model=STRING, memory_mib=INTEGER, allocated=NUMBER,
+    utilization=nullable(NUMBER), memory_used_mib=nullable(INTEGER), is_foreign=BOOLEAN,
+)  # fmt: skip
 NODE = partial(
     record(
         "A machine that runs pods. The detail lists its pods. `is_reachable`: whether its cluster answers; while it"
@@ -191,20 +153,13 @@ SERIES = record(
 
 WHOAMI = record(
     "The caller.",
-    username=STRING,
-    email=STRING,
-    is_admin=BOOLEAN,
-    is_read_only=BOOLEAN,
+    username=STRING, email=STRING, is_admin=BOOLEAN, is_read_only=BOOLEAN,
     roles={"type": "object", "additionalProperties": STRING},
-)
+)  # fmt: skip
 USER = record(
     "A person or a service.",
-    username=STRING,
-    email=STRING,
-    is_admin=BOOLEAN,
-    is_active=BOOLEAN,
-    created_at=TIME,
-)
+    username=STRING, email=STRING, is_admin=BOOLEAN, is_active=BOOLEAN, created_at=TIME,
+)  # fmt: skip
 TOKEN = partial(
     record(
         "An API token. `token`, the secret, is in the answer that made it and never again.",
@@ -222,31 +177,14 @@ TOKEN = partial(
 )
 EVENT = record(
     "Something that happened.",
-    seq=INTEGER,
-    at=TIME,
-    kind=STRING,
-    project=nullable(STRING),
-    job=nullable(UUID),
-    node=nullable(STRING),
-    actor=STRING,
-    reason=STRING,
-    message=STRING,
-    data=OBJECT,
-)
+    seq=INTEGER, at=TIME, kind=STRING, project=nullable(STRING), job=nullable(UUID), node=nullable(STRING),
+    actor=STRING, reason=STRING, message=STRING, data=OBJECT,
+)  # fmt: skip
 AUDIT_ENTRY = record(
     "Who did what, with the values before and after.",
-    id=INTEGER,
-    at=TIME,
-    actor=STRING,
-    token_prefix=STRING,
-    address=STRING,
-    request_id=STRING,
-    verb=STRING,
-    object_type=STRING,
-    object_name=STRING,
-    before=OBJECT,
-    after=OBJECT,
-)
+    id=INTEGER, at=TIME, actor=STRING, token_prefix=STRING, address=STRING, request_id=STRING, verb=STRING,
+    object_type=STRING, object_name=STRING, before=OBJECT, after=OBJECT,
+)  # fmt: skip
 
 COMPONENTS: dict[str, Schema] = {
     "Problem": PROBLEM,
