@@ -99,6 +99,19 @@ class Attempt(models.Model):
         constraints = [models.UniqueConstraint(fields=["job", "number"], name="attempt_number")]
 
 
+class StartEstimate(models.Model):
+    """The first range in which a job was shown to start, of each wait. `attempt`: the last one before the wait."""
+
+    job = models.ForeignKey(Job, models.CASCADE, related_name="start_estimates")
+    attempt = models.PositiveIntegerField()
+    shown_at = models.DateTimeField(default=timezone.now, db_index=True)
+    earliest = models.DateTimeField()
+    latest = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "attempt"], name="estimate_of_wait")]
+
+
 class ScaleOperation(models.Model):
     """A change of the number of workers of an elastic job: requester, cause and outcome.
 

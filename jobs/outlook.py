@@ -17,9 +17,11 @@ from controlplane.models import Cluster
 from controlplane.scheduling.estimates import StartRange
 from controlplane.scheduling.mentions import Sees, seen_by
 from controlplane.simulation.client import SimulationFailed, simulator
+from jobs.estimate_record import record_estimate
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job
 from jobs.queries import in_gpus
+from jobs.run_times import learned_run_times
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +47,9 @@ def outlook(job: Job, sees: Sees) -> dict[str, Any]:
     key = str(job.pk)
     known = _fresh(job, FRESH_SECONDS)
     view = observe(cluster, timezone.now()).view
+    learned = learned_run_times(cluster)
     try:
-        answer = simulator.ask("outlook", view, key, None, known is None, budget_seconds=BUDGET_SECONDS)
+        answer = simulator.ask("outlook", view, key, learned, known is None, budget_seconds=BUDGET_SECONDS)
     except SimulationFailed as error:
         logger.warning("a job's outlook could not be worked out: %s", error)
         return _shown([], None, sees)
@@ -54,7 +57,9 @@ def outlook(job: Job, sees: Sees) -> dict[str, Any]:
         known = answer.ranges
         _kept[cluster.pk] = time.monotonic(), known
     allowed = None if sees is None else sees | {job.project.name}
-    return _shown(answer.ways, (known or {}).get(key), allowed)
+    found = (known or {}).get(key)
+    record_estimate(job, found)
+    return _shown(answer.ways, found, allowed)
 
 
 def known_estimate(job: Job) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from controlplane.scheduling.view import JobView, PodPlacement
 from controlplane.simulation.client import simulator
 from jobs.actions import submit_job
 from jobs.outlook import BUDGET_SECONDS, can_replay, shown_range
+from jobs.run_times import learned_run_times
 
 MILLI_GPU_HOUR = 1000 * 3600
 
@@ -24,14 +25,16 @@ def plan_job(project: Project, body: Mapping[str, Any], *, actor: Actor, sees: S
     """Return what would happen to a submission, of which nothing is kept: where it starts, when, and which jobs stop
     for it. Raises what `submit_job` raises, and SimulationFailed."""
     with transaction.atomic():
-        job = observe_job(submit_job(project, body, actor=actor))
+        submitted = submit_job(project, body, actor=actor)
+        job = observe_job(submitted)
         transaction.set_rollback(True)
     if not can_replay(project.cluster):
         return _answer(None, (), [], None, None)
     # Only now: a submission locks the counter of events, for which every other writer would wait.
     seen = observe(project.cluster, timezone.now()).view
     seen = replace(seen, jobs=(*seen.jobs, job))
-    found = simulator.ask("foresee", seen, job.id, None, budget_seconds=BUDGET_SECONDS)
+    learned = learned_run_times(project.cluster, submitted)
+    found = simulator.ask("foresee", seen, job.id, learned, budget_seconds=BUDGET_SECONDS)
     jobs = {one.id: one for one in seen.jobs}
     victims = [mention(jobs[one].project, one, jobs[one].label) for one in found.victims]
     allowed = None if sees is None else sees | {project.name}

@@ -12,6 +12,7 @@ from controlplane.scheduling.mentions import Sees
 from controlplane.scheduling.what_if import Effect, JobEffect
 from controlplane.simulation.client import simulator
 from jobs.outlook import BUDGET_SECONDS, can_replay
+from jobs.run_times import learned_run_times
 
 # Columns of a project that decide on its share.
 COLUMNS = ("gpu_quota_milli", "over_quota_weight_milli", "gpu_limit_milli", "priority")
@@ -30,7 +31,8 @@ def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -
     for column in changes.keys() & set(COLUMNS):
         setattr(changed, column, changes[column])
     view = observe(project.cluster, timezone.now()).view
-    found = simulator.ask("compare", view, project_view(changed), None, budget_seconds=BUDGET_SECONDS)
+    run_times = learned_run_times(project.cluster).expected
+    found = simulator.ask("compare", view, project_view(changed), run_times, budget_seconds=BUDGET_SECONDS)
     lists = {name: getattr(found, name) for name in ("sooner", "later", "preempted", "spared")}
     return {
         "followed_seconds": found.seconds,

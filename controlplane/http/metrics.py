@@ -7,6 +7,7 @@ only the control plane has. The number of queries does not depend on the number 
 import hmac
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django.conf import settings
 from django.db.models import Count, Min, Q, Sum
@@ -14,10 +15,13 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from controlplane.models import Cluster, Device, Lease, Node, Project
+from jobs.estimate_record import estimate_counts
 from jobs.lifecycle import FINAL_STATES, QUEUED
 from jobs.models import Job
 
 NO_LABELS: Mapping[str, str] = {}
+# Start estimates are judged over so long.
+ESTIMATE_DAYS = 7
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -52,7 +56,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 def gauges() -> Iterable[Gauge]:
     """Return every metric's current value."""
-    return (*_loop(), *_clusters(), *_projects(), _jobs())
+    return (*_loop(), *_clusters(), *_projects(), _jobs(), _start_estimates())
 
 
 def _loop() -> Iterator[Gauge]:
@@ -108,6 +112,13 @@ def _jobs() -> Gauge:
         for project, state, count in unfinished.annotate(count=Count("pk")).order_by()
     )
     return Gauge("trainyard_jobs", "Unfinished jobs by state.", series)
+
+
+def _start_estimates() -> Gauge:
+    counts = estimate_counts(timezone.now() - timedelta(days=ESTIMATE_DAYS))
+    series = tuple(({"started": name}, count) for name, count in counts._asdict().items())
+    about = f"Ranges in which jobs were shown to start in the last {ESTIMATE_DAYS} days, by when they did."
+    return Gauge("trainyard_start_estimates", about, series)
 
 
 def _escaped(text: str) -> str:

@@ -16,7 +16,7 @@ from controlplane.scheduling.limits import not_ready
 from controlplane.scheduling.view import ClusterView, PodPlacement, placements_from_lists
 
 # Run times of the early and the late course, and the stretch of its wait, in thousandths.
-EARLY, LATE, STRETCH = 600, 1300, 1500
+EARLY, LATE, STRETCH = 500, 1300, 1800
 # The least width of a range.
 LEAST_SECONDS = 60
 
@@ -41,9 +41,11 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class LearnedRunTimes:
-    """Seconds by job id of jobs without a declared run time, in the early and in the late course."""
+    """Seconds by job id of jobs without a declared run time, in the early and in the late course, and as
+    expected."""
 
     early: RunTimes
+    expected: RunTimes
     late: RunTimes
 
 

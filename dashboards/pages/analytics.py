@@ -23,6 +23,7 @@ from dashboards.formats import NBSP
 from dashboards.pages.base_page import show, signed_in
 from dashboards.pages.charts import answer, theme
 from dashboards.reads import history, series
+from jobs.estimate_record import estimate_counts
 
 PRESETS = {"1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400, "90d": 90 * 86400}
 # Sums with times outside of them may leave the calendar.
@@ -55,6 +56,7 @@ def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         "mean_places": formats.measured_decimals(use.mean for _line, use in used),
         "peak_places": formats.decimals(use.peak for _line, use in used),
         "query": request.GET.urlencode(),
+        "estimates": estimate_counts(chosen.start),
     }
     return show(request, actor, "dashboards/analytics.html", context, status=400 if chosen.error else 200)
 

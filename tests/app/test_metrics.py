@@ -51,5 +51,5 @@ def test_the_questions_do_not_grow_with_jobs(
 ) -> None:
     for number in range(5):
         make_job(cast.project, f"job-{number}", gpus=1)
-    with django_assert_num_queries(7):
+    with django_assert_num_queries(8):
         read(client)

@@ -77,6 +77,8 @@ LAYERS = {
     "jobs.queries": "queries",
     "jobs.row_cache": "queries",
     "jobs.outlook": "queries",
+    "jobs.estimate_record": "queries",
+    "jobs.run_times": "queries",
     "jobs.planning": "actions",
     "jobs.what_if": "queries",
     "controlplane.queries": "queries",

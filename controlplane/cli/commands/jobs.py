@@ -7,6 +7,7 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.code.about import describe_code
+from controlplane.cli.commands.explanation import estimate_text
 from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import FINAL_STATES, each_name, find_job, is_id, job_id, jobs_named
 from controlplane.cli.parsing import Parser
@@ -269,6 +270,7 @@ def _job_fields(job: Row) -> list[tuple[str, object]]:
         ("State", status.get("state")),
         ("Reason", reason_text(job)),
         ("Queue position", status.get("queue_position")),
+        ("Start estimate", estimate_text(status.get("start_estimate"))),
         ("Attempt", status.get("attempt")),
         ("Exit code", status.get("exit_code")),
         ("Progress", _progress_and_measures(job)),

@@ -1,0 +1,129 @@
+"""The share of jobs that start inside the range that they were shown when they began to wait, on the ITP replay.
+
+Run: python -m bench.start_ranges [--days 28] [--every 10]. Ranges are made once with the run times that the trace
+declares, and once with those that are learned from the jobs that had ended by then; beside both, the naive range:
+from now until twice the median wait so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from bench.harness import Row, report
+from bench.trace_replay import Replay, TraceJob
+from bench.traces import DAY, DEVICES, NODES, TRACES, _with_policies, quotas_by_gpu_hours, read_jobs
+from controlplane.scheduling.estimates import LearnedRunTimes, start_range
+from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.run_times import Run, RunTimes
+from controlplane.scheduling.view import ClusterView, DeviceView, NodeView, ProjectView
+
+# Of the last jobs that have ended, as a server reads them.
+HISTORY = 5000
+NAIVE = "from now to twice the median wait so far"
+
+
+@dataclass(slots=True)
+class Ranges:
+    """Estimate for every n-th job that begins to wait, on one replay."""
+
+    every: int
+    is_learned: bool
+    waiting: int = 0
+    open_ended: int = 0
+    judged: list[TraceJob] = field(default_factory=list)
+    naive: dict[str, int] = field(default_factory=dict)
+    ended: deque[Run] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    waits: list[int] = field(default_factory=list)
+
+    def on_queue(self, view: ClusterView, job: TraceJob) -> None:
+        """Give the job its range."""
+        self.waiting += 1
+        if self.waiting % self.every:
+            return
+        found = start_range(view, job.id, learned=self._learned(view) if self.is_learned else None)
+        if found is None or found.latest is None:
+            self.open_ended += 1
+            return
+        job.estimate = found.earliest, found.latest
+        self.judged.append(job)
+        self.naive[job.id] = view.now + 2 * int(median(self.waits or [0]))
+
+    def on_finish(self, job: TraceJob) -> None:
+        """Learn from a job that has ended."""
+        self.ended.appendleft(Run(job.project, "", "", job.gpus, job.seconds))
+        if job.wait > 0:
+            self.waits.append(job.wait)
+
+    def _learned(self, view: ClusterView) -> LearnedRunTimes:
+        known = RunTimes(self.ended)
+        learned = LearnedRunTimes(early := {}, expected := {}, late := {})
+        for job in view.jobs:
+            found = known.learned(Run(job.project, "", "", job.milli_gpus * job.pods // 1000))
+            if found is not None:
+                early[job.id], expected[job.id], late[job.id] = found.early, found.expected, found.late
+        return learned
+
+
+def main() -> None:
+    """Replay with declared and with learned run times, and report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--days", type=float, default=28)
+    parser.add_argument("--every", type=int, default=10, help="every n-th job that waits has a range")
+    options = parser.parse_args()
+    report("start_ranges", [_measure(options, is_learned=is_learned) for is_learned in (False, True)])
+
+
+def _measure(options: argparse.Namespace, *, is_learned: bool) -> Row:
+    trace = read_jobs(TRACES / "itp" / "itp_jobs.csv")
+    quotas = quotas_by_gpu_hours(trace, NODES * DEVICES)
+    # What is learned must not be declared.
+    jobs = [
+        replace(job, expected=None if is_learned else job.expected)
+        for job in trace
+        if job.submitted < options.days * DAY
+    ]
+    ranges = Ranges(options.every, is_learned)
+    _replay(jobs, quotas, ranges)
+    inside = [_is_inside(job, job.estimate) for job in ranges.judged]
+    naive = [_is_inside(job, (job.submitted, ranges.naive[job.id])) for job in ranges.judged]
+    source = "learned from earlier jobs" if is_learned else "declared"
+    widths = sorted(late - early for early, late in (job.estimate or (0, 0) for job in ranges.judged))
+    note = (
+        f"{len(inside)} of {ranges.waiting} jobs that waited; {ranges.open_ended} without a late end;"
+        f" median width {median(widths or [0]):.0f} s"
+    )
+    return Row(
+        f"ITP replay, first {options.days:g} days: started inside the range, run times {source}", ">= 80 %", "%",
+        [_percent(inside)], limit=80, at_least=True, peer=NAIVE, peer_samples=[_percent(naive)], note=note,
+    )  # fmt: skip
+
+
+def _replay(jobs: Sequence[TraceJob], quotas: dict[str, int], ranges: Ranges) -> None:
+    devices = tuple(DeviceView(index, 32_768) for index in range(DEVICES))
+    nodes = tuple(NodeView(f"n{at:03}", "default", devices, 1_000_000, 1_000_000) for at in range(NODES))
+    projects = tuple(
+        ProjectView(name, quota * 1000, quota * 1000, created_rank=rank)
+        for rank, (name, quota) in enumerate(sorted(quotas.items()))
+    )
+    Replay(
+        nodes, projects, Scheduler().decide, prepare=_with_policies, on_queue=ranges.on_queue,
+        on_finish=ranges.on_finish,
+    ).run(jobs)  # fmt: skip
+
+
+def _is_inside(job: TraceJob, shown: tuple[int, int] | None) -> bool:
+    assert shown is not None
+    assert job.first_start is not None
+    return shown[0] <= job.first_start <= shown[1]
+
+
+def _percent(found: Sequence[bool]) -> float:
+    return 100 * sum(found) / max(1, len(found))
+
+
+if __name__ == "__main__":
+    main()
