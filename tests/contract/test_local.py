@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -19,7 +20,7 @@ from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, PodSpec
 from controlplane.engines.local import processes
 from controlplane.engines.local.engine import SHIM, LocalEngine
-from controlplane.engines.local.records import CONTROL, PodDir, StartRecord
+from controlplane.engines.local.records import CONTROL, ExitRecord, PodDir, StartRecord
 from tests.contract.harness import SETTINGS, EngineCase, make_case
 from tests.waiting import patience, wait_until
 
@@ -298,9 +299,13 @@ def test_an_end_in_good_order_is_not_taken_for_a_loss(case: EngineCase, monkeypa
     spec = case.start("bash", "-c", "exit 4")
     expected = case.wait_end(spec)
     wait_until(lambda: not started(case, spec).is_shim_alive(), what="the shim's end")
-    looks = iter([None])
-    original = PodDir.exit_record
-    monkeypatch.setattr(PodDir, "exit_record", lambda self: next(looks, original(self)))
+    looks, looks_here, original = iter([None]), threading.get_ident(), PodDir.exit_record
+
+    def exit_record(pod: PodDir) -> ExitRecord | None:
+        is_ours = threading.get_ident() == looks_here  # the other engine's threads look too
+        return next(looks, original(pod)) if is_ours else original(pod)
+
+    monkeypatch.setattr(PodDir, "exit_record", exit_record)
     assert LocalEngine(SETTINGS, case.state_dir).pods() == (expected,)
 
 
@@ -408,9 +413,10 @@ def test_a_shim_that_ends_in_the_moment_of_its_stop_fails_no_stop(tmp_path, monk
     shim = os.open(pod.path / CONTROL, os.O_RDONLY | os.O_NONBLOCK)
     really_open = os.open
 
-    def open_and_end(path, flags):
-        found = really_open(path, flags)
-        os.close(shim)
+    def open_and_end(path, *arguments, **more):
+        found = really_open(path, *arguments, **more)
+        if path == pod.path / CONTROL:  # other threads open files too
+            os.close(shim)
         return found
 
     monkeypatch.setattr(os, "open", open_and_end)

@@ -472,7 +472,8 @@ def test_two_orders_to_forget_a_job_at_the_same_time_fail_neither(plant, setting
 
     def after_the_other(path, **where):
         unlink(path, **where)
-        unlink(path, **where)
+        if str(path).endswith("-0.log"):  # other threads remove files too
+            unlink(path, **where)
 
     logs.mkdir(parents=True)
     for number in range(3):
