@@ -3,9 +3,10 @@
 import time
 
 from django.db import transaction
+from django.db.models import Sum
 from django.utils import timezone
 
-from controlplane.access import SYSTEM
+from controlplane.access import SYSTEM, reread
 from controlplane.commands.errors import Cancelled, CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
@@ -146,25 +147,35 @@ def _begin(cache: Cache) -> bool:
 
 
 def _make_room(cache: Cache, store: CacheStore, manifest: Manifest) -> None:
-    """Have old caches removed where the new one does not fit. Raises CommandRefused: at once where it can never fit,
-    and to be tried again while room is being made."""
-    location = CacheLocation.objects.select_related("cluster").get(pk=cache.location_id)
+    """Reserve the room for a fill, or have old caches removed where it does not fit. Raises CommandRefused: at once
+    where it can never fit, and to be tried again while room is being made or other fills may yet end."""
     lacking = store.lacking_bytes(manifest)
-    short = lacking - free_bytes(location)
-    if short <= 0:
-        return
+    location = CacheLocation.objects.select_related("cluster").get(pk=cache.location_id)
+    free = free_bytes(location)
+    with transaction.atomic():
+        # Of two fills at once the second sees what the first reserved.
+        reread(location, lock=True)
+        filling = location.caches.filter(state=Cache.FILLING).exclude(pk=cache.pk)
+        reserved = filling.aggregate(sum=Sum("reserved_bytes", default=0))["sum"]
+        if lacking + reserved <= free:
+            Cache.objects.filter(pk=cache.pk).update(reserved_bytes=lacking)
+            return
+    short = lacking + reserved - free
     others = [one for one in aged_caches(location) if one.key != str(cache.pk)]
     keys = to_make_room(others, short)
-    if keys is None and not location.caches.filter(state=Cache.EVICTING).exists():
+    is_waiting = reserved > 0 or location.caches.filter(state=Cache.EVICTING).exists()
+    if keys is None and not is_waiting:
         detail = (
-            f"{location.name} has room for {free_bytes(location)} bytes more, and {lacking} are needed. Pinned caches"
+            f"{location.name} has room for {free} bytes more, and {lacking} are needed. Pinned caches"
             " and those that jobs use stay: unpin one, or give it more room."
         )
         raise CommandRefused("no_room", detail)
     with transaction.atomic():
         Event.objects.append([cache_event("cache.evicting", one, SYSTEM) for one in evict(keys or ())])
         wake()
-    raise CommandRefused(MAKING_ROOM, "Older caches are being removed first.", is_passing=True)
+    raise CommandRefused(
+        MAKING_ROOM, "Room is being made, or another cache is being filled.", is_passing=True
+    )
 
 
 def _write_charges(location: CacheLocation, found: Charges[str]) -> None:

@@ -5,15 +5,18 @@ from datasets.actions.artifacts import keep_artifacts
 from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.code_aging import remove_old_code
 from datasets.actions.lake_collection import collect_all_lakes
-from datasets.actions.snapshot_events import remove_old_snapshots, snapshot_on_events
-from datasets.actions.volume_care import measure_volumes
+from datasets.actions.snapshot_events import remove_old_snapshots, snapshot_on_events, snapshot_on_schedule
+from datasets.actions.volume_care import end_jobs_without_volume, measure_volumes, note_storage_classes
 
 STEPS = (
     LoopStep("artifacts", keep_artifacts, every_seconds=2),
     LoopStep("code-aging", remove_old_code, every_seconds=600),
     LoopStep("lake-collection", collect_all_lakes, every_seconds=3600),
     LoopStep("volume-measuring", measure_volumes, every_seconds=30),
+    LoopStep("volumes-failed", end_jobs_without_volume, every_seconds=5),
+    LoopStep("storage-classes", note_storage_classes, every_seconds=30),
     LoopStep("snapshot-events", snapshot_on_events, every_seconds=2),
+    LoopStep("snapshot-schedules", snapshot_on_schedule, every_seconds=15),
     LoopStep("snapshot-aging", remove_old_snapshots, every_seconds=60),
     LoopStep("caches", keep_caches, every_seconds=15),
 )

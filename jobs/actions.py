@@ -16,7 +16,7 @@ from controlplane.models import Counter, Event, Project, User
 from datasets.actions.artifacts import note_artifacts
 from datasets.actions.caches import use_datasets
 from datasets.actions.code import use_trees
-from datasets.actions.mounting import bind_volumes, note_uses
+from datasets.actions.mounting import bind_volumes, note_uses, volumes_created
 from datasets.queries.code import SCHEME
 from jobs import lifecycle
 from jobs.admission import (
@@ -70,11 +70,12 @@ def _submit(project: Project, bodies: Sequence[Mapping[str, Any]], where: str, a
     try:
         with transaction.atomic():
             use_trees(project, [spec["code"]["tree"].removeprefix(SCHEME) for spec in specs if spec["code"]])
-            bind_volumes(project, specs, actor)
+            made = bind_volumes(project, specs, actor)
             jobs = _new_jobs(project, specs, actor)
             note_uses(jobs)
             use_datasets(jobs)
             note_artifacts(jobs)
+            volumes_created(made, actor)
             _happened("job.submitted", jobs, actor)
     except IntegrityError:
         _check_names(project, specs, where)

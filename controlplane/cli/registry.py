@@ -121,6 +121,7 @@ GROUPS = (
             Command("artifact files", "artifacts:files", "List the files of an artifact"),
             Command("artifact download", "artifacts:download", "Write the files of an artifact"),
             Command("artifact delete", "artifacts:delete", "Delete an artifact"),
+            Command("volume schedule", "volumes:schedule", "Have snapshots taken by the clock"),
             Command("volume keep", "volumes:keep", "Limit how many snapshots of events are kept"),
             Command("volume clone", "volumes:clone", "Make a volume of what another one holds"),
             Command("volume delete", "volumes:delete", "Delete a volume with its content"),

@@ -19,6 +19,7 @@ OVER_GPU_LIMIT = "over_gpu_limit"
 INTERACTIVE_OVER_QUOTA = "interactive_over_quota"
 WAITING_FOR_DATA = "waiting_for_data"
 DATASET_GONE = "dataset_gone"
+VOLUME_FAILED = "volume_failed"
 WAITING_FOR_VOLUME = "waiting_for_volume"
 PREEMPTED = "preempted"
 WAITING_FOR_RECLAIM = "waiting_for_reclaim"
@@ -418,6 +419,7 @@ REASONS = {
             "error",
             _said("A dataset that it mounts was deleted or is not shared any more."),
         ),
+        (VOLUME_FAILED, "Volume failed", "error", _said("A volume that it mounts could not be made.")),
     ),
     **_table(
         (STARTED_IN_QUOTA, "Started", "info", _started_in_quota),

@@ -188,9 +188,16 @@ def _bring(
     for key, version in sorted(versions.items()):
         jobs = [(job, each) for job, each in wanted if each["version_id"] == key]
         is_kept = any(each["cached"] for _, each in jobs)
-        cache = _wanted(version, location, jobs[0][0].user.username, is_kept=is_kept)
+        cache = _wanted(version, location, _known_as(jobs[0][0], version), is_kept=is_kept)
         if cache.state == Cache.READY:
             Cache.objects.filter(pk=cache.pk).update(hits=F("hits") + len({job.pk for job, _ in jobs}))
+
+
+def _known_as(job: Job, version: DatasetVersion) -> str:
+    """Return who had a version brought, as readers of its dataset may know it: a user of its own project by name, one
+    of another by the project, as `users_of` does with jobs."""
+    is_own = job.project_id == version.dataset.project_id
+    return job.user.username if is_own else job.project.name
 
 
 def _wanted(version: DatasetVersion, location: CacheLocation, by: str, *, is_kept: bool) -> Cache:

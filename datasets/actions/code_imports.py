@@ -14,9 +14,9 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from controlplane.access import SYSTEM, Actor
+from controlplane.access import SYSTEM, Actor, reread
 from controlplane.actions.audit import write_audit
-from controlplane.actions.errors import Invalid
+from controlplane.actions.errors import Conflict, Invalid
 from controlplane.fields import LONGEST_MESSAGE, FieldError
 from controlplane.models import Command, Project
 from datasets.actions.code import begin_upload, commit_tree
@@ -27,6 +27,8 @@ from datasets.queries.code import code_of
 IMPORT_CODE, CODE_IMPORT = "datasets.import_code", "code_import"  # kind and subject of the commands
 # Of the state directory: repositories while they are read.
 FOLDER = "git"
+# Of one project, at once.
+PENDING_MOST = 20
 REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]{0,254}")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # What git may need of ours: certificates, proxies, keys and its configuration.
@@ -51,7 +53,8 @@ class Imported:
 
 
 def request_import(project: Project, url: str, ref: str, *, actor: Actor) -> CodeImport:
-    """Have a commit fetched by a worker. Raises Invalid for a URL that no admin allowed and for what is no ref."""
+    """Have a commit fetched by a worker. Raises Invalid for a URL that no admin allowed and for what is
+    no ref, and Conflict while too many are under way."""
     if not is_allowed(url, settings.GIT_SOURCES):
         detail = (
             "No admin allowed this repository: TRAINYARD_GIT_SOURCES lists what the control plane may fetch."
@@ -60,6 +63,11 @@ def request_import(project: Project, url: str, ref: str, *, actor: Actor) -> Cod
     if not REF.fullmatch(ref) or ".." in ref:
         raise Invalid(FieldError("/ref", "not_a_ref", "A ref is a branch, a tag or a commit's full hash."))
     with transaction.atomic():
+        # Of two requests at once the second sees the first.
+        reread(project, lock=True)
+        if CodeImport.objects.filter(project=project, state=CodeImport.PENDING).count() >= PENDING_MOST:
+            detail = f"{project.name} has {PENDING_MOST} imports under way; wait until one has ended."
+            raise Conflict("too_many_imports", detail)
         row = CodeImport.objects.create(project=project, url=url, ref=ref, created_by=actor.user)
         Command.objects.create(kind=IMPORT_CODE, subject_kind=CODE_IMPORT, subject_id=str(row.pk))
         after = {"project": project.name, "url": url, "ref": ref}

@@ -7,10 +7,11 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from controlplane.access import Actor
+from controlplane.actions.audit import write_audits
 from controlplane.actions.errors import Conflict
 from controlplane.loop.wake import wake
-from controlplane.models import Command, Project
-from datasets.actions.volumes import PROVISION, new_volume, refuse_cluster
+from controlplane.models import Command, Event, Project
+from datasets.actions.volumes import PROVISION, about, new_volume, refuse_cluster, volume_event
 from datasets.models import Volume, VolumeUse
 from datasets.models.volumes import CREATING, MANY_JOBS, ONE_JOB, READY
 from datasets.queries.volumes import VOLUME
@@ -63,12 +64,13 @@ def known_volumes(project: Project, specs: Sequence[Mapping[str, Any]]) -> dict[
     return {one.name: one for one in Volume.objects.filter(project=project, name__in=names)} if names else {}
 
 
-def bind_volumes(project: Project, specs: Sequence[Spec], actor: Actor) -> None:
+def bind_volumes(project: Project, specs: Sequence[Spec], actor: Actor) -> list[Volume]:
     """Lock the volumes that jobs name until the submission is committed, create those they ask for, and write which
-    they are into the specs. Raises Conflict for one that was deleted meanwhile"""
+    they are into the specs. Return what was created, for `volumes_created`. Raises Conflict for one that was deleted
+    meanwhile."""
     mounts = [(spec, mount) for spec in specs for mount in spec["volumes"] if is_volume(mount)]
     if not mounts:
-        return
+        return []
     names = {mount["volume"] for _, mount in mounts if "volume" in mount}
     rows = Volume.objects.filter(project=project, name__in=names, state__in=(READY, CREATING))
     found = {one.name: one for one in rows.order_by("pk").select_for_update(no_key=True)}
@@ -80,6 +82,15 @@ def bind_volumes(project: Project, specs: Sequence[Spec], actor: Actor) -> None:
         mount.pop("new", None)
         mount.update(volume=volume.name, volume_id=str(volume.pk), storage_class=volume.storage_class)
         mount.setdefault("read_only", False)
+    return list(made.values())
+
+
+def volumes_created(volumes: Sequence[Volume], actor: Actor) -> None:
+    """Write audit rows and events of volumes that a submission created. Call it after its other rows: events are
+    appended last."""
+    if volumes:
+        write_audits(actor, "volume.create", VOLUME, {str(one.pk): about(one) for one in volumes})
+        Event.objects.append([volume_event("volume.created", one, actor.name) for one in volumes])
 
 
 def note_uses(jobs: Sequence[Any]) -> None:

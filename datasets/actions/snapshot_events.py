@@ -1,6 +1,6 @@
-"""Snapshots that jobs asked for with `snapshot_on`, and the removal of those beyond a volume's rules.
+"""Snapshots on events of jobs (`snapshot_on`) and by the clock, and the removal of those beyond the rules of a volume.
 
-Both are scans that may be repeated at any time: an event has a mark of its own, of which the database permits one
+All are scans that may be repeated at any time: an event has a mark of its own, of which the database permits one
 snapshot, and what is beyond the rules is found from the rows.
 """
 
@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 METRICS = (("accuracy", True), ("loss", False))
 # Snapshots that one run removes.
 REMOVED_AT_ONCE = 50
+# Snapshots that one run of the schedules takes.
+TAKEN_AT_ONCE = 50
+SCHEDULE = "schedule"
 
 
 def snapshot_on_events(_: datetime | None = None) -> None:
@@ -44,6 +47,21 @@ def snapshot_on_events(_: datetime | None = None) -> None:
                 _take(use, cause, mark)
         if use.job.is_final:
             VolumeUse.objects.filter(pk=use.pk).update(is_watched=False)
+
+
+def snapshot_on_schedule(now: datetime) -> None:
+    """Take the snapshots that are due by the clock. After a pause one is taken, not all that were missed."""
+    due = Volume.objects.filter(next_snapshot_at__lte=now, snapshot_minutes__isnull=False, state=READY)
+    for volume in due.order_by("next_snapshot_at")[:TAKEN_AT_ONCE]:
+        at = now + timedelta(minutes=volume.snapshot_minutes or 0)
+        rows = Volume.objects.filter(pk=volume.pk, next_snapshot_at=volume.next_snapshot_at)
+        if rows.update(next_snapshot_at=at) != 1:
+            # Another loop took it.
+            continue
+        try:
+            take_snapshot(volume, actor=SYSTEM, cause=SCHEDULE)
+        except Conflict as conflict:
+            logger.warning("no scheduled snapshot of %s: %s", volume, conflict)
 
 
 def remove_old_snapshots(_: datetime | None = None) -> None:

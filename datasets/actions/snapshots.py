@@ -13,7 +13,7 @@ from controlplane.actions.errors import Conflict
 from controlplane.loop.wake import wake
 from controlplane.models import Command, Event, Project
 from datasets.actions.volumes import create_volume, refuse_while_copied
-from datasets.models import Snapshot, Volume
+from datasets.models import Snapshot, SnapshotNumber, Volume
 from datasets.models.volumes import DELETING, FAILED, PENDING, READY
 from datasets.queries.volumes import SNAPSHOT
 from datasets.storage.volumes import Taken
@@ -143,9 +143,13 @@ def happened(kind: str, snapshot: Snapshot, actor: str) -> None:
 
 
 def _next_number(project_id: int, volume_name: str) -> int:
-    """Return the number of the next snapshot of a name; the caller has locked the volume."""
+    """Take the number of the next snapshot of a name, which no other gets; the caller has locked the volume."""
+    counter, _ = SnapshotNumber.objects.get_or_create(project_id=project_id, volume_name=volume_name)
+    # Names that had snapshots before numbers were counted.
     earlier = Snapshot.objects.filter(project=project_id, volume_name=volume_name)
-    return int(earlier.aggregate(last=Max("number", default=0))["last"]) + 1
+    counter.last = max(counter.last, earlier.aggregate(last=Max("number", default=0))["last"]) + 1
+    counter.save(update_fields=["last"])
+    return counter.last
 
 
 def _writer(volume: Volume) -> Job | None:

@@ -1,21 +1,47 @@
-"""Periodic care for volumes: measure those that jobs write to."""
+"""Periodic care for volumes: measure those that jobs write to, and end jobs whose volume could not be made."""
 
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
 from controlplane.models import Command
+from controlplane.scheduling.reasons import VOLUME_FAILED, describe
 from datasets.actions.volumes import MEASURE
-from datasets.models import Volume
-from datasets.models.volumes import READY
+from datasets.models import StorageClassPlace, Volume, VolumeUse
+from datasets.models.volumes import FAILED, READY
 from datasets.queries.volumes import VOLUME
-from jobs.lifecycle import ACTIVE_STATES
+from jobs import lifecycle
+from jobs.lifecycle import ACTIVE_STATES, QUEUED
+from jobs.transitions import Target, send
 
 # Volumes that one run has measured.
 AT_ONCE = 20
+# Jobs that one run ends.
+ENDED_AT_ONCE = 200
 MEASURED_EVERY = timedelta(seconds=60)
+
+
+def note_storage_classes(_: datetime | None = None) -> None:
+    """Record where the configured storage classes are, so that their volumes are found when one is configured no
+    more."""
+    known = dict(StorageClassPlace.objects.values_list("name", "directory"))
+    for name, found in settings.STORAGE_CLASSES.items():
+        if known.get(name) != str(found.directory):
+            StorageClassPlace.objects.update_or_create(
+                name=name, defaults={"directory": str(found.directory)}
+            )
+
+
+def end_jobs_without_volume(_: datetime | None = None) -> None:
+    """End queued jobs whose volume could not be made."""
+    failed = VolumeUse.objects.filter(job__state=QUEUED, volume__state=FAILED)
+    for use in failed.select_related("job__project", "volume")[:ENDED_AT_ONCE]:
+        volume = use.volume
+        message = f"{volume.name}: {describe(VOLUME_FAILED)} {volume.message}".strip()
+        send([(use.job, Target(lifecycle.FAILED, VOLUME_FAILED, message, {"volume": volume.name}))])
 
 
 def measure_volumes(_: datetime | None = None) -> None:

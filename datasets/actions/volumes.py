@@ -1,6 +1,7 @@
 """Verbs on volumes. One function, one transaction, one event each; what touches files is a command."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -21,6 +22,9 @@ from jobs.lifecycle import FINAL_STATES
 
 PROVISION, REMOVE, MEASURE = "datasets.provision_volume", "datasets.remove_volume", "datasets.measure_volume"
 LONGEST_MESSAGE = 500
+# The shortest and the longest time between two snapshots of a schedule: five minutes to a year.
+SNAPSHOT_MINUTES = (5, 366 * 24 * 60)
+KEEP_RULES = ("keep_last", "keep_days")
 
 
 def refuse_cluster(project: Project) -> str:
@@ -128,10 +132,21 @@ def set_service_tier(volume: Volume, tier: str, *, actor: Actor) -> Volume:
 
 
 def edit_volume(volume: Volume, changes: Mapping[str, Any], *, actor: Actor) -> Volume:
-    """Change the rules for keeping snapshots (checked values)."""
+    """Change how often snapshots are taken and which are kept (checked values). Raises Invalid for a schedule whose
+    snapshots no rule would ever remove."""
     with transaction.atomic():
         reread(volume, lock=True)
-        return _edit(volume, changes, "volume.edited", actor)
+        after = {name: changes.get(name, getattr(volume, name)) for name in (*KEEP_RULES, "snapshot_minutes")}
+        if after["snapshot_minutes"] and not any(after[name] for name in KEEP_RULES):
+            words = "Say how many snapshots of the schedule are kept: keep_last or keep_days."
+            raise invalid("/snapshot_minutes", "schedule_without_rule", words)
+        is_new = after["snapshot_minutes"] != volume.snapshot_minutes
+        edited = _edit(volume, changes, "volume.edited", actor)
+        if is_new:
+            minutes = volume.snapshot_minutes
+            volume.next_snapshot_at = timezone.now() + timedelta(minutes=minutes) if minutes else None
+            volume.save(update_fields=["next_snapshot_at"])
+        return edited
 
 
 def delete_volume(volume: Volume, *, actor: Actor) -> None:
@@ -197,7 +212,7 @@ def volume_gone(volume_id: str) -> None:
     """Forget a volume whose directory is removed. Call it in the transaction that ends the command."""
     volume = Volume.objects.select_related("project").filter(pk=volume_id, state=DELETING).first()
     if volume is not None:
-        event = _event("volume.deleted", volume, "system")
+        event = volume_event("volume.deleted", volume, "system")
         volume.delete()
         Event.objects.append([event])
         wake()
@@ -221,7 +236,7 @@ def volume_not_measured(volume_id: str) -> None:
 
 def happened(kind: str, volume: Volume, actor: str) -> None:
     """Append the event of a change, last in the transaction, and wake the loop."""
-    Event.objects.append([_event(kind, volume, actor)])
+    Event.objects.append([volume_event(kind, volume, actor)])
     wake()
 
 
@@ -260,7 +275,8 @@ def _measured(measured: Measured) -> dict[str, Any]:
     }
 
 
-def _event(kind: str, volume: Volume, actor: str) -> Event:
+def volume_event(kind: str, volume: Volume, actor: str) -> Event:
+    """Return an unsaved event about a volume."""
     verb = kind.partition(".")[2].replace("_", " ")
     return Event(
         kind=kind,

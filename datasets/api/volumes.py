@@ -14,6 +14,7 @@ from controlplane.api.paging import Filter, Listing, fields_parameter, paged, tr
 from controlplane.models import Role
 from datasets.access import visible_volumes, volume_for
 from datasets.actions.volumes import (
+    SNAPSHOT_MINUTES,
     clone_volume,
     create_volume,
     delete_volume,
@@ -31,7 +32,12 @@ SIZE = {"anyOf": [{"type": "integer"}, {"type": "string"}], "description": 'Byte
 MODE = {**STRING, "enum": list(ACCESS_MODES)}
 _label = BodyField(fields.dns_label(63), {**STRING, "maxLength": 63}, is_required=True)
 _keep = BodyField(fields.optional(fields.whole(1, 100_000)), nullable({**INTEGER, "minimum": 1}))
+_minutes = BodyField(
+    fields.optional(fields.whole(*SNAPSHOT_MINUTES)),
+    nullable({**INTEGER, "minimum": SNAPSHOT_MINUTES[0], "maximum": SNAPSHOT_MINUTES[1]}),
+)
 RULES = {"keep_last": _keep, "keep_days": _keep}
+CHANGES = {**RULES, "snapshot_minutes": _minutes}
 NEW_VOLUME = {
     "project": BodyField(fields.dns_label(50), STRING, is_required=True),
     "name": _label,
@@ -96,9 +102,13 @@ class VolumeDetail(ApiView):
         volume = volume_for(call.actor, volume_id)
         return Answer(trimmed(call, volume_shape(volume)), revision=_revision(volume))
 
-    @operation("Change which snapshots of a volume are kept", answer=ref("Volume"), body=RULES)
+    @operation(
+        "Change how often a snapshot of a volume is taken, and which are kept",
+        answer=ref("Volume"),
+        body=CHANGES,
+    )
     def patch(self, call: Call, volume_id: str) -> Answer:
-        volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
+        volume = volume_for(call.actor, volume_id, needed=Role.OWNER)
         call.require_match(volume, _revision)
         if call.body:
             edit_volume(volume, call.body, actor=call.actor)

@@ -5,7 +5,7 @@ from datasets.models.caches import Cache, CacheLocation, DatasetUse
 from datasets.models.code import CodeTree
 from datasets.models.code_imports import CodeImport
 from datasets.models.datasets import Dataset, DatasetTag, DatasetVersion
-from datasets.models.volumes import Snapshot, Volume, VolumeUse
+from datasets.models.volumes import Snapshot, SnapshotNumber, StorageClassPlace, Volume, VolumeUse
 
 __all__ = [
     "Artifact",
@@ -18,6 +18,8 @@ __all__ = [
     "DatasetUse",
     "DatasetVersion",
     "Snapshot",
+    "SnapshotNumber",
+    "StorageClassPlace",
     "Volume",
     "VolumeUse",
 ]

@@ -48,6 +48,8 @@ class Cache(models.Model):
     bytes_done = models.BigIntegerField(default=0)
     # Of this fill: contents that other caches of the location have are not moved.
     bytes_moved = models.BigIntegerField(default=0)
+    # Of a fill under way: room that it was promised.
+    reserved_bytes = models.BigIntegerField(default=0)
     bytes_per_second = models.BigIntegerField(default=0)
     # Its contents, each divided by the number of caches that share it.
     charged_bytes = models.BigIntegerField(default=0)

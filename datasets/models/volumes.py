@@ -38,6 +38,10 @@ class Volume(models.Model):
     # Snapshots that a job's events made are removed beyond these; None: kept.
     keep_last = models.PositiveIntegerField(null=True)
     keep_days = models.PositiveIntegerField(null=True)
+    # How often a snapshot is taken by the clock; None: never.
+    snapshot_minutes = models.PositiveIntegerField(null=True)
+    # When the next one is due; None without a schedule. Moved by conditional UPDATE: of two loops one takes it.
+    next_snapshot_at = models.DateTimeField(null=True, db_index=True)
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField(default=timezone.now)
 
@@ -65,6 +69,32 @@ class VolumeUse(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["volume", "job"], name="volume_use_once")]
         indexes = [models.Index(fields=["job"], name="volume_use_watched", condition=Q(is_watched=True))]
+
+
+class SnapshotNumber(models.Model):
+    """The last number that a snapshot of a volume's name got; it outlives both, so that no number is used again."""
+
+    project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="snapshot_numbers")
+    volume_name = models.CharField(max_length=63)
+    last = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["project", "volume_name"], name="snapshot_number_name")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.volume_name}@{self.last}"
+
+
+class StorageClassPlace(models.Model):
+    """The directory that a storage class had when it was last configured, for volumes of one that is no more."""
+
+    name = models.CharField(max_length=63, unique=True)
+    directory = models.CharField(max_length=4096)
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Snapshot(models.Model):

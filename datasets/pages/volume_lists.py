@@ -31,6 +31,7 @@ MODES = {ONE_JOB: _("one job at a time"), MANY_JOBS: _("many jobs")}
 CONSISTENCY = {"idle": _("no job was running"), "quiesced": _("jobs paused"), "crash": _("while a job wrote")}
 CAUSES = {
     "request": _("requested"),
+    "schedule": _("schedule"),
     "success": _("job succeeded"),
     "preempt": _("job was preempted"),
     "epoch": _("epoch ended"),

@@ -20,11 +20,13 @@ from dashboards import formats
 from dashboards.lists.table import list_page
 from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show, signed_in
-from dashboards.pages.fields import NameField
+from dashboards.pages.fields import NameField, parse_duration, write_duration
 from dashboards.reads.submit import projects_to_submit_to
 from datasets.access import visible_volumes, volume_for
 from datasets.actions.snapshots import take_snapshot
 from datasets.actions.volumes import (
+    KEEP_RULES,
+    SNAPSHOT_MINUTES,
     clone_volume,
     create_volume,
     delete_volume,
@@ -41,6 +43,7 @@ from datasets.storage.base import ContentMissing
 from jobs.kinds.mounts import access_mode, size_bytes
 
 FILES_SHOWN, SNAPSHOTS_SHOWN = 200, 100
+KEEP = "keep"
 
 
 class VolumeForm(forms.Form):
@@ -128,7 +131,8 @@ def volume_file(request: HttpRequest, actor: Actor, volume_id: str) -> HttpRespo
 @signed_in
 def volume_verb(request: HttpRequest, actor: Actor, volume_id: str, verb: str) -> HttpResponseBase:
     """Change a volume, or take a snapshot of it."""
-    volume = volume_for(actor, volume_id, needed=Role.MEMBER)
+    # Rules delete snapshots, which is the owners' to do.
+    volume = volume_for(actor, volume_id, needed=Role.OWNER if verb == KEEP else Role.MEMBER)
     run, done = _VERBS[verb]
     made: list[Any] = []
 
@@ -180,6 +184,7 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
         "after": files[-1]["name"] if has_more else "",
         "is_missing": is_missing,
         "rerun": _rerun(origin),
+        "snapshot_every": write_duration(60 * volume.snapshot_minutes) if volume.snapshot_minutes else "",
         "is_member": Role.is_at_least(role, Role.MEMBER),
         "is_owner": Role.is_at_least(role, Role.OWNER),
     }
@@ -223,7 +228,8 @@ def _tier(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object:
 
 
 def _keep(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object:
-    rules = {name: _count(posted.get(name, "")) for name in ("keep_last", "keep_days")}
+    rules = {name: _count(posted.get(name, "")) for name in KEEP_RULES}
+    rules["snapshot_minutes"] = _minutes(posted.get("snapshot_every", ""))
     edit_volume(volume, rules, actor=actor)
     return None
 
@@ -235,6 +241,18 @@ def _count(text: str) -> int | None:
     if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= 100_000:
         raise forms.ValidationError(_("Write a whole number from 1 to 100,000, or nothing."))
     return int(text)
+
+
+def _minutes(text: str) -> int | None:
+    try:
+        minutes = parse_duration(text.strip()) // 60 if text.strip() else None
+    except ValueError as error:
+        raise forms.ValidationError(_("Write a duration such as 30m, 2h or 1d.")) from error
+    if minutes is not None and not SNAPSHOT_MINUTES[0] <= minutes <= SNAPSHOT_MINUTES[1]:
+        raise forms.ValidationError(
+            _("Snapshots are taken every five minutes at most, and once a year at least.")
+        )
+    return minutes
 
 
 def _clone(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object:
@@ -250,6 +268,6 @@ _VERBS: dict[str, tuple[Callable[[Volume, Mapping[str, str], Actor], object], An
     "resize": (_resize, gettext_lazy("The size is changed.")),
     "access-mode": (_mode, gettext_lazy("The access mode is changed.")),
     "tier": (_tier, gettext_lazy("The service tier is changed.")),
-    "keep": (_keep, gettext_lazy("The rules are changed.")),
+    KEEP: (_keep, gettext_lazy("The rules are changed.")),
     "clone": (_clone, gettext_lazy("The copy is being made.")),
 }

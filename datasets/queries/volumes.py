@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from controlplane.config.storage_classes import StorageClass
 from controlplane.models import Command, Project
-from datasets.models import Snapshot, Volume, VolumeUse
+from datasets.models import Snapshot, StorageClassPlace, Volume, VolumeUse
 from datasets.models.volumes import ONE_JOB, READY
 from datasets.storage.volumes import FolderVolumes
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
@@ -21,9 +21,13 @@ USES_SHOWN = 100
 
 
 def storage_class_named(name: str) -> StorageClass:
-    """Return a storage class; of one that is configured no more, where its volumes were by default."""
+    """Return a storage class; of one that is configured no more, where it was."""
     found: StorageClass | None = settings.STORAGE_CLASSES.get(name)
-    return found or StorageClass(name, settings.STATE_DIR / "volumes" / name, {})
+    if found is not None:
+        return found
+    place = StorageClassPlace.objects.filter(name=name).first()
+    directory = Path(place.directory) if place else settings.STATE_DIR / "volumes" / name
+    return StorageClass(name, directory, {})
 
 
 def storage_of(project_id: int, storage_class: str) -> FolderVolumes:
@@ -182,6 +186,8 @@ def _volume_shape(
         "origin": volume.origin or None,
         "keep_last": volume.keep_last,
         "keep_days": volume.keep_days,
+        "snapshot_minutes": volume.snapshot_minutes,
+        "next_snapshot_at": volume.next_snapshot_at,
         "created_by": volume.created_by,
         "created_at": volume.created_at,
         "status": {

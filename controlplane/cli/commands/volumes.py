@@ -246,6 +246,29 @@ def keep(args: Namespace, session: Session) -> int:
     return DONE
 
 
+def schedule_arguments(parser: Parser) -> None:
+    """A volume, and how often."""
+    parser.examples = ["yard volume schedule data --every 1h --last 24", "yard volume schedule data --off"]
+    _named(parser)
+    parser.add_argument("--every", type=duration_seconds, metavar="TIME", help="from 5m on")
+    parser.add_argument("--last", type=int, metavar="N", help="keep the newest N of schedule and events")
+    parser.add_argument("--days", type=int, metavar="N", help="keep those of the last N days")
+    parser.add_argument("--off", action="store_true", help="take no more by the clock")
+
+
+def schedule(args: Namespace, session: Session) -> int:
+    """Have snapshots taken by the clock. Rules that are not given stay as they are."""
+    if bool(args.every) == args.off:
+        raise CliError("schedule: give --every TIME or --off", USAGE, "see: yard help volume schedule")
+    given = {"keep_last": args.last, "keep_days": args.days}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changes["snapshot_minutes"] = None if args.off else args.every // 60
+    volume = session.client.patch(f"volumes/{find_volume(session, args.name)['id']}", changes)
+    said = "no snapshots by the clock" if args.off else f"a snapshot every {changes['snapshot_minutes']} min"
+    session.output.object(volume, f"volume {args.name}: {said}")
+    return DONE
+
+
 def clone_arguments(parser: Parser) -> None:
     """A volume and the name of the copy."""
     parser.examples = ["yard volume clone data data-2 --wait"]

@@ -1,0 +1,144 @@
+"""Volumes, snapshots, caches and imports over time: what must hold when rows, classes and room go."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.commands.errors import CommandRefused
+from controlplane.config.storage_classes import storage_classes
+from controlplane.models import AuditEntry, Event
+from datasets import cache_commands
+from datasets.actions.caches import location_for
+from datasets.actions.snapshot_events import remove_old_snapshots, snapshot_on_schedule
+from datasets.actions.volumes import volume_failed
+from datasets.loop_steps import STEPS
+from datasets.models import Cache, CacheLocation, CodeImport, Volume
+from datasets.queries.caches import store_of
+from datasets.queries.lake import manifest_named
+from jobs.models import Job
+from tests.builders import make_job
+from tests.datasets import make_dataset, make_version
+from tests.volumes import directory_of, make_snapshot, make_volume, read, work
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes", "own_lakes")]
+NEW = {"new": {"storage_class": "standard", "size": "1Gi", "name": "state"}, "mount_path": "/mnt"}
+
+
+def run_steps(*names: str) -> None:
+    """Run steps of the loop, of those that there are."""
+    for step in STEPS:
+        if step.name in names:
+            step.run(None)  # type: ignore[arg-type]  # the steps used here need no time
+
+
+def submitted(api: Any, **fields: Any) -> Any:
+    body = {"name": "train1", "kind": "train", "command": ["true"], **fields}
+    return api("ben").post("projects/team-a/jobs", body)
+
+
+def test_the_number_of_a_deleted_snapshot_is_not_used_again(api, cast):
+    volume = make_volume(cast.project)
+    make_snapshot(volume)
+    newest = make_snapshot(volume)
+    api("ana").delete(f"snapshots/{newest.pk}")
+    work()
+    assert str(make_snapshot(volume)) == "data@3"
+    volume.snapshots.all().delete()
+    assert str(make_snapshot(volume)) == "data@4"
+
+
+def test_a_job_ends_with_the_reason_when_its_new_volume_cannot_be_made(api, cast):
+    job = Job.objects.get(pk=submitted(api, volumes=[NEW]).body["id"])
+    volume_failed(str(Volume.objects.get().pk), "disk_full", "The disk is full.")
+    run_steps("volumes-failed")
+    job.refresh_from_db()
+    assert (job.state, job.reason) == ("failed", "volume_failed")
+    assert "state" in job.message
+    assert "The disk is full." in job.message
+
+
+def test_volumes_that_a_submission_creates_are_audited_and_in_the_event_log(api):
+    submitted(api, volumes=[NEW])
+    key = str(Volume.objects.get().pk)
+    assert AuditEntry.objects.get(verb="volume.create", object_name=key).actor == "ben"
+    assert Event.objects.get(kind="volume.created").data["volume"] == key
+
+
+def test_snapshots_are_taken_by_the_clock_once_per_period_and_kept_by_rules(api, cast):
+    volume, now = make_volume(cast.project, files={"a": "a"}), timezone.now()
+    path, ana = f"volumes/{volume.pk}", api("ana")
+    assert ana.patch(path, {"snapshot_minutes": 60}).body["errors"][0]["code"] == "schedule_without_rule"
+    assert ana.patch(path, {"snapshot_minutes": 2, "keep_last": 2}).status == 400
+    shown = ana.patch(path, {"snapshot_minutes": 60, "keep_last": 2}).body
+    assert shown["snapshot_minutes"] == 60
+    for hours in (0.5, 1.1, 1.2, 2.2, 9, 9.1):
+        snapshot_on_schedule(now + timedelta(hours=hours))
+    work()
+    remove_old_snapshots()
+    work()
+    rows = volume.snapshots.order_by("number").values_list("number", "cause", "state")
+    assert list(rows) == [(2, "schedule", "ready"), (3, "schedule", "ready")]
+    assert ana.patch(path, {"snapshot_minutes": None}).body["next_snapshot_at"] is None
+    snapshot_on_schedule(now + timedelta(days=9))
+    assert volume.snapshots.count() == 2
+
+
+def test_only_owners_change_which_snapshots_are_kept(api, cast):
+    path = f"volumes/{make_volume(cast.project).pk}"
+    assert api("ben").patch(path, {"keep_last": 3}).status == 403
+    assert api("ana").patch(path, {"keep_last": 3}).body["keep_last"] == 3
+
+
+def test_a_shared_cache_names_no_user_of_another_project(api, cast):
+    dataset = make_dataset(cast.other, "atlas", is_shared=True)
+    make_version(dataset, {"a": "1"})
+    mount = {"dataset": "team-b/atlas", "version": "1", "mount_path": "/data"}
+    make_job(cast.project, "train1", cast.ben, datasets=[mount])
+    [shown] = api("chi").get("caches").body["results"]
+    assert shown["created_by"] == "team-a"
+
+
+def test_a_project_has_a_bounded_number_of_imports_under_way(api, cast, settings):
+    settings.GIT_SOURCES = ["https://example.org"]
+    body = {"url": "https://example.org/x", "ref": "main"}
+    CodeImport.objects.bulk_create(CodeImport(project=cast.project, **body) for _ in range(20))
+    refused = api("ben").post("projects/team-a/code-imports", body)
+    assert (refused.status, refused.code) == (409, "too_many_imports")
+    CodeImport.objects.update(state="failed")
+    assert api("ben").post("projects/team-a/code-imports", body).status in (201, 202)
+
+
+def test_volumes_of_a_class_that_is_configured_no_more_stay_where_they_are(cast, settings, tmp_path):
+    settings.STORAGE_CLASSES = storage_classes({"nvme": {"directory": str(tmp_path / "nvme")}}, tmp_path)
+    volume = make_volume(cast.project, files={"a": "a"}, storage_class="nvme")
+    run_steps("storage-classes")
+    settings.STORAGE_CLASSES = storage_classes({"standard": {}}, tmp_path)
+    assert read(volume) == {"a": "a"}
+    assert directory_of(volume).is_relative_to(tmp_path / "nvme")
+
+
+def test_two_fills_at_once_do_not_both_take_the_last_room(cast):
+    location = location_for(cast.project.cluster)
+    CacheLocation.objects.filter(pk=location.pk).update(room_bytes=1000)
+    dataset = make_dataset(cast.project)
+    versions = [make_version(dataset, {"a": text * 700}) for text in "xy"]
+    first, second = (
+        Cache.objects.create(version=version, location=location, state=Cache.FILLING, created_by="ben")
+        for version in versions
+    )
+    assert reserve(first) is None
+    assert reserve(second) == "making_room"
+    Cache.objects.filter(pk=first.pk).update(state=Cache.FAILED)
+    assert reserve(second) is None
+
+
+def reserve(cache: Cache) -> str | None:
+    """Reserve the room that a fill needs, as its handler does; return the refusal's code."""
+    manifest = manifest_named(cache.version.dataset.project, cache.version.manifest)
+    try:
+        cache_commands._make_room(cache, store_of(cache.location), manifest)
+    except CommandRefused as refused:
+        return refused.code
+    return None
