@@ -48,6 +48,8 @@ class FillCache(CommandHandler):
             _make_room(cache, store, manifest)
             report = _Reporter(run, cache)
             store.fill(key_of(version.pk), lake_of(project), manifest, budget_of(run), report)
+            # a fill that is shorter than the time between two reports would have moved nothing
+            Cache.objects.filter(pk=cache.pk).update(bytes_moved=report.bytes_moved)
         except (ContentMissing, ContentDamaged) as error:
             detail = f"{error} Repair it: yard dataset verify, then sync --full from where the files are."
             raise CommandRefused("content_missing", detail) from error
@@ -118,8 +120,10 @@ class _Reporter:
     def __init__(self, run: CommandRun, cache: Cache) -> None:
         self._run, self._cache = run, cache
         self._began = self._wrote = time.monotonic()
+        self.bytes_moved = cache.bytes_moved
 
     def __call__(self, progress: Progress) -> None:
+        self.bytes_moved = progress.bytes_moved
         now = time.monotonic()
         if now - self._wrote < REPORT_SECONDS:
             return

@@ -135,6 +135,19 @@ def write_new(path: Path, *pieces: bytes | memoryview, mode: int = READ_ONLY) ->
         os.close(descriptor)
 
 
+def write_flushed(staged: Path, target: Path, data: bytes) -> None:
+    """Write a file that is at `target` whole, and survives a power cut, once this returns. Waits for this file alone:
+    a flush of the file system waits for all that other programs wrote."""
+    write_new(staged, data)
+    descriptor = os.open(staged, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(staged, target)
+    sync_directory(target.parent)
+
+
 def remove_tree(root: Path) -> None:
     """Remove a directory and all it holds, directories without permission to write included, however deep it is. Raises
     OSError."""

@@ -57,6 +57,7 @@ from datasets.storage.files import (
     renew_file,
     share_file,
     sync_file_system,
+    write_flushed,
     write_new,
 )
 from datasets.storage.parts import append, locked_part
@@ -215,9 +216,7 @@ class FolderLake:
             return
         try:
             with self._staged() as fresh:
-                write_new(fresh, stored)
-                sync_file_system(self.root)
-                os.rename(fresh, target)
+                write_flushed(fresh, target, stored)
         except OSError as error:
             raise blocked(error) from error
 

@@ -46,12 +46,10 @@ from datasets.storage.base import (
 from datasets.storage.bucket import Bucket, KeyMissing, TooShort
 from datasets.storage.contents import WHOLE, Located
 from datasets.storage.files import (
-    READ_ONLY,
     blocked,
     changed_at,
     locked,
-    sync_directory,
-    write_new,
+    write_flushed,
 )
 from datasets.storage.parts import append, locked_part
 from datasets.storage.pieces import (
@@ -385,11 +383,7 @@ class S3Lake:
         """Keep a copy beside the index: it survives a power cut whole, or is not there."""
         fresh = self.root / "staging" / uuid4().hex
         try:
-            write_new(fresh, stored, mode=READ_ONLY)
-            with open(fresh, "rb", buffering=0) as file:
-                os.fsync(file.fileno())
-            os.rename(fresh, self.root / "manifests" / name)
-            sync_directory(self.root / "manifests")
+            write_flushed(fresh, self.root / "manifests" / name, stored)
         except OSError as error:
             raise blocked(error) from error
         finally:

@@ -268,3 +268,14 @@ def test_a_killed_sync_loses_nothing_and_leaves_nothing(tmp_path, lake):
         sum(path.stat().st_size for path in (lake.root / "packs").rglob("*") if path.is_file())
         < 3 * 1500 * 2100
     )
+
+
+def test_a_manifest_waits_for_no_other_file(lake, monkeypatch):
+    """A flush of the file system takes as long as all that other programs wrote."""
+    flushed = []
+    monkeypatch.setattr("datasets.storage.folder.sync_file_system", flushed.append)
+    lake.put_manifest("ab" * 32, b"manifest")
+    assert lake.manifest("ab" * 32) == b"manifest"
+    assert flushed == []
+    lake.put_pack(pack(b"content"))
+    assert flushed == [lake.root]
