@@ -120,6 +120,7 @@ READS = [
     "telemetry/series",
 ]
 BYTES_OUT = {
+    "pod-code/{job_id}/{attempt}",
     "projects/{name}/code/{tree}/archive",
     "openapi.json",
     "versions/{version_id}/content",
