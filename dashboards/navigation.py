@@ -29,6 +29,6 @@ ENTRIES = (
     NavigationEntry("projects", gettext_noop("Projects"), 30, _projects, gettext_noop("projects")),
     NavigationEntry("nodes", gettext_noop("Nodes"), 40, _nodes, gettext_noop("nodes")),
     NavigationEntry("analytics", gettext_noop("Analytics"), 60),
-    NavigationEntry("users", gettext_noop("Users"), 80, for_admins=True),
-    NavigationEntry("clusters", gettext_noop("Clusters"), 90, for_admins=True),
+    NavigationEntry("users", gettext_noop("Users"), 80, heading=gettext_noop("Admin"), for_admins=True),
+    NavigationEntry("clusters", gettext_noop("Clusters"), 90, heading=gettext_noop("Admin"), for_admins=True),
 )

@@ -15,15 +15,22 @@ def _volumes(actor: Actor) -> int:
     return visible_volumes(actor).count()
 
 
+DATA = gettext_noop("Data")
 ENTRIES = (
     NavigationEntry(
         "dataset-list",
         gettext_noop("Datasets"),
-        35,
+        70,
         _datasets,
         gettext_noop("datasets that you may see"),
+        heading=DATA,
     ),
     NavigationEntry(
-        "volumes", gettext_noop("Volumes"), 37, _volumes, gettext_noop("volumes that you may see")
+        "volumes",
+        gettext_noop("Volumes"),
+        72,
+        _volumes,
+        gettext_noop("volumes that you may see"),
+        heading=DATA,
     ),
 )

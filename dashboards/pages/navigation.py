@@ -23,6 +23,7 @@ class NavigationEntry:
     count: Callable[[Actor], int] | None = None
     count_means: str = ""  # what the number counts
     count_unit: str = ""  # its unit, where the label does not say it
+    heading: str = ""  # of the group, shown above its first entry
     for_admins: bool = False
 
 
@@ -41,7 +42,7 @@ def counts(actor: Actor) -> dict[str, int]:
 def navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
     """Return the entries as the page template shows them."""
     numbers, shown = counts(actor), _shown(actor)
-    first_admin = next((entry for entry in shown if entry.for_admins), None)
+    above = ["", *(entry.heading for entry in shown)]
     return [
         {
             "url": reverse(entry.name),
@@ -50,10 +51,10 @@ def navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
             "count_name": entry.name,
             "count_means": _(entry.count_means) if entry.count_means else "",
             "count_unit": _(entry.count_unit) if entry.count_unit else "",
-            "heading": _("Admin") if entry is first_admin else "",
+            "heading": _(entry.heading) if entry.heading != heading_above else "",
             "is_current": _is_at(request, entry.name),
         }
-        for entry in shown
+        for entry, heading_above in zip(shown, above, strict=False)
     ]
 
 
