@@ -54,10 +54,13 @@ def rows_of(actor: Actor, jobs: QuerySet[Job], colours: dict[str, int] | None = 
     ]
 
 
-def unfinished_of(actor: Actor, project: Project, limit: int = 100) -> list[Row]:
-    """Return a project's newest unfinished jobs."""
+def unfinished_of(actor: Actor, project: Project, limit: int = 20) -> tuple[list[Row], int]:
+    """Return a project's unfinished jobs, those with GPUs first and then the newest, and how many there are."""
     unfinished = Job.objects.filter(project=project).exclude(state__in=FINAL_STATES)
-    return rows_of(actor, unfinished.order_by("-submit_rank")[:limit], {project.name: project.palette_index})
+    is_waiting = Case(When(state__in=ACTIVE_STATES, then=Value(0)), default=Value(1))
+    shown = unfinished.order_by(is_waiting, "-submit_rank")[:limit]
+    rows = rows_of(actor, shown, {project.name: project.palette_index})
+    return rows, unfinished.count() if len(rows) == limit else len(rows)
 
 
 def latest_of(actor: Actor, user: User, limit: int = 20) -> list[Row]:

@@ -254,10 +254,13 @@ def _page(
 ) -> HttpResponseBase:
     """A project's page; `errors` by field: "user" and "role" of who is added, "role of <name>" of a member."""
     role = role_in(actor, project)
+    unfinished, count = unfinished_of(actor, project)
     context = {
         "project": reads.project_row(project),
         "roles": Role.ORDER,
-        "jobs": table(JOBS, unfinished_of(actor, project), without=("project", *BESIDE)),
+        "jobs": table(JOBS, unfinished, without=("project", *BESIDE)),
+        "has_more_jobs": count > len(unfinished),
+        "unfinished_count": count,
         "is_member": Role.is_at_least(role, Role.MEMBER),
         "is_owner": Role.is_at_least(role, Role.OWNER),
         "errors": errors,

@@ -98,6 +98,9 @@ def _consequences(user: User, verb: str) -> list[str]:
     if verb == "demote":
         return [_("{user} keeps only what the roles in projects allow.").format(user=user.username)]
     tokens = live_tokens(user)
+    if not tokens:
+        out = _("{user} is signed out everywhere until the account is unlocked.").format(user=user.username)
+        return [out, jobs_stay(user)]
     refused = ngettext(
         "{user} is signed out everywhere, and {count} API token is refused, until the account is unlocked.",
         "{user} is signed out everywhere, and {count} API tokens are refused, until the account is unlocked.",

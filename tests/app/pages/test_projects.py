@@ -254,3 +254,14 @@ def test_long_lists_show_a_page(cast: Cast, visit: Visit):
         following = client.get(f"{path}?after={answer.context['page'].after}")
         assert 20 <= len(following.context["page"].table.rows) < 100, path
         assert 'rel="prev"' in following.content.decode(), path
+
+
+def test_a_project_shows_the_jobs_that_matter_most(cast: Cast, visit: Visit):
+    """Twenty, those with GPUs first; the link says how many there are."""
+    jobs = [make_job(cast.project, f"job-{number:02}", cast.ana) for number in range(25)]
+    jobs[3].state = "running"
+    jobs[3].save()
+    shown = visit(cast.ana).get("/projects/team-a").content.decode()
+    assert shown.index("job-03") < shown.index("job-24") < shown.index("job-06")
+    assert "job-05" not in shown
+    assert "25, see all" in shown
