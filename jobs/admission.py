@@ -17,13 +17,13 @@ from controlplane.config.images import ImageUnknown
 from controlplane.engines.kinds import engine_kind
 from controlplane.fields import FieldError
 from controlplane.models import Device, Node, Project
-from controlplane.queries.images import installed_images
 from datasets.actions.artifacts import artifact_refusals
 from datasets.actions.mounting import known_volumes, volume_refusals
 from datasets.queries.caches import holds_caches
 from datasets.queries.code import code_fields, code_refusal, digest_of, find_tree
 from datasets.queries.mounts import mountable_versions
 from jobs import lifecycle
+from jobs.images import installed_images
 from jobs.kinds.mounts import normal_path
 from jobs.models import Job
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from django.db.models import Sum
 
 from controlplane.models import Command
-from controlplane.telemetry.allocation import record_allocation
+from jobs.allocation import record_allocation
 from jobs.command_kinds import POD
 from jobs.lifecycle import ACTIVE_STATES
 from jobs.models import Allocation, Job, Pod

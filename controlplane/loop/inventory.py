@@ -14,7 +14,7 @@ from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.cluster_warnings import set_warning
 from controlplane.models import Cluster, Device, Event, Node, NodePool
 from controlplane.models.bulk_update import one_by_one
-from controlplane.telemetry.allocation import record_capacity
+from jobs.allocation import record_capacity
 
 REPORTED = ("uuid", "model", "memory_mib", "is_foreign")  # of a device
 VANISHED = "Its engine no longer reports it."

@@ -27,9 +27,9 @@ from controlplane.models.bulk_update import Change, change_rows
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.plan import Hold, Plan, Preempt, Share, Start
 from controlplane.scheduling.view import PodPlacement
-from controlplane.telemetry.allocation import record_allocation
 from datasets.queries.volumes import waiting_jobs
 from jobs import lifecycle
+from jobs.allocation import record_allocation
 from jobs.command_kinds import POD, START_POD
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS

@@ -13,12 +13,12 @@ from django.views.decorators.http import require_POST
 from controlplane.access import Actor, Forbidden, NotVisible, job_for, project_for, visible_jobs
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Project, Role
-from controlplane.queries.images import image_notice, known_images
 from dashboards.command_line import READ_ONLY, mount_line, yard_submit
 from dashboards.pages.base_page import show, signed_in
 from dashboards.pages.fields import parse_duration, write_duration
 from dashboards.reads import submit as reads
 from jobs.actions import check_submission, clone_body, submit_job
+from jobs.images import image_notice, known_images
 from jobs.kinds.artifacts import ALWAYS, SUCCESS, parse_line
 from jobs.kinds.artifacts import line as artifact_line
 from jobs.kinds.registry import DEFAULT, KINDS

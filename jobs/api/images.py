@@ -3,7 +3,7 @@
 from controlplane.access import visible_jobs
 from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
-from controlplane.queries.images import known_images
+from jobs.images import known_images
 
 
 class Images(ApiView):

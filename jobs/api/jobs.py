@@ -21,7 +21,6 @@ from controlplane.api.json_schema import INTEGER, listed, record, ref
 from controlplane.api.operations import DRY_RUN, Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.models import Project, Role
-from controlplane.queries.images import image_notices
 from jobs.actions import (
     clone_body,
     delete_job,
@@ -33,6 +32,7 @@ from jobs.actions import (
     suspend_job,
 )
 from jobs.api.schemas import JOB, JOB_SPEC
+from jobs.images import image_notices
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import FIELDS
 from jobs.lifecycle import STATES

@@ -87,6 +87,9 @@ LAYERS = {
     "controlplane.actions": "actions",
     "jobs.actions": "actions",
     "jobs.admission": "actions",
+    "jobs.allocation": "actions",  # part of every transaction that takes or releases GPUs
+    "jobs.images": "queries",
+    "jobs.management": "root",
     "jobs.release": "actions",
     "jobs.scaling": "actions",
     "jobs.transitions": "actions",
@@ -105,7 +108,6 @@ LAYERS = {
     "controlplane.simulation": "plain",
     "controlplane.simulation.routes": "pure",
     "controlplane.telemetry": "telemetry",
-    "controlplane.telemetry.allocation": "actions",  # part of every transaction that takes or releases GPUs
     "controlplane.telemetry.metrics": "plain",
     "controlplane.telemetry.queries": "queries",
     "controlplane.live": "live",
@@ -222,13 +224,10 @@ IMPORTING_JOBS = {
     "controlplane.http.metrics",
     "controlplane.live.logstream",
     "controlplane.live.logtail",
-    "controlplane.management.commands.demo",
     "controlplane.queries.devices",
-    "controlplane.queries.images",
     "controlplane.queries.nodes",
     "controlplane.queries.overview",
     "controlplane.queries.projects",
-    "controlplane.telemetry.allocation",
     "controlplane.telemetry.collect",
     "controlplane.telemetry.sampling",
     "controlplane.telemetry.self_reported",
@@ -342,7 +341,7 @@ def is_known_root(path: Path) -> bool:
     module = module_of(path)
     depth = module.count(".")
     return depth <= 1 or module.startswith(
-        ("controlplane.management", "controlplane.supervisor", "controlplane.loop.host")
+        ("controlplane.management", "controlplane.supervisor", "controlplane.loop.host", "jobs.management")
     )
 
 

@@ -13,8 +13,8 @@ from django.utils import timezone
 from controlplane.access import Actor
 from controlplane.actions.projects import edit_project
 from controlplane.models import Sample, User
-from controlplane.telemetry.allocation import record_capacity
 from controlplane.telemetry.queries import first_sample
+from jobs.allocation import record_capacity
 from jobs.models import Attempt, Job
 from tests.app.pages.conftest import Yard
 

@@ -13,9 +13,9 @@ from django.test.utils import CaptureQueriesContext
 from controlplane.config.images import BUILT_IN, load_catalogue
 from controlplane.logstore.reader import log_path
 from controlplane.models import Cluster, User
-from controlplane.queries.images import known_images
 from dashboards.pages.job_form import Unreadable, to_body, to_fields
 from dashboards.pages.jobs import TABS
+from jobs.images import known_images
 from jobs.kinds.spec import parse_spec, to_edge
 from jobs.models import Job
 from tests.app.pages.conftest import Yard
