@@ -144,7 +144,8 @@ class _Reporter:
 
 def _begin(cache: Cache) -> bool:
     rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.QUEUED, Cache.FILLING))
-    if not rows.update(state=Cache.FILLING, changed_at=timezone.now()):
+    # What an earlier try reserved is given back: two fills would wait for each other's for ever.
+    if not rows.update(state=Cache.FILLING, reserved_bytes=0, changed_at=timezone.now()):
         return False
     _happened("cache.filling", cache)
     return True

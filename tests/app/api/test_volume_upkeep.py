@@ -130,6 +130,11 @@ def test_two_fills_at_once_do_not_both_take_the_last_room(cast):
     )
     assert reserve(first) is None
     assert reserve(second) == "making_room"
+    # both are tried again, such as after a crash
+    Cache.objects.update(reserved_bytes=700)
+    assert [cache_commands._begin(one) for one in (first, second)] == [True, True]
+    assert reserve(first) is None
+    assert reserve(second) == "making_room"
     Cache.objects.filter(pk=first.pk).update(state=Cache.FAILED)
     assert reserve(second) is None
 
