@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.harness import Row, quantile, report
 from bench.openb import SEEDS, allocation
 from bench.trace_replay import Outcome, Replay, TraceJob, easy
-from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.view import ClusterView, DeviceView, NodeView, ProjectView
 
 TRACES = Path(os.environ.get("TRAINYARD_TRACES", Path(__file__).resolve().parents[2] / "shared" / "traces"))
@@ -101,7 +101,9 @@ def replay(jobs: Sequence[TraceJob], quotas: dict[str, int]) -> Outcome:
         ProjectView(name, quota * 1000, quota * 1000, created_rank=rank)
         for rank, (name, quota) in enumerate(sorted(quotas.items()))
     )
-    return Replay(nodes, projects, decide, prepare=_with_policies).run([replace(job) for job in jobs])
+    return Replay(nodes, projects, Scheduler().decide, prepare=_with_policies).run(
+        [replace(job) for job in jobs]
+    )
 
 
 def _with_policies(view: ClusterView) -> ClusterView:

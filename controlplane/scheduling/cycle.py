@@ -13,7 +13,14 @@ from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on
 from controlplane.scheduling.explain import Holds
 from controlplane.scheduling.feasibility import QueuedJobs
 from controlplane.scheduling.fit import Request, is_free, place
-from controlplane.scheduling.limits import is_bound, not_ready, over_limit, over_quota, postponed
+from controlplane.scheduling.limits import (
+    is_backing_off,
+    is_bound,
+    not_ready,
+    over_limit,
+    over_quota,
+    postponed,
+)
 from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.reservation import reserve
@@ -28,7 +35,7 @@ from controlplane.scheduling.victims import (
     VictimPolicy,
     preemption_cost,
 )
-from controlplane.scheduling.view import ClusterView, PodPlacement
+from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 
 def decide(view: ClusterView) -> Plan:
@@ -46,6 +53,8 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     cycle.serve_in_share()
     cycle.widen_in_share()
     cycle.serve_idle()
+    if cycle.reserve_anew():
+        cycle.serve_idle(may_stop=False)
     if cycle.reprieve_needless():
         # Jobs of the plan may have moved to other places, and what they left is idle.
         cycle.serve_idle(may_stop=False)
@@ -95,7 +104,10 @@ class _Cycle:
             elif is_free(item.job.promised, item.job, state.capacity.soon):
                 state.promise(item, item.job.promised)
                 one.at += 1
-        for item, placements in list(state.promises.values()):
+        self._start_promised_elsewhere()
+
+    def _start_promised_elsewhere(self) -> None:
+        for item, placements in list(self._state.promises.values()):
             self._start_elsewhere(item, placements)
 
     def _start_elsewhere(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
@@ -112,10 +124,33 @@ class _Cycle:
         state = self._state
         if not state.expected:
             return
-        heads = [one.head for one in self._ready if one.at < len(one.jobs) and one.head.is_gang]
+        heads = [one.head for one in self._classes if one.at < len(one.jobs) and one.head.is_gang]
+        heads = [item for item in heads if self._may_reserve(item.job)]
         heads.sort(key=lambda item: (item.job.submit_rank, item.job.id))
-        waiting = (item for item in heads if not self._is_refused(item) and not self._fits(item))
-        state.reservation = reserve(self._view, waiting, state.capacity.soon)
+        waiting = (
+            item
+            for item in heads
+            if not self._is_refused(item)
+            and (is_backing_off(item.job, self._view.now) or not self._fits(item))
+        )
+        state.reservation = reserve(waiting, state.running(), state.capacity.soon, self._view.now)
+
+    def reserve_anew(self) -> bool:
+        """Reserve again if jobs of this plan are stopped, as the next cycle would: their capacity can change the time,
+        the place or the gang. Return whether that kept other capacity than before."""
+        state, before = self._state, self._state.reservation
+        if before is None or not state.preempts:
+            return False
+        state.reservation = None
+        self._no_room.clear()
+        self._start_promised_elsewhere()
+        self.reserve_for_oldest()
+        return True
+
+    def _may_reserve(self, job: JobView) -> bool:
+        """Return whether a gang is ready, or only backs off: a start that failed does not cost it its place."""
+        is_prevented = postponed(job, self._view) is not None and not is_backing_off(job, self._view.now)
+        return not_ready(job) is None and not is_prevented
 
     def _fits(self, item: Waiting) -> bool:
         return self._find(item, is_soon=False) is not None or self._find(item, is_soon=True) is not None
@@ -240,7 +275,11 @@ class _Cycle:
         state, mark = self._state, self._state.mark()
         promised = [item for item, _ in state.promises.values()]
         started = self._started()
-        beside = [item for item in (*started, *promised) if state.binding(item) and not state.is_in_gap(item)]
+        beside = [
+            item
+            for item in (*started, *promised)
+            if state.binding(item, is_placed=True) and not state.is_in_gap(item)
+        ]
         are_few = len(promised) + len(started) <= MAX_JOBS
         for item in promised:
             state.release(item)
@@ -355,9 +394,41 @@ class _Cycle:
     def _make_room(self, item: Waiting) -> frozenset[Candidate] | None:
         """Take capacity from other projects, else from lower priorities; None when neither may give enough."""
         policy = ReclaimPolicy(item)
-        victims = self._find_victims(item, policy) if policy.is_open() else None
-        taken = None if victims is None else self._take(item, victims, "reclaim")
-        return taken if taken is not None else self._preempt(item)
+        if policy.is_open():
+            victims = self._find_victims(item, policy)
+            taken = None if victims is None else self._take(item, victims, "reclaim")
+            taken = taken or self._take_beside(item, policy)
+            if taken is not None:
+                return taken
+        return self._preempt(item)
+
+    def _take_beside(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
+        """Take capacity outside of what is kept for a gang, where that has no room either: what is kept idle is no
+        reason to stop a job."""
+        state, reservation = self._state, self._state.binding(item)
+        soon = state.capacity.soon
+        if reservation is None or place(item.request, soon) is not None:
+            return None
+        key = ("beside", item.request, policy.signature)
+        if self._no_victims.get(key) == len(soon.changes):
+            return None
+        with reservation.kept(soon):
+            among = range(len(soon.nodes))
+            victims = find_victims(item.request, soon, policy, state.candidates, among)
+        taken = None
+        if victims is not None and not any(self._fits_without(item, victims, one) for one in victims):
+            taken = self._take(item, victims, "reclaim")
+        if taken is None:
+            self._no_victims[key] = len(soon.changes)
+        return taken
+
+    def _fits_without(self, item: Waiting, victims: frozenset[Candidate], one: Candidate) -> bool:
+        """Return whether the job has room, kept or not, although one of these is not stopped."""
+        state, mark = self._state, self._state.mark()
+        state.evict(victims - {one}, item, "reclaim")
+        fits = place(item.request, state.capacity.soon) is not None
+        state.roll_back(mark)
+        return fits
 
     def _is_above_lowest(self, item: Waiting) -> bool:
         """Return whether jobs of lower priority ran in the project before the cycle."""

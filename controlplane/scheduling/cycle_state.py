@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 
 from controlplane.scheduling import reasons
@@ -172,13 +173,21 @@ class CycleState:
             return self.promises[item.job.id][1]
         return self.starts[item.job.id].placements if item.job.id in self.starts else ()
 
-    def binding(self, item: Waiting, *, is_idle: bool = False) -> Reservation | None:
+    def binding(self, item: Waiting, *, is_idle: bool = False, is_placed: bool = False) -> Reservation | None:
         """Return the reservation if the job must not delay it; None once its gang has room in this plan.
-        `is_idle`: for elastic growth on idle capacity, which every reservation binds."""
+        `is_idle`: for elastic growth on idle capacity, which every reservation binds. `is_placed`: the job starts or
+        is promised capacity in this plan."""
         held = self.reservation
         if held is None or held.item.job.id in self.starts or held.item.job.id in self.promises:
             return None
-        return held if held.binds(item, is_idle=is_idle) else None
+        return held if held.binds(item, is_idle=is_idle, is_placed=is_placed) else None
+
+    def running(self) -> list[JobView]:
+        """Return the jobs that run or start in this plan and are not being stopped, with their places."""
+        found = [job for job in self.jobs.values() if job.state == "active" and job.id not in self._stopping]
+        return found + [
+            replace(self.jobs[name], placements=start.placements) for name, start in self.starts.items()
+        ]
 
     def is_in_gap(self, item: Waiting) -> bool:
         """Return whether a job of this plan uses nodes on which the reservation's gang is to start."""

@@ -27,6 +27,9 @@ from controlplane.scheduling.order import JobClass, job_key
 from controlplane.scheduling.runtimes import rounded_up
 from controlplane.scheduling.view import ClusterView, JobView, NodeView, ProjectView, SharingMode
 
+# Verdicts that are kept: a scheduler runs for weeks, and each job may ask for something else.
+MOST_VERDICTS = 10_000
+
 _OF_DEVICES = ("gpus", "gpu_memory", "gpu_share")
 
 
@@ -80,6 +83,8 @@ class FeasibilityCheck:
 
     def _impossible(self, request: Request) -> Refusal | None:
         if request not in self._verdicts:
+            if len(self._verdicts) >= MOST_VERDICTS:
+                self._verdicts.clear()
             self._verdicts[request] = self._examine(request)
         return self._verdicts[request]
 

@@ -10,16 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 
 from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
 from controlplane.scheduling.fit import Request, place
 from controlplane.scheduling.order import Waiting, job_key
 from controlplane.scheduling.runtimes import ends_by, expected_end
-from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
-
-# Gangs that are tried, oldest first, until one has a time: the others wait for ends that nobody can predict.
-TRIED = 4
+from controlplane.scheduling.view import JobView, PodPlacement
 
 
 class Reservation:
@@ -45,13 +41,14 @@ class Reservation:
         orders = {room.positions[placement.node] for placement in placements}
         self._later: dict[int, NodeCapacity] = {order: room.nodes[order] for order in sorted(orders)}
 
-    def binds(self, item: Waiting, *, is_idle: bool = False) -> bool:
+    def binds(self, item: Waiting, *, is_idle: bool = False, is_placed: bool = False) -> bool:
         """Return whether a job must not delay the gang: a later one of its project, or one that borrows; not
         if it ends in time. A gang larger than the share of its project borrows itself, and binds no job inside a
-        share. `is_idle`: for growth on idle capacity, which is bound for every project."""
+        share. `is_idle`: for growth on idle capacity, which is bound for every project. `is_placed`: the job is
+        part of the plan, so that its account contains it already."""
         if item.job.id == self.item.job.id or ends_by(item.job, self._now, self.at):
             return False
-        is_owed = item.is_in_share and not is_idle
+        is_owed = item.account.is_in_share_with(0 if is_placed else item.milli_gpus) and not is_idle
         if item.account is not self.item.account:
             return not is_owed
         is_later = job_key(item.job) > job_key(self.item.job)
@@ -88,22 +85,27 @@ class Reservation:
             return place(request, room, avoid)
 
 
-def reserve(view: ClusterView, gangs: Iterable[Waiting], soon: FreeCapacity) -> Reservation | None:
-    """Return the reservation of the first of these gangs, oldest first, that has a time; None if none has."""
-    ends = expected_ends(view)
+def reserve(
+    gangs: Iterable[Waiting], running: Iterable[JobView], soon: FreeCapacity, now: int
+) -> Reservation | None:
+    """Return the reservation of the first of these gangs, oldest first, that has a time; None if none has.
+    `running`: the jobs that hold what `soon` lacks and are not stopping."""
+    ends = expected_ends(running, now)
     if not ends:
         return None
-    found = (_earliest(item, ends, soon, view.now) for item in islice(gangs, TRIED))
-    return next((one for one in found if one is not None), None)
+    timeless: set[Request] = set()
+    for item in gangs:
+        if item.request not in timeless:
+            found = _earliest(item, ends, soon, now)
+            if found is not None:
+                return found
+            timeless.add(item.request)
+    return None
 
 
-def expected_ends(view: ClusterView) -> list[tuple[int, JobView]]:
+def expected_ends(running: Iterable[JobView], now: int) -> list[tuple[int, JobView]]:
     """Return the running jobs whose end is expected, with that time, in order."""
-    ends = [
-        (end, job)
-        for job in view.jobs
-        if job.state == "active" and not job.is_stopping and (end := expected_end(job, view.now)) is not None
-    ]
+    ends = [(end, job) for job in running if (end := expected_end(job, now)) is not None]
     return sorted(ends, key=lambda pair: (pair[0], pair[1].submit_rank, pair[1].id))
 
 
@@ -115,7 +117,9 @@ def _earliest(
     earliest = _lower_bound(item.request, ends, soon)
     if earliest is None:
         return None
-    times = sorted({end for end, _ in ends})
+    # A gang that backs off does not start before.
+    not_before = max(now, item.job.not_before or 0)
+    times = sorted({end for end, _ in ends if end > not_before} | ({not_before} - {now}))
     low, high = bisect_left(times, earliest), len(times) - 1
     step, found = low, None
     while low <= high:

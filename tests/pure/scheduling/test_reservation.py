@@ -16,6 +16,7 @@ NOW = 1000
 
 
 ALONE = (project("p", 16),)
+Q = (project("q", 0), project("r", 16))
 
 
 def one_long(*queued, projects=ALONE, seconds=2 * HOUR, **more):
@@ -129,3 +130,52 @@ def test_run_times_are_rounded_up_to_few_values():
     assert len(values) < 70
     assert all(seconds <= (rounded_up(seconds) or 0) <= 1.34 * seconds + 1 for seconds in range(1, 5000))
     assert not ends_by(job("a", "p", 1), NOW, NOW + HOUR)
+
+
+def test_a_gang_keeps_its_time_and_place_while_it_backs_off():
+    plan = decide(
+        one_long(gang(not_before=NOW + 60), job("long3", "p", 1, expected_runtime_seconds=3 * HOUR))
+    )
+    assert names(plan.starts) == []
+    assert hold_of(plan, "long3").details["reserved_for"] == "g1"
+
+
+def test_a_gang_with_room_that_backs_off_is_expected_when_that_ends():
+    fits = replace(gang(not_before=NOW + 600), pods=1)
+    hold = hold_of(decide(one_long(fits)), "g1")
+    assert hold.details["reserved_at"] // 600 == (NOW + 1199) // 600
+    assert [pod["node"] for pod in hold.details["reserved"]] == ["n0"]
+
+
+def test_any_number_of_gangs_without_a_time_come_before_one_that_has_one():
+    timeless = [job(f"t{rank}", "q", 8, pods=rank + 2, node_pool="forever") for rank in range(1, 7)]
+    held = [running(job(f"h{at}", "q", 8), (f"n{at}", range(8)), started_at=NOW) for at in range(2, 10)]
+    first = one_long(*timeless, gang("g8"), *held, projects=(*ALONE, project("q", 64)))
+    pools = (*first.nodes, *(replace(one, pool="forever") for one in nodes(10)[2:]))
+    plan = decide(replace(first, nodes=pools))
+    assert [hold.job for hold in plan.holds if "reserved" in hold.details] == ["g8"]
+
+
+def test_a_job_beside_a_gang_takes_what_others_hold_elsewhere():
+    """Three GPUs are free, kept for the gang of p; its younger job takes four from q, not one beside them."""
+    cluster = one_long(
+        gang(), job("y5", "p", 4, expected_runtime_seconds=9 * HOUR), projects=(project("p", 24), *Q)
+    )
+    long = {"started_at": NOW, "expected_runtime_seconds": 9 * HOUR}
+    fixed = replace(cluster.jobs[0], is_preemptible=False)
+    f2 = running(
+        job("f2", "r", 4, is_preemptible=False, expected_runtime_seconds=HOUR),
+        ("n0", range(4)),
+        started_at=NOW,
+    )
+    f3 = running(
+        job("f3", "r", 4, is_preemptible=False, expected_runtime_seconds=HOUR),
+        ("n1", range(4, 8)),
+        started_at=NOW,
+    )
+    small = running(job("s4", "q", 1), ("n0", [4]), **long)
+    over = running(job("o5", "q", 4), ("n2", range(4)), **long)
+    fill = running(job("f6", "r", 4, is_preemptible=False), ("n2", range(4, 8)), started_at=NOW)
+    jobs = (fixed, f2, f3, small, over, fill, *cluster.jobs[1:])
+    plan = decide(replace(cluster, nodes=tuple(nodes(3)), jobs=jobs))
+    assert names(plan.preempts) == ["o5"]
