@@ -18,6 +18,7 @@ class Account:
     `allocated`: what counts against shares: jobs that run and are not stopping, that start, or that are promised
     capacity. `held`: what is not proven free yet, so without promises and with jobs that are stopping; limits and the
     interactive rule bind on both. `fixed`, `held_fixed`: the non-preemptible part of each.
+    `reclaimed`: what this cycle takes from it for others: no other of its jobs gets that room under a limit.
     `running`: what jobs held before this cycle and are to keep; only this can be taken. `sizes`: those jobs by size.
     `growth`: what active jobs ask for besides (`_growth`).
     `sure`: what no other project takes back: the fair share, but no more than the quota where shares are oversold.
@@ -38,6 +39,7 @@ class Account:
     fixed: int = 0
     held: int = 0
     held_fixed: int = 0
+    reclaimed: int = 0
     running: int = 0
     growth: int = 0
     sizes: Counter[int] = field(default_factory=Counter)

@@ -50,11 +50,10 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     cycle = _Cycle(state, queued)
     cycle.redeem_promises()
     cycle.reserve_for_oldest()
+    cycle.start_promised_elsewhere()
     cycle.serve_in_share()
     cycle.widen_in_share()
     cycle.serve_idle()
-    if cycle.reserve_anew():
-        cycle.serve_idle(may_stop=False)
     if cycle.reprieve_needless():
         # Jobs of the plan may have moved to other places, and what they left is idle.
         cycle.serve_idle(may_stop=False)
@@ -104,14 +103,14 @@ class _Cycle:
             elif is_free(item.job.promised, item.job, state.capacity.soon):
                 state.promise(item, item.job.promised)
                 one.at += 1
-        self._start_promised_elsewhere()
 
-    def _start_promised_elsewhere(self) -> None:
+    def start_promised_elsewhere(self) -> None:
+        """Start jobs with a reservation at once where other capacity has become free, beside what is kept for a
+        gang."""
         for item, placements in list(self._state.promises.values()):
             self._start_elsewhere(item, placements)
 
     def _start_elsewhere(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
-        """Start a job with a reservation at once where other capacity has become free."""
         mark = self._state.mark()
         self._state.release(item)
         if not self._start_now(item.of(len(placements))):
@@ -134,18 +133,6 @@ class _Cycle:
             and (is_backing_off(item.job, self._view.now) or not self._fits(item))
         )
         state.reservation = reserve(waiting, state.running(), state.capacity.soon, self._view.now)
-
-    def reserve_anew(self) -> bool:
-        """Reserve again if jobs of this plan are stopped, as the next cycle would: their capacity can change the time,
-        the place or the gang. Return whether that kept other capacity than before."""
-        state, before = self._state, self._state.reservation
-        if before is None or not state.preempts:
-            return False
-        state.reservation = None
-        self._no_room.clear()
-        self._start_promised_elsewhere()
-        self.reserve_for_oldest()
-        return True
 
     def _may_reserve(self, job: JobView) -> bool:
         """Return whether a gang is ready, or only backs off: a start that failed does not cost it its place."""

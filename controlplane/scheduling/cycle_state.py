@@ -43,6 +43,7 @@ class CycleState:
         self.starts: dict[str, Start] = {}
         self.preempts: dict[str, Preempt] = {}
         self.victims: dict[str, Candidate] = {}
+        self._reclaimed: set[str] = set()
         self.promises: dict[str, Promise] = {}
         self.reservation: Reservation | None = None
         # Whether any candidate could.
@@ -354,10 +355,18 @@ class CycleState:
         self._stopping[victim.job.id] = victim.job
         self.victims[victim.job.id] = victim
         self.preempts[victim.job.id] = preempt
+        if preempt.beneficiary_project != victim.account.name:
+            self._reclaimed.add(victim.job.id)
+            for account in victim.account.line():
+                account.reclaimed += victim.milli_gpus
 
     def _keep(self, victim: Candidate) -> None:
         del self.preempts[victim.job.id], self.victims[victim.job.id], self._stopping[victim.job.id]
         victim.account.keep(victim.milli_gpus)
+        if victim.job.id in self._reclaimed:
+            self._reclaimed.remove(victim.job.id)
+            for account in victim.account.line():
+                account.reclaimed -= victim.milli_gpus
         self.capacity.stop(victim.job, -1)
         self._index_candidate(victim)
 

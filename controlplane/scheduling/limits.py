@@ -12,10 +12,11 @@ from controlplane.scheduling.view import ClusterView, JobView
 def over_limit(item: Waiting, *, is_held: bool = False) -> Refusal | None:
     """Return a refusal if the job would carry its project, or its department, above the limit.
 
-    With `is_held`, stopping jobs count as well: their GPUs are not proven free yet.
+    What this cycle takes from the account for others counts. With `is_held`, all stopping jobs do: their GPUs are
+    not proven free yet.
     """
     for account in item.account.line():
-        holds = account.held if is_held else account.allocated
+        holds = account.held if is_held else account.allocated + account.reclaimed
         if account.limit is not None and item.milli_gpus and holds + item.milli_gpus > account.limit:
             return Refusal(
                 reasons.OVER_GPU_LIMIT,

@@ -165,8 +165,11 @@ def nothing_idle_is_kept_back(view: ClusterView, plan: Plan) -> bool:
 
 
 def _is_kept_back(hold: Hold) -> bool:
-    """Return whether the job waits for the gang that has the reservation."""
-    return "reserved_at" in hold.details and "reserved_for" in hold.details
+    """Return whether the job waits for the gang that has the reservation, and is not that gang."""
+    return hold.details.keys() & {"reserved_at", "reserved_for", "reserved"} == {
+        "reserved_at",
+        "reserved_for",
+    }
 
 
 def who_waits_for_a_gang_would_delay_it(view: ClusterView, plan: Plan) -> bool:
