@@ -93,6 +93,8 @@ class Replay:
     _active: dict[str, JobView] = field(default_factory=dict)
     _queued: dict[str, JobView] = field(default_factory=dict)
     _ends: list[tuple[int, str, int]] = field(default_factory=list)
+    # (when a running job writes its next checkpoint, its id, its attempt)
+    _checkpoints: list[tuple[int, str, int]] = field(default_factory=list)
     _demand: dict[str, int] = field(default_factory=dict)
     _stops: dict[str, int] = field(default_factory=dict)
 
@@ -125,8 +127,19 @@ class Replay:
 
     def view(self, now: int) -> ClusterView:
         """Return the cluster at this moment."""
+        self._write_checkpoints(now)
         jobs = (*self._active.values(), *self._queued.values())
         return self.prepare(ClusterView("trace", now, self.nodes, self.projects, jobs=jobs))
+
+    def _write_checkpoints(self, now: int) -> None:
+        while self._checkpoints and self._checkpoints[0][0] <= now:
+            _, name, attempt = heapq.heappop(self._checkpoints)
+            job = self._jobs[name]
+            if job.attempt == attempt and name in self._active:
+                began = (self._active[name].started_at or 0) + job.overhead
+                at = began + (now - began) // CHECKPOINT_SECONDS * CHECKPOINT_SECONDS
+                self._active[name] = replace(self._active[name], last_checkpoint_at=at)
+                heapq.heappush(self._checkpoints, (at + CHECKPOINT_SECONDS, name, attempt))
 
     def _submit(self, job: TraceJob, rank: int, quotas: Mapping[str, int]) -> None:
         if self.on_submit is not None:
@@ -165,6 +178,7 @@ class Replay:
                 job.first_start = now
             job.attempt += 1
             job.overhead = RESTART_SECONDS if job.attempt > 1 else 0
+            heapq.heappush(self._checkpoints, (now + job.overhead + CHECKPOINT_SECONDS, job.id, job.attempt))
             heapq.heappush(self._ends, (now + job.overhead + job.seconds - job.done, job.id, job.attempt))
             self._active[start.job] = replace(
                 waiting, state="active", placements=start.placements, started_at=now, promised=(),

@@ -11,6 +11,7 @@ from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
 from controlplane.scheduling.fit import Request
 from controlplane.scheduling.host_shortage import pods_after, pods_on
 from controlplane.scheduling.victims import Candidate, VictimClass, VictimPolicy, magnitude, work_lost
+from controlplane.scheduling.view import JobView
 
 Bound = tuple[int, int, int, int, tuple[int, ...]]
 
@@ -88,6 +89,13 @@ class Candidates(dict[str, list[Candidate]]):
         classes[candidate.victim_class].remove(candidate)
         if not classes[candidate.victim_class]:
             del classes[candidate.victim_class]
+
+    def checkpoint(self, job: JobView) -> None:
+        """Count from a new checkpoint on what a candidate loses."""
+        candidate = self.by_id[job.id]
+        candidate.job = job
+        candidate.work_lost = work_lost(job, candidate.milli_gpus, self._now)
+        self._projects[candidate.account][candidate.victim_class].forget_order()
 
     def lowest_priorities(self) -> dict[str, int]:
         """Return the lowest priority of the candidates of each project."""

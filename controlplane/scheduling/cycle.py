@@ -23,7 +23,7 @@ from controlplane.scheduling.limits import (
 )
 from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
 from controlplane.scheduling.plan import Plan
-from controlplane.scheduling.reservation import reserve
+from controlplane.scheduling.reservation import Reservation, reserve
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.together import MAX_JOBS, serve_together
 from controlplane.scheduling.victims import (
@@ -365,9 +365,17 @@ class _Cycle:
         return owed is item or (owed is not None and not self._is_refused(owed))
 
     def _find(self, item: Waiting, *, is_soon: bool) -> tuple[PodPlacement, ...] | None:
-        """Return where the job fits. Requests that do not fit are remembered: capacity only shrinks until a
-        job is stopped."""
-        reservation = self._state.binding(item)
+        """Return where the job fits: beside what is kept for a gang, else there if the job is not bound. Requests that
+        do not fit are remembered: capacity only shrinks until a job is stopped."""
+        state = self._state
+        is_bound_by_gang = state.binding(item) is not None
+        reservation = state.delayed_by(item)
+        found = None if reservation is None else self._find_in(item, reservation, is_soon=is_soon)
+        return found if found is not None or is_bound_by_gang else self._find_in(item, None, is_soon=is_soon)
+
+    def _find_in(
+        self, item: Waiting, reservation: Reservation | None, *, is_soon: bool
+    ) -> tuple[PodPlacement, ...] | None:
         key = (item.request, is_soon, reservation is not None)
         if key in self._no_room:
             return None

@@ -98,6 +98,12 @@ class CycleState:
             if after.state == "active":
                 self._add_active(after)
 
+    def checkpoint(self, job: JobView) -> None:
+        """Replace a running job, at the beginning of a cycle, that has only written a checkpoint."""
+        self.jobs[job.id] = job
+        if self._is_candidate(job):
+            self.candidates.checkpoint(job)
+
     def _add_active(self, job: JobView) -> None:
         book_active(self.accounts, (job,))
         self.total_milli_gpus += self._on_closed_nodes(job)
@@ -178,10 +184,16 @@ class CycleState:
         """Return the reservation if the job must not delay it; None once its gang has room in this plan.
         `is_idle`: for elastic growth on idle capacity, which every reservation binds. `is_placed`: the job starts or
         is promised capacity in this plan."""
+        held = self.delayed_by(item)
+        return held if held is not None and held.binds(item, is_idle=is_idle, is_placed=is_placed) else None
+
+    def delayed_by(self, item: Waiting) -> Reservation | None:
+        """Return the reservation if the job, bound or not, would delay its gang in the same place; None once the gang
+        has room in this plan."""
         held = self.reservation
         if held is None or held.item.job.id in self.starts or held.item.job.id in self.promises:
             return None
-        return held if held.binds(item, is_idle=is_idle, is_placed=is_placed) else None
+        return held if held.is_delayed_by(item.job) else None
 
     def running(self) -> list[JobView]:
         """Return the jobs that run or start in this plan and are not being stopped, with their places."""

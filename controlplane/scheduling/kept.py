@@ -70,11 +70,24 @@ class Scheduler:
 
 
 def _feed(state: CycleState, queued: QueuedJobs, before: JobView | None, after: JobView | None) -> None:
+    if before is not None and after is not None and _is_checkpoint(before, after):
+        state.checkpoint(after)
+        return
     if before is not None and before.state == "queued":
         queued.remove(before)
     state.change(before, after)
     if after is not None and after.state == "queued":
         queued.add(after)
+
+
+def _is_checkpoint(before: JobView, after: JobView) -> bool:
+    """Return whether a running job has written a checkpoint and is the same otherwise."""
+    return (
+        before.state == "active"
+        and before.last_checkpoint_at != after.last_checkpoint_at
+        and not before.is_stopping
+        and replace(before, last_checkpoint_at=after.last_checkpoint_at) == after
+    )
 
 
 def _changes(state: CycleState, view: ClusterView) -> Changes | None:

@@ -46,13 +46,17 @@ class Reservation:
         if it ends in time. A gang larger than the share of its project borrows itself, and binds no job inside a
         share. `is_idle`: for growth on idle capacity, which is bound for every project. `is_placed`: the job is
         part of the plan, so that its account contains it already."""
-        if item.job.id == self.item.job.id or ends_by(item.job, self._now, self.at):
+        if not self.is_delayed_by(item.job):
             return False
         is_owed = item.account.is_in_share_with(0 if is_placed else item.milli_gpus) and not is_idle
         if item.account is not self.item.account:
             return not is_owed
         is_later = job_key(item.job) > job_key(self.item.job)
         return is_later and not (is_owed and self._is_larger_than_share)
+
+    def is_delayed_by(self, job: JobView) -> bool:
+        """Return whether this other job, started now, runs beyond the gang's time."""
+        return job.id != self.item.job.id and not ends_by(job, self._now, self.at)
 
     def count(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
         """Take from the later capacity what a job of the plan holds then; with `sign` 1 undo that."""
