@@ -50,10 +50,11 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     cycle = _Cycle(state, queued)
     cycle.redeem_promises()
     cycle.reserve_for_oldest()
-    cycle.start_promised_elsewhere()
     cycle.serve_in_share()
     cycle.widen_in_share()
     cycle.serve_idle()
+    if cycle.start_promised_elsewhere():
+        cycle.serve_idle(may_stop=False)
     if cycle.reprieve_needless():
         # Jobs of the plan may have moved to other places, and what they left is idle.
         cycle.serve_idle(may_stop=False)
@@ -104,17 +105,21 @@ class _Cycle:
                 state.promise(item, item.job.promised)
                 one.at += 1
 
-    def start_promised_elsewhere(self) -> None:
-        """Start jobs with a reservation at once where other capacity has become free, beside what is kept for a
-        gang."""
-        for item, placements in list(self._state.promises.values()):
+    def start_promised_elsewhere(self) -> bool:
+        """Start jobs with a reservation at once where other capacity is free after all turns. Return whether
+        there was one."""
+        before = list(self._state.promises.values())
+        for item, placements in before:
             self._start_elsewhere(item, placements)
+        return len(self._state.promises) < len(before)
 
     def _start_elsewhere(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
         mark = self._state.mark()
         self._state.release(item)
+        self._no_room.clear()
         if not self._start_now(item.of(len(placements))):
             self._state.roll_back(mark)
+        self._no_room.clear()
 
     # The oldest gang that cannot start gets a time and a place; jobs that would delay it are bound by that.
 
@@ -262,11 +267,11 @@ class _Cycle:
         state, mark = self._state, self._state.mark()
         promised = [item for item, _ in state.promises.values()]
         started = self._started()
-        beside = [
-            item
+        beside = {
+            item.job.id
             for item in (*started, *promised)
             if state.binding(item, is_placed=True) and not state.is_in_gap(item)
-        ]
+        }
         are_few = len(promised) + len(started) <= MAX_JOBS
         for item in promised:
             state.release(item)
@@ -275,12 +280,11 @@ class _Cycle:
         state.reprieve(victim)
         self._forget()
         if are_few:
-            is_served = serve_together(state, started, promised)
+            is_served = serve_together(state, started, promised, beside)
         else:
             is_served = all(self._serve(item) for item in promised)
         self._forget()
-        is_kept = is_served and not any(state.is_in_gap(item) for item in beside)
-        if is_kept and state.attribute_preempts():
+        if is_served and state.attribute_preempts():
             self.widen_in_share()
             return True
         state.roll_back(mark)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -18,15 +18,18 @@ MAX_STEPS = 3000
 MAX_WAYS = 200
 
 
-def serve_together(state: CycleState, starts: Sequence[Waiting], promised: Sequence[Waiting]) -> bool:
-    """Start the items of `first`, and start the others or reserve capacity for them, all or none; if that
-    fails, some of `first` may get reservations too. Return False if no way was found."""
+def serve_together(
+    state: CycleState, starts: Sequence[Waiting], promised: Sequence[Waiting], beside: Collection[str] = ()
+) -> bool:
+    """Start the items of `starts`, and start the others or reserve capacity for them, all or none; if that
+    fails, some of `starts` may get reservations too. Jobs of `beside` get nothing that is kept for a gang. Return False
+    if no way was found."""
     items = [*starts, *promised]
     items.sort(key=lambda item: (-item.request.milli_gpus, -item.request.milli_cpus, item.job.submit_rank))
     mark = state.mark()
     # to wait for capacity that is being freed is better than to stop one job more, but to start is better than to wait
     for must_start in ({item.job.id for item in starts}, set()):
-        if _Search(state, must_start).serve(items, 0):
+        if _Search(state, must_start, beside).serve(items, 0):
             return True
         state.roll_back(mark)
     return False
@@ -36,6 +39,7 @@ def serve_together(state: CycleState, starts: Sequence[Waiting], promised: Seque
 class _Search:
     state: CycleState
     must_start: set[str]
+    beside: Collection[str]
     steps: int = MAX_STEPS
 
     def serve(self, items: Sequence[Waiting], at: int) -> bool:
@@ -49,7 +53,7 @@ class _Search:
         if item.job.id not in self.must_start:
             ways.append((capacity.soon, self.state.promise))
         for room, move in ways:
-            for placements in _gangs(item.request, room):
+            for placements in self._gangs(item, room):
                 self.steps -= 1
                 if self.steps < 0:
                     return False
@@ -59,6 +63,13 @@ class _Search:
                     return True
                 self.state.roll_back(mark)
         return False
+
+    def _gangs(self, item: Waiting, room: FreeCapacity) -> Iterable[tuple[PodPlacement, ...]]:
+        reservation = self.state.reservation
+        if reservation is None or item.job.id not in self.beside:
+            return _gangs(item.request, room)
+        with reservation.kept(room):
+            return list(_gangs(item.request, room))
 
 
 def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement, ...]]:
