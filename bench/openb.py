@@ -11,19 +11,21 @@ from pathlib import Path
 
 from controlplane.scheduling.capacity import FreeCapacity, open_capacity
 from controlplane.scheduling.fit import Request, place
+from controlplane.scheduling.fragmentation import Gradient, popular
 from controlplane.scheduling.view import ClusterView, DeviceView, NodeView
 
 TUNE = 1.3
 SEEDS = range(42, 52)
-# The shapes that make up this part of all pods are the task mix that fragmentation is measured against.
-POPULAR = 0.95
 
 
-def allocation(folder: Path, seed: int) -> tuple[float, float]:
-    """Return (allocated, fragmented) percent of the cluster's GPUs when 100 % of them have been asked for."""
+def allocation(folder: Path, seed: int, *, is_packed: bool = False) -> tuple[float, float]:
+    """Return (allocated, fragmented) percent of the cluster's GPUs when 100 % of them have been asked for. Places are
+    chosen by the fragmentation gradient, or by the tightest fit."""
     nodes, pods = read_nodes(folder / "nodes_gpu.csv"), read_pods(folder / "pods_default.csv")
     capacity = sum(len(node.devices) for node in nodes) * 1000
     room = open_capacity(ClusterView("openb", 0, nodes)).now
+    if not is_packed:
+        room.scorer = Gradient(popular(Counter(pods)))
     asked = 0
     for request in arrivals(pods, capacity, random.Random(seed)):
         asked += request.milli_gpus
@@ -48,32 +50,8 @@ def arrivals(pods: Sequence[Request], capacity: int, dice: random.Random) -> lis
 
 def fragmented(room: FreeCapacity, pods: Sequence[Request]) -> float:
     """Return the milli-GPUs that are free and of no use to a pod of the task mix, on average."""
-    mix = task_mix(pods)
-    total = 0.0
-    for node in room.nodes:
-        free = sum(node.free)
-        for request, part in mix:
-            needed = request.whole_devices
-            has_room = node.has_host_capacity(request) and (
-                node.whole >= needed if needed else max(node.free) >= request.milli_gpus
-            )
-            if not has_room or not request.milli_gpus:
-                total += part * free
-            else:
-                each = min(request.milli_gpus, 1000)
-                total += part * sum(left for left in node.free if left < each)
-    return total
-
-
-def task_mix(pods: Sequence[Request]) -> list[tuple[Request, float]]:
-    """Return the most frequent shapes and their parts of all such pods."""
-    shapes, kept, seen = Counter(pods), [], 0
-    for request, count in shapes.most_common():
-        kept.append((request, count))
-        seen += count
-        if seen >= POPULAR * len(pods):
-            break
-    return [(request, count / seen) for request, count in kept]
+    gradient = Gradient(popular(Counter(pods)))
+    return sum(map(gradient.useless_on, room.nodes))
 
 
 def read_nodes(path: Path) -> tuple[NodeView, ...]:

@@ -116,6 +116,18 @@ SETTINGS = (
         "30",
         "How long code is kept that no unfinished job runs, counted from when a job last did.",
     ),
+    Setting(
+        "TRAINYARD_MIN_RUNTIME_SECONDS",
+        "86400",
+        "For so long after its start no job is stopped for a project that is above its quota, 0 to 31536000. A project"
+        " inside its quota need not wait.",
+    ),
+    Setting(
+        "TRAINYARD_PLACEMENT",
+        "packed",
+        "packed gives a pod the node with the least room for it; fragmentation the node on which it makes the fewest"
+        " free GPUs useless for the usual mix of pods: for clusters with shares of GPUs and scarce processors.",
+    ),
     Setting("TRAINYARD_ARTIFACT_MOST_GIB", "100", "Size that one artifact of a job may have, 1 to 100000."),
     Setting(
         "TRAINYARD_LAKE_DIR",

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from operator import is_
 from typing import Any
 
+from django.conf import settings
+
 from controlplane.clusters import quantities
 from controlplane.engines.base import UNSCHEDULABLE
 from controlplane.models import Cluster, Device, Node, Project
@@ -105,6 +107,8 @@ def observe(
         departments=_department_views(projects),
         jobs=jobs,
         is_engine_reachable=cluster.is_reachable,
+        min_runtime_seconds=settings.MIN_RUNTIME_SECONDS,
+        placement=settings.PLACEMENT,
     )
     return Observation(view, {project.name: project.fair_share_milli for project in projects}, kept.holds)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from controlplane.scheduling.view import (
     ClusterView,
@@ -38,6 +38,8 @@ class NodeCapacity:
     is_divided: bool
     extras: dict[str, int]
     whole: int = 0
+    # Counts changes, so that what was computed of a node is known to be stale.
+    version: int = 0
 
     def has_host_capacity(self, need: Need) -> bool:
         """Return whether the node has the host resources of one pod (CPUs, memory, extras)."""
@@ -49,6 +51,7 @@ class NodeCapacity:
 
     def change_host(self, need: Need, pods: int) -> None:
         """Give back the host resources of this many pods; take them where `pods` is negative."""
+        self.version += 1
         self.milli_cpus += pods * need.milli_cpus
         self.memory_mib += pods * need.memory_mib
         for name, amount in need.extras:
@@ -59,6 +62,7 @@ class NodeCapacity:
         return NodeCapacity(
             self.order, self.name, self.pool, self.is_open, self.indexes, self.modes,
             self.free.copy(), self.milli_cpus, self.memory_mib, self.is_divided, self.extras.copy(), self.whole,
+            self.version,
         )  # fmt: skip
 
 
@@ -79,6 +83,20 @@ class PoolIndex:
         return PoolIndex(by_whole, {mode: devices.copy() for mode, devices in self.shared.items()})
 
 
+class Scorer(Protocol):
+    """A choice of places on one FreeCapacity."""
+
+    def twin(self) -> Scorer:
+        """Return one for a copy of the capacity."""
+        ...
+
+    def place_pod(
+        self, request: Any, room: FreeCapacity, pools: Sequence[str], avoid: Collection[str]
+    ) -> tuple[str, tuple[tuple[int, int], ...]] | None:
+        """Return the node and the ((device index, milli-GPUs), ...) for one pod; None where it does not fit."""
+        ...
+
+
 class Amounts(NamedTuple):
     """Return the host resources in use on a node."""
 
@@ -90,12 +108,14 @@ class Amounts(NamedTuple):
 class FreeCapacity:
     """Free capacity of all nodes, kept in step with its index by `take` and `give`."""
 
-    __slots__ = ("changes", "nodes", "pools", "positions")
+    __slots__ = ("changes", "nodes", "pools", "positions", "scorer")
 
     def __init__(self, nodes: list[NodeCapacity], positions: dict[str, int]) -> None:
         self.nodes = nodes
         self.positions = positions
         self.pools: dict[str, PoolIndex] = {}
+        # Chooses nodes and devices; None for the tightest fit.
+        self.scorer: Scorer | None = None
         # The orders of nodes that changed, in time.
         self.changes: list[int] = []
         for node in nodes:
@@ -108,6 +128,7 @@ class FreeCapacity:
         twin.nodes = [node.copy() for node in self.nodes]
         twin.positions = self.positions
         twin.changes = []
+        twin.scorer = None if self.scorer is None else self.scorer.twin()
         twin.pools = {name: index.copy() for name, index in self.pools.items()}
         return twin
 
@@ -150,6 +171,7 @@ class FreeCapacity:
     def set_to_least(self, order: int, one: NodeCapacity, other: NodeCapacity) -> None:
         """Set a node's free capacity to the lesser of both, resource by resource."""
         node = self.nodes[order]
+        node.version += 1
         whole = node.whole
         for position, free in enumerate(node.free):
             least = min(one.free[position], other.free[position])

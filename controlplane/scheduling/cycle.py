@@ -5,7 +5,7 @@ Read `decide` from top to bottom. The rules behind each phase: README.md.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 
 from controlplane.scheduling.cycle_state import CycleState
@@ -13,6 +13,14 @@ from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on
 from controlplane.scheduling.explain import Holds
 from controlplane.scheduling.feasibility import QueuedJobs
 from controlplane.scheduling.fit import Request, is_free, place
+from controlplane.scheduling.givers import (
+    could_reclaim,
+    leave_nothing,
+    on_open,
+    pools_of,
+    spare_milli_gpus,
+    victims_beside,
+)
 from controlplane.scheduling.limits import (
     is_backing_off,
     is_bound,
@@ -28,12 +36,11 @@ from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.together import MAX_JOBS, serve_together
 from controlplane.scheduling.victims import (
     Candidate,
-    Cost,
     Kind,
     PreemptPolicy,
     ReclaimPolicy,
     VictimPolicy,
-    preemption_cost,
+    cost_of_one,
 )
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
@@ -47,6 +54,7 @@ def decide(view: ClusterView) -> Plan:
 
 def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     """Run one cycle over this state; `state.rewind` undoes it."""
+    state.choose_scorer()
     cycle = _Cycle(state, queued)
     cycle.redeem_promises()
     cycle.reserve_for_oldest()
@@ -199,7 +207,7 @@ class _Cycle:
     def _reopen(self, queue: QueueIterator, taker: Waiting, victims: frozenset[Candidate]) -> None:
         """Take in again the classes that a reclaim gave a chance: those of the givers, which hold less now, and,
         where the victims leave capacity, those that had no room. One of each kind of request is tried."""
-        is_more = not _leave_nothing(taker, victims)
+        is_more = not leave_nothing(taker, victims)
         has_room: dict[Hashable, bool] = {}
 
         def is_over(one: JobClass, cause: Cause) -> bool:
@@ -226,41 +234,17 @@ class _Cycle:
         there was one."""
         before, is_changed = len(self._state.victims), True
         while is_changed:
-            pools = self._pools_of_plan()
-            spare = self._spare_milli_gpus(pools)
-            victims = sorted(self._state.victims.values(), key=_cost_of_one, reverse=True)
+            pools = pools_of([*self._started(), *(item for item, _ in self._state.promises.values())])
+            spare = spare_milli_gpus(self._state, self._elastic, pools)
+            victims = sorted(self._state.victims.values(), key=cost_of_one, reverse=True)
             is_changed = any(
-                self._on_open(victim, pools) <= spare and self._reprieve(victim) for victim in victims
+                on_open(self._state, victim, pools) <= spare and self._reprieve(victim) for victim in victims
             )
         return len(self._state.victims) < before
-
-    def _pools_of_plan(self) -> tuple[str, ...]:
-        """Return the pools that the jobs of this plan may use, nothing for all of them."""
-        promised = [item for item, _ in self._state.promises.values()]
-        usable = [item.request.pools for item in (*promised, *self._started())]
-        return tuple(sorted({pool for pools in usable for pool in pools})) if all(usable) else ()
 
     def _started(self) -> list[Waiting]:
         state = self._state
         return [item for one in self._ready for item in one.decided() if item.job.id in state.starts]
-
-    def _spare_milli_gpus(self, pools: tuple[str, ...]) -> int:
-        """Return what stays free of these pools after this plan, with what its elastic jobs could do without."""
-        state = self._state
-        growth = sum(
-            pod.milli_gpus for item in self._elastic for pod in state.placements_of(item)[item.request.pods :]
-        )
-        return state.capacity.soon.free_milli_gpus(pools) + growth
-
-    def _on_open(self, victim: Candidate, pools: tuple[str, ...]) -> int:
-        """Return what a victim holds on nodes of these pools that may get new pods: no less must be free there for it
-        to run on."""
-        soon = self._state.capacity.soon
-        return sum(
-            pod.milli_gpus
-            for pod in victim.placements
-            if soon.is_open(pod.node) and (not pools or soon.node(pod.node).pool in pools)
-        )
 
     def _reprieve(self, victim: Candidate) -> bool:
         """Keep the victim if all jobs of this plan fit without its capacity, elsewhere if necessary."""
@@ -318,17 +302,9 @@ class _Cycle:
         waiting = [one.head for one in self._ready if one.at < len(one.jobs)]
         mark = self._state.mark()
         self._state.assume_started()
-        is_possible = any(not self._is_refused(item) and self._could_reclaim(item) for item in waiting)
+        is_possible = any(not self._is_refused(item) and could_reclaim(self._state, item) for item in waiting)
         self._state.roll_back(mark)
         return is_possible
-
-    def _could_reclaim(self, item: Waiting) -> bool:
-        policy, state = ReclaimPolicy(item), self._state
-        return (
-            policy.is_open()
-            and state.has_giver(policy)
-            and find_victims(item.request, state.capacity.soon, policy, state.candidates) is not None
-        )
 
     # The moves of the phases.
 
@@ -411,23 +387,11 @@ class _Cycle:
         key = ("beside", item.request, policy.signature)
         if self._no_victims.get(key) == len(soon.changes):
             return None
-        with reservation.kept(soon):
-            among = range(len(soon.nodes))
-            victims = find_victims(item.request, soon, policy, state.candidates, among)
-        taken = None
-        if victims is not None and not any(self._fits_without(item, victims, one) for one in victims):
-            taken = self._take(item, victims, "reclaim")
+        victims = victims_beside(state, reservation, item, policy)
+        taken = None if victims is None else self._take(item, victims, "reclaim")
         if taken is None:
             self._no_victims[key] = len(soon.changes)
         return taken
-
-    def _fits_without(self, item: Waiting, victims: frozenset[Candidate], one: Candidate) -> bool:
-        """Return whether the job has room, kept or not, although one of these is not stopped."""
-        state, mark = self._state, self._state.mark()
-        state.evict(victims - {one}, item, "reclaim")
-        fits = place(item.request, state.capacity.soon) is not None
-        state.roll_back(mark)
-        return fits
 
     def _is_above_lowest(self, item: Waiting) -> bool:
         """Return whether jobs of lower priority ran in the project before the cycle."""
@@ -528,20 +492,3 @@ class _Cycle:
         state = self._state
         holds = Holds(state, self._classes, self._impossible)
         return Plan(tuple(state.preempts.values()), tuple(state.starts.values()), holds, self._shares)
-
-
-def _leave_nothing(item: Waiting, victims: Iterable[Candidate]) -> bool:
-    """Return whether the job's pods equal its victims' pods, so that it leaves no capacity that would change
-    other decisions."""
-    pods = [
-        (pod.milli_gpus, victim.job.milli_cpus, victim.job.memory_mib, victim.job.extras)
-        for victim in victims
-        for pod in victim.placements
-    ]
-    asked = item.request
-    pod = (asked.milli_gpus, asked.milli_cpus, asked.memory_mib, asked.extras)
-    return len(pods) == asked.pods and all(one == pod for one in pods)
-
-
-def _cost_of_one(victim: Candidate) -> Cost:
-    return preemption_cost((victim,))

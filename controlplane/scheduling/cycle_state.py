@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,8 @@ from controlplane.scheduling.accounts import (
 )
 from controlplane.scheduling.candidates import Candidates
 from controlplane.scheduling.capacity import WHOLE_GPU, open_capacity
+from controlplane.scheduling.fit import Request
+from controlplane.scheduling.fragmentation import Gradient, kind_of, popular
 from controlplane.scheduling.limits import is_bound
 from controlplane.scheduling.order import JobClass, Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
@@ -43,7 +46,8 @@ class CycleState:
         self.starts: dict[str, Start] = {}
         self.preempts: dict[str, Preempt] = {}
         self.victims: dict[str, Candidate] = {}
-        self._reclaimed: set[str] = set()
+        # By victim, the accounts that lose its room to others.
+        self._reclaimed: dict[str, list[Account]] = {}
         self.promises: dict[str, Promise] = {}
         self.reservation: Reservation | None = None
         # Whether any candidate could.
@@ -63,6 +67,17 @@ class CycleState:
         self.expected = sum(job.expected_runtime_seconds is not None for job in active)
         for job in active:
             self._add_candidate(job)
+
+    def choose_scorer(self) -> None:
+        """Place by the fragmentation of the mix of this view's pods, if the view says so."""
+        if self.view.placement == "fragmentation":
+            pods = Counter[Request]()
+            for job in self.jobs.values():
+                pods[kind_of(job)] += job.pods
+            mix = popular(pods)
+            for room in (self.capacity.now, self.capacity.soon):
+                if not (isinstance(room.scorer, Gradient) and room.scorer.mix == mix):
+                    room.scorer = Gradient(mix)
 
     @property
     def depends_on_time(self) -> bool:
@@ -367,18 +382,16 @@ class CycleState:
         self._stopping[victim.job.id] = victim.job
         self.victims[victim.job.id] = victim
         self.preempts[victim.job.id] = preempt
-        if preempt.beneficiary_project != victim.account.name:
-            self._reclaimed.add(victim.job.id)
-            for account in victim.account.line():
-                account.reclaimed += victim.milli_gpus
+        taker = self.accounts[preempt.beneficiary_project].line()
+        losing = self._reclaimed[victim.job.id] = [one for one in victim.account.line() if one not in taker]
+        for account in losing:
+            account.reclaimed += victim.milli_gpus
 
     def _keep(self, victim: Candidate) -> None:
         del self.preempts[victim.job.id], self.victims[victim.job.id], self._stopping[victim.job.id]
         victim.account.keep(victim.milli_gpus)
-        if victim.job.id in self._reclaimed:
-            self._reclaimed.remove(victim.job.id)
-            for account in victim.account.line():
-                account.reclaimed -= victim.milli_gpus
+        for account in self._reclaimed.pop(victim.job.id):
+            account.reclaimed -= victim.milli_gpus
         self.capacity.stop(victim.job, -1)
         self._index_candidate(victim)
 

@@ -223,6 +223,9 @@ def _place_in(
 def _place_pod(
     request: Request, room: FreeCapacity, pools: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
+    if room.scorer is not None and (request.is_share or request.whole_devices):
+        chosen = room.scorer.place_pod(request, room, pools, avoid)
+        return None if chosen is None else PodPlacement(rank, *chosen)
     if request.is_share:
         return _place_on_shared(request, room, pools, rank, avoid) or _place_share_on_whole(
             request, room, pools, rank, avoid

@@ -94,6 +94,11 @@ def preemption_cost(victims: Iterable[Candidate]) -> Cost:
     )
 
 
+def cost_of_one(victim: Candidate) -> Cost:
+    """Return the cost of stopping a single job."""
+    return preemption_cost((victim,))
+
+
 def magnitude(work_lost: int) -> int:
     """Return the power of two below which this work is, in GPU-hours: sets within a factor of two are alike."""
     return (work_lost // GPU_HOUR).bit_length()

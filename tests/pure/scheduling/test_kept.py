@@ -21,7 +21,12 @@ STEPS = 8
 @pytest.mark.parametrize("first", range(0, SEQUENCES, 40))
 def test_a_kept_state_decides_what_a_new_one_decides(first):
     for seed in range(first, first + 40):
-        dice, cluster, kept = random.Random(seed), random_view(seed), Scheduler()
+        placement = "packed" if seed % 4 else "fragmentation"
+        dice, kept, cluster = (
+            random.Random(seed),
+            Scheduler(),
+            replace(random_view(seed), placement=placement),
+        )
         for step in range(STEPS):
             plan = decide(cluster)
             assert plan_to_dict(kept.decide(cluster)) == plan_to_dict(plan), (seed, step)

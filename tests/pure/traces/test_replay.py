@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bench.openb import task_mix
 from bench.trace_replay import Replay, TraceJob, easy
 from bench.traces import quotas_by_gpu_hours, read_jobs
 from controlplane.scheduling.cycle import decide
-from controlplane.scheduling.fit import Request
 from tests.pure.scheduling.builders import nodes, project
 
 # the form of itp_jobs.csv, with times of our own
@@ -59,8 +57,3 @@ def test_a_job_is_inside_its_quota_with_all_that_its_project_asks_for(tmp_path):
 def test_quotas_follow_gpu_hours_in_whole_gpus():
     jobs = [TraceJob("a", "a", 0, 100, 2), TraceJob("b", "b", 0, 100, 1)]
     assert quotas_by_gpu_hours(jobs, 16) == {"a": 11, "b": 5}
-
-
-def test_rare_shapes_are_left_out_of_the_task_mix():
-    common, rare = Request(1000, None, 1, 1, 1, ()), Request(8000, None, 1, 1, 1, ())
-    assert task_mix([common] * 19 + [rare]) == [(common, 1.0)]

@@ -1,0 +1,149 @@
+"""Fragmentation gradient: place a pod where it makes the fewest free GPUs useless for the usual mix of pods.
+
+Weng et al., "Beware of Fragmentation", USENIX ATC 2023. On a node, what is free and of no use to a kind of pod is
+everything where such a pod does not fit, else the devices with less free than it asks of each. The score of a place is
+the change of the mean over the mix, in 100 steps: among places that differ by less, the node with the least free wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import exp
+
+from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, NodeCapacity
+from controlplane.scheduling.fit import Request
+from controlplane.scheduling.view import JobView, SharingMode
+
+# The most frequent requests that make up this part of all pods are the mix: the others are too rare to keep room for.
+POPULAR = 0.95
+STEPS = 100
+# Remembered states of nodes.
+MOST_STATES = 100_000
+
+_State = tuple[tuple[SharingMode, ...], tuple[int, ...], int, int]
+_Scored = tuple[int, int, int, tuple[tuple[int, int], ...]]
+"""(minus the score, free milli-GPUs, order of the node, devices): the least is the best place."""
+
+
+def popular(counts: Mapping[Request, int]) -> list[tuple[Request, int]]:
+    """Return the mix of these requests: the most frequent ones, with how many pods ask for each."""
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], repr(pair[0])))
+    total, seen, mix = sum(counts.values()), 0, []
+    for request, count in ordered:
+        if seen >= POPULAR * total:
+            break
+        mix.append((request, count))
+        seen += count
+    return mix
+
+
+def kind_of(job: JobView) -> Request:
+    """Return what each pod of a job asks for, wherever it may run."""
+    return Request(job.milli_gpus, job.gpu_memory_mib, 1, job.milli_cpus, job.memory_mib, (), job.extras)
+
+
+class Gradient:
+    """Choose places on one FreeCapacity by how they change its fragmentation."""
+
+    def __init__(self, mix: Sequence[tuple[Request, int]]) -> None:
+        self.mix = mix
+        self._total = max(1, sum(count for _, count in mix))
+        self._useless: dict[_State, float] = {}
+        self._by_devices: dict[tuple[tuple[SharingMode, ...], tuple[int, ...]], list[int]] = {}
+        # per request and node, the version of the node and what was found
+        self._scored: dict[Request, list[tuple[int, _Scored | None]]] = {}
+
+    def twin(self) -> Gradient:
+        """Return one for a copy of the capacity."""
+        return Gradient(self.mix)
+
+    def place_pod(
+        self, request: Request, room: FreeCapacity, pools: Sequence[str], avoid: Collection[str]
+    ) -> tuple[str, tuple[tuple[int, int], ...]] | None:
+        """Return the node and the devices for one pod; None where it does not fit."""
+        known = self._scored.setdefault(request, [(-1, None)] * len(room.nodes))
+        best: _Scored | None = None
+        for node in room.nodes:
+            version, scored = known[node.order]
+            if version != node.version:
+                scored = self._score(request, node)
+                known[node.order] = (node.version, scored)
+            is_allowed = node.is_open and node.pool in pools and node.name not in avoid
+            if is_allowed and scored is not None and (best is None or scored < best):
+                best = scored
+        return None if best is None else (room.nodes[best[2]].name, best[3])
+
+    def useless_on(self, node: NodeCapacity) -> float:
+        """Return the milli-GPUs that are free on a node and of no use to a pod of the mix, on average."""
+        return self._useless_on((node.modes, tuple(node.free), node.milli_cpus, node.memory_mib))
+
+    def _score(self, request: Request, node: NodeCapacity) -> _Scored | None:
+        if not node.has_host_capacity(request) or (request.whole_devices and node.is_divided):
+            return None
+        cpus, memory = node.milli_cpus - request.milli_cpus, node.memory_mib - request.memory_mib
+        before = self.useless_on(node)
+        found: _Scored | None = None
+        free_milli_gpus = sum(node.free)
+        for devices in _ways(request, node):
+            free = node.free.copy()
+            for position, milli_gpus in devices:
+                free[position] -= milli_gpus
+            after = self._useless_on((node.modes, tuple(free), cpus, memory))
+            gain = (before - after) / WHOLE_GPU
+            score = int(STEPS / (1 + exp(-gain)))
+            named = tuple((node.indexes[position], milli_gpus) for position, milli_gpus in devices)
+            if found is None or -score < found[0]:
+                found = (-score, free_milli_gpus, node.order, named)
+        return found
+
+    def _useless_on(self, state: _State) -> float:
+        modes, free, cpus, memory = state
+        order = sorted(range(len(free)), key=lambda at: (free[at], modes[at]))
+        state = (tuple(modes[at] for at in order), tuple(free[at] for at in order), cpus, memory)
+        found = self._useless.get(state)
+        if found is None:
+            if len(self._useless) >= MOST_STATES:
+                self._useless.clear()
+                self._by_devices.clear()
+            found = self._useless[state] = self._examine(state)
+        return found
+
+    def _examine(self, state: _State) -> float:
+        modes, free, cpus, memory = state
+        by_devices = self._by_devices.get((modes, free))
+        if by_devices is None:
+            by_devices = [_useless_devices(request, modes, free) for request, _ in self.mix]
+            self._by_devices[modes, free] = by_devices
+        whole = sum(free)
+        lost = sum(
+            count * (useless if request.milli_cpus <= cpus and request.memory_mib <= memory else whole)
+            for (request, count), useless in zip(self.mix, by_devices, strict=True)
+        )
+        return lost / self._total
+
+
+def _useless_devices(request: Request, modes: Sequence[SharingMode], free: Sequence[int]) -> int:
+    """Return what is free on devices of no use to a pod: all of it where it does not fit, or asks for no GPU."""
+    if request.is_share:
+        shares = [request.share_of(mode) for mode in modes]
+        if not any(left >= share for left, share in zip(free, shares, strict=True)):
+            return sum(free)
+        return sum(left for left, share in zip(free, shares, strict=True) if left < share)
+    needed = request.whole_devices
+    whole = free.count(WHOLE_GPU)
+    return sum(free) - whole * WHOLE_GPU if needed and whole >= needed else sum(free)
+
+
+def _ways(request: Request, node: NodeCapacity) -> list[tuple[tuple[int, int], ...]]:
+    """Return the ways to place a pod on a node, as ((position, milli-GPUs), ...); the fullest
+    device first; equally free devices count once."""
+    if request.is_share:
+        ways: dict[tuple[int, SharingMode], tuple[tuple[int, int], ...]] = {}
+        for position, (free, mode) in enumerate(zip(node.free, node.modes, strict=True)):
+            share = request.share_of(mode)
+            if share <= free:
+                ways.setdefault((free, mode), ((position, share),))
+        return [way for _, way in sorted(ways.items())]
+    whole = [position for position, free in enumerate(node.free) if free == WHOLE_GPU]
+    needed = request.whole_devices
+    return [tuple((position, WHOLE_GPU) for position in whole[:needed])] if len(whole) >= needed else []

@@ -1,0 +1,80 @@
+"""Questions about the victims of a plan that has been made in part: who could give, and what stays free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from controlplane.scheduling.cycle_state import CycleState
+from controlplane.scheduling.fit import place
+from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.reservation import Reservation
+from controlplane.scheduling.search import find_victims
+from controlplane.scheduling.victims import Candidate, ReclaimPolicy, VictimPolicy
+
+
+def could_reclaim(state: CycleState, item: Waiting) -> bool:
+    """Return whether a job could take what it lacks from other projects."""
+    policy = ReclaimPolicy(item)
+    return (
+        policy.is_open()
+        and state.has_giver(policy)
+        and find_victims(item.request, state.capacity.soon, policy, state.candidates) is not None
+    )
+
+
+def victims_beside(
+    state: CycleState, reservation: Reservation, item: Waiting, policy: VictimPolicy
+) -> frozenset[Candidate] | None:
+    """Return the victims that make room outside of what is kept for a gang; None if the job would have room there
+    without one of them."""
+    soon = state.capacity.soon
+    with reservation.kept(soon):
+        among = range(len(soon.nodes))
+        victims = find_victims(item.request, soon, policy, state.candidates, among)
+    if victims is None or any(_fits_without(state, item, victims, one) for one in victims):
+        return None
+    return victims
+
+
+def _fits_without(state: CycleState, item: Waiting, victims: frozenset[Candidate], one: Candidate) -> bool:
+    mark = state.mark()
+    state.evict(victims - {one}, item, "reclaim")
+    fits = place(item.request, state.capacity.soon) is not None
+    state.roll_back(mark)
+    return fits
+
+
+def pools_of(items: Iterable[Waiting]) -> tuple[str, ...]:
+    """Return the pools that these jobs may use, nothing for all of them."""
+    usable = [item.request.pools for item in items]
+    return tuple(sorted({pool for pools in usable for pool in pools})) if all(usable) else ()
+
+
+def spare_milli_gpus(state: CycleState, elastic: Iterable[Waiting], pools: Sequence[str]) -> int:
+    """Return what stays free of these pools after this plan, with what its elastic jobs could do without."""
+    growth = sum(pod.milli_gpus for item in elastic for pod in state.placements_of(item)[item.request.pods :])
+    return state.capacity.soon.free_milli_gpus(pools) + growth
+
+
+def on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:
+    """Return what a victim holds on nodes of these pools that may get new pods: no less must be free there for it to
+    run on."""
+    soon = state.capacity.soon
+    return sum(
+        pod.milli_gpus
+        for pod in victim.placements
+        if soon.is_open(pod.node) and (not pools or soon.node(pod.node).pool in pools)
+    )
+
+
+def leave_nothing(item: Waiting, victims: Iterable[Candidate]) -> bool:
+    """Return whether the job's pods equal its victims' pods, so that it leaves no capacity that would change
+    other decisions."""
+    pods = [
+        (pod.milli_gpus, victim.job.milli_cpus, victim.job.memory_mib, victim.job.extras)
+        for victim in victims
+        for pod in victim.placements
+    ]
+    asked = item.request
+    pod = (asked.milli_gpus, asked.milli_cpus, asked.memory_mib, asked.extras)
+    return len(pods) == asked.pods and all(one == pod for one in pods)
