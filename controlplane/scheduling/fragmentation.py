@@ -2,7 +2,7 @@
 
 Weng et al., "Beware of Fragmentation", USENIX ATC 2023. On a node, what is free and of no use to a kind of pod is
 everything where such a pod does not fit, else the devices with less free than it asks of each. The score of a place is
-the change of the mean over the mix, in 100 steps: among places that differ by less, the node with the least free wins.
+the change of the mean over the mix, in 25 steps: among places that differ by less, the node with the least free wins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from controlplane.scheduling.view import JobView, SharingMode
 
 # The most frequent requests that make up this part of all pods are the mix: the others are too rare to keep room for.
 POPULAR = 0.95
-STEPS = 100
+STEPS = 25
 # Remembered states of nodes.
 MOST_STATES = 100_000
 

@@ -14,8 +14,6 @@ JobState = Literal["queued", "active"]
 """queued: wants to start. active: starting, running or stopping, and holds its placements."""
 
 
-Placement = Literal["packed", "fragmentation"]
-
 Extras = tuple[tuple[str, int], ...]
 """Resources of nodes beside GPUs, processors and memory, by the cluster's names: ((name, whole units), ...)."""
 
@@ -187,7 +185,7 @@ class ClusterView:
 
     `usage_weight_milli` is how strongly past usage lowers a surplus share (1,000 = the usual k of 1).
     `min_runtime_seconds`: for so long after its start a job is not reclaimed for a project above its quota.
-    `placement`: by the tightest fit, or by the fragmentation gradient (see fragmentation).
+    `placement`: "packed", by the tightest fit, or "fragmentation", by the gradient (see fragmentation).
     """
 
     name: str
@@ -199,7 +197,7 @@ class ClusterView:
     is_engine_reachable: bool = True
     usage_weight_milli: int = 1000
     min_runtime_seconds: int = 0
-    placement: Placement = "packed"
+    placement: str = "packed"
 
 
 def view_to_dict(view: ClusterView) -> dict[str, Any]:
