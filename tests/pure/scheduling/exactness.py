@@ -173,7 +173,7 @@ def _is_kept_back(hold: Hold) -> bool:
 
 
 def who_waits_for_a_gang_would_delay_it(view: ClusterView, plan: Plan) -> bool:
-    """A job that is kept back for an older gang is later in the gang's project, or above its quota, and would run
+    """A job that is kept back for an older gang is later in the gang's project, or borrows, and would run
     beyond the gang's time; the gang has one reservation and is not the same job."""
     jobs, holds = {job.id: job for job in view.jobs}, {hold.job: hold for hold in plan.holds}
     if sum("reserved" in hold.details for hold in plan.holds) > 1:
@@ -195,7 +195,7 @@ def _borrows(hold: Hold) -> bool:
     numbers = hold.details
     with_job = numbers["allocated_milli_gpus"] + numbers["request_milli_gpus"]
     quota = numbers["quota_milli_gpus"]
-    return quota is not None and with_job > quota
+    return with_job > numbers["fair_share_milli_gpus"] and quota is not None and with_job > quota
 
 
 def the_reservation_is_kept(view: ClusterView, plan: Plan) -> bool:
