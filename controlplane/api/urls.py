@@ -14,6 +14,7 @@ urlpatterns = [
     path("users/<str:username>", accounts.UserDetail.as_view(), name="user"),
     path("clusters", clusters.Clusters.as_view(), name="clusters"),
     path("clusters/<str:name>", clusters.ClusterDetail.as_view(), name="cluster"),
+    path("clusters/<str:name>/view", clusters.ClusterSchedulerView.as_view(), name="cluster-view"),
     path("clusters/<str:name>/check", clusters.ClusterCheck.as_view(), name="cluster-check"),
     path("node-pools", clusters.NodePools.as_view(), name="node-pools"),
     path("nodes", clusters.Nodes.as_view(), name="nodes"),

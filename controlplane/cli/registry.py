@@ -183,6 +183,7 @@ GROUPS = (
             Command("cluster add", "clusters:cluster_add", "Attach a Kubernetes cluster (admins)"),
             Command("cluster edit", "clusters:cluster_edit", "Change settings or credentials (admins)"),
             Command("cluster check", "clusters:cluster_check", "Look at a cluster again (admins)"),
+            Command("cluster view", "clusters:cluster_view", "Save what the scheduler sees (admins)"),
             Command("cluster remove", "clusters:cluster_remove", "Detach a cluster (admins)"),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Which requests ask the simulating process and therefore run on separate threads. Pure.
+"""Which requests ask the simulating process, or take as long, and therefore run on separate threads. Pure.
 
 tests/app/test_simulation_routes.py fails for an unlisted view that asks.
 """
@@ -9,6 +9,7 @@ _ROUTES = {
     "GET": re.compile(
         r"/jobs/[^/]+/outlook"  # a part of the job's page
         r"|/api/v1/jobs/[^/]+/explain"
+        r"|/api/v1/clusters/[^/]+/view"  # reads a whole cluster
     ),
     "POST": re.compile(
         r"/new/job/plan|/projects/[^/]+/what-if"  # pages

@@ -47,6 +47,7 @@ REST: dict[str, dict[str, Rule]] = {
     "users/<str:username>": {"GET": SELF_READS, "PATCH": SELF_WRITES},
     "clusters": {"GET": EVERYBODY, "POST": ADMIN_WRITES},
     "clusters/<str:name>": {"GET": EVERYBODY, "PATCH": ADMIN_WRITES, "DELETE": ADMIN_WRITES},
+    "clusters/<str:name>/view": {"GET": ADMIN_READS},
     "clusters/<str:name>/check": {"POST": ADMIN_WRITES},
     "node-pools": {"GET": EVERYBODY, "POST": ADMIN_WRITES},
     "nodes": {"GET": EVERYBODY},

@@ -4,9 +4,10 @@ from functools import partial
 from typing import Any
 
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from controlplane import fields
-from controlplane.access import NotVisible, node_for, require_admin, visible_project_ids
+from controlplane.access import Forbidden, NotVisible, node_for, require_admin, visible_project_ids
 from controlplane.actions.cluster_input import (
     credential_fields,
     credentials_for,
@@ -19,6 +20,7 @@ from controlplane.actions.clusters import (
     edit_cluster,
     register_cluster,
 )
+from controlplane.actions.errors import Conflict
 from controlplane.actions.nodes import (
     confirm_dead,
     cordon_node,
@@ -37,10 +39,15 @@ from controlplane.api.problems import bad_request
 from controlplane.api.schemas import CLUSTER, NODE, NODE_POOL
 from controlplane.engines.kinds import engine_kinds
 from controlplane.fields import Refused
+from controlplane.loop.observe import observe
 from controlplane.models import Cluster, Node, NodePool
 from controlplane.queries.nodes import cluster_rows, node_detail, node_rows
+from controlplane.scheduling.anonymise import anonymous
+from controlplane.scheduling.view import view_to_dict
 from jobs.models import Job
 
+# Unfinished jobs: a view of more is above 20 MB.
+MOST_VIEWED_JOBS = 20_000
 ENGINES = tuple(engine_kinds())
 KNOWN_SCHEDULERS = sorted({one.name for kind in engine_kinds().values() for one in kind.schedulers})
 
@@ -262,6 +269,24 @@ def _answer(call: Call, cluster: Cluster, status: int = 200) -> Answer:
 
 def _attached() -> QuerySet[Cluster]:
     return Cluster.objects.filter(detached_at=None)
+
+
+class ClusterSchedulerView(ApiView):
+    """The scheduler's input, to be replayed elsewhere."""
+
+    @operation(
+        "What the scheduler sees now, for `python -m controlplane.scheduling.replay`",
+        answer=OBJECT | {"description": "The input of one decision as plain data; its form may change."},
+        query={"anonymous": query.switch("With numbers in place of all names.", False)},
+    )
+    def get(self, call: Call, name: str) -> Answer:
+        if not call.actor.is_admin:
+            raise Forbidden("Only an admin may do this.")
+        view = observe(_cluster_for(name), timezone.now()).view
+        if len(view.jobs) > MOST_VIEWED_JOBS:
+            detail = f"A view of more than {MOST_VIEWED_JOBS:,} unfinished jobs is not served."
+            raise Conflict("too_many_jobs", detail)
+        return Answer(view_to_dict(anonymous(view) if call.query["anonymous"] else view))
 
 
 def _cluster_for(name: str) -> Cluster:

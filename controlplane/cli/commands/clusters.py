@@ -68,6 +68,21 @@ def describe_cluster(args: Namespace, session: Session) -> int:
     return DONE
 
 
+def cluster_view_arguments(parser: Parser) -> None:
+    parser.examples = [
+        "yard cluster view local --anonymous > view.json",
+    ]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--anonymous", action="store_true", help="numbers in place of all names")
+
+
+def cluster_view(args: Namespace, session: Session) -> int:
+    """Print the scheduler's input as JSON, for a bug report; `replay` decides on it again."""
+    query = {"anonymous": True} if args.anonymous else {}
+    session.output.line(json.dumps(session.client.get(f"{_path(args.name)}/view", query)))
+    return DONE
+
+
 def cluster_add_arguments(parser: Parser) -> None:
     parser.examples = [
         "yard cluster add prod --kubeconfig ~/.kube/config --context prod",
