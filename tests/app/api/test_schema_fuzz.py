@@ -67,6 +67,7 @@ def test_an_operation_answers_as_the_document_says(operation: Any, application: 
     imported = CodeImport.objects.create(project=cast.project, url="https://example.org/x", ref="main")
     cache = cache_version(version, location_for(cast.project.cluster), actor=SYSTEM)
     there |= {"cache_id": str(cache.pk), "import_id": str(imported.pk)}
+    there["attempt"] = "1"
     there["artifact_id"] = str(make_artifact(job, "model", {"weights": "1"}).pk)
     there["name"] = name_in(operation.path.removeprefix(BASE))
 
