@@ -38,7 +38,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`source` went into `target`, by key. `role`: how, such as a mount path. `identity`: of what went in."""
+    """`source` went into `target`, by key. `role`: how, such as a mount path. `identity`: of what went in; of a run, of
+    what it made."""
 
     source: str
     target: str
@@ -73,10 +74,11 @@ class Builder:
         return self.nodes.setdefault(found.key, found)
 
     def link(self, source: Node, target: Node, role: str = "") -> None:
-        """Say that one went into the other. The edge has the identity of the source."""
+        """Say that one went into the other."""
         self.add(source)
         self.add(target)
-        edge = Edge(source.key, target.key, source.identity, role)
+        identity = target.identity if source.kind == RUN else source.identity
+        edge = Edge(source.key, target.key, identity, role)
         self.edges.setdefault((edge.source, edge.target, role), edge)
 
     def graph(self, start: str, most: int = NODES_MOST) -> Graph:

@@ -87,6 +87,13 @@ def test_what_cannot_change_has_an_identity_and_what_can_has_none():
     assert image.identity == ""
 
 
+def test_an_edge_has_the_identity_of_what_went_in_or_of_what_a_run_made():
+    builder, run = Builder(), node(RUN, "1", "run1")
+    builder.link(node(VERSION, "d", "data@1", identity="sha256:1"), run)
+    builder.link(run, node(ARTIFACT, "m", "model", identity="sha256:2"))
+    assert [one.identity for one in builder.graph("job:1").edges] == ["sha256:1", "sha256:2"]
+
+
 def test_parameters_leave_out_what_does_not_decide_the_result():
     assert parameters({"args": ["1"], "priority": 3}) == parameters({"args": ["1"], "priority": 9})
     assert parameters({"args": ["1"]}) != parameters({"args": ["2"]})
