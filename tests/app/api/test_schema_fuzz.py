@@ -1,13 +1,14 @@
 """Requests made from the OpenAPI document, right and wrong ones: answered as it says, and never with a 5xx."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import schemathesis
 from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
-from django.db import close_old_connections
+from django.db import close_old_connections, transaction
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -17,11 +18,11 @@ from controlplane.api.openapi import openapi_document
 from datasets.actions.caches import cache_version, location_for
 from datasets.actions.datasets import tag_version
 from datasets.models import CodeImport
-from jobs.models import Job
 from tests.app.api.client import BASE, name_in
 from tests.app.api.placing import place
 from tests.artifacts import make_artifact
-from tests.cast import Cast
+from tests.builders import make_job
+from tests.cast import make_cast
 from tests.code_trees import make_tree
 from tests.datasets import make_dataset, make_version
 from tests.volumes import make_snapshot, make_volume
@@ -41,19 +42,30 @@ CHECKS = [
 ]
 
 
-@pytest.fixture
-def application(db: None) -> Iterator[Any]:
-    """The WSGI application on the test's own connection, which the end of a request would close."""
-    signals = (request_started, request_finished)
-    for signal in signals:
-        signal.disconnect(close_old_connections)
-    yield get_wsgi_application()
-    for signal in signals:
-        signal.connect(close_old_connections)
+# One for all operations: schemathesis reads the constants of the code behind each application that it sees.
+APPLICATION = get_wsgi_application()
+SCHEMA.app = APPLICATION
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
-def test_an_operation_answers_as_the_document_says(operation: Any, application: Any, cast: Cast, job: Job):
+@dataclass(frozen=True)
+class Place:
+    """What the operations are tried on: credentials, and values of path parameters that exist."""
+
+    secrets: list[str]
+    there: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def fuzzed(django_db_setup: None, django_db_blocker: Any) -> Iterator[Place]:
+    """One for the whole module, rolled back after it; each test is rolled back by itself."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield make_place()
+        transaction.set_rollback(True)
+
+
+def make_place() -> Place:
+    cast = make_cast()
+    job = make_job(cast.project, "hyper1", cast.ben)
     place(job)
     people = [cast.root, cast.ana, cast.ben, cast.vera, cast.chi]
     secrets = [issue_token(user, "fuzz", actor=SYSTEM)[1] for user in people]
@@ -66,10 +78,26 @@ def test_an_operation_answers_as_the_document_says(operation: Any, application: 
     there |= {"volume_id": str(volume.pk), "snapshot_id": str(make_snapshot(volume).pk)}
     imported = CodeImport.objects.create(project=cast.project, url="https://example.org/x", ref="main")
     cache = cache_version(version, location_for(cast.project.cluster), actor=SYSTEM)
-    there |= {"cache_id": str(cache.pk), "import_id": str(imported.pk)}
-    there["attempt"] = "1"
+    there |= {"cache_id": str(cache.pk), "import_id": str(imported.pk), "attempt": "1"}
     there["artifact_id"] = str(make_artifact(job, "model", {"weights": "1"}).pk)
-    there["name"] = name_in(operation.path.removeprefix(BASE))
+    return Place(secrets, there)
+
+
+@pytest.fixture
+def _own_connection() -> Iterator[None]:
+    """The application keeps the test's connection, which the end of a request would close."""
+    signals = (request_started, request_finished)
+    for signal in signals:
+        signal.disconnect(close_old_connections)
+    yield
+    for signal in signals:
+        signal.connect(close_old_connections)
+
+
+@pytest.mark.usefixtures("_own_connection")
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+def test_an_operation_answers_as_the_document_says(operation: Any, fuzzed: Place):
+    secrets, there = fuzzed.secrets, fuzzed.there | {"name": name_in(operation.path.removeprefix(BASE))}
 
     @seed(1)
     @settings(
@@ -88,7 +116,6 @@ def test_an_operation_answers_as_the_document_says(operation: Any, application: 
         # `fields` leaves out properties that the schema of the whole object requires
         is_whole = "fields" not in (case.query or {})
         checks = CHECKS if is_whole else [one for one in CHECKS if one is not SHAPE]
-        case.call_and_validate(headers=headers, checks=checks, app=application)
+        case.call_and_validate(headers=headers, checks=checks, app=APPLICATION)
 
-    operation.schema.app = application
     call()
