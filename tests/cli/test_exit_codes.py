@@ -75,7 +75,7 @@ def test_busy_for_good_is_6_after_the_retries(server, yard):
         (["stop", "x", "--watch"], "nothing to --watch"),
         (["wait", "x", "--for", "happy"], "no such state"),
         (["config", "use", "nowhere"], "no context 'nowhere'"),
-        (["project"], "needs one of: create, edit, delete, members"),
+        (["project"], "needs one of: create, edit, what-if, delete, members"),
         (["-p", "team-a"], "no command"),
         (["list", "jobs", "--context", "nowhere"], "no context 'nowhere'"),
     ],
