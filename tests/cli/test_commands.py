@@ -244,7 +244,7 @@ def test_a_config_file_that_is_none_is_said_and_kept(yard, settings):
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        (["li"], ["list"]),
+        (["li"], ["lineage", "list"]),
         (["list", ""], ["clusters", "departments", "jobs", "nodes", "projects", "tokens", "users"]),
         (["list", "jobs", "--st"], ["--state"]),
         (["stop", "hy"], ["hyper1", "hyper2"]),
