@@ -61,7 +61,7 @@ def test_busy_for_good_is_6_after_the_retries(server, yard):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["artifact", "list"], "unknown command 'artifact'"),
+        (["flow", "list"], "unknown command 'flow'"),
         (["lst", "jobs"], "did you mean: yard list jobs"),
         (["list", "jbos"], "did you mean: yard list jobs"),
         (["submit"], "required: NAME"),

@@ -64,6 +64,7 @@ READS = [
     "users/{username}",
     "clusters",
     "clusters/{name}",
+    "clusters/{name}/view",
     "node-pools",
     "nodes",
     "nodes/{name}",
