@@ -10,8 +10,9 @@ from django.http import HttpResponseBase
 
 from dashboards.charts.curves import CURVES
 from dashboards.charts.scaling import CHARTS as SCALING_CHARTS
+from tests.access.roles import OK, Rule
 from tests.access.routes import API, rest_routes, routes
-from tests.access.rules import OK, PAGES, REST, Rule
+from tests.access.rules import PAGES, REST
 from tests.access.world import PEOPLE, Target, World
 
 pytestmark = pytest.mark.django_db

@@ -12,7 +12,8 @@ from controlplane.live.feeds import Feed, Reader, SubscribeRequest
 from controlplane.live.identity import SESSION, TOKEN, Credential, Identity, identify
 from controlplane.live.listener import Listener
 from controlplane.live.topics import parse_topic
-from tests.access.rules import OK, TOPICS
+from tests.access.roles import OK
+from tests.access.rules import TOPICS
 from tests.access.world import PEOPLE, Target, World
 
 pytestmark = pytest.mark.django_db

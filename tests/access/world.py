@@ -15,7 +15,7 @@ from datasets.actions.caches import cache_version, location_for
 from datasets.actions.datasets import tag_version
 from datasets.models import Artifact, Cache, CodeImport, DatasetVersion, Snapshot, Volume
 from jobs.models import Job
-from tests.access.rules import Rule
+from tests.access.roles import Rule
 from tests.artifacts import make_artifact
 from tests.builders import make_job
 from tests.cast import Cast, make_cast
