@@ -18,7 +18,7 @@ from rest_framework.serializers import (
     SerializerMethodField,
 )
 
-from jobs.kinds.spec import FIELDS
+from jobs.fields.declared import FIELDS
 from jobs.models import Allocation, Job, Pod
 
 

@@ -3,8 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 ENV_VALUE_BYTES = 32 * 1024
@@ -13,8 +12,7 @@ MILLI = 1000
 LONGEST_MESSAGE = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(NamedTuple):
     """The valid names of an object's keys, and their description for messages."""
 
     pattern: re.Pattern[str]
@@ -32,8 +30,7 @@ LABEL_NAMES = Names(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FieldError:
+class FieldError(NamedTuple):
     """One refused field: JSON pointer, stable code, and what to do."""
 
     pointer: str

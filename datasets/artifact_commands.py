@@ -18,7 +18,7 @@ from datasets.manifests import Manifest
 from datasets.models import Artifact
 from datasets.queries.lake import lake_of, place_of
 from datasets.storage.sinks import sink_of
-from jobs.kinds.artifacts import CHECKPOINTS
+from jobs.fields.artifacts import CHECKPOINTS
 
 FILES_MOST = 1_000_000
 NAMED = 5

@@ -6,7 +6,7 @@ cached value suffices to accept when there is ample room; a refusal is based on 
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from django.conf import settings
@@ -23,8 +23,8 @@ from datasets.queries.caches import holds_caches
 from datasets.queries.code import code_fields, code_refusal, digest_of, find_tree
 from datasets.queries.mounts import mountable_versions
 from jobs import lifecycle
+from jobs.fields.mounts import normal_path
 from jobs.images import installed_images
-from jobs.kinds.mounts import normal_path
 from jobs.models import Job
 
 # Unfinished jobs of one project.
@@ -155,7 +155,7 @@ def datasets_unknown(project: Project, specs: Specs) -> Refusals:
     for place, index, each in mounts:
         version = found[each["dataset"], each["version"]]
         if isinstance(version, FieldError):
-            refused.append((place, replace(version, pointer=f"/datasets/{index}{version.pointer}")))
+            refused.append((place, version._replace(pointer=f"/datasets/{index}{version.pointer}")))
             continue
         each |= {"asked": each["version"], "version": version.number, "version_id": str(version.pk)}
     return refused

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from controlplane.config.service_hosts import ServiceAddress
 from controlplane.scheduling.mentions import OWN, Sees, seen_by, sentence
-from jobs.kinds import mounts
+from jobs.fields import mounts
 from jobs.kinds.membership import ScalePlan
 from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED, SUSPENDED

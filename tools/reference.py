@@ -1,8 +1,10 @@
 """`make reference`: writes the pages of docs/reference that come from the code. tests/house compares them."""
 
+import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -11,8 +13,11 @@ import yaml  # noqa: E402  needs the path above
 
 from controlplane.config.environment import SETTINGS  # noqa: E402  the same
 from controlplane.engines.kubernetes import rbac, tenancy  # noqa: E402  the same
+from jobs.fields.declaration import Field  # noqa: E402  the same
+from jobs.fields.declared import DECLARED  # noqa: E402  the same
 
 SETTINGS_PAGE = ROOT / "docs" / "reference" / "settings.md"
+JOBS_PAGE = SETTINGS_PAGE.with_name("jobs.md")
 PROJECT_ROLES = (ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "chart" / "files" / "rbac.yaml")
 CLUSTER_ROLE = ROOT / "deploy" / "chart" / "files" / "clusterrole.yaml"
 WEB_ROLE = CLUSTER_ROLE.with_name("clusterrole-web.yaml")
@@ -44,6 +49,47 @@ def settings_page() -> str:
     )
 
 
+def jobs_page() -> str:
+    """The text of docs/reference/jobs.md."""
+    return "\n".join(
+        [
+            "# The fields of a job",
+            "",
+            "What `POST /api/v1/projects/{name}/jobs` takes, what `yard submit` and the submit form send, and what a",
+            "job answers. This page is written by `make reference` from `jobs/fields/declared.py`.",
+            "",
+            "| field | type | default | `yard submit` | what it is |",
+            "|---|---|---|---|---|",
+            *map(_job_row, DECLARED),
+            "",
+        ]
+    )
+
+
+def _job_row(field: Field) -> str:
+    flags = [*field.flags, *(flag for flags in field.commands.values() for flag in flags)]
+    shown = dict.fromkeys(f"`{flag.spelling}`" for flag in flags if not flag.is_hidden)
+    default = "by kind" if field.kind_default else f"`{json.dumps(field.omitted)}`"
+    cells = (
+        f"`{field.name}`",
+        _type_words(field.value.schema),
+        "required" if field.is_required else default,
+        ", ".join(shown).replace("|", "\\|"),
+        field.sentence,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _type_words(schema: dict[str, Any]) -> str:
+    """The type and its limits: "integer, 1 to 100"; null is in the default."""
+    kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+    kind = next(one for one in kinds if one != "null")
+    if "maximum" in schema:
+        return f"{kind}, {schema['minimum']} to {schema['maximum']}"
+    limits = (("maxLength", "bytes"), ("maxItems", "entries"), ("maxProperties", "names"))
+    return kind + "".join(f", at most {schema[key]} {noun}" for key, noun in limits if key in schema)
+
+
 def cluster_role(rules: Iterable[rbac.Rule] = rbac.NEEDED) -> str:
     """The rules of one of the chart's ClusterRoles: what the engine says that it needs."""
     lines = ["# Written by `make reference` from controlplane/engines/kubernetes/rbac.py: edit that."]
@@ -68,7 +114,8 @@ def main() -> None:
     """Write the pages, and the roles."""
     roles = [(path, project_roles()) for path in PROJECT_ROLES]
     web = [(WEB_ROLE, cluster_role(rbac.OF_WEB))]
-    for path, text in ((SETTINGS_PAGE, settings_page()), (CLUSTER_ROLE, cluster_role()), *roles, *web):
+    pages = [(SETTINGS_PAGE, settings_page()), (JOBS_PAGE, jobs_page())]
+    for path, text in (*pages, (CLUSTER_ROLE, cluster_role()), *roles, *web):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         print(path.relative_to(ROOT))

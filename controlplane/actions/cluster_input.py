@@ -5,7 +5,6 @@ A refusal never quotes credentials.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
@@ -28,7 +27,7 @@ def settings_for(engine: str, sent: Mapping[str, Any] | None) -> dict[str, Any]:
     try:
         return _kind(engine).read_settings(sent)
     except SettingsInvalid as refused:
-        errors = (replace(error, pointer=f"/settings{error.pointer}") for error in refused.errors)
+        errors = (error._replace(pointer=f"/settings{error.pointer}") for error in refused.errors)
         raise Invalid(*errors) from refused
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
+from controlplane import notation
 from controlplane.cli.errors import USAGE, CliError
-
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?\Z")
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(Mi|MiB|M|Gi|GiB|G|Ti|TiB|T)?\Z")
-_MIB_PER_UNIT = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -110,40 +106,21 @@ def glue_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
     return glued
 
 
-def duration_seconds(text: str) -> int:
-    """Parse a duration (`90`, `90s`, `10m`, `1h30m`, `2d`) to seconds; for use as an argument type."""
-    if text.isdecimal():
-        return int(text)
-    match = _DURATION.match(text)
-    if not text or match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 10m, 1h30m or 2d")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+def argument(parse: Callable[[str], Any], what: str) -> Callable[[str], Any]:
+    """Return an argument type of a reader that raises ValueError; `what` completes "is not ..."."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except (ValueError, OverflowError):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+
+    return read
 
 
-def memory_mib(text: str) -> int:
-    """`512`, `512Mi`, `16Gi`, `1.5G` as MiB; for use as an argument type."""
-    match = _MEMORY.match(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512Mi or 16Gi")
-    return round(float(match[1]) * _MIB_PER_UNIT[(match[2] or "M")[0]])
-
-
-def decimal_number(text: str) -> int | float:
-    """Return a count with a fraction (`0.5`, `2`) as the JSON number that says the same."""
-    try:
-        number = float(text)
-        return int(number) if number.is_integer() else number
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-
-
-def key_value(text: str) -> tuple[str, str]:
-    """`KEY=VALUE` as a pair."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key, value
+duration_seconds = argument(notation.parse_duration, notation.DURATION)
+decimal_number = argument(notation.parse_number, notation.NUMBER)
+key_value = argument(notation.parse_pair, notation.PAIR)
 
 
 def _columns() -> int:

@@ -1,8 +1,7 @@
 """What settings of clusters are declared with: a knob, its reader, and the error that lists what was refused. Pure."""
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from controlplane.fields import FieldError, Names, Reader, Refused
 
@@ -25,8 +24,7 @@ class SettingsInvalid(ValueError):
         self.errors = errors
 
 
-@dataclass(frozen=True, slots=True)
-class Knob:
+class Knob(NamedTuple):
     """One setting: reader, default, and one sentence for the reference."""
 
     read: Reader

@@ -210,6 +210,10 @@ class GangMember:
     devices: tuple[int, ...] = ()
 
 
+# In the metadata of a field of PodSpec: other engines refuse a pod that has it.
+KUBERNETES_ONLY = "kubernetes_only"
+
+
 @dataclass(frozen=True, slots=True)
 class PodSpec:
     """The parameters of a pod.
@@ -256,9 +260,10 @@ class PodSpec:
     has_stable_names: bool = False  # the attempt's pods reach one another by name, even if there is only one
     kind_env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    secret_env: Mapping[str, SecretValue] = field(default_factory=dict)
-    image_pull_secrets: tuple[str, ...] = ()
-    extra_resources: Mapping[str, str] = field(default_factory=dict)  # name -> Kubernetes quantity
+    secret_env: Mapping[str, SecretValue] = field(default_factory=dict, metadata={KUBERNETES_ONLY: True})
+    image_pull_secrets: tuple[str, ...] = field(default=(), metadata={KUBERNETES_ONLY: True})
+    # Name -> Kubernetes quantity.
+    extra_resources: Mapping[str, str] = field(default_factory=dict, metadata={KUBERNETES_ONLY: True})
     mounts: tuple[Mount, ...] = ()
     is_elastic: bool = False  # its attempt's pods may change while it runs; it is told who they are by a file
     code: CodeSource | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from controlplane.engines.base import (
     INVALID_POD,
+    KUBERNETES_ONLY,
     NO_SUCH_DEVICE,
     NO_SUCH_NODE,
     NOT_SUPPORTED,
@@ -51,11 +53,11 @@ def check_place(spec: PodSpec, nodes: tuple[NodeReport, ...]) -> None:
 
 
 def _refuse_what_only_clusters_have(spec: PodSpec) -> None:
-    for name in ("secret_env", "image_pull_secrets", "extra_resources"):
-        if getattr(spec, name):
+    for one in dataclasses.fields(spec):
+        if one.metadata.get(KUBERNETES_ONLY) and getattr(spec, one.name):
             raise EngineRefused(
                 NOT_SUPPORTED,
-                f"This cluster has no Kubernetes under it: leave {name} out, or use one that has.",
+                f"This cluster has no Kubernetes under it: leave {one.name} out, or use one that has.",
             )
 
 

@@ -21,6 +21,7 @@ from controlplane.scheduling.view import PodPlacement
 from datasets.queries.caches import dataset_mounts
 from datasets.queries.code import code_source
 from datasets.queries.volumes import volume_path
+from jobs.fields.declared import DECLARED
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS
 from jobs.models import Job
@@ -74,44 +75,27 @@ def start_payload(
 
 def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
     """Return the PodSpec of a payload; accepts payloads of older versions."""
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in payload.items()
+    }
     secrets = payload.get("secret_env", {})
-    return PodSpec(
-        **{
-            **payload,
-            "command": tuple(payload["command"]),
-            "args": tuple(payload["args"]),
-            "ports": tuple(payload["ports"]),
-            "devices": tuple(DeviceShare(*device) for device in payload["devices"]),
-            "launches": tuple(
-                GangMember(rank, name, node, tuple(devices))
-                for rank, name, node, devices in payload.get("launches", ())
-            ),
-            "secret_env": {name: SecretValue(**source) for name, source in secrets.items()},
-            "image_pull_secrets": tuple(payload.get("image_pull_secrets", ())),
-            "node_pools": tuple(payload.get("node_pools", ())),
-            "mounts": tuple(Mount(*mount) for mount in payload.get("mounts", ())),
-            "avoid_nodes": tuple(payload.get("avoid_nodes", ())),
-            "code": CodeSource(**payload["code"]) if payload.get("code") else None,
-        }
-    )
+    given |= {
+        "devices": tuple(DeviceShare(*device) for device in payload["devices"]),
+        "launches": tuple(
+            GangMember(rank, name, node, tuple(devices))
+            for rank, name, node, devices in payload.get("launches", ())
+        ),
+        "secret_env": {name: SecretValue(**source) for name, source in secrets.items()},
+        "mounts": tuple(Mount(*mount) for mount in payload.get("mounts", ())),
+        "code": CodeSource(**payload["code"]) if payload.get("code") else None,
+    }
+    return PodSpec(**given)
 
 
 def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user's fields that the engine gets unchanged; jobs of older versions lack the later ones."""
-    return {
-        "image": spec["image"],
-        "command": list(spec["command"]),
-        "args": list(spec["args"]),
-        "working_dir": spec["working_dir"],
-        "env": spec["env"],
-        "ports": [port["port"] for port in spec["ports"]],
-        "large_shm": spec["large_shm"],
-        "milli_cpus": spec["cpus"],
-        "memory_mib": spec["memory_mib"],
-        "secret_env": spec.get("secret_env", {}),
-        "image_pull_secrets": list(spec.get("image_pull_secrets", ())),
-        "extra_resources": spec.get("extra_resources", {}),
-    }
+    unchanged = {field.pod: spec.get(field.name, field.default) for field in DECLARED if field.pod}
+    return unchanged | {"ports": [port["port"] for port in spec["ports"]]}
 
 
 def _service_env(job: Job) -> dict[str, str]:

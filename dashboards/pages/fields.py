@@ -1,6 +1,5 @@
 """Form fields in Trainyard's units: GPUs as decimals, durations as text such as "2h"."""
 
-import re
 from decimal import Decimal
 from typing import Any
 
@@ -8,30 +7,7 @@ from django import forms
 from django.utils.translation import gettext_lazy as _
 
 from controlplane.fields import DNS_LABEL
-
-DURATION = re.compile(r"\s*(\d+)\s*(s|m|h|d|)\s*", re.IGNORECASE)
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
-
-
-def parse_duration(text: str) -> int:
-    """Parse a duration: "90 m" -> 5400; a number alone is seconds. Parts add up: "1h 30m". Raises
-    ValueError."""
-    rest, total = text, 0
-    while rest:
-        match = DURATION.match(rest)
-        if match is None:
-            raise ValueError(text)
-        total += int(match[1]) * SECONDS[match[2].lower()]
-        rest = rest[match.end() :]
-    return total
-
-
-def write_duration(seconds: int | None) -> str:
-    """Format seconds: 5400 -> "90m", in the largest unit that divides them."""
-    if seconds is None:
-        return ""
-    unit = next(unit for unit in ("d", "h", "m", "s") if seconds % SECONDS[unit] == 0)
-    return f"{seconds // SECONDS[unit]}{unit}"
+from controlplane.notation import parse_duration, write_duration
 
 
 class DurationField(forms.CharField):

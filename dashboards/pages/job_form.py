@@ -1,7 +1,6 @@
 """The submit form: text fields in, the same submission body as REST out, refusals back at their fields."""
 
-import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,49 +12,21 @@ from django.views.decorators.http import require_POST
 from controlplane.access import Actor, Forbidden, NotVisible, job_for, project_for, visible_jobs
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Project, Role
-from dashboards.command_line import READ_ONLY, mount_line, yard_submit
+from dashboards.command_line import yard_submit
 from dashboards.pages.base_page import show, signed_in
-from dashboards.pages.fields import parse_duration, write_duration
 from dashboards.reads import submit as reads
 from jobs.actions import check_submission, clone_body, submit_job
+from jobs.fields import values
+from jobs.fields.declaration import MORE, SHORT, Field, Input
+from jobs.fields.declared import DECLARED
+from jobs.fields.values import LINES
 from jobs.images import image_notice, known_images
-from jobs.kinds.artifacts import ALWAYS, SUCCESS, parse_line
-from jobs.kinds.artifacts import line as artifact_line
 from jobs.kinds.registry import DEFAULT, KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec
 
-WHOLE = ("gpu_memory_mib", "memory_mib", "workers", "min_workers", "max_workers", "priority", "retries")
-DECIMAL = ("gpus", "cpus")
-SECONDS = ("max_runtime_seconds", "expected_runtime_seconds", "ttl_seconds_after_finished")
-TEXT = ("name", "kind", "image", "working_dir", "node_pool")
-PAIRS = ("env", "labels", "extra_resources")
-MORE = (
-    "datasets",
-    "cached",
-    "min_workers",
-    "max_workers",
-    "ports",
-    "priority",
-    "preemptible",
-    *SECONDS,
-    "retries",
-    "labels",
-    "secret_env",
-    "image_pull_secrets",
-    "extra_resources",
-    "large_shm",
-)  # behind "Ports, limits, …"
-# Longer fields are not read: splitting a command takes time that grows with the square of its longest word.
-LONG_FIELDS = ("command", "datasets", "artifacts", *PAIRS, "secret_env", "image_pull_secrets", "volumes")
-LONG_FIELD_CHARACTERS, FIELD_CHARACTERS = 16 * 1024, 1024
-DEFAULTS = {
-    "kind": DEFAULT.name,
-    "gpus": "1",
-    "cpus": "1",
-    "memory_mib": "1024",
-    "workers": "1",
-    "image": "quickstart",
-}
+INPUTS = tuple(field for field in DECLARED if field.input)
+# Checkboxes that belong to all entries of a list.
+CHECKS = [(field.name, field.entries) for field in INPUTS if field.entries and field.entries.label]
 
 # Where a volume is mounted that an address names.
 MOUNT_PATH = "/mnt"
@@ -71,14 +42,6 @@ class Unreadable(ValueError):
         self.errors = errors
 
 
-class LineUnreadable(ValueError):
-    """A line, counted from 1, of a field with several lines is invalid."""
-
-    def __init__(self, number: int, line: str) -> None:
-        super().__init__(line)
-        self.number, self.line = number, line if len(line) <= 40 else f"{line[:39]}…"
-
-
 def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
     """Return the submission of a filled form; empty fields are left out. Raises Unreadable."""
     body, errors = read_body(raw)
@@ -91,59 +54,61 @@ def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
     """Parse a filled form; return the values, and an error for each field that is invalid."""
     errors: Errors = _too_long(raw)
     filled = {name: text.strip() for name, text in raw.items() if name not in errors and text.strip()}
-    body: dict[str, Any] = {name: filled[name] for name in TEXT if name in filled}
-    body |= {name: _number(filled[name]) for name in (*WHOLE, *DECIMAL) if name in filled}
-    readers: dict[str, Callable[[str], Any]] = {"command": shlex.split, "ports": _ports}
-    readers |= {"secret_env": _secret_pairs, "image_pull_secrets": _words, "datasets": _datasets}
-    readers |= {"volumes": _mounts, "snapshot_on": _words, "artifacts": _artifacts}
-    readers |= dict.fromkeys(SECONDS, parse_duration) | dict.fromkeys(PAIRS, _pairs)
-    for name in sorted(readers.keys() & filled.keys()):
-        try:
-            body[name] = readers[name](filled[name])
-        except LineUnreadable as error:
-            errors[name] = _("Line {number}, {line}: {help}").format(
-                number=error.number, line=error.line, help=_help(name)
-            )
-        except ValueError:
-            errors[name] = _help(name)
-    if filled.get("preemptible") in ("yes", "no"):
-        body["preemptible"] = filled["preemptible"] == "yes"
-    for mount in body.get("datasets", ()):
-        mount["cached"] = bool(filled.get("cached"))
-    for kept in body.get("artifacts", ()):
-        kept["when"] = ALWAYS if filled.get("keep_always") else SUCCESS
-    return body | ({"large_shm": True} if filled.get("large_shm") else {}), errors
+    body: dict[str, Any] = {}
+    for field in INPUTS:
+        if field.name in filled:
+            try:
+                body[field.name] = parse_text(field, filled[field.name])
+            except Unreadable as error:
+                errors |= error.errors
+    for name, check in CHECKS:
+        for entry in body.get(name, ()):
+            entry[check.key] = check.on if check.name in filled else check.off
+    return body, errors
+
+
+def parse_text(field: Field, text: str) -> Any:
+    """Return the JSON value of a form field's text. Raises Unreadable."""
+    value = field.value
+    if value.separator == LINES:
+        lines = enumerate(text.splitlines(), 1)
+        return value.gather([_piece(field, line, number) for number, line in lines if line.strip()])
+    if value.pieces:
+        return value.gather([_piece(field, word) for word in text.replace(",", " ").split()])
+    return _piece(field, text)
+
+
+def _piece(field: Field, text: str, line: int = 0) -> Any:
+    """Parse one numbered line, one word or the whole of a field; in lines, blanks around "=" are dropped."""
+    written = "=".join(part.strip() for part in text.strip().split("=", 1)) if line else text
+    try:
+        return field.value.parse(written)
+    except (ValueError, OverflowError):
+        said = _("Line {number}, {line}: Write one {what} a line.") if line else _("Write {what}.")
+        shown = written if len(written) <= 40 else f"{written[:39]}…"
+        message = said.format(number=line, line=shown, what=_(field.value.text))
+        raise Unreadable({field.name: message}) from None
 
 
 def to_fields(body: Mapping[str, Any]) -> dict[str, str]:
     """Return the form fields that stand for a submission: to_body's way back."""
-    fields = {name: str(body[name]) for name in (*TEXT, *WHOLE) if body.get(name) is not None}
-    fields |= {name: f"{body[name]:g}" for name in DECIMAL if body.get(name) is not None}
-    fields |= {name: write_duration(body[name]) for name in SECONDS if body.get(name)}
-    fields |= {
-        name: "\n".join(f"{key}={value}" for key, value in (body.get(name) or {}).items()) for name in PAIRS
+    body = {**body, "command": [*(body.get("command") or ()), *(body.get("args") or ())]}
+    fields = {
+        field.name: field.value.show(body[field.name])
+        for field in INPUTS
+        if body.get(field.name) not in (None, [], {})
     }
-    fields["secret_env"] = "\n".join(
-        f"{name}={source['secret']}:{source['key']}"
-        for name, source in (body.get("secret_env") or {}).items()
-    )
-    mounts = body.get("datasets") or ()
-    fields["datasets"] = "\n".join(
-        f"{mount['dataset']}@{mount['version']}:{mount['mount_path']}" for mount in mounts
-    )
-    fields["cached"] = "on" if any(mount["cached"] for mount in mounts) else ""
-    fields["image_pull_secrets"] = ", ".join(body.get("image_pull_secrets") or ())
-    fields["command"] = shlex.join([*(body.get("command") or ()), *(body.get("args") or ())])
-    fields["ports"] = ", ".join(str(port["port"]) for port in body.get("ports") or ())
-    fields["volumes"] = "\n".join(mount_line(mount) for mount in body.get("volumes") or ())
-    fields["snapshot_on"] = ", ".join(body.get("snapshot_on") or ())
-    kept = body.get("artifacts") or ()
-    fields["artifacts"] = "\n".join(map(artifact_line, kept))
-    fields["keep_always"] = "on" if any(one["when"] == ALWAYS for one in kept) else ""
-    fields["large_shm"] = "on" if body.get("large_shm") else ""
-    if body.get("preemptible") is not None:
-        fields["preemptible"] = "yes" if body["preemptible"] else "no"
+    for name, check in CHECKS:
+        is_on = any(entry.get(check.key) == check.on for entry in body.get(name) or ())
+        fields[check.name] = "yes" if is_on else ""
     return fields
+
+
+def initial_fields() -> dict[str, str]:
+    """Return the text of an empty form: the defaults."""
+    shown = {field.name: field.value.show(field.omitted) for field in INPUTS if field.omitted}
+    stated = {field.name: field.input.initial for field in INPUTS if field.input and field.input.initial}
+    return shown | stated | {"kind": DEFAULT.name}
 
 
 @signed_in
@@ -151,7 +116,7 @@ def job_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """The form, empty or filled from another job (`?clone=<id>`), and the submission itself."""
     if request.method == "POST":
         return _submit(request, actor)
-    raw = DEFAULTS | {
+    raw = initial_fields() | {
         "project": request.GET.get("project") or next(iter(reads.projects_to_submit_to(actor)), "")
     }
     if request.GET.get("clone"):
@@ -181,7 +146,7 @@ def job_plan(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     raw = request.POST.dict()
     checked, context = _check(actor, raw), dict[str, Any]()
     try:
-        project = project_for(actor, raw.get("project", "")[:FIELD_CHARACTERS], needed=Role.MEMBER)
+        project = project_for(actor, raw.get("project", "")[:SHORT], needed=Role.MEMBER)
         if checked.errors:
             context = {"problem": checked.hint(raw)}
         else:
@@ -229,7 +194,7 @@ def _check(actor: Actor, raw: Mapping[str, str]) -> Checked:
     """Check everything at once: the actor's access to the project, the fields, and the spec. For an actor who
     may submit nowhere, nothing is read."""
     try:
-        project = project_for(actor, raw.get("project", "")[:FIELD_CHARACTERS], needed=Role.MEMBER)
+        project = project_for(actor, raw.get("project", "")[:SHORT], needed=Role.MEMBER)
     except (NotVisible, Forbidden) as refusal:
         if not reads.projects_to_submit_to(actor):
             return Checked({}, _by_field(refusal))
@@ -260,17 +225,20 @@ def _form(
     request: HttpRequest, actor: Actor, raw: Mapping[str, str], checked: Checked, *, is_refused: bool
 ) -> HttpResponseBase:
     """The form; refusals are shown at their fields once it was sent, not while it is still empty."""
-    more = {name for name in MORE if raw.get(name, "").strip()}
+    more = {field.name for field in INPUTS if field.input and field.input.section == MORE}
+    offers = {
+        "kinds": [(kind.name, kind.label) for kind in KINDS.values()],
+        "pools": [(name, name) for name in reads.pool_names()],
+    }
     context = {
         "raw": raw,
         "errors": checked.errors if is_refused else {},
-        "more_open": bool(more | (checked.errors.keys() & set(MORE))),
+        "more_open": any(raw.get(name, "").strip() for name in more) or bool(checked.errors.keys() & more),
         "command": checked.command(raw),
         "hint": checked.hint(raw),
         "projects": reads.projects_to_submit_to(actor),
-        "kinds": KINDS.values(),
+        "sections": _sections(offers),
         "images": known_images(visible_jobs(actor)),
-        "pools": reads.pool_names(),
     }
     return show(request, actor, "dashboards/job_form.html", context, status=400 if is_refused else 200)
 
@@ -286,98 +254,41 @@ def _by_field(refusal: Exception) -> Errors:
     return {"project": str(refusal) or _("Choose a project that you are a member of.")}
 
 
-def _number(text: str) -> int | float | str:
-    """A number as REST would send it; other text goes on as it is and is refused by its reader."""
-    for read in (int, float):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return text
+def _sections(offers: Mapping[str, list[tuple[str, str]]]) -> dict[str, list[list[dict[str, Any]]]]:
+    """Return the rows of inputs of each section; `offers`: choices by the name that declarations have for them."""
+    sections: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for field in INPUTS:
+        if field.input:
+            row = sections.setdefault(field.input.section, {}).setdefault(field.input.row, [])
+            row.append(_input(field, field.input, offers))
+    return {name: [rows[number] for number in sorted(rows)] for name, rows in sections.items()}
 
 
-def _ports(text: str) -> list[dict[str, Any]]:
-    return [{"port": int(word), "service_type": "ingress"} for word in _words(text)]
-
-
-def _words(text: str) -> list[str]:
-    return text.replace(",", " ").split()
-
-
-def _pairs(text: str) -> dict[str, str]:
-    return {name: value for _number, _line, name, value in _lines(text)}
-
-
-def _secret_pairs(text: str) -> dict[str, dict[str, str]]:
-    pairs = {}
-    for number, line, name, source in _lines(text):
-        secret, colon, key = source.partition(":")
-        if not colon:
-            raise LineUnreadable(number, line)
-        pairs[name] = {"secret": secret, "key": key}
-    return pairs
-
-
-def _datasets(text: str) -> list[dict[str, Any]]:
-    mounts = []
-    for number, line in enumerate(text.splitlines(), 1):
-        source, colon, path = line.strip().rpartition(":")
-        name, _at, version = source.partition("@")
-        if line.strip() and not (name and path):
-            raise LineUnreadable(number, line.strip())
-        if colon:
-            mounts.append({"dataset": name, "version": version or "latest", "mount_path": path})
-    return mounts
-
-
-def _artifacts(text: str) -> list[dict[str, Any]]:
-    return [parse_line(line.strip(), SUCCESS) for line in text.splitlines() if line.strip()]
-
-
-def _lines(text: str) -> Iterator[tuple[int, str, str, str]]:
-    """The filled lines of NAME=VALUE: their numbers, text, names and values."""
-    for number, line in enumerate(text.splitlines(), 1):
-        name, equals, value = line.strip().partition("=")
-        if line.strip() and not equals:
-            raise LineUnreadable(number, line.strip())
-        if line.strip():
-            yield number, line.strip(), name.strip(), value.strip()
+def _input(field: Field, shown: Input, offers: Mapping[str, list[tuple[str, str]]]) -> dict[str, Any]:
+    is_lines = field.value.separator == LINES
+    lines = _("One {what} a line.").format(what=_(field.value.text)) if is_lines else ""
+    choices = None if shown.choices is None else [(name, _(label)) for name, label in shown.choices]
+    return {
+        "name": field.name,
+        "label": _(shown.label),
+        "help": " ".join(filter(None, (lines, shown.help and _(shown.help)))),
+        "is_lines": is_lines,
+        "is_check": field.value.schema["type"] == "boolean",
+        "is_command": field.value == values.command_line,
+        "is_required": field.is_required,
+        "choices": None if choices is None else choices + offers.get(shown.offers, []),
+        "list": shown.offers if choices is None else "",
+        "check": field.entries and field.entries.label and (field.entries.name, _(field.entries.label)),
+    }
 
 
 def _too_long(raw: Mapping[str, str]) -> Errors:
-    limits = {name: LONG_FIELD_CHARACTERS if name in LONG_FIELDS else FIELD_CHARACTERS for name in raw}
+    limits = dict.fromkeys(raw, SHORT) | {field.name: field.most_characters for field in INPUTS}
     return {
         name: _("At most %(most)s characters; this has %(size)s.") % {"most": limits[name], "size": len(text)}
         for name, text in raw.items()
         if len(text) > limits[name]
     }
-
-
-def _mounts(text: str) -> list[dict[str, Any]]:
-    """Read mounts as `yard submit --pvc` takes them, one a line."""
-    found: list[dict[str, Any]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        parts = line.strip().split(":")
-        if parts == [""]:
-            continue
-        if len(parts) not in (2, 3, 4) or not all(parts):
-            raise LineUnreadable(number, line)
-        found.append(_mount(number, line, parts))
-    return found
-
-
-def _mount(number: int, line: str, parts: list[str]) -> dict[str, Any]:
-    if len(parts) == 3 and parts[2] == READ_ONLY and not parts[0].startswith("/"):
-        return {"volume": parts[0], "mount_path": parts[1], "read_only": True}
-    if len(parts) == 2:
-        source = "host_path" if parts[0].startswith("/") else "volume"
-        return {source: parts[0], "mount_path": parts[1]}
-    new = {"storage_class": parts[0], "size": parts[1]}
-    if len(parts) == 4:
-        new["name"] = parts[3]
-    if not parts[2].startswith("/"):
-        raise LineUnreadable(number, line)
-    return {"new": new, "mount_path": parts[2]}
 
 
 def _on_volume(body: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
@@ -392,19 +303,3 @@ def _on_volume(body: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]
     if not replaced:
         mounts.append({"volume": name, "mount_path": MOUNT_PATH})
     return body | {"volumes": mounts}
-
-
-def _help(name: str) -> str:
-    if name == "volumes":
-        return _("Write one VOLUME:PATH or CLASS:SIZE:PATH a line.")
-    if name == "command":
-        return _("A quotation mark is not closed.")
-    if name == "ports":
-        return _("Write port numbers, such as 8888, 6006.")
-    if name == "secret_env":
-        return _("Write one NAME=SECRET:KEY a line.")
-    if name == "datasets":
-        return _("Write one NAME@VERSION:PATH a line.")
-    if name in PAIRS:
-        return _("Write one NAME=VALUE a line.")
-    return _("Write a duration such as 30m, 2h or 1d.")

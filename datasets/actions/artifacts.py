@@ -15,7 +15,7 @@ from controlplane.loop.wake import wake
 from controlplane.models import Command, Event, Project
 from datasets.models import Artifact
 from datasets.queries.artifacts import ARTIFACT
-from jobs.kinds.artifacts import ALWAYS, CHECKPOINTS
+from jobs.fields.artifacts import ALWAYS, CHECKPOINTS
 from jobs.lifecycle import FINAL_STATES, SUCCEEDED
 
 KEEP = "datasets.keep_artifact"

@@ -15,7 +15,7 @@ from datasets.actions.volumes import PROVISION, about, new_volume, refuse_cluste
 from datasets.models import Volume, VolumeUse
 from datasets.models.volumes import CREATING, MANY_JOBS, ONE_JOB, READY
 from datasets.queries.volumes import VOLUME
-from jobs.kinds.mounts import is_volume
+from jobs.fields.mounts import is_volume
 
 Spec = dict[str, Any]
 # Of a volume's name.

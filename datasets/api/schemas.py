@@ -13,7 +13,7 @@ from controlplane.api.json_schema import (
     record,
 )
 from datasets.api import artifact_schemas, volume_schemas
-from jobs.api.schemas import CODE_ORIGIN
+from jobs.fields.code import ORIGIN
 
 CODE_ENTRY = partial(
     record(
@@ -39,7 +39,7 @@ CODE_TREE = partial(
     record(
         "A tree that jobs of the project can run. The detail has `diff`, from the commit to the tree, or where"
         " `is_diff_cut` its beginning.",
-        **CODE_ORIGIN,
+        **ORIGIN,
         id=INTEGER,
         files=INTEGER,
         size_bytes=INTEGER,

@@ -26,7 +26,7 @@ from datasets.actions.volumes import (
 from datasets.api.volume_schemas import VOLUME
 from datasets.models import Volume
 from datasets.queries.volumes import volume_rows, volume_shape, volume_shapes
-from jobs.kinds.mounts import ACCESS_MODES, access_mode, size_bytes
+from jobs.fields.mounts import ACCESS_MODES, access_mode, size_bytes
 
 SIZE = {"anyOf": [{"type": "integer"}, {"type": "string"}], "description": 'Bytes, or a text such as "10Gi".'}
 MODE = {**STRING, "enum": list(ACCESS_MODES)}

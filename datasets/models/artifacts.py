@@ -17,7 +17,7 @@ class Artifact(models.Model):
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="artifacts")
     job = models.ForeignKey("jobs.Job", models.CASCADE, related_name="artifacts")
     name = models.CharField(max_length=63)
-    # As submitted: jobs.kinds.artifacts.
+    # As submitted: jobs.fields.artifacts.
     path = models.CharField(max_length=1024)
     # Also of a job that did not succeed.
     is_kept_always = models.BooleanField(default=False)

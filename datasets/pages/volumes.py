@@ -40,7 +40,7 @@ from datasets.pages.volume_lists import MODES, VOLUMES, snapshots_shown, state_b
 from datasets.queries.volume_files import file_response, list_files
 from datasets.queries.volumes import storage_class_named, volume_shape
 from datasets.storage.base import ContentMissing
-from jobs.kinds.mounts import access_mode, size_bytes
+from jobs.fields.mounts import access_mode, size_bytes
 
 FILES_SHOWN, SNAPSHOTS_SHOWN = 200, 100
 KEEP = "keep"

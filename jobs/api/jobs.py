@@ -17,7 +17,7 @@ from controlplane.access import (
 )
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
-from controlplane.api.json_schema import INTEGER, listed, record, ref
+from controlplane.api.json_schema import listed, record, ref
 from controlplane.api.operations import DRY_RUN, Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.models import Project, Role
@@ -31,22 +31,21 @@ from jobs.actions import (
     submit_jobs,
     suspend_job,
 )
-from jobs.api.schemas import JOB, JOB_SPEC
+from jobs.api.schemas import JOB
+from jobs.fields.declared import FIELDS, PRIORITY
 from jobs.images import image_notices
 from jobs.kinds.registry import KINDS
-from jobs.kinds.spec import FIELDS
 from jobs.lifecycle import STATES
 from jobs.models import Job
 from jobs.outlook import known_estimate
 from jobs.planning import plan_job
 from jobs.queries import job_columns, job_detail, shape_jobs
 
-_priority = {**INTEGER, "minimum": 0, "maximum": 1000}
 CHANGES = {
-    "priority": BodyField(fields.whole(0, 1000), _priority),
-    "labels": BodyField(FIELDS["labels"].read, JOB_SPEC["properties"]["labels"]),
+    "priority": BodyField(PRIORITY.read, PRIORITY.schema),
+    "labels": BodyField(FIELDS["labels"].read, FIELDS["labels"].value.schema),
 }
-CLONE = {"name": BodyField(FIELDS["name"].read, {"type": "string", "maxLength": 63})}
+CLONE = {"name": BodyField(FIELDS["name"].read, FIELDS["name"].value.schema)}
 # Jobs; as many of a usual size fit into a body.
 BATCH_MOST = 500
 

@@ -11,7 +11,7 @@ from controlplane.api.paging import Listing, paged
 from controlplane.fields import Refused, whole
 from controlplane.models import Role
 from jobs.api.schemas import SCALE_OPERATION
-from jobs.kinds.spec import FIELDS
+from jobs.fields.declared import FIELDS
 from jobs.models import ScaleOperation
 from jobs.queries import planned_scale_shape, scale_shape
 from jobs.scaling import TIMEOUT_SECONDS, Scaling, plan_scaling, scale_job
@@ -27,9 +27,7 @@ def _ranks(value: Any) -> tuple[int, ...]:
 
 
 SCALE = {
-    "workers": BodyField(
-        FIELDS["workers"].read, {**INTEGER, "minimum": 1, "maximum": 10_000}, is_required=True
-    ),
+    "workers": BodyField(FIELDS["workers"].read, FIELDS["workers"].value.schema, is_required=True),
     "timeout_seconds": BodyField(
         whole(1, LONGEST_TIMEOUT),
         {

@@ -15,6 +15,7 @@ from controlplane.api.json_schema import (
     record,
     ref,
 )
+from jobs.fields.declared import DECLARED
 
 REASON = record("Why the job is in its state.", code=STRING, message=STRING, details=OBJECT)
 POD = record(
@@ -61,69 +62,12 @@ JOB_STATUS = record(
     progress=OBJECT,
     pods=listed(ref("Pod")),
 )
-CODE_ORIGIN: dict[str, Schema] = {
-    "tree": STRING,
-    "commit": STRING,
-    "branch": STRING,
-    "is_dirty": BOOLEAN,
-    "source": STRING,
-    "repository": STRING,
-}
-JOB_CODE = record(
-    "The code tree that the job runs: `tree` is its hash; `is_dirty`: it differs from the commit; `source`: upload or"
-    " git.",
-    **CODE_ORIGIN,
-)
-CODE_WANTED = {
-    **record("A code tree of the project, under one of its commits or the latest.", **CODE_ORIGIN),
-    "required": ["tree"],
-}
-_SPEC: dict[str, Schema] = {
-    "name": STRING,
-    "kind": STRING,
-    "image": STRING,
-    "command": listed(STRING),
-    "args": listed(STRING),
-    "working_dir": nullable(STRING),
-    "env": {"type": "object", "additionalProperties": STRING},
-    "secret_env": {
-        "type": "object",
-        "additionalProperties": record(
-            "A key of a secret in the project's namespace.", secret=STRING, key=STRING
-        ),
-    },
-    "image_pull_secrets": listed(STRING),
-    "extra_resources": {"type": "object", "additionalProperties": STRING},
-    "gpus": nullable(NUMBER),
-    "gpu_memory_mib": nullable(INTEGER),
-    "cpus": NUMBER,
-    "memory_mib": INTEGER,
-    "workers": INTEGER,
-    "min_workers": nullable(INTEGER),
-    "max_workers": nullable(INTEGER),
-    "preemptible": BOOLEAN,
-    "priority": INTEGER,
-    "node_pool": nullable(STRING),
-    "compute_template": nullable(STRING),
-    "large_shm": BOOLEAN,
-    "max_runtime_seconds": nullable(INTEGER),
-    "expected_runtime_seconds": nullable(INTEGER),
-    "retries": INTEGER,
-    "ttl_seconds_after_finished": nullable(INTEGER),
-    "labels": {"type": "object", "additionalProperties": STRING},
-    "ports": listed(OBJECT),
-    "volumes": listed(OBJECT),
-    "datasets": listed(OBJECT),
-    "snapshot_on": listed(STRING),
-    "artifacts": listed({"type": "object", "additionalProperties": STRING}),
-    "code": nullable(JOB_CODE),
-}
+_SPEC: dict[str, Schema] = {field.name: field.value.answer for field in DECLARED}
 JOB_SPEC = record("What was asked for, with defaults filled in.", **_SPEC)
-_ASKED = {
-    "extra_resources": {"type": "object", "additionalProperties": {"type": ["string", "integer"]}},
-    "code": nullable(CODE_WANTED),
+JOB_SUBMIT = {
+    **record("A job to submit.", **{field.name: field.schema for field in DECLARED}),
+    "required": [field.name for field in DECLARED if field.is_required],
 }
-JOB_SUBMIT = {**record("A job to submit.", **_SPEC | _ASKED), "required": ["name", "kind"]}
 JOB = partial(
     record(
         "A job. Lists show its pods while it holds GPUs; the detail always shows those of the attempt that stands.",

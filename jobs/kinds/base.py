@@ -1,7 +1,7 @@
 """What a kind of job answers. Pure; nothing outside this package switches on a kind's name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from controlplane.fields import FieldError
@@ -82,11 +82,6 @@ class Kind(Protocol):
         """The options that make that command submit this kind."""
         ...
 
-    @property
-    def command_options(self) -> Mapping[str, tuple[str, Any]]:
-        """Fields that this command spells in its own way: field -> (option, value when the option is left out)."""
-        ...
-
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fields with kind-specific defaults."""
         ...
@@ -129,7 +124,6 @@ class Batch:
     pools_label: str = ""
     command: str = "submit"
     command_flags: tuple[str, ...] = ()
-    command_options: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
 
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}

@@ -2,7 +2,7 @@
 many as fit, at least `min_workers`. It may borrow, and when it is preempted it can go on smaller."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from controlplane.fields import FieldError
@@ -16,13 +16,6 @@ class Elastic(Batch):
     name: str = "elastic"
     label: str = "Elastic"
     command: str = "submit-elastic"
-    command_options: Mapping[str, tuple[str, Any]] = field(
-        default_factory=lambda: {
-            "workers": ("--workers", None),
-            "min_workers": ("--min-workers", 1),
-            "max_workers": ("--max-workers", None),
-        }
-    )
     has_stable_names: bool = True
     is_elastic: bool = True
 

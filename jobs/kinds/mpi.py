@@ -3,7 +3,7 @@ worker: all pods of the gang are equal, and none waits without a GPU.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from jobs.kinds.base import Batch, PodEnd, PodShape
@@ -18,9 +18,6 @@ class Mpi(Batch):
     name: str = "mpi"
     label: str = "MPI"
     command: str = "submit-mpi"
-    command_options: Mapping[str, tuple[str, Any]] = field(
-        default_factory=lambda: {"workers": ("--processes", None)}
-    )
 
     def pods(self, spec: Mapping[str, Any]) -> tuple[PodShape, ...]:
         hosts = (PodShape(rank, "worker", is_host=True) for rank in range(1, spec["workers"]))

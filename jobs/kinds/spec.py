@@ -1,16 +1,15 @@
-"""The fields of a submitted job, each with reader and default. Pure."""
+"""A submission read as a whole: every field of jobs/fields, and the fields against one another. Pure."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from controlplane import fields
-from controlplane.fields import FieldError, Reader
-from jobs.kinds import artifacts, cluster_fields, code, data, mounts
+from controlplane.fields import FieldError
+from jobs.fields import mounts
+from jobs.fields.declared import DECLARED, FIELDS
 from jobs.kinds.registry import KINDS, kind_named
 
-LONGEST_SECONDS = 10 * 365 * 86400
 # Lists show whole specs, and a clone repeats one: 60 clones of 1 MiB made a page of 57 MiB.
 SPEC_MOST_BYTES = 64 * 1024
 
@@ -23,60 +22,12 @@ class SpecInvalid(ValueError):
         self.errors = errors
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """The reader and the default of one field."""
-
-    read: Reader
-    default: Any
-
-
-_seconds = fields.optional(fields.whole(1, LONGEST_SECONDS))
-_words = fields.listed(fields.text(fields.ENV_VALUE_BYTES), 1000)
-
-FIELDS: dict[str, Field] = {
-    "name": Field(fields.dns_label(63), None),
-    "kind": Field(fields.text(16), None),
-    "image": Field(fields.text(500), ""),
-    "command": Field(_words, ()),
-    "args": Field(_words, ()),
-    "working_dir": Field(fields.optional(fields.absolute_path), None),
-    "env": Field(fields.mapped(fields.ENV_NAMES, fields.text(fields.ENV_VALUE_BYTES), 100), {}),
-    "secret_env": Field(fields.mapped(fields.ENV_NAMES, cluster_fields.secret_key, 100), {}),
-    "image_pull_secrets": Field(cluster_fields.pull_secrets, ()),
-    "gpus": Field(fields.optional(fields.milli_gpus), None),
-    "gpu_memory_mib": Field(fields.optional(fields.whole(1, 10_000_000)), None),
-    "cpus": Field(fields.milli_cpus, 1000),
-    "memory_mib": Field(fields.whole(1, 100_000_000), 1024),
-    "extra_resources": Field(cluster_fields.extra_resources, {}),
-    "workers": Field(fields.whole(1, 10_000), 1),
-    "min_workers": Field(fields.optional(fields.whole(1, 10_000)), None),
-    "max_workers": Field(fields.optional(fields.whole(1, 10_000)), None),
-    "preemptible": Field(fields.optional(fields.switch), None),
-    "priority": Field(fields.optional(fields.whole(0, 1000)), None),
-    "node_pool": Field(fields.optional(fields.dns_label(50)), None),
-    "compute_template": Field(fields.not_yet("compute templates"), None),
-    "large_shm": Field(fields.switch, False),
-    "max_runtime_seconds": Field(_seconds, None),
-    "expected_runtime_seconds": Field(_seconds, None),
-    "retries": Field(fields.whole(0, 100), 0),
-    "ttl_seconds_after_finished": Field(_seconds, None),
-    "labels": Field(fields.mapped(fields.LABEL_NAMES, fields.text(63), 64), {}),
-    "ports": Field(fields.listed(fields.port, 20), ()),
-    "volumes": Field(fields.listed(mounts.mount, 50), ()),
-    "datasets": Field(fields.listed(data.wanted, 20), ()),
-    "snapshot_on": Field(fields.listed(mounts.snapshot_event, 4), ()),
-    "artifacts": Field(fields.listed(artifacts.artifact, 20), ()),
-    "code": Field(fields.optional(code.wanted), None),
-}
-
-
 def parse_spec(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the job's fields in stored units (`gpus` and `cpus` in thousandths) with defaults filled in. Raises
     SpecInvalid with every refused field, not only the first.
     """
     spec, errors = fields.read_fields(body, FIELDS, "field")
-    errors += [_missing(name) for name in ("name", "kind") if name not in body]
+    errors += [_missing(field.name) for field in DECLARED if field.is_required and field.name not in body]
     if not errors:
         errors = _check_together(spec, body) or _check_size(spec)
     if errors:
@@ -94,7 +45,7 @@ def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[Field
     if kind is None:
         return [FieldError("/kind", "unknown_kind", f"The kind is one of: {', '.join(sorted(KINDS))}.")]
     errors = []
-    if spec["gpu_memory_mib"] is not None and spec["gpus"] is not None:
+    if spec["gpu_memory_mib"] is not None and body.get("gpus") is not None:
         errors.append(
             FieldError("/gpu_memory_mib", "gpus_or_memory", "Give gpus or gpu_memory_mib, not both.")
         )
@@ -113,8 +64,9 @@ def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[Field
         errors.append(
             FieldError("/workers", "share_needs_one_worker", "A share of a GPU takes exactly one worker.")
         )
-    spec["preemptible"] = kind.is_preemptible if spec["preemptible"] is None else spec["preemptible"]
-    spec["priority"] = kind.priority if spec["priority"] is None else spec["priority"]
+    for one in DECLARED:
+        if one.kind_default and spec[one.name] is None:
+            spec[one.name] = getattr(kind, one.kind_default)
     spec.update(kind.fill(spec))
     return errors + kind.check(spec, body)
 

@@ -68,7 +68,7 @@ def test_busy_for_good_is_6_after_the_retries(server, yard):
         (["submit", "x", "--gpuss", "1"], "did you mean --gpus?"),
         (["submit", "x", "-g", "nan"], "not a number"),
         (["submit", "x", "-g", "1e999"], "not a number"),
-        (["submit", "x", "-e", "NOVALUE"], "KEY=VALUE"),
+        (["submit", "x", "-e", "NOVALUE"], "is not NAME=VALUE"),
         (["submit", "x", "--max-runtime", "soon"], "not a duration"),
         (["list", "jobs", "-o", "xml"], "no such format"),
         (["list", "jobs", "--", "ls"], "takes no command"),

@@ -55,6 +55,12 @@ def test_a_list_loads_the_standard_library_alone(server, settings):
     assert {name.split(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "controlplane", "__main__"}
 
 
+def test_the_fields_of_jobs_load_without_django(settings):
+    loaded = modules_of("submit", "-h")
+    assert "jobs.fields.declared" in loaded
+    assert not loaded & (HEAVY | {"fractions", "jobs.kinds", "controlplane.settings"})
+
+
 def test_every_command_of_the_registry_is_there_and_has_help(yard):
     for path, command in registry.COMMANDS.items():
         ran = yard("help", *path.split())

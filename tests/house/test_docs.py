@@ -16,7 +16,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 MAKE_COMMAND = re.compile(r"`make ([a-z][a-z-]*)|^\s*make ([a-z][a-z-]*)", re.MULTILINE)
 VARIABLE = re.compile(r"\b(?:TRAINYARD_[A-Z_]+|DATABASE_URL)\b")
 # variables that pods see or that one process of ours hands to another; docs/reference has them in their places
-NOT_SETTINGS = ("engines", "kinds", "cli", "supervisor", "gateway")
+NOT_SETTINGS = ("engines", "kinds", "fields", "cli", "supervisor", "gateway")
 
 
 def tracked(pattern: str) -> list[Path]:
@@ -28,6 +28,10 @@ def tracked(pattern: str) -> list[Path]:
 
 def test_the_settings_page_is_what_the_code_says() -> None:
     assert reference.SETTINGS_PAGE.read_text() == reference.settings_page(), "run `make reference`"
+
+
+def test_the_page_of_jobs_fields_is_what_the_code_says() -> None:
+    assert reference.JOBS_PAGE.read_text() == reference.jobs_page(), "run `make reference`"
 
 
 def test_the_charts_role_is_what_the_engine_needs() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from dashboards.pages import job_form
-from dashboards.pages.job_form import FIELD_CHARACTERS, LONG_FIELD_CHARACTERS
+from jobs.fields.declaration import LONG, SHORT
 from tests.app.pages.conftest import Visit, Yard
 
 FORM = {"project": "team-a", "name": "new", "kind": "train", "image": "quickstart", "gpus": "1"}
@@ -12,19 +12,23 @@ FORM = {"project": "team-a", "name": "new", "kind": "train", "image": "quickstar
 @pytest.mark.parametrize(
     ("field", "text"),
     [
-        ("command", "x" * (LONG_FIELD_CHARACTERS + 1)),  # 400 KB took 7 s to split
-        ("env", "A=" + "x" * LONG_FIELD_CHARACTERS),
-        ("ports", "1," * FIELD_CHARACTERS),
-        ("max_runtime_seconds", "1h" * FIELD_CHARACTERS),
+        ("command", "x" * (LONG + 1)),  # 400 KB took 7 s to split
+        ("env", "A=" + "x" * LONG),
+        ("ports", "1," * LONG),
+        ("max_runtime_seconds", "1h" * SHORT),
         ("name", "x" * 400_000),
     ],
 )
 def test_a_long_field_is_refused_unread(yard: Yard, visit: Visit, monkeypatch, field, text):
     read = []
-    monkeypatch.setattr(job_form.shlex, "split", lambda text: read.append(len(text)) or ["true"])
+    parse = job_form.parse_text
+    monkeypatch.setattr(
+        job_form, "parse_text", lambda value, text: read.append(len(text)) or parse(value, text)
+    )
     preview = visit(yard.cast.ana).post("/new/job/preview.json", FORM | {field: text}).json()
     assert "At most" in preview["errors"][field]
-    assert all(size <= LONG_FIELD_CHARACTERS for size in read)
+    assert read
+    assert all(size <= LONG for size in read)
 
 
 def test_nothing_is_read_for_who_may_submit_nowhere(yard: Yard, visit: Visit, monkeypatch):

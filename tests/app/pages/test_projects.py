@@ -8,7 +8,7 @@ from django.test import Client
 from controlplane.actions import directory
 from controlplane.http.throttle import Throttle
 from controlplane.models import AuditEntry, Cluster, Membership, Node, Project, User
-from dashboards.pages.fields import parse_duration, write_duration
+from controlplane.notation import parse_duration, write_duration
 from tests.builders import make_job
 from tests.cast import Cast
 

@@ -41,6 +41,13 @@ SPECS: list[dict[str, Any]] = [
     },
     {"name": "a", "kind": "mpi", "image": "x", "gpus": 1, "workers": 3, "command": ["mpirun", "train"]},
     {"name": "a", "kind": "mpi", "image": "x", "workers": 1, "preemptible": False},
+    {
+        "name": "a",
+        "kind": "train",
+        "artifacts": [{"path": "out", "when": "success"}, {"path": "b", "name": "c", "when": "always"}],
+        "volumes": [{"host_path": "/data", "mount_path": "/host"}, {"volume": "v", "mount_path": "/v"}],
+        "datasets": [{"dataset": "x", "version": "3", "cached": True, "mount_path": "/x"}],
+    },
 ]
 
 
@@ -63,6 +70,5 @@ def read_back(verb: str, words: list[str]) -> dict[str, Any]:
     args = parser.parse_args(words[:end])
     args.trailing = words[end + 1 :]
     if verb == "submit-mpi":
-        return spec_of(args) | {"kind": "mpi", "workers": args.processes}
-    given = spec_of(args) | {"kind": "interactive" if args.interactive else "train"}
-    return given if args.workers is None else given | {"workers": args.workers}
+        return spec_of(args) | {"kind": "mpi"}
+    return spec_of(args) | {"kind": "interactive" if args.interactive else "train"}

@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.fields import Refused
-from jobs.kinds.cluster_fields import extra_resources
+from jobs.fields.kubernetes import extra_resources
 
 EFA = "vpc.amazonaws.com/efa"
 

@@ -1,9 +1,11 @@
-"""Reader of the code that a job asks for. Pure."""
+"""The code that a job asks for. Pure."""
 
 from typing import Any
 
 from controlplane import fields
+from controlplane.api import json_schema as schemas
 from controlplane.fields import Refused
+from jobs.fields import values
 
 _READERS = {
     "tree": fields.text(71),
@@ -12,6 +14,17 @@ _READERS = {
     "is_dirty": fields.switch,
     "source": fields.text(8),
     "repository": fields.text(500),
+}
+# What a tree's commit says of where it comes from.
+ORIGIN: dict[str, schemas.Schema] = dict.fromkeys(_READERS, schemas.STRING) | {"is_dirty": schemas.BOOLEAN}
+_SHOWN = schemas.record(
+    "The code tree that the job runs: `tree` is its hash; `is_dirty`: it differs from the commit; `source`: upload or"
+    " git.",
+    **ORIGIN,
+)
+_WANTED = {
+    **schemas.record("A code tree of the project, under one of its commits or the latest.", **ORIGIN),
+    "required": ["tree"],
 }
 
 
@@ -30,3 +43,6 @@ def wanted(value: Any) -> dict[str, Any]:
     if "tree" not in value:
         raise Refused("required", "Name the tree.", "/tree")
     return {name: fields.inside(_READERS[name], each, f"/{name}") for name, each in value.items()}
+
+
+VALUE = values.value(wanted, _WANTED, answer=_SHOWN).optional()

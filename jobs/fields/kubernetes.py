@@ -1,12 +1,13 @@
-"""Readers of a job's Kubernetes fields: secrets, and extended resources. Pure."""
+"""The fields that only jobs on Kubernetes have: secrets, and extended resources. Pure."""
 
 import re
 from typing import Any
 
-from controlplane import fields
-from controlplane.clusters import quantities
+from controlplane import fields, notation
+from controlplane.api import json_schema as schemas
 from controlplane.clusters.settings import QUALIFIED_NAMES, QUANTITY, name_like, object_name
 from controlplane.fields import Refused
+from jobs.fields import values
 
 _SECRET_KEY = re.compile(r"[-._A-Za-z0-9]+")
 # The names without a domain that can be asked for.
@@ -14,7 +15,7 @@ _NATIVE = re.compile(r"ephemeral-storage|hugepages-(?P<page>[1-9][0-9]*[KMG]i)")
 _LONGEST_QUANTITY = 64
 _GPU_RESOURCES = ("nvidia.com/", "amd.com/gpu", "gpu.intel.com/")
 
-pull_secrets = fields.listed(object_name, 20)
+PULL_SECRETS = values.listed(object_name, 20)
 
 
 def secret_key(value: Any) -> dict[str, str]:
@@ -48,6 +49,9 @@ def _check_extra(name: str, asked: str, where: str) -> None:
             "Ask for cpus and memory_mib by these fields; other resources have a name like vendor.com/thing."
         )
         raise Refused("not_an_extra_resource", detail, where)
+    # Imported where it is used, as in jobs/fields/mounts.py.
+    from controlplane.clusters import quantities
+
     page = native["page"] if native else None
     if page and quantities.amount(asked) % quantities.amount(page):
         raise Refused("not_whole_pages", f"Pages are of {page} here; ask for a multiple of it.", where)
@@ -55,6 +59,8 @@ def _check_extra(name: str, asked: str, where: str) -> None:
 
 def _quantity(value: Any) -> str:
     """Read a quantity as text; a plain number is accepted."""
+    from controlplane.clusters import quantities
+
     if not isinstance(value, bool) and isinstance(value, int) and value > 0:
         # Numbers of thousands of digits cannot be written.
         value = str(min(value, quantities.MOST + 1))
@@ -66,3 +72,30 @@ def _quantity(value: Any) -> str:
     if quantities.amount(value) > quantities.MOST:
         raise Refused("out_of_range", "No machine has so much of it; ask for less.")
     return value
+
+
+def _parse_secret(line: str) -> tuple[str, dict[str, str]]:
+    name, source = notation.parse_pair(line)
+    secret, colon, key = source.partition(":")
+    if not (colon and secret and key):
+        raise ValueError(line)
+    return name, {"secret": secret, "key": key}
+
+
+SECRET_ENV = values.mapped(
+    fields.mapped(fields.ENV_NAMES, secret_key, 100),
+    100,
+    schemas.record(
+        "A key of a secret in the project's namespace.", secret=schemas.STRING, key=schemas.STRING
+    ),
+    parse=_parse_secret,
+    write=lambda pair: f"{pair[0]}={pair[1]['secret']}:{pair[1]['key']}",
+    text="NAME=SECRET:KEY",
+)
+# A plain number is taken too.
+EXTRA_RESOURCES = values.mapped(
+    extra_resources,
+    20,
+    {"type": ["string", "integer"]},
+    answer={"type": "object", "additionalProperties": schemas.STRING},
+)

@@ -1,10 +1,12 @@
-"""Reader of a dataset that a job mounts. Pure."""
+"""The datasets that a job mounts. Pure."""
 
 from typing import Any
 
 from controlplane import fields
+from controlplane.api import json_schema as schemas
 from controlplane.fields import Refused
-from jobs.kinds.mounts import normal_path
+from jobs.fields import values
+from jobs.fields.mounts import normal_path
 
 LATEST = "latest"
 # What a job shows of its dataset may be sent back with it, and has no effect.
@@ -49,3 +51,22 @@ def _dataset(value: Any) -> str:
 
 def _version(value: Any) -> str:
     return str(_number(value)) if isinstance(value, int) else str(fields.text(63)(value))
+
+
+def _parse_dataset(line: str) -> dict[str, Any]:
+    source, colon, at = line.rpartition(":")
+    name, _, version = source.partition("@")
+    if not (colon and name and at):
+        raise ValueError(line)
+    return {"dataset": name, "version": version or LATEST, "cached": False, "mount_path": at}
+
+
+VALUE = values.listed(
+    wanted,
+    20,
+    schemas.OBJECT,
+    parse=_parse_dataset,
+    write=lambda mount: f"{mount['dataset']}@{mount['version']}:{mount['mount_path']}",
+    text="NAME@VERSION:PATH",
+    separator=values.LINES,
+)

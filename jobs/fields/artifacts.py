@@ -1,10 +1,12 @@
-"""Reader of what a job keeps of its output. Pure."""
+"""What a job keeps of its output. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from controlplane import fields
+from controlplane.api import json_schema as schemas
 from controlplane.fields import Refused
+from jobs.fields import values
 
 SUCCESS, ALWAYS = "success", "always"
 # The directory of the job's checkpoints, instead of one below its working directory.
@@ -44,12 +46,21 @@ def _path(value: Any) -> str:
     return "/".join(parts)
 
 
-def line(kept: Mapping[str, Any]) -> str:
-    """Return an artifact of a submission as --keep takes it."""
+def _write(kept: Mapping[str, Any]) -> str:
     return f"{kept['path']}:{kept['name']}" if kept.get("name") else str(kept["path"])
 
 
-def parse_line(text: str, when: str) -> dict[str, Any]:
-    """Return the artifact of a submission that `DIR[:NAME]` means."""
+def _parse(text: str) -> dict[str, Any]:
     path, _, name = text.partition(":")
-    return {"path": path, "when": when} | ({"name": name} if name else {})
+    return {"path": path, "when": SUCCESS} | ({"name": name} if name else {})
+
+
+VALUE = values.listed(
+    artifact,
+    20,
+    {"type": "object", "additionalProperties": schemas.STRING},
+    parse=_parse,
+    write=_write,
+    text="DIR[:NAME]",
+    separator=values.LINES,
+)

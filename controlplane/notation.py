@@ -1,0 +1,66 @@
+"""Durations, sizes, numbers and pairs as users write them, in `yard` and in forms. Pure; readers raise ValueError."""
+
+import re
+
+DURATION, SIZE, NUMBER, PAIR = (
+    "a duration such as 90s, 10m, 1h30m or 2d",
+    "a size such as 512Mi or 16Gi",
+    "a number",
+    "NAME=VALUE",
+)
+_DURATION_PART = re.compile(r"\s*(\d+)\s*([smhd]?)\s*", re.IGNORECASE)
+_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([MGT])(?:iB?)?)?")
+_MIB = {"T": 1024 * 1024, "G": 1024, "M": 1, None: 1}
+
+
+def parse_duration(text: str) -> int:
+    """Return seconds. A number alone is seconds; parts add up: "1h 30m" -> 5400."""
+    total, position = 0, 0
+    while not position or position < len(text):
+        match = _DURATION_PART.match(text, position)
+        if match is None:
+            raise ValueError(text)
+        total += int(match[1]) * _SECONDS[match[2].lower()]
+        position = match.end()
+    return total
+
+
+def write_duration(seconds: int | None) -> str:
+    """Format seconds: 5400 -> "90m", in the largest unit that divides them; "" for None."""
+    if seconds is None:
+        return ""
+    unit = next(unit for unit in _SECONDS if seconds % _SECONDS[unit] == 0)
+    return f"{seconds // _SECONDS[unit]}{unit}"
+
+
+def parse_size(text: str) -> int:
+    """Return MiB: "512", "512Mi", "16Gi" or "1.5G"."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    return round(float(match[1]) * _MIB[match[2]])
+
+
+def write_size(mib: int) -> str:
+    """Format MiB: 512 -> "512Mi"."""
+    return f"{mib}Mi"
+
+
+def parse_number(text: str) -> int | float:
+    """Return a count with a fraction ("0.5", "2") as the JSON number of the same value."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+def write_number(number: float) -> str:
+    """Format a count: 0.5 -> "0.5", 2.0 -> "2"."""
+    return f"{number:.10g}"
+
+
+def parse_pair(text: str) -> tuple[str, str]:
+    """Return the name and value of "NAME=VALUE"; blanks around them are dropped."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(text)
+    return name, value

@@ -1,0 +1,155 @@
+"""Types of fields: how a value is read from JSON, described by a JSON schema, and written as text. Pure."""
+
+import shlex
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from controlplane import fields, notation
+from controlplane.api import json_schema as schemas
+from controlplane.api.json_schema import Schema
+from controlplane.fields import Names, Reader
+
+# Keywords of a schema that bound what may be asked for; stored values of older versions may lie outside.
+LIMITS = ("minimum", "maximum", "maxLength", "maxItems", "maxProperties")
+LONGEST_SECONDS = 10 * 365 * 86400
+# Between the pieces of a value in a form.
+LINES, WORDS = "\n", ", "
+
+
+class Value(NamedTuple):
+    """The type of a field.
+
+    `read`: JSON to the stored value; raises Refused. `schema`: of the JSON that is submitted; `answer`: of the answered
+    JSON. `parse` and `write`: text to JSON and back, in flags and forms; parse raises ValueError, and `text` completes
+    "is not ...". A value of many `pieces` is parsed and written piece by piece; `gather` makes the value of
+    them, and `separator` stands between them in a form.
+    """
+
+    read: Reader
+    schema: Schema
+    answer: Schema
+    parse: Callable[[str], Any] = str
+    write: Callable[[Any], str] = str
+    text: str = ""
+    pieces: Callable[[Any], list[Any]] | None = None
+    gather: Callable[[list[Any]], Any] = list
+    separator: str = ""
+
+    def show(self, value: Any) -> str:
+        """Write a JSON value as one text of a form."""
+        if self.pieces is None:
+            return self.write(value)
+        return self.separator.join(map(self.write, self.pieces(value)))
+
+    def optional(self) -> "Value":
+        """Return the type that also takes null."""
+        return self._replace(
+            read=fields.optional(self.read),
+            schema=schemas.nullable(self.schema),
+            answer=schemas.nullable(self.answer),
+        )
+
+    def or_default(self) -> "Value":
+        """Return the type whose null stands for a default, and is not answered."""
+        return self.optional()._replace(answer=self.answer)
+
+
+def value(read: Reader, schema: Schema, **options: Any) -> Value:
+    """Return a type whose answers have the submission's schema without its limits."""
+    answer = {keyword: limit for keyword, limit in schema.items() if keyword not in LIMITS}
+    return Value(read, schema, options.pop("answer", answer), **options)
+
+
+def text(longest: int) -> Value:
+    """Text of at most so many bytes."""
+    return value(fields.text(longest), {**schemas.STRING, "maxLength": longest})
+
+
+def label(longest: int) -> Value:
+    """A DNS label."""
+    return value(fields.dns_label(longest), {**schemas.STRING, "maxLength": longest})
+
+
+path = value(fields.absolute_path, {**schemas.STRING, "maxLength": 4096})
+
+
+def nothing(what: str) -> Value:
+    """Only the empty value, of what does not exist yet."""
+    return text(0).optional()._replace(read=fields.not_yet(what))
+
+
+def whole(low: int, high: int) -> Value:
+    """A whole number."""
+    schema = {**schemas.INTEGER, "minimum": low, "maximum": high}
+    return value(fields.whole(low, high), schema, parse=int, text=f"a whole number from {low} to {high}")
+
+
+def number(read: Reader, high: int) -> Value:
+    """A count with a fraction."""
+    schema = {**schemas.NUMBER, "minimum": 0, "maximum": high}
+    return value(read, schema, parse=notation.parse_number, write=notation.write_number, text=notation.NUMBER)
+
+
+def mebibytes(high: int) -> Value:
+    """A size of memory."""
+    return whole(1, high)._replace(parse=notation.parse_size, write=notation.write_size, text=notation.SIZE)
+
+
+seconds = whole(1, LONGEST_SECONDS)._replace(
+    parse=notation.parse_duration, write=notation.write_duration, text=notation.DURATION
+)
+switch = value(
+    fields.switch,
+    schemas.BOOLEAN,
+    parse=lambda text: bool(("no", "yes").index(text)),
+    write=lambda is_on: "yes" if is_on else "no",
+    text="yes or no",
+)
+
+
+def listed(read: Reader, most: int, items: Schema = schemas.STRING, **options: Any) -> Value:
+    """A list, written as words with commas between them unless `separator` says otherwise."""
+    schema = {**schemas.listed(items), "maxItems": most}
+    return value(
+        fields.listed(read, most), schema, **{"pieces": list, "separator": WORDS, "text": "a name"} | options
+    )
+
+
+def mapped(read: Reader, most: int, entry: Schema = schemas.STRING, **options: Any) -> Value:
+    """An object of at most `most` names, written as one NAME=VALUE a line. `read` reads all of it."""
+    written = {
+        "parse": notation.parse_pair,
+        "write": "=".join,
+        "text": notation.PAIR,
+        "pieces": lambda found: list(found.items()),
+        "gather": dict,
+        "separator": LINES,
+    }
+    schema = {"type": "object", "additionalProperties": entry, "maxProperties": most}
+    return value(read, schema, **written | options)
+
+
+def texts(names: Names, longest: int, most: int) -> Value:
+    """An object of names and texts."""
+    return mapped(fields.mapped(names, fields.text(longest), most), most)
+
+
+_argument = fields.text(fields.ENV_VALUE_BYTES)
+arguments = listed(_argument, 1000, text="an argument")
+# Written as one line, whose words are split as a shell does.
+command_line = value(
+    fields.listed(_argument, 1000),
+    {**schemas.listed(schemas.STRING), "maxItems": 1000},
+    parse=shlex.split,
+    write=shlex.join,
+    text="a command whose quotation marks are closed",
+)
+
+ports = listed(
+    fields.port,
+    20,
+    schemas.OBJECT,
+    parse=lambda text: {"port": int(text), "service_type": "ingress"},
+    write=lambda port: str(port["port"]),
+    text="a port number such as 8888",
+)
