@@ -327,7 +327,9 @@ def test_only_the_loop_and_what_is_listed_import_jobs() -> None:
         for path in python_files(("controlplane",))
         if any(imported.split(".")[0] == "jobs" for imported, _ in imports_of(tree_of(path)))
     }
-    outside = {module for module in importing if not module.startswith("controlplane.loop.")}
+    # `yard` is a client, and reads only the fields that it sends.
+    above = ("controlplane.loop.", "controlplane.cli.commands.submit")
+    outside = {module for module in importing if not module.startswith(above)}
     assert outside == IMPORTING_JOBS
 
 
