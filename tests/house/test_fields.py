@@ -24,11 +24,7 @@ USES = {
     "large_shm": ("controlplane/engines/",),
     "secret_env": ("controlplane/engines/", "controlplane/loop/podspecs.py", "jobs/kinds/spec.py"),
     "ttl_seconds_after_finished": ("jobs/transitions.py",),
-    "expected_runtime_seconds": (
-        "controlplane/scheduling/",
-        "controlplane/loop/observe.py",
-        "jobs/planning.py",
-    ),
+    "expected_runtime_seconds": ("controlplane/scheduling/", "controlplane/loop/", "jobs/"),
     "snapshot_on": ("datasets/",),
     "compute_template": (),
 }
