@@ -16,11 +16,12 @@ from controlplane.access import Actor, project_for, role_in
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.fields import Refused, dns_label
 from controlplane.models import Role
+from controlplane.notation import parse_duration, write_duration
 from dashboards import formats
 from dashboards.lists.table import list_page
 from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show, signed_in
-from dashboards.pages.fields import NameField, parse_duration, write_duration
+from dashboards.pages.fields import NameField
 from dashboards.reads.submit import projects_to_submit_to
 from datasets.access import visible_volumes, volume_for
 from datasets.actions.snapshots import take_snapshot
