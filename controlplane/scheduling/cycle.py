@@ -63,8 +63,9 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     cycle.serve_idle()
     if cycle.start_promised_elsewhere():
         cycle.serve_idle(may_stop=False)
-    if cycle.reprieve_needless():
-        # Jobs of the plan may have moved to other places, and what they left is idle.
+    if cycle.reprieve_needless() or state.preempts:
+        # Jobs of the plan may have moved to other places, and what they left is idle; the victims are final.
+        state.forget_reclaimed()
         cycle.serve_idle(may_stop=False)
     cycle.widen_on_idle()
     return cycle.plan()

@@ -277,6 +277,13 @@ class CycleState:
             self._stop(victim, preempt)
             self._undo.append(partial(self._keep, victim))
 
+    def forget_reclaimed(self) -> None:
+        """Give out under limits what this cycle takes for others: no victim is spared any more."""
+        for victim, losing in self._reclaimed.items():
+            for account in losing:
+                account.reclaimed -= self.victims[victim].milli_gpus
+            losing.clear()
+
     def reprieve(self, victim: Candidate) -> None:
         """Keep a victim of this cycle running."""
         preempt = self.preempts[victim.job.id]
