@@ -475,6 +475,8 @@ class _Cycle:
         reservation = state.binding(item, is_idle=not is_sure)
         with nullcontext() if reservation is None else reservation.kept(capacity):
             placements = widest(item, capacity, most) if most > len(before) else None
+        # More pods may stand elsewhere than the fewest did.
+        self._no_room.clear()
         if placements is None or len(placements) <= len(before):
             state.roll_back(mark)
         elif is_soon:
