@@ -1,5 +1,6 @@
 """A job's page from its submission to its end: steps from the first second, no jumps, live costs of a stop."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,12 +54,14 @@ def test_nothing_jumps_while_a_job_waits_starts_runs_logs_and_ends(
     assert sum(value for value, _sources in shifts(page)) <= MOST_SHIFT, shifts(page)
 
 
-def test_every_step_of_a_start_is_seen_live(yard: Yard, open_as: Open):
-    job = yard.submit("importing", "sleep 3; echo ready; sleep 300")
+def test_every_step_of_a_start_is_seen_live(yard: Yard, open_as: Open, tmp_path: Path):
+    seen = tmp_path / "seen"
+    job = yard.submit("importing", f"until [ -e {seen} ]; do sleep 0.2; done; echo ready; sleep 300")
     page = open_as("vera", f"/jobs/{job}").page
     page.locator(".log-line.is-event").get_by_text("Submitted by").wait_for()
     page.locator(".steps .is-now").get_by_text("First output").wait_for()
     assert "none for" in page.inner_text(".steps .is-now .under")
+    seen.touch()
     page.locator(".steps .is-done").get_by_text("First output").wait_for()  # no event says so: the log does
     assert [step.split("\n")[0] for step in page.locator(".steps li").all_inner_texts()] == [
         "Queued",
