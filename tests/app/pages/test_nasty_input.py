@@ -14,6 +14,7 @@ from controlplane.models import User
 from dashboards.urls import urlpatterns
 from datasets.actions.caches import cache_version, location_for
 from tests.app.pages.conftest import Yard
+from tests.artifacts import make_artifact
 from tests.cast import PASSWORD
 from tests.datasets import make_dataset, make_version
 from tests.volumes import make_snapshot, make_volume
@@ -51,6 +52,7 @@ def places(yard: Yard, own_lakes: Path) -> list[tuple[str, tuple[str, ...], dict
     token, _secret = issue_token(yard.cast.root, "t", actor=yard.cast.actor("root"))
     version = make_version(make_dataset(yard.cast.project), {"a.txt": "alpha"})
     cache = cache_version(version, location_for(yard.cast.project.cluster), actor=SYSTEM)
+    artifact = make_artifact(yard.running, "model", {"model.bin": "weights"})
     volume = make_volume(yard.cast.project)
     snapshot = make_snapshot(volume)
     verbs = {"jobs": "resume", "caches": "pin", "volumes": "resize"}
@@ -73,10 +75,13 @@ def places(yard: Yard, own_lakes: Path) -> list[tuple[str, tuple[str, ...], dict
                 "tab": "logs",
                 "verb": verbs.get(template.partition("/")[0], "unlock"),
                 "dataset_id": str(version.dataset_id),
+                "artifact_id": str(artifact.pk),
                 "cache_id": str(cache.pk),
                 "volume_id": str(volume.pk),
                 "snapshot_id": str(snapshot.pk),
                 "secret": "guess",
+                "kind": "artifact",
+                "key": str(artifact.pk),
                 "metric": "memory",
                 "theme": "dark",
             }
