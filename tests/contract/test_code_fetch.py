@@ -15,6 +15,7 @@ from datasets.code_manifest import file_entry, link_entry
 from datasets.code_store import ProjectCode
 from tests.code_server import TOKEN, code_server, keep
 from tests.code_trees import sha256
+from tests.waiting import patience
 
 SCRIPT = b"#!/bin/sh\necho ran\n"
 FILES = {"train.py": b"print(1)\n", "lib/deep/" + "x" * 120 + ".py": b"LR = 0.1\n"}
@@ -49,7 +50,12 @@ def run_as_in_a_pod(url: str, digest: str, target: Path) -> subprocess.Completed
     variables = {each["name"]: each["value"] for each in container["env"]} | {code_fetch.TARGET: str(target)}
     _, *arguments = container["command"]
     return subprocess.run(
-        [sys.executable, *arguments], env=variables, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *arguments],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+        check=False,
     )
 
 

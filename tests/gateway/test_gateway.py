@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.gateway.yard import Yard, call, seen, stop
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 pytestmark = pytest.mark.slow
 MISSING = "00000000-0000-4000-8000-000000000000"
@@ -100,13 +100,13 @@ def test_a_job_that_is_over_is_not_asked_for_again(yard: Yard):
 def test_websockets_pass_both_ways(yard: Yard):
     with yard.socket("/live?x=1", yard.ana, subprotocols=["a", "b"]) as socket:
         assert socket.subprotocol == "b"
-        assert socket.recv(10) == "path /live?x=1"
+        assert socket.recv(patience(10)) == "path /live?x=1"
         for message in ("text", b"\0\xff", "x" * 200_000):
             socket.send(message)
-            assert socket.recv(10) == message
+            assert socket.recv(patience(10)) == message
         socket.send("bye")
         with pytest.raises(Exception, match="4321"):
-            socket.recv(10)
+            socket.recv(patience(10))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_websockets_of_others_are_refused(yard: Yard, who: str | None, port: int
 def read_until(socket: ClientConnection, wanted: bytes) -> bytes:
     output = b""
     while wanted not in output:
-        message = socket.recv(15)
+        message = socket.recv(patience(15))
         assert isinstance(message, bytes), message
         output += message
     return output
@@ -140,9 +140,9 @@ def test_a_shell_runs_in_the_pod_and_tells_its_exit_code(yard: Yard):
         socket.send(b"stty size\n")
         read_until(socket, b"20 60")
         socket.send(b"exit 7\n")
-        message = socket.recv(15)
+        message = socket.recv(patience(15))
         while isinstance(message, bytes):
-            message = socket.recv(15)
+            message = socket.recv(patience(15))
         assert json.loads(message) == {"op": "exit", "exit_code": 7}
     audit = yard.server.call("GET", "/api/v1/audit")[1]["results"]
     assert any((row["verb"], row["actor"]) == ("job.shell", "ana") for row in audit)
@@ -207,8 +207,8 @@ def test_a_command_runs_in_the_pod_and_is_in_the_audit_log(yard: Yard):
     ) as socket:
         for message in (b"in", "nonsense", '{"op":"end_of_input"}', b"too late"):
             socket.send(message)
-        assert socket.recv(15) == b"\x01in"
-        assert json.loads(socket.recv(15)) == {"op": "exit", "exit_code": 4}
+        assert socket.recv(patience(15)) == b"\x01in"
+        assert json.loads(socket.recv(patience(15))) == {"op": "exit", "exit_code": 4}
     audit = yard.server.call("GET", "/api/v1/audit")[1]["results"]
     assert ("job.exec", {"rank": 0, "command": "sh -c cat;exit 4"}) in [
         (row["verb"], row["after"]) for row in audit
@@ -217,7 +217,7 @@ def test_a_command_runs_in_the_pod_and_is_in_the_audit_log(yard: Yard):
 
 def test_a_command_that_no_process_can_be_given_is_refused_in_words(yard: Yard):
     with yard.own_socket(f"/ws/exec/{yard.job_id}?command=echo&command=a%00b", yard.ana) as socket:
-        assert json.loads(socket.recv(15))["code"] == "invalid_pod"
+        assert json.loads(socket.recv(patience(15)))["code"] == "invalid_pod"
 
 
 def test_a_forwarded_port_that_was_not_declared_is_not_there(yard: Yard):
@@ -234,7 +234,7 @@ def test_a_forwarded_port_is_one_connection(yard: Yard):
 
 def test_a_port_without_a_listener_is_said_in_words(yard: Yard):
     with yard.own_socket(f"/ws/forward/{yard.job_id}/7777", yard.ana) as socket:
-        assert json.loads(socket.recv(15))["code"] == "no_answer"
+        assert json.loads(socket.recv(patience(15)))["code"] == "no_answer"
 
 
 def test_a_shell_from_another_sites_page_is_refused(yard: Yard):
@@ -250,7 +250,7 @@ def test_a_shell_from_another_sites_page_is_refused(yard: Yard):
 
 def test_a_rank_that_does_not_run_is_said_in_words(yard: Yard):
     with yard.own_socket(f"/ws/shell/{yard.job_id}?rank=5", yard.ana) as socket:
-        message = json.loads(socket.recv(10))
+        message = json.loads(socket.recv(patience(10)))
     assert (message["op"], message["code"]) == ("error", "not_running")
 
 
@@ -261,7 +261,7 @@ def test_a_shell_ends_when_its_token_is_revoked(yard: Yard):
         socket.send(b"echo in\n")
         read_until(socket, b"in\r\n")
         call(server, "DELETE", f"/api/v1/tokens/{answer['id']}")
-        message = socket.recv(10)
+        message = socket.recv(patience(10))
         while isinstance(message, bytes):
-            message = socket.recv(10)
+            message = socket.recv(patience(10))
         assert json.loads(message)["code"] == "signed_out"

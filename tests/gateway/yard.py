@@ -108,12 +108,15 @@ class Yard:
         address = self.netloc.partition(":")[0], int(self.netloc.partition(":")[2])
         return connect(
             f"ws://{self.host(port)}{path}", additional_headers=headers, proxy=None,
-            sock=socket.create_connection(address, patience(20)), **options,
+            sock=socket.create_connection(address, patience(20)), open_timeout=patience(20), **options,
         )  # fmt: skip
 
     def own_socket(self, path: str, token: str | None, **options: Any) -> ClientConnection:
         headers = options.pop("headers", {}) | ({"Authorization": f"Bearer {token}"} if token else {})
-        return connect(f"ws://{self.netloc}{path}", additional_headers=headers, proxy=None, **options)
+        return connect(
+            f"ws://{self.netloc}{path}", additional_headers=headers, proxy=None, open_timeout=patience(20),
+            **options,
+        )  # fmt: skip
 
     def sign_in(self, name: str = "ana", public_url: str = "") -> str:
         """A session's cookie, through the sign-in page at the control plane's public address."""

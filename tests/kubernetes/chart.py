@@ -12,6 +12,7 @@ import yaml
 from controlplane.engines.kubernetes.config import PLANNER
 from tests.kube import KubeCluster
 from tests.servers import CHECKOUT
+from tests.waiting import patience
 from tools.kube import build
 
 CHART = CHECKOUT / "deploy" / "chart"
@@ -33,7 +34,7 @@ class ChartRefused(Exception):
 def helm(*arguments: str) -> str:
     """What helm prints. Raises ChartRefused."""
     command = [str(build.ready()["helm"]), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=patience(120), check=False)
     if result.returncode != 0:
         raise ChartRefused(result.stderr)
     return result.stdout

@@ -18,7 +18,7 @@ from typing import Any
 from controlplane.engines.kubernetes import kai
 from tests.kube import MERGE, KubeCluster
 from tests.servers import CHECKOUT
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 PROGRAMS = {
     "scheduler": (
@@ -73,8 +73,8 @@ def kai_running(kube: KubeCluster, logs: Path) -> Iterator[None]:
         for process in processes:
             process.terminate()
         for process in processes:
-            process.wait(20)
-        device_plugin.join(10)
+            process.wait(patience(20))
+        device_plugin.join(patience(10))
 
 
 def install(kube: KubeCluster) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.kube import KubeCluster
 from tests.kubernetes.kai_rig import crds
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 MPI_JOBS = "/apis/kubeflow.org/v2beta1/mpijobs"
 NAMESPACE = "mpi-operator"
@@ -60,7 +60,7 @@ def operator_running(kube: KubeCluster, log: Path) -> Iterator[None]:
             assert process.poll() is None, f"The MPI operator has ended; see {log}."
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(patience(20))
 
 
 def _is_leading(kube: KubeCluster) -> bool:

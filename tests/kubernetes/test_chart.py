@@ -27,7 +27,7 @@ from tests.kubernetes.chart import (
     pods_of,
     render,
 )
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 from tools.kube import build
 
 MONITORING = {"ServiceMonitor", "PrometheusRule"}
@@ -229,7 +229,12 @@ def test_prometheus_understands_every_rule_and_alerts_as_meant(tmp_path: Path) -
     (tmp_path / "cases.yaml").write_text(yaml.safe_dump(cases))
     for command in (["check", "rules", "rules.yaml"], ["test", "rules", "cases.yaml"]):
         said = subprocess.run(
-            [promtool, *command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            [promtool, *command],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=patience(60),
+            check=False,
         )
         assert said.returncode == 0, said.stdout + said.stderr
     alerts = {one["alert"] for group in rule["spec"]["groups"] for one in group["rules"] if "alert" in one}

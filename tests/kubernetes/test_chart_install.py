@@ -25,7 +25,7 @@ import yaml
 from tests import servers
 from tests.kube import KubeCluster
 from tests.kubernetes.chart import CHART, NAME, RELEASE, Raw, helm
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 from tools.kube.parts import IMAGE
 
 NAMESPACE = "yard-system"
@@ -103,7 +103,7 @@ def forwarded(address: str, port: int) -> Iterator[None]:
         yield
     finally:
         loops[0].call_soon_threadsafe(ended.set)
-        thread.join(10)
+        thread.join(patience(10))
 
 
 async def _forward(
@@ -155,7 +155,7 @@ def call(kube: KubeCluster, method: str, path: str, body: Any = None) -> tuple[i
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{web_address(kube)}{path}", data, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=patience(10)) as answer:
             return answer.status, json.loads(answer.read() or b"null")
     except urllib.error.HTTPError as error:
         with error:

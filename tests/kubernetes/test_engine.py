@@ -25,7 +25,7 @@ from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
 from tests.kube import MERGE
 from tests.kubernetes.engine_case import REPORT, Case
 from tests.kubernetes.proxy import Faults, fault_proxy
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 MOST_CALLS = 12  # per job over its life
 
@@ -396,7 +396,7 @@ def test_an_anchor_stays_for_as_long_as_a_slow_start_is_at_work_with_it(
     def make_slowly(collection: str, body: dict) -> dict:
         if collection.endswith("/pods"):
             hangs.set()
-            goes_on.wait(30)
+            goes_on.wait(patience(30))
         return make(collection, body)
 
     monkeypatch.setattr(engine._objects, "make", make_slowly)
@@ -404,7 +404,7 @@ def test_an_anchor_stays_for_as_long_as_a_slow_start_is_at_work_with_it(
     start = threading.Thread(target=engine.start, args=(spec,))
     start.start()
     try:
-        assert hangs.wait(10)
+        assert hangs.wait(patience(10))
         passed = IN_USE_SECONDS + 1
         engine.sync_projects((REPORT,))
         assert case.found("configmaps") == [f"{spec.job_id}-1"]
@@ -452,7 +452,7 @@ def test_what_a_start_left_that_made_no_pod_is_gone_in_a_minute(
         engine.sync_projects((REPORT,))
         passed += TENANTS_EVERY
     engine.sync_projects((REPORT,))
-    wait_until(lambda: not any(case.found(kind) for kind in made), 6, "the end of what it made")
+    wait_until(lambda: not any(case.found(kind) for kind in made), 20, "the end of what it made")
 
 
 def test_a_way_into_one_pod_does_not_watch_the_cluster(case: Case):

@@ -21,7 +21,7 @@ from controlplane.logstore.reader import LogGap, LogLine, read_page, tail
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings, make_case
 from tests.kube import KubeCluster
 from tests.kubernetes.proxy import Faults, fault_proxy
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_an_answer_of_a_port(case: EngineCase):
     def answer() -> bytes:
         with contextlib.suppress(OSError):
             with case.engine.open_port(spec.name, 8123) as stream:
-                stream.settimeout(5)
+                stream.settimeout(patience(5))
                 stream.sendall(b"GET / HTTP/1.0\r\n\r\n")
                 return stream.recv(1000)
         return b""

@@ -14,7 +14,7 @@ from controlplane.engines.kubernetes.preflight import FAILED, OK, Check, check_c
 from tests.kube import KubeCluster
 from tests.kubernetes.engine_case import Case
 from tests.servers import CHECKOUT
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 GUIDE = CHECKOUT / "docs/howto/kubernetes.md"
 NOT_ALONE = ("queues.scheduling.run.ai", "clusterroles")  # KAI is not here; the other tests need the roles
@@ -40,7 +40,9 @@ def as_pasted(
         "PATH": ":".join([*named, str(Path(kube.programs["kubectl"]).parent), os.environ["PATH"]]),
     }
     command = ["bash", "-c", f'yard() {{ echo yard "$@" >> yard.asked; }}\n{script}']
-    return subprocess.run(command, check=False, timeout=60, env=environment, cwd=directory).returncode
+    return subprocess.run(
+        command, check=False, timeout=patience(60), env=environment, cwd=directory
+    ).returncode
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.logstore.reader import read_page, tail
 from controlplane.logstore.writer import LogWriter
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 LOG = "/api/v1/namespaces/n/pods/pod/log"
 NO_FILE = b"failed to try resolving symlinks in path: no such file or directory\n"
@@ -90,7 +90,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 self.send_header("Retry-After", retry_after)
             self.end_headers()
             for piece in () if pod.refusal else answer:
-                self.wfile.write(piece.get(timeout=20) if isinstance(piece, queue.Queue) else piece)
+                self.wfile.write(piece.get(timeout=patience(20)) if isinstance(piece, queue.Queue) else piece)
 
         def log_message(self, *_words: object) -> None:
             return
@@ -224,7 +224,7 @@ def test_a_healthy_stream_waits_for_no_turn(start: Start, monkeypatch: pytest.Mo
     for number, line in enumerate((b"21.000Z two\n", b"22.000Z three\n"), 2):
         later.put(b"2026-01-01T12:00:" + line)
         wait_until(lambda number=number: len(read_page(pod.path).lines) == number, what="the next line")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
 
 
 def test_a_server_that_puts_off_a_stream_is_left_alone(start: Start) -> None:

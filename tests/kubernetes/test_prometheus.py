@@ -13,7 +13,7 @@ from controlplane.engines.base import DeviceReport, DeviceShare, EngineUnreachab
 from controlplane.engines.kubernetes.dcgm import Holding, read_gpus, usage_of
 from controlplane.engines.kubernetes.prometheus import prometheus_at
 from tests.servers import free_port
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 EXPOSED = """\
 # HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
@@ -80,7 +80,7 @@ def prometheus(request: pytest.FixtureRequest, exporter: int, tmp_path: Path) ->
         )
     yield f"http://127.0.0.1:{port}"
     server.terminate()
-    server.wait(20)
+    server.wait(patience(20))
 
 
 def test_what_an_exporter_says_reaches_devices_and_pods(prometheus: str):

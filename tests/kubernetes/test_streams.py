@@ -17,7 +17,7 @@ from controlplane.kubernetes_api import channel_socket
 from controlplane.kubernetes_api.credentials import Access, access_of_kubeconfig
 from tests.kube import KubeCluster
 from tests.kubernetes.proxy import Faults, fault_proxy
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 from tools.kube.parts import IMAGE
 
 PORT = 8888
@@ -204,7 +204,7 @@ def test_a_port_carries_megabytes_both_ways_at_once(access):
             got += stream.recv(1 << 20)
         writer.join()
     assert bytes(got) == data
-    wait_until(lambda: open_streams() == 0, 5, "the end of the thread")
+    wait_until(lambda: open_streams() == 0, 20, "the end of the thread")
 
 
 def test_a_port_is_closed_from_either_side(access):
@@ -228,8 +228,8 @@ def test_a_port_on_which_nobody_listens(access):
     began = time.monotonic()
     with pytest.raises(ConnectionRefusedError, match="refused"):
         open_port(access, "streams", "echo", 9)
-    assert time.monotonic() - began < 2
-    wait_until(lambda: open_streams() == 0, 5, "the end of the thread")
+    assert time.monotonic() - began < patience(2)
+    wait_until(lambda: open_streams() == 0, 20, "the end of the thread")
 
 
 def test_a_port_of_a_pod_that_is_not_there(access):

@@ -49,7 +49,7 @@ def ids_of(user) -> frozenset[int]:
 
 def wait_for_step(client: FakeClient, cast: Cast) -> None:
     """Wait until a member's overview is what the database says."""
-    wait_until(lambda: is_in_step(client, "overview", ids_of(cast.ben)), timeout=5, what="the same view")
+    wait_until(lambda: is_in_step(client, "overview", ids_of(cast.ben)), what="the same view")
 
 
 def submit(cast: Cast, name: str = "one", **body) -> Job:
@@ -141,8 +141,8 @@ def test_a_member_who_is_removed_is_refused_and_sees_less(live, people):
     assert str(job.pk) in ben.states["overview"]["queued"]
     projects.remove_member(people.project, people.ben, actor=SYSTEM)
     submit(people, "later")
-    wait_until(lambda: ben.errors() == ["forbidden", "forbidden"], timeout=2, what="the refusals")
-    wait_until(lambda: not ben.states["overview"].get("queued"), timeout=2, what="the smaller overview")
+    wait_until(lambda: ben.errors() == ["forbidden", "forbidden"], what="the refusals")
+    wait_until(lambda: not ben.states["overview"].get("queued"), what="the smaller overview")
     assert "later" not in json.dumps(ben.frames)
     assert is_in_step(ben, "overview", ids_of(people.ben))
 
@@ -152,7 +152,7 @@ def test_a_new_member_sees_more_at_once(live, people):
     chi = joined(live, people, "chi", "overview")
     assert "queued" not in chi.states["overview"] or not chi.states["overview"]["queued"]
     projects.set_member(people.project, people.chi, Role.VIEWER, actor=SYSTEM)
-    wait_until(lambda: str(job.pk) in chi.states["overview"].get("queued", {}), timeout=2, what="the job")
+    wait_until(lambda: str(job.pk) in chi.states["overview"].get("queued", {}), what="the job")
 
 
 @pytest.mark.parametrize("how", ["revoked", "locked", "expired"])
@@ -166,7 +166,7 @@ def test_who_may_no_longer_listen_is_let_go(live, people, how):
         accounts.edit_user(people.ana, actor=SYSTEM, is_active=False)
     else:
         Token.objects.filter(pk=token.pk).update(expires_at=token.created_at)
-    wait_until(lambda: ana.ended is not None, timeout=2, what="the end")
+    wait_until(lambda: ana.ended is not None, what="the end")
     assert ana.ended == (4401, "signed out")
     count = len(ana.frames)
     submit(people)
@@ -239,7 +239,7 @@ def test_a_slow_reader_delays_nobody_and_catches_up_with_one_state(people, live_
 def test_a_reader_that_takes_nothing_is_let_go(live, people):
     slow = live.connect(token_of(people, "ben"), is_slow=True)
     live.subscribe(slow, "overview")
-    wait_until(lambda: slow.ended is not None, timeout=5, what="the end")
+    wait_until(lambda: slow.ended is not None, what="the end")
     assert slow.ended == (4408, "too slow")
 
 

@@ -46,7 +46,7 @@ def quick(live_db: None) -> Iterator[Server]:
 
 
 def open_socket(server: Server, sent: bytes = b"") -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", server.port), 10)
+    connection = socket.create_connection(("127.0.0.1", server.port), patience(10))
     connection.sendall(sent)
     return connection
 

@@ -19,7 +19,7 @@ def test_stopping_with_open_streams_is_quick_and_quiet(people, caplog):
         log = Events(server, f"/api/v1/jobs/{job.pk}/logs?follow=true", headers)
         with server.websocket(additional_headers=headers) as socket:
             socket.send('{"op": "ping"}')
-            socket.recv(5)
+            socket.recv(patience(5))
             began = time.monotonic()
             server.stop()
         assert time.monotonic() - began < patience(4)
