@@ -10,12 +10,14 @@ from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.config.work_directories import checkpoint_directory, job_directory, work_directory
 from controlplane.models import Command, Project
-from datasets.actions.artifacts import KEEP, Kept, artifact_failed, artifact_ready
+from datasets.actions.artifacts import KEEP, Kept, artifact_failed, artifact_ready, artifact_waits
 from datasets.ingest.engine import Progress, Synced, sync_tree
 from datasets.ingest.tree import SourceMissing, walk
+from datasets.ingest.worker import WorkerFailed
 from datasets.long_work import DATA, is_cancelled, refusals
 from datasets.manifests import Manifest
 from datasets.models import Artifact
+from datasets.queries.datasets import shown
 from datasets.queries.lake import lake_of, place_of
 from datasets.storage.sinks import sink_of
 from jobs.fields.artifacts import CHECKPOINTS
@@ -29,12 +31,18 @@ class KeepArtifact(CommandHandler):
     """Hash a directory of a job that has ended; store what the lake lacks. Safe to repeat."""
 
     kind, queue = KEEP, DATA
+    # Four hours: an artifact that failed is not kept again, so that it must outlast a lake that is away for a while.
+    max_tries, backoff_seconds = 50, (1, 5, 30, 300)
 
     def run(self, run: CommandRun) -> Kept | None:
         artifact = Artifact.objects.select_related("project").filter(pk=run.command.subject_id).first()
         if artifact is None:
             return None
-        root = output_directory(artifact)
+        try:
+            root = output_directory(artifact)
+        except OSError as error:
+            words = f"{artifact.path} cannot be read: {error.strerror}."
+            raise CommandRefused("output_unreadable", words) from error
         with refusals():
             _refuse_size(artifact, root)
             return _kept(artifact, _synced(artifact.project, root, run))
@@ -42,6 +50,9 @@ class KeepArtifact(CommandHandler):
     def on_done(self, command: Command, result: Kept | None) -> None:
         if result is not None:
             artifact_ready(command.subject_id, result)
+
+    def on_retry(self, command: Command, refusal: CommandRefused) -> None:
+        artifact_waits(command.subject_id, refusal.message)
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
         artifact_failed(command.subject_id, refusal.code, refusal.message)
@@ -56,10 +67,12 @@ def output_directory(artifact: Artifact) -> Path:
         steps, place = rest, checkpoint_directory(state_dir, job)
     else:
         steps, place = artifact.path, work_directory(state_dir, job, 0)
-    for step in filter(None, steps.split("/")):
+    # The first, "", is the directory itself: a job can replace that one too.
+    for step in ("", *filter(None, steps.split("/"))):
         place = place / step
         if place.is_symlink():
-            raise CommandRefused("output_is_link", f"{step} of {artifact.path} is a link; write a directory.")
+            words = f"{place.name} of {artifact.path} is a link; write a directory."
+            raise CommandRefused("output_is_link", words)
     if not place.is_dir():
         there = _entries(work_directory(state_dir, job, 0))
         words = f"The job left no directory {artifact.path}. Its working directory has {there}."
@@ -71,7 +84,7 @@ def output_directory(artifact: Artifact) -> Path:
 def _entries(directory: Path) -> str:
     if not directory.is_dir():
         return "nothing"
-    names = sorted(os.listdir(directory))
+    names = sorted(shown(name) for name in os.listdir(os.fsencode(directory)))
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return (", ".join(names[:NAMED]) + more) or "nothing"
 
@@ -103,17 +116,20 @@ def _synced(project: Project, root: Path, run: CommandRun) -> Synced:
         run.report(progress.bytes_done, progress.size_bytes, f"{progress.files_done} files")
         return True
 
-    return sync_tree(root, sink_of(*place_of(str(project.pk))), report=report)
+    try:
+        return sync_tree(root, sink_of(*place_of(str(project.pk))), report=report)
+    except WorkerFailed as error:
+        raise CommandRefused("output_not_stored", str(error), is_passing=True) from error
 
 
 def _kept(artifact: Artifact, found: Synced) -> Kept:
     if found.manifest is None:
-        names = ", ".join(os.fsdecode(path) for path, _ in found.failed[:NAMED])
+        names = ", ".join(shown(path) for path, _ in found.failed[:NAMED])
         words = f"{len(found.failed)} files could not be read: {names}."
         raise CommandRefused("unreadable", words, is_passing=True)
     _store(artifact.project, found.manifest)
     left = found.skipped
-    names = ", ".join(f"{os.fsdecode(one.path)} ({one.reason})" for one in left[:NAMED])
+    names = ", ".join(f"{shown(one.path)} ({one.reason})" for one in left[:NAMED])
     notes = (
         f"Left out: {names}{f' and {len(left) - NAMED} more' if len(left) > NAMED else ''}." if left else ""
     )

@@ -96,6 +96,12 @@ def artifact_ready(artifact_id: str, kept: Kept) -> None:
     _end(artifact_id, Artifact.KEEPING, Artifact.READY, **fields)
 
 
+def artifact_waits(artifact_id: str, message: str) -> None:
+    """Record why an artifact is not kept yet; it is tried again."""
+    rows = Artifact.objects.filter(pk=artifact_id, state=Artifact.KEEPING)
+    rows.update(message=message[:LONGEST_MESSAGE])
+
+
 def artifact_failed(artifact_id: str, reason: str, message: str) -> None:
     """Record why an artifact could not be kept. Call it in the transaction that ends the command."""
     words = {"reason": reason[:40], "message": message[:LONGEST_MESSAGE]}

@@ -4,17 +4,19 @@ from rest_framework.response import Response
 
 from controlplane.api.operations import ApiView
 from controlplane.api.problems import Problem
-from datasets.storage.base import Blocked, ContentMissing
+from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 
 
 class LakeView(ApiView):
-    """A route that answers 503 or 507 when the lake is blocked, and 409 for content that is lost."""
+    """A route that answers 503 or 507 when the lake is blocked, and 409 for content that is lost or damaged."""
 
     def handle_exception(self, exc: Exception) -> Response:
         if isinstance(exc, Blocked):
             exc = lake_unavailable(exc)
         elif isinstance(exc, ContentMissing):
             exc = Problem(409, "content_missing", f"{exc} Check the version: yard dataset verify.")
+        elif isinstance(exc, ContentDamaged):
+            exc = Problem(409, "content_damaged", f"{exc} Check the version: yard dataset verify.")
         return super().handle_exception(exc)
 
 

@@ -19,10 +19,9 @@ from datasets.access import artifact_for
 from datasets.actions.artifacts import delete_artifact
 from datasets.manifests import Manifest
 from datasets.models import Artifact
+from datasets.pages.contents import read_manifest
 from datasets.queries.artifacts import artifact_rows, artifact_shape, artifact_shapes
 from datasets.queries.datasets import child_shape, shown
-from datasets.queries.lake import manifest_named
-from datasets.storage.base import ContentMissing
 from jobs.models import Job
 
 CHILDREN_SHOWN, ARTIFACTS_SHOWN = 200, 20
@@ -41,13 +40,14 @@ def artifact_page(request: HttpRequest, actor: Actor, artifact_id: str) -> HttpR
     """What an artifact is and holds: `?path=weights` shows a directory."""
     artifact = artifact_for(actor, artifact_id)
     directory = request.GET.get("path", "").strip("/").encode()
-    manifest = _manifest(artifact)
+    manifest, trouble = _manifest(artifact)
     children = manifest.children(directory, request.GET.get("after", "").encode(), CHILDREN_SHOWN + 1)
     role = role_in(actor, artifact.project)
     context = {
         "artifact": artifact_shape(artifact),
         "palette_index": artifact.project.palette_index,
         "badge": badge(artifact.state),
+        "trouble": trouble,
         "is_ready": artifact.state == Artifact.READY,
         "is_owner": Role.is_at_least(role, Role.OWNER),
         "crumbs": _crumbs(artifact, directory),
@@ -86,13 +86,11 @@ def badge(state: str) -> str:
     return cells.badge(tone, words)
 
 
-def _manifest(artifact: Artifact) -> Manifest:
+def _manifest(artifact: Artifact) -> tuple[Manifest, str]:
     if artifact.state != Artifact.READY:
-        return Manifest.empty()
-    try:
-        return manifest_named(artifact.project, artifact.manifest)
-    except ContentMissing:
-        return Manifest.empty()
+        return Manifest.empty(), ""
+    manifest, trouble = read_manifest(artifact.project, artifact.manifest)
+    return manifest or Manifest.empty(), trouble
 
 
 def _row(artifact: Artifact, child: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from controlplane.access import Actor, NotVisible
+from controlplane.models import Project
 from dashboards.pages.base_page import show, signed_in
 from datasets.access import dataset_for
 from datasets.manifests import LINK, Entry, Manifest, compare
@@ -16,7 +17,7 @@ from datasets.pages.datasets import dataset_context
 from datasets.previews import PREVIEW_BYTES, is_picture, text_of
 from datasets.queries.datasets import LATEST, child_shape, diff_shape, find_version, shown, version_shape
 from datasets.queries.lake import lake_of, manifest_named
-from datasets.storage.base import Blocked, ContentMissing
+from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 
 CHILDREN_SHOWN, PATHS_SHOWN = 200, 200
 # A larger picture is offered for download only.
@@ -28,7 +29,7 @@ def dataset_files(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRe
     """A directory of a version, and beside it the file that was chosen: `?version=3&path=images&file=images/a.png`."""
     dataset = dataset_for(actor, dataset_id)
     version = _version(dataset, request.GET.get("version", LATEST))
-    manifest, trouble = _manifest(version)
+    manifest, trouble = read_manifest(dataset.project, version.manifest)
     directory = request.GET.get("path", "").strip("/").encode()
     after = request.GET.get("after", "").encode()
     children = [] if manifest is None else manifest.children(directory, after, CHILDREN_SHOWN + 1)
@@ -59,8 +60,10 @@ def dataset_diff(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
     after = _version(dataset, request.GET.get("after", LATEST))
     asked = request.GET.get("before", str(after.parent.number if after.parent else 0))
     before = None if asked == "0" else _version(dataset, asked)
-    old, old_trouble = (Manifest.empty(), "") if before is None else _manifest(before)
-    new, new_trouble = _manifest(after)
+    old, old_trouble = (
+        (Manifest.empty(), "") if before is None else read_manifest(dataset.project, before.manifest)
+    )
+    new, new_trouble = read_manifest(dataset.project, after.manifest)
     found = None
     if old is not None and new is not None:
         number = before.number if before else 0
@@ -97,14 +100,12 @@ def _version(dataset: Dataset, name: str) -> DatasetVersion:
     return version
 
 
-def _manifest(version: DatasetVersion) -> tuple[Manifest | None, str]:
-    """Return a version's manifest; without it, why."""
+def read_manifest(project: Project, name: str) -> tuple[Manifest | None, str]:
+    """Return a manifest of the project's lake; without it, why."""
     try:
-        return manifest_named(version.dataset.project, version.manifest), ""
+        return manifest_named(project, name), ""
     except ContentMissing:
-        return None, _(
-            "The list of files of this version is not in the lake. Restore the lake from its backup."
-        )
+        return None, _("The list of files is not in the lake. Restore the lake from its backup.")
     except Blocked as blocked:
         return None, blocked.detail
 
@@ -150,6 +151,8 @@ def _preview(version: DatasetVersion, entry: Entry) -> dict[str, Any]:
         beginning = lake_of(version.dataset.project).read(entry.digest, 0, PREVIEW_BYTES)
     except ContentMissing:
         return found | {"trouble": _("Its content is not in the lake.")}
+    except ContentDamaged:
+        return found | {"trouble": _("Its content in the lake is damaged. Check it: yard dataset verify.")}
     except Blocked as blocked:
         return found | {"trouble": blocked.detail}
     return found | {

@@ -1,17 +1,22 @@
 """What jobs keep of their output: asked for at submission, kept at the end, listed, downloaded, deleted, collected."""
 
 import io
+import os
 import tarfile
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
+from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import AuditEntry, Command, Event
 from datasets.actions.artifacts import KEEP, Kept, artifact_ready, keep_artifacts
 from datasets.actions.lake_collection import collect_lake
+from datasets.ingest.worker import WorkerFailed
 from datasets.models import Artifact
 from datasets.queries.lake import lake_of, manifest_named
+from datasets.storage.base import Blocked, ContentDamaged
 from jobs.models import Job
 from tests.artifacts import keep_output, make_artifact, write_output
 from tests.builders import make_job
@@ -109,6 +114,52 @@ def test_output_that_is_not_there_empty_too_large_or_a_link_fails_with_its_reaso
     place.symlink_to("/etc")
     Artifact.objects.update(state=Artifact.WAITING)
     assert kept(artifact.job).reason == "output_is_link"
+    place.unlink()
+    (tmp_path / "elsewhere" / "out").mkdir(parents=True)
+    place.parent.rename(tmp_path / "away")
+    place.parent.symlink_to(tmp_path / "elsewhere")
+    Artifact.objects.update(state=Artifact.WAITING)
+    assert kept(artifact.job).reason == "output_is_link"
+    Artifact.objects.update(state=Artifact.WAITING, path="x" * 300)
+    assert kept(artifact.job).reason == "output_is_link"
+    place.parent.unlink()
+    (tmp_path / "away").rename(place.parent)
+    Artifact.objects.update(state=Artifact.WAITING)
+    assert kept(artifact.job).reason == "output_unreadable"
+
+
+def test_names_that_are_not_utf8_are_written_in_messages(cast, tmp_path):
+    job = ended(cast, files={"a": "a"})
+    place = os.fsencode(tmp_path / "work" / str(job.pk) / "0")
+    os.mkfifo(place + b"/\xff")
+    assert "\\xff" in kept(job).message
+    os.mkdir(place + b"/out")
+    os.rename(place + b"/a", place + b"/out/\xfe")
+    os.rename(place + b"/\xff", place + b"/out/\xff")
+    Artifact.objects.update(state=Artifact.WAITING)
+    artifact = kept(job)
+    assert (artifact.state, artifact.message) == ("ready", "Left out: \\xff (not_a_file).")
+
+
+def test_what_is_in_the_way_of_the_lake_is_shown_and_no_fault(api, client, cast, monkeypatch):
+    artifact = make_artifact(make_job(cast.project, "train1", cast.ben), "model", {"a": "a"})
+    client.force_login(cast.ben)
+    lake = lake_of(cast.project)
+
+    def refuse(*_: object) -> None:
+        raise Blocked("unreachable", "The bucket does not answer.")
+
+    def damaged(*_: object) -> None:
+        raise ContentDamaged(b"d" * 32)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake, "manifest", refuse)
+        shown = client.get(f"/artifacts/{artifact.pk}")
+    assert shown.status_code == 200
+    assert "The bucket does not answer." in shown.content.decode()
+    monkeypatch.setattr(lake, "read_many", damaged)
+    refused = api("ben").get(f"artifacts/{artifact.pk}/pack?start=0&count=1", accept="*/*")
+    assert (refused.status, refused.code) == (409, "content_damaged")
 
 
 def test_content_that_a_dataset_has_is_stored_once_and_kept_while_one_of_them_needs_it(cast, monkeypatch):
@@ -147,3 +198,23 @@ def test_an_artifact_goes_with_its_job_also_while_it_is_kept(cast):
     keep_output()
     assert not Artifact.objects.exists()
     assert Command.objects.get(kind=KEEP).state == Command.DONE
+
+
+@pytest.mark.parametrize("cause", [Blocked("unreachable", "It is away."), WorkerFailed("It is away.")])
+def test_an_artifact_waits_for_a_lake_that_is_away(cast, monkeypatch, cause):
+    job = ended(cast)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise cause
+
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets.artifact_commands.sync_tree", refuse)
+        keep_artifacts()
+        for _ in range(6):
+            Command.objects.filter(kind=KEEP).update(not_before=Now())
+            carry_out_due()
+    artifact = Artifact.objects.get()
+    assert (artifact.state, artifact.message) == ("keeping", "It is away.")
+    Command.objects.filter(kind=KEEP).update(not_before=Now())
+    artifact = kept(job)
+    assert (artifact.state, artifact.message) == ("ready", "")
