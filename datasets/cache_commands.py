@@ -4,6 +4,7 @@ import time
 
 from django.db import transaction
 from django.db.models import Sum
+from django.db.models.functions import Least
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, reread
@@ -25,7 +26,8 @@ from datasets.queries.lake import lake_of, manifest_named
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 from datasets.storage.cache import CacheStore, Progress
 
-MAKING_ROOM = "making_room"
+# Tried again without end: room is made by other commands, and a bucket's server comes back.
+MAKING_ROOM, UNREACHABLE = "making_room", "unreachable"
 # At least, between two reports of a fill.
 REPORT_SECONDS = 1.0
 
@@ -54,7 +56,7 @@ class FillCache(CommandHandler):
             detail = f"{error} Repair it: yard dataset verify, then sync --full from where the files are."
             raise CommandRefused("content_missing", detail) from error
         except Blocked as blocked:
-            is_passing = blocked.code == "unreachable"
+            is_passing = blocked.code == UNREACHABLE
             raise CommandRefused(blocked.code, blocked.detail, is_passing=is_passing) from blocked
         return charges(store.manifests())
 
@@ -70,7 +72,7 @@ class FillCache(CommandHandler):
             _happened("cache.ready", cache)
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
-        return refusal.code == MAKING_ROOM or super().may_retry(command, refusal)
+        return refusal.code in (MAKING_ROOM, UNREACHABLE) or super().may_retry(command, refusal)
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
         cache = _cache_of(command)
@@ -156,16 +158,17 @@ def _make_room(cache: Cache, store: CacheStore, manifest: Manifest) -> None:
     where it can never fit, and to be tried again while room is being made or other fills may yet end."""
     lacking = store.lacking_bytes(manifest)
     location = CacheLocation.objects.select_related("cluster").get(pk=cache.location_id)
-    free = free_bytes(location)
     with transaction.atomic():
-        # Of two fills at once the second sees what the first reserved.
+        # Of two fills at once the second sees what the first reserved, or used.
         reread(location, lock=True)
         filling = location.caches.filter(state=Cache.FILLING).exclude(pk=cache.pk)
-        reserved = filling.aggregate(sum=Sum("reserved_bytes", default=0))["sum"]
-        if lacking + reserved <= free:
-            Cache.objects.filter(pk=cache.pk).update(reserved_bytes=lacking)
+        written = Sum(Least("bytes_moved", "reserved_bytes"), default=0)
+        sums = filling.aggregate(reserved=Sum("reserved_bytes", default=0), written=written)
+        reserved, free = sums["reserved"], free_bytes(location, **sums)
+        if lacking <= free:
+            Cache.objects.filter(pk=cache.pk).update(reserved_bytes=lacking, bytes_moved=0)
             return
-    short = lacking + reserved - free
+    short = lacking - free
     others = [one for one in aged_caches(location) if one.key != str(cache.pk)]
     keys = to_make_room(others, short)
     is_waiting = reserved > 0 or location.caches.filter(state=Cache.EVICTING).exists()

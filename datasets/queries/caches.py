@@ -197,15 +197,16 @@ def _location_shape(location: CacheLocation, caches: int, hits: int) -> dict[str
     }
 
 
-def free_bytes(location: CacheLocation) -> int:
-    """Return how much more fits: what the room leaves, and at most what the disk has free."""
+def free_bytes(location: CacheLocation, reserved: int = 0, written: int = 0) -> int:
+    """Return how much more fits: what the room leaves, and at most what the disk has free. `reserved`: for fills under
+    way, of which `written` is on the disk already."""
     path = directory_of(location)
     while not path.exists():
         path = path.parent
-    disk = shutil.disk_usage(path).free
-    return (
-        disk if location.room_bytes is None else max(0, min(disk, location.room_bytes - location.used_bytes))
-    )
+    disk = max(0, shutil.disk_usage(path).free - (reserved - written))
+    if location.room_bytes is None:
+        return disk
+    return max(0, min(disk, location.room_bytes - location.used_bytes - reserved))
 
 
 def wanted_versions(cluster: Cluster) -> set[Any]:

@@ -27,7 +27,7 @@ from uuid import uuid4
 from datasets.ingest.reader import FileChanged, hash_file
 from datasets.ingest.tree import stays_inside
 from datasets.manifests import EXECUTABLE, LINK, Entry, Manifest, decode
-from datasets.storage.base import UNLIMITED, Budget, ContentDamaged, Lake
+from datasets.storage.base import UNLIMITED, Budget, ContentDamaged, ContentMissing, Lake
 from datasets.storage.contents import WHOLE, Located
 from datasets.storage.files import (
     READ_ONLY,
@@ -241,6 +241,18 @@ class _Fill:
 
     def _piece(self, located: Sequence[Located], wanted: dict[bytes, list[str]]) -> list[str]:
         self._budget.check()
+        try:
+            self._store_contents(located, wanted)
+        except ContentMissing:
+            # A collection of the lake moves contents to other packs.
+            moved = self._lake.locate(one.digest for one in located)
+            if moved == list(located):
+                raise
+            for some in _pieces(moved):
+                self._piece(some, wanted)
+        return [name for one in located for name in wanted[one.digest]]
+
+    def _store_contents(self, located: Sequence[Located], wanted: dict[bytes, list[str]]) -> None:
         if located[0].pack == WHOLE:
             for name in wanted[located[0].digest]:
                 with self._store.staged() as fresh:
@@ -252,7 +264,6 @@ class _Fill:
                     raise ContentDamaged(digest)
                 for name in wanted[digest]:
                     self._write(name, content)
-        return [name for one in located for name in wanted[one.digest]]
 
     def _write(self, name: str, content: bytes) -> None:
         with self._store.staged() as fresh:

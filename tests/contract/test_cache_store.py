@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
 from datasets.storage.base import Budget, Cancelled, ContentDamaged, Lake
 from datasets.storage.cache import CacheStore, Progress
+from datasets.storage.contents import Located
 from datasets.storage.folder import WHOLE_BYTES
 from tests.contract.lakes import LakeKit
 from tests.datasets import pack_of
@@ -168,3 +170,22 @@ def test_content_that_is_removed_under_a_fill_is_stored_again(
     monkeypatch.setattr("os.makedirs", remove_first)
     store.fill("two", lake, second)
     assert (store.tree("two") / "sub/a").read_bytes() == b"alpha"
+
+
+def test_content_that_a_collection_moves_during_a_fill_is_found_again(
+    kit: LakeKit, lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    lake.put_pack(memoryview(pack_of(b"alpha", *(b"dead %d" % number for number in range(20)))))
+    manifest = make_manifest([Entry(b"a", FILE, 5, sha256(b"alpha").digest())])
+    lake.put_manifest(manifest.hash, manifest.encode())
+    kit.age(lake)
+    contents = lake.contents
+
+    def collect_first(located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
+        monkeypatch.setattr(lake, "contents", contents)
+        assert lake.collect(lambda: [manifest.hash], older_than_seconds=3600).packs == 1
+        return contents(located)
+
+    monkeypatch.setattr(lake, "contents", collect_first)
+    store.fill("v", lake, manifest)
+    assert (store.tree("v") / "a").read_bytes() == b"alpha"
