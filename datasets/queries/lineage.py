@@ -42,9 +42,12 @@ def lineage_of(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs, data
     builder.add(start)
     if isinstance(row, DatasetVersion):
         _add_parents(builder, row)
-    for job in _runs(_first(row, jobs), jobs):
-        _add_run(builder, job, datasets)
-    return builder.graph(start.key)
+    runs, is_cut = _runs(_first(row, jobs), jobs)
+    seen = _seen(datasets, [use.version for job in runs for use in job.dataset_uses.all()])
+    for job in runs:
+        _add_run(builder, job, seen)
+    graph = builder.graph(start.key)
+    return replace(graph, is_cut=graph.is_cut or is_cut)
 
 
 def lineage_shape(graph: Graph) -> dict[str, Any]:
@@ -80,14 +83,14 @@ def _start(row: Artifact | Job | DatasetVersion | Snapshot) -> Node:
 
 
 def _first(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs) -> list[Any]:
-    """Return the ids of the runs next to a row, newest first."""
+    """Return the ids of the runs next to a row, newest first: one more than RUNS_MOST where there are more."""
     if isinstance(row, Artifact):
         return [row.job_id]
     if isinstance(row, Job):
         return [row.pk]
     if isinstance(row, DatasetVersion):
         uses = DatasetUse.objects.filter(version=row, job__in=jobs).order_by("-job__submit_rank")
-        return list(uses.values_list("job_id", flat=True)[:RUNS_MOST])
+        return list(uses.values_list("job_id", flat=True)[: RUNS_MOST + 1])
     return [row.job_id, *_readers([str(row.pk)])] if row.job_id else list(_readers([str(row.pk)]))
 
 
@@ -95,11 +98,12 @@ def _readers(snapshots: Collection[str]) -> list[Any]:
     """Return the jobs that mount volumes made of these snapshots."""
     made = Volume.objects.filter(origin__kind=SNAPSHOT, origin__id__in=list(snapshots))
     uses = VolumeUse.objects.filter(volume__in=made).order_by("-job__submit_rank")
-    return list(uses.values_list("job_id", flat=True)[:RUNS_MOST])
+    return list(uses.values_list("job_id", flat=True)[: RUNS_MOST + 1])
 
 
-def _runs(first: Sequence[Any], jobs: Jobs) -> list[Job]:
-    """Return runs that snapshots connect with the first ones, with what `_add_run` reads."""
+def _runs(first: Sequence[Any], jobs: Jobs) -> tuple[list[Job], bool]:
+    """Return runs that snapshots connect with the first ones, with what `_add_run` reads, and whether there are more
+    than RUNS_MOST."""
     known, fresh = dict.fromkeys(first), list(first)
     for _ in range(ROUNDS_MOST):
         fresh = [key for key in _next_to(fresh) if key not in known]
@@ -113,7 +117,8 @@ def _runs(first: Sequence[Any], jobs: Jobs) -> list[Job]:
     )
     kept = Prefetch("artifacts", Artifact.objects.filter(state=Artifact.READY).order_by("name"))
     taken = Prefetch("snapshots", Snapshot.objects.order_by("created_at", "number"))
-    return list(rows.prefetch_related(uses, reads, kept, taken).order_by("submit_rank"))
+    found = list(rows.prefetch_related(uses, reads, kept, taken).order_by("submit_rank"))
+    return found, len(known) > RUNS_MOST
 
 
 def _next_to(jobs: Sequence[Any]) -> Iterator[Any]:
@@ -128,11 +133,10 @@ def _next_to(jobs: Sequence[Any]) -> Iterator[Any]:
     yield from _readers([str(key) for key in taken])
 
 
-def _add_run(builder: Builder, job: Job, datasets: Datasets) -> None:
+def _add_run(builder: Builder, job: Job, seen: Collection[Any]) -> None:
     run = _run(job)
     for found, role in ingredients(str(job.pk), job.spec, _hash(parameters(job.spec)), _locks(job)):
         builder.link(found, run, role)
-    seen = _seen(datasets, [use.version for use in job.dataset_uses.all()])
     for use in job.dataset_uses.all():
         builder.link(_read(use, seen), run, use.mount_path)
     for mount in job.volume_uses.all():

@@ -97,6 +97,15 @@ def test_the_number_of_queries_does_not_grow_with_the_runs(chain, cast, api, dja
         job = make_job(cast.project, f"more-{number}", cast.ben, datasets=reads)
         make_artifact(job, "model", {"w": str(number)})
     ben = api("ben")
-    with django_assert_max_num_queries(60):
+    with django_assert_max_num_queries(45):
         answer = ben.get(f"versions/{version.pk}/lineage")
     assert len([one for one in answer.body["nodes"] if one["kind"] == "artifact"]) == 13
+
+
+def test_a_lineage_without_all_runs_is_marked_as_cut(chain, cast, api, monkeypatch):
+    version, *_ = chain
+    assert api("ben").get(f"versions/{version.pk}/lineage").body["is_cut"] is False
+    monkeypatch.setattr("datasets.queries.lineage.RUNS_MOST", 1)
+    answer = api("ben").get(f"versions/{version.pk}/lineage")
+    assert answer.body["is_cut"] is True
+    assert len([one for one in answer.body["nodes"] if one["kind"] == "job"]) == 1
