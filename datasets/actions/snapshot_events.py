@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from controlplane.access import SYSTEM
+from controlplane.access import SYSTEM, NotVisible
 from controlplane.actions.errors import Conflict
 from controlplane.scheduling.reasons import PREEMPTED
 from datasets.actions.snapshots import REQUEST, delete_snapshot, take_snapshot
 from datasets.models import Snapshot, Volume, VolumeUse
-from datasets.models.volumes import FAILED, READY
+from datasets.models.volumes import FAILED, PENDING, READY
 from jobs.lifecycle import FINAL_STATES, SUCCEEDED
 from jobs.models import Attempt
 
@@ -55,13 +55,22 @@ def snapshot_on_schedule(now: datetime) -> None:
     for volume in due.order_by("next_snapshot_at")[:TAKEN_AT_ONCE]:
         at = now + timedelta(minutes=volume.snapshot_minutes or 0)
         rows = Volume.objects.filter(pk=volume.pk, next_snapshot_at=volume.next_snapshot_at)
-        if rows.update(next_snapshot_at=at) != 1:
-            # Another loop took it.
-            continue
-        try:
-            take_snapshot(volume, actor=SYSTEM, cause=SCHEDULE)
-        except Conflict as conflict:
-            logger.warning("no scheduled snapshot of %s: %s", volume, conflict)
+        # One transaction: a process that is killed in between leaves the snapshot due.
+        with transaction.atomic():
+            # Another loop took it where no row changes.
+            if rows.update(next_snapshot_at=at) == 1:
+                _take_scheduled(volume)
+
+
+def _take_scheduled(volume: Volume) -> None:
+    """Take a snapshot, unless the last one of the schedule is not taken yet: slow ones must not pile up."""
+    if volume.snapshots.filter(cause=SCHEDULE, state=PENDING).exists():
+        logger.warning("no scheduled snapshot of %s: the last one is not taken yet", volume)
+        return
+    try:
+        take_snapshot(volume, actor=SYSTEM, cause=SCHEDULE)
+    except (Conflict, NotVisible) as refusal:
+        logger.warning("no scheduled snapshot of %s: %s", volume, refusal)
 
 
 def remove_old_snapshots(_: datetime | None = None) -> None:

@@ -1,6 +1,8 @@
 """Volumes, snapshots, caches and imports over time: what must hold when rows, classes and room go."""
 
+import sys
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from django.utils import timezone
 
 from controlplane.commands.errors import CommandRefused
 from controlplane.config.storage_classes import storage_classes
-from controlplane.models import AuditEntry, Event
+from controlplane.models import AuditEntry, Command, Event
 from datasets import cache_commands
 from datasets.actions.caches import location_for
 from datasets.actions.snapshot_events import remove_old_snapshots, snapshot_on_schedule
@@ -75,13 +77,28 @@ def test_snapshots_are_taken_by_the_clock_once_per_period_and_kept_by_rules(api,
     assert shown["snapshot_minutes"] == 60
     for hours in (0.5, 1.1, 1.2, 2.2, 9, 9.1):
         snapshot_on_schedule(now + timedelta(hours=hours))
-    work()
+        work()
     remove_old_snapshots()
     work()
     rows = volume.snapshots.order_by("number").values_list("number", "cause", "state")
     assert list(rows) == [(2, "schedule", "ready"), (3, "schedule", "ready")]
     assert ana.patch(path, {"snapshot_minutes": None}).body["next_snapshot_at"] is None
     snapshot_on_schedule(now + timedelta(days=9))
+    assert volume.snapshots.count() == 2
+
+
+def test_scheduled_snapshots_do_not_pile_up_and_none_is_lost_with_its_process(api, cast, monkeypatch):
+    volume, now = make_volume(cast.project, files={"a": "a"}), timezone.now()
+    api("ana").patch(f"volumes/{volume.pk}", {"snapshot_minutes": 60, "keep_last": 2})
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets.actions.snapshot_events.take_snapshot", lambda *_, **__: sys.exit())
+        with pytest.raises(SystemExit):
+            snapshot_on_schedule(now + timedelta(hours=2))
+    for hours in (2, 4, 6):
+        snapshot_on_schedule(now + timedelta(hours=hours))
+    assert volume.snapshots.count() == 1
+    work()
+    snapshot_on_schedule(now + timedelta(hours=8))
     assert volume.snapshots.count() == 2
 
 
@@ -137,6 +154,25 @@ def test_two_fills_at_once_do_not_both_take_the_last_room(cast):
     assert reserve(second) == "making_room"
     Cache.objects.filter(pk=first.pk).update(state=Cache.FAILED)
     assert reserve(second) is None
+
+
+def test_what_a_fill_has_written_is_not_counted_twice(cast, monkeypatch):
+    location, dataset = location_for(cast.project.cluster), make_dataset(cast.project)
+    wanted = {"location": location, "state": Cache.FILLING, "created_by": "ben"}
+    versions = [make_version(dataset, {"a": text}) for text in ("x" * 700, "y" * 250)]
+    Cache.objects.create(version=versions[0], reserved_bytes=700, bytes_moved=600, **wanted)
+    second = Cache.objects.create(version=versions[1], **wanted)
+    disk = SimpleNamespace(free=349)
+    monkeypatch.setattr("datasets.queries.caches.shutil.disk_usage", lambda _: disk)
+    assert reserve(second) == "making_room"
+    disk.free = 350
+    assert reserve(second) is None
+
+
+def test_a_fill_waits_for_a_lake_that_is_away():
+    handler, tried = cache_commands.FillCache(), Command(kind=cache_commands.FILL_CACHE, tries=99)
+    assert handler.may_retry(tried, CommandRefused("unreachable", "", is_passing=True))
+    assert not handler.may_retry(tried, CommandRefused("engine_error", ""))
 
 
 def reserve(cache: Cache) -> str | None:
