@@ -113,9 +113,9 @@ def open_operation(job: Job, **fields: Any) -> ScaleOperation:
     """Begin to change the size of the present attempt; a running job is `scaling` until the operation ends. Needs an
     open transaction. Raises IntegrityError if an operation of the job is open.
     """
-    operation = ScaleOperation.objects.create(job=job, state=PENDING, attempt=job.attempt, **fields)
+    # The job's row first, as scale_job locks it: in the other order two of them wait for one another.
     move(job, (lifecycle.RUNNING,), lifecycle.SCALING)
-    return operation
+    return ScaleOperation.objects.create(job=job, state=PENDING, attempt=job.attempt, **fields)
 
 
 def _check_bounds(job: Job, asked: Scaling) -> None:

@@ -25,6 +25,7 @@ class Period:
         self._busy.set()
         self._seen_event, self._passed_at = 0, 0.0
         self._quiet_since: float | None = None
+        self._rouses = 0
 
     @property
     def seconds(self) -> float:
@@ -32,20 +33,26 @@ class Period:
 
     def rouse(self) -> None:
         """Return to the short period at once."""
+        self._rouses += 1
         self._quiet_since = None
         self._busy.set()
 
     def settle(self, seen_event: int) -> None:
         """Lengthen the period if every job and command finished a while ago and every cluster answers. `seen_event`:
         the number of the newest event before the pass that found this."""
+        rouses = self._rouses
         if not is_quiet():
             self.rouse()
             return
         now = time.monotonic()
         self._seen_event, self._passed_at = seen_event, now
-        self._quiet_since = self._quiet_since or now
-        if now - self._quiet_since >= LINGER_SECONDS:
+        since = self._quiet_since or now
+        self._quiet_since = since
+        if now - since >= LINGER_SECONDS:
             self._busy.clear()
+        if rouses != self._rouses:
+            # Another thread was notified meanwhile.
+            self.rouse()
 
     def has_news(self) -> bool:
         """Return whether a cycle has to examine the clusters: it was notified, an event was written without a

@@ -266,7 +266,8 @@ class Runner:
     def _watch_one(self, cluster: Cluster, until: float) -> None:
         while (left := until - time.monotonic()) > 0 and not self._is_stopping.is_set():
             try:
-                if engine_for(cluster).wait_for_change(left):
+                # In short waits, because `stop` cannot end one.
+                if engine_for(cluster).wait_for_change(min(left, PERIOD_SECONDS)):
                     self._again()
                     self._is_stopping.wait(GATHER_SECONDS)
             except EngineUnreachable:

@@ -31,12 +31,16 @@ class Simulator:
     def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
         self._grace_seconds = grace_seconds
         self._lock = threading.Lock()
+        self._closed = 0  # times
         self._child: tuple[subprocess.Popen[bytes], Connection] | None = None
 
     def ask(self, question: str, *arguments: Any, budget_seconds: float) -> Any:
         """Return the answer of `simulation.questions`. Raises SimulationFailed; the next question has a new
         process then."""
+        closed = self._closed
         with self._lock:
+            if closed != self._closed:
+                raise SimulationFailed("The simulation was ended.")
             try:
                 is_answer, value = self._exchange((question, budget_seconds, arguments), budget_seconds)
             except (OSError, EOFError, TimeoutError) as error:
@@ -48,7 +52,13 @@ class Simulator:
         return value
 
     def close(self) -> None:
-        """End the process. Safe to repeat; a question starts another."""
+        """End the process; the questions that were asked before fail. Safe to repeat; a later question starts another
+        process."""
+        self._closed += 1
+        child = self._child
+        if child is not None:
+            # The thread with the lock waits for an answer.
+            child[0].kill()
         with self._lock:
             self._end()
 

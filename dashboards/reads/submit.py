@@ -29,7 +29,7 @@ def projects_to_submit_to(actor: Actor) -> list[str]:
 
 
 def plan(project: Project, body: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
-    """What the scheduler would do with a submission: {"plan", "nodes", "preempts"}, or {"problem"}; takes seconds.
+    """What the scheduler would do with a submission: {"plan", "nodes"}, or {"problem"}; takes seconds.
     Raises what `plan_job` raises of the submission."""
     try:
         found = plan_job(project, body, actor=actor, sees=visible_project_names(actor))

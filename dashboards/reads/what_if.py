@@ -43,7 +43,9 @@ def what_if(project: Project, changes: Mapping[str, Any], sees: Sees) -> Row:
 
 def _summary(found: Row) -> str:
     counts = found["counts"]
-    at_once = sum(one["wait_seconds"]["after"] == 0 for one in found["sooner"])
+    is_whole = counts["sooner"] == len(found["sooner"])
+    # Of a list that is cut, how many start at once is not known.
+    at_once = sum(one["wait_seconds"]["after"] == 0 for one in found["sooner"]) if is_whole else 0
     parts = [
         (at_once, ngettext("{n} job starts at once", "{n} jobs start at once", at_once)),
         (counts["preempted"], ngettext("{n} job is stopped", "{n} jobs are stopped", counts["preempted"])),

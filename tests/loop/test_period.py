@@ -7,6 +7,7 @@ import pytest
 
 from controlplane.loop import period
 from controlplane.loop.period import PERIOD_SECONDS, QUIET_PASS_SECONDS, Period, is_quiet
+from controlplane.loop.runner import Runner
 from controlplane.models import Cluster, Command, Event
 from tests.builders import make_job, make_project
 from tests.waiting import patience
@@ -80,3 +81,32 @@ def test_an_event_without_a_notification_is_news(monkeypatch: pytest.MonkeyPatch
     assert not pace.has_news()
     monkeypatch.setattr(period, "QUIET_PASS_SECONDS", 0.0)
     assert pace.has_news(), "after a while without any"
+
+
+def test_a_notification_while_the_loop_settles_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace = Period()
+
+    def is_quiet_until_a_submission() -> bool:
+        pace.rouse()
+        return True
+
+    monkeypatch.setattr(period, "is_quiet", is_quiet_until_a_submission)
+    pace.settle(0)
+    assert pace.seconds == PERIOD_SECONDS
+
+
+def test_a_quiet_loop_ends_as_soon_as_a_busy_one(plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait for changes of pods cannot be ended, and a process ends only after it."""
+    loop, waits = Runner(), list[float]()
+    loop._period.settle(0)
+
+    def wait_for_change(seconds: float) -> bool:
+        waits.append(seconds)
+        loop._is_stopping.set()
+        return False
+
+    monkeypatch.setattr(plant.engine, "wait_for_change", wait_for_change)
+    loop._watch_one(plant.cluster, time.monotonic() + loop._period.seconds)
+    assert loop._period.seconds == QUIET_PASS_SECONDS
+    assert len(waits) == 1
+    assert waits[0] <= PERIOD_SECONDS

@@ -7,6 +7,9 @@ import math
 from datetime import timedelta
 
 import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict, Invalid
@@ -17,7 +20,7 @@ from controlplane.models import Command, Department, Event, Project
 from jobs.actions import stop_job
 from jobs.command_kinds import START_POD, STOP_POD
 from jobs.models import Generation, Job, Pod, ScaleOperation
-from jobs.scaling import Scaling, plan_scaling, scale_job
+from jobs.scaling import Scaling, open_operation, plan_scaling, scale_job
 from tests.builders import make_job, make_project
 from tests.loop.elastic_program import Program
 
@@ -464,3 +467,13 @@ def test_a_training_that_is_over_ends_its_job(plant):
         plant.engine.finish(f"{job.pk}-1-{rank}", 0)
     program.settle()
     assert (job.state, causes(job)) == ("succeeded", ["start"])
+
+
+def test_every_resize_takes_the_rows_in_one_order(plant):
+    """Of two at once one would wait for the other's job, and that for its operation."""
+    job = started(plant).job
+    with transaction.atomic(), CaptureQueriesContext(connection) as asked:
+        open_operation(job, requested_by="system", from_workers=2, to_workers=1, created_at=timezone.now())
+    writes = [one["sql"].split()[0] for one in asked if one["sql"].startswith(("UPDATE", "INSERT"))]
+    assert writes == ["UPDATE", "INSERT"], "the job, then its operation"
+    assert job.state == "scaling"

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from controlplane.scheduling.estimates import prospect, start_ranges
 from controlplane.simulation.client import SimulationFailed, Simulator
 from tests.pure.scheduling.builders import job, nodes, project, running, view
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 @pytest.fixture
@@ -67,3 +68,47 @@ def test_what_takes_too_long_is_given_up(simulator):
 def test_it_runs_behind_every_page(simulator):
     simulator.ask("foresee", full(), "j1", None, budget_seconds=60)
     assert os.getpriority(os.PRIO_PROCESS, process_of(simulator)) > os.getpriority(os.PRIO_PROCESS, 0)
+
+
+class CountedLock:
+    """A lock that counts who has asked for it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.asked += 1
+        self._lock.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+
+
+def test_a_shutdown_waits_for_no_answer(simulator):
+    simulator.ask("foresee", full(), "j1", None, budget_seconds=60)
+    simulator._lock, busy = CountedLock(), process_of(simulator)
+    os.kill(busy, signal.SIGSTOP)
+    failures: list[str] = []
+
+    def ask() -> None:
+        try:
+            simulator.ask("foresee", full(), "j1", None, budget_seconds=600)
+        except SimulationFailed as error:
+            failures.append(str(error))
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: simulator._lock.asked == 2, what="one question at work, one behind it")
+    closing = threading.Thread(target=simulator.close)
+    closing.start()
+    closing.join(patience(10))
+    has_closed = not closing.is_alive()
+    if not has_closed:
+        os.kill(busy, signal.SIGKILL)
+    for thread in (*threads, closing):
+        thread.join(patience(60))
+    assert has_closed
+    assert len(failures) == 2
+    assert simulator._child is None

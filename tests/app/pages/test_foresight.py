@@ -2,6 +2,7 @@
 
 import pytest
 
+from dashboards.reads import what_if
 from jobs.models import Job
 
 pytestmark = pytest.mark.django_db
@@ -51,3 +52,11 @@ def test_the_preview_of_a_form_with_mistakes_names_the_first(yard, visit):
     text = visit(yard.cast.root).post("/projects/team-a/what-if", form).content.decode()
     assert 'class="bad"' in text
     assert visit(yard.cast.ben).post("/projects/team-a/what-if", form).status_code == 403
+
+
+def test_a_preview_counts_starts_at_once_only_where_it_has_all_jobs():
+    sooner = [{"wait_seconds": {"before": 600, "after": 0}}] * 50
+    counts = {"preempted": 0, "spared": 0, "sooner": 50, "later": 0}
+    assert what_if._summary({"counts": counts, "sooner": sooner}) == "50 jobs start at once."
+    cut = {"counts": counts | {"sooner": 70}, "sooner": sooner}
+    assert what_if._summary(cut) == "70 start sooner."
