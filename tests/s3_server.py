@@ -24,7 +24,7 @@ PROGRAM = "versitygw"
 SERVER = Programs(
     f"{PROGRAM}-{VERSION}", (Source((PROGRAM,), (f"github.com/versity/versitygw/cmd/versitygw@v{VERSION}",)),)
 )
-BUCKET, ACCESS_KEY, SECRET_KEY = "lake", "trainyard-tests", "a-secret-of-the-tests"
+BUCKET, ACCESS_KEY, SECRET_KEY = "lake", "access-key-of-the-tests", "a-secret-of-the-tests"
 
 
 class S3Missing(Exception):

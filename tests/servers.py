@@ -25,6 +25,10 @@ from tests import migrated
 from tests.waiting import patience, wait_until
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+# Below those that the kernel gives to connections and to servers that ask for any port.
+PORTS = range(20_000, 30_000)
+# By UDP, which no server of ours uses.
+_claims: list[socket.socket] = []
 POSTGRES_HOMES = ("/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql@*/bin")
 PROGRAM_MARKS = {
     "redis": "valkey-server",
@@ -43,11 +47,19 @@ CHROMIUMS = (
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port on which no program listens, and which no other call in any process returns while this process
+    lives: a server may bind it seconds later."""
+    while True:
+        port, claim = secrets.choice(PORTS), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            claim.bind(("127.0.0.1", port))
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+        else:
+            _claims.append(claim)
+            return port
 
 
 def chromium() -> str | None:

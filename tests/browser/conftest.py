@@ -115,7 +115,7 @@ class Watched:
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not message.text.startswith(HARMLESS):
-            self.troubles.append(f"console: {message.text}")
+            self.troubles.append(f"console: {message.location['url']}: {message.text}")
 
     def _request(self, request: Request) -> None:
         if not request.url.startswith((self.url, "data:", "blob:")):

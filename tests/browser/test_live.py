@@ -34,7 +34,12 @@ SHOWN = """(parts) => Object.fromEntries(parts.map((part) => {
   return [part, copy.innerHTML.replace(/\\s+/g, " ")];
 }))"""
 
-
+# a wheel scrolls in steps: the place counts once it stays
+SCROLLED = """() => new Promise((done) => {
+  let before = 0;
+  const look = () => { if (scrollY > 0 && scrollY === before) done(true); before = scrollY; setTimeout(look, 200); };
+  look();
+})"""
 WRITE = """async ([name, values]) => {
   const format = await import("/static/js/format.js");
   return values.map((value) => format[name](value));
@@ -128,7 +133,7 @@ def test_focus_and_scroll_stay_over_live_updates(yard: Yard, open_as: Open):
     row = page.locator(f"#running tr[data-key='{jobs[0]}']")
     row.focus()
     page.mouse.wheel(0, 150)
-    wait_until(lambda: page.evaluate("scrollY") > 0, what="the scroll")
+    page.wait_for_function(SCROLLED)
     before = page.evaluate("scrollY")
     late = yard.submit("late", gpus=0.25)
     page.locator(f"#running tr[data-key='{late}']").wait_for()

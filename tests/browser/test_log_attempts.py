@@ -87,7 +87,7 @@ def test_one_attempt_can_be_chosen_and_its_lines_have_addresses(yard: Yard, resu
     wait_until(lambda: "Attempt 2" not in texts(page), 10, "the first attempt alone")
     assert "attempt=1" in (page.get_attribute("[data-log-download]", "href") or "")
     page.locator(".log-line a.n").first.click()
-    assert page.url.endswith("#L1:1")
+    page.wait_for_function("location.hash === '#L1:1'")
     page.goto(f"{yard.server.url}/jobs/{resumed}/logs#L2:2")
     page.locator(".log-line.is-target").wait_for()
     wait_until(
@@ -159,9 +159,9 @@ def test_a_search_finds_lines_as_they_are_shown(yard: Yard, open_as: Open):
 
 
 def test_tab_passes_the_lines_and_focus_survives_new_ones(yard: Yard, open_as: Open):
-    job = yard.submit("focus", "i=0; while true; do i=$((i+1)); echo tick $i; sleep 0.2; done")
+    job = yard.submit("focus", "i=0; while true; do i=$((i+1)); echo tick $i; sleep 0.5; done")
     page = open_as("ana", f"/jobs/{job}/logs").page
-    page.locator(".log-line .text").get_by_text("tick 5", exact=True).wait_for()
+    page.locator(".log-line .text").get_by_text("tick ").first.wait_for()
     page.locator(".log-view").focus()
     page.keyboard.press("Tab")
     assert not page.evaluate("document.querySelector('.log').contains(document.activeElement)")
@@ -170,5 +170,5 @@ def test_tab_passes_the_lines_and_focus_survives_new_ones(yard: Yard, open_as: O
     before = page.evaluate(focused)
     assert before
     count = len(texts(page))
-    wait_until(lambda: len(texts(page)) > count + 4, 10, "more lines")
+    wait_until(lambda: len(texts(page)) > count + 2, 30, "more lines")
     assert page.evaluate(focused) == before
