@@ -96,6 +96,7 @@ WHEN_SIGNED_OUT = {"setup": "/setup/no-such-link", "login": "/login"}
 NOT_PAGES = frozenset(
     {
         *("metrics", "logout", "node-card", "volume-file", "volume-verb"),
+        *("job-outlook", "job-plan", "project-what-if"),
         *(
             "job-verb",
             "member-set",
