@@ -94,7 +94,7 @@ def test_both_count(spread, start, monkeypatch):
 
 def test_a_drain_and_a_death_of_one_node_take_turns(spread, start, monkeypatch):
     node = node_of(spread, 2)
-    is_there, go_on = halted(monkeypatch, nodes, "_send_back")
+    is_there, go_on = halted(monkeypatch, nodes, "request_transitions")
     drain = start(lambda: nodes.drain_node(Node.objects.get(pk=node.pk), actor=SYSTEM))
     assert is_there.wait(patience(20))
     death = start(lambda: nodes.confirm_dead(Node.objects.get(pk=node.pk), actor=SYSTEM))
