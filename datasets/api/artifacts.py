@@ -8,7 +8,7 @@ from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
 
 from controlplane.access import job_for
 from controlplane.api import query
-from controlplane.api.json_schema import BOOLEAN, listed, record, ref
+from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
 from controlplane.api.problems import Problem
@@ -19,8 +19,9 @@ from datasets.actions.artifacts import delete_artifact
 from datasets.api.artifact_schemas import ARTIFACT
 from datasets.api.contents import (
     BINARY,
-    CHILDREN_MOST,
+    DIRECTORY,
     FILES,
+    LISTED,
     entry_of,
     file_response,
     listed_files,
@@ -95,12 +96,8 @@ class ArtifactFiles(LakeView):
 
     @operation(
         "List a directory of an artifact",
-        answer=record("In the order of the names.", results=listed(ref("DatasetFile")), has_more=BOOLEAN),
-        query={
-            "directory": query.text("The directory; the top without it."),
-            "after": query.text("Go on after this name."),
-            "limit": query.whole(1, CHILDREN_MOST, "How many at most.", default=100),
-        },
+        answer=LISTED,
+        query=DIRECTORY,
     )
     def get(self, call: Call, artifact_id: str) -> Answer:
         return listed_files(_manifest(artifact_for(call.actor, artifact_id)), call.query)

@@ -36,6 +36,12 @@ FILES = {
     "start": query.whole(0, 1 << 31, "Place of the first file in the manifest.", default=0),
     "count": query.whole(1, DIGESTS_MOST, "Files at most.", default=1000),
 }
+DIRECTORY = {
+    "directory": query.text("The directory; the top without it."),
+    "after": query.text("Go on after this name."),
+    "limit": query.whole(1, CHILDREN_MOST, "How many at most.", default=100),
+}
+LISTED = record("In the order of the names.", results=listed(ref("DatasetFile")), has_more=BOOLEAN)
 
 
 class BytesParser(BaseParser):
@@ -162,12 +168,8 @@ class VersionFiles(LakeView):
 
     @operation(
         "List a directory of a version",
-        answer=record("In the order of the names.", results=listed(ref("DatasetFile")), has_more=BOOLEAN),
-        query={
-            "directory": query.text("The directory; the top without it."),
-            "after": query.text("Go on after this name."),
-            "limit": query.whole(1, CHILDREN_MOST, "How many at most.", default=100),
-        },
+        answer=LISTED,
+        query=DIRECTORY,
     )
     def get(self, call: Call, version_id: str) -> Answer:
         return listed_files(_manifest(version_for(call.actor, version_id)), call.query)

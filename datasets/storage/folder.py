@@ -20,7 +20,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -34,7 +34,6 @@ from datasets.ingest.packs import (
     read_index,
 )
 from datasets.ingest.reader import Content, FileChanged, hash_file
-from datasets.manifests import decode
 from datasets.storage.base import (
     UNLIMITED,
     Blocked,
@@ -52,7 +51,6 @@ from datasets.storage.files import (
     blocked,
     changed_at,
     hard_link,
-    locked,
     reflink,
     renew_file,
     share_file,
@@ -60,6 +58,7 @@ from datasets.storage.files import (
     write_flushed,
     write_new,
 )
+from datasets.storage.indexed import IndexedLake
 from datasets.storage.parts import append, locked_part
 
 _REMOVED_AT_ONCE = 200  # objects, while no flush can end
@@ -67,28 +66,11 @@ WHOLE_BYTES = 256 << 10  # contents above this are files of their own: they can 
 _FOLDERS = ("objects", "packs", "manifests", "parts", "staging", "quarantine")
 
 
-class FolderLake:
+class FolderLake(IndexedLake[ContentIndex]):
     """A lake in a folder that this process can write."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        try:
-            for name in _FOLDERS:
-                (root / name).mkdir(parents=True, exist_ok=True)
-            if not (root / "index.sqlite").exists():
-                self._make_index(root / "index.sqlite")
-            self._index = ContentIndex(root / "index.sqlite")
-        except OSError as error:
-            raise blocked(error) from error
-
-    def close(self) -> None:
-        """Close the index."""
-        self._index.close()
-
-    def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
-        """See Lake."""
-        wanted = set(digests)
-        return wanted - self._index.known(wanted)
+        super().__init__(root, _FOLDERS, ContentIndex)
 
     def renew(self, digests: Iterable[bytes]) -> None:
         """See Lake."""
@@ -142,13 +124,6 @@ class FolderLake:
         if gone:
             raise Blocked("in_use", "Old content was removed while the same was stored; send it again.")
 
-    def part_bytes(self, digest: bytes) -> int:
-        """See Lake."""
-        try:
-            return (self.root / "parts" / digest.hex()).stat().st_size
-        except FileNotFoundError:
-            return 0
-
     def put_part(self, digest: bytes, offset: int, data: memoryview, size_bytes: int) -> int:
         """See Lake."""
         path = self.root / "parts" / digest.hex()
@@ -194,15 +169,6 @@ class FolderLake:
                 raise ContentDamaged(located.digest)
         share_file(self.path_of(located), target, mode)
 
-    def locate(self, digests: Iterable[bytes]) -> list[Located]:
-        """See Lake."""
-        wanted = set(digests)
-        located = self._index.locate(wanted)
-        if len(located) != len(wanted):
-            missing = min(wanted - {one.digest for one in located})
-            raise ContentMissing(f"The lake has no content {missing.hex()}.")
-        return located
-
     def path_of(self, located: Located) -> Path:
         """The file that holds a content."""
         if located.pack == WHOLE:
@@ -245,15 +211,7 @@ class FolderLake:
         for one in damaged:
             self._quarantine(one)
         moved_away = {one.digest for one in damaged}
-        present = self._index.known(wanted) | moved_away
-        size = sum(one.size_bytes for one in located if one.digest in present)
-        return Verified(len(present), size, sorted(wanted - present), sorted(moved_away))
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """See Lake."""
-        with self._lock("lock", fcntl.LOCK_SH):
-            yield
+        return self._verified(wanted, located, moved_away)
 
     def collect(
         self,
@@ -266,14 +224,12 @@ class FolderLake:
         self._adopt_unindexed(budget)
         with self._lock("lock", fcntl.LOCK_EX):
             names = set(live_manifests())
-            live: set[bytes] = set()
-            for name in names:
-                live.update(decode(self.manifest(name)).contents())
+            live = self._contents_of(names)
             before = time.time() - older_than_seconds
             packs, pack_bytes = self._collect_packs(live, before, budget)
             objects, object_bytes = self._collect_objects(live, before, budget)
             manifests = self._collect_manifests(names, before)
-            self._collect_broken_off(before)
+            self._remove_old(("staging", "parts", "quarantine"), before)
             return Collected(packs, objects, manifests, pack_bytes + object_bytes)
 
     def destroy(self) -> None:
@@ -344,14 +300,6 @@ class FolderLake:
                 with open(path, "rb", buffering=0) as file:
                     away.write_bytes(os.pread(file.fileno(), located.size_bytes, located.offset))
 
-    def _forget_file(self, located: Sequence[Located]) -> None:
-        """Forget contents whose file is lost, so that the next sync sends them again. What `collect` moved from a lost
-        pack to another one stays known."""
-        if located[0].pack == WHOLE:
-            self._index.forget(one.digest for one in located)
-        else:
-            self._index.forget_pack(located[0].pack)
-
     def _by_file(self, located: Sequence[Located]) -> Iterator[tuple[Path, list[Located]]]:
         start = 0
         for place, one in enumerate(located):
@@ -360,22 +308,8 @@ class FolderLake:
                 yield self.path_of(one), list(located[start : place + 1])
                 start = place + 1
 
-    def _make_index(self, path: Path) -> None:
-        """Make the index from packs and objects. It gets its name when it is complete: another process that opens the
-        lake meanwhile waits, and one killed here leaves no index that lacks what is stored."""
-        with self._lock("lock", fcntl.LOCK_EX):
-            if path.exists():
-                return
-            fresh = path.with_name("index.sqlite.new")
-            for left in (fresh, path):  # a journal left of another index would be played into this one
-                for end in ("", "-wal", "-shm"):
-                    left.with_name(left.name + end).unlink(missing_ok=True)
-            self._index = ContentIndex(fresh)
-            try:
-                self._adopt_unindexed(UNLIMITED)
-            finally:
-                self._index.close()
-            os.rename(fresh, path)
+    def _fill_index(self) -> None:
+        self._adopt_unindexed(UNLIMITED)
 
     def _adopt_unindexed(self, budget: Budget) -> None:
         """Index packs and objects that a process wrote before it died; those that are damaged are removed."""
@@ -456,12 +390,6 @@ class FolderLake:
             path.unlink()
         return len(dead)
 
-    def _collect_broken_off(self, before: float) -> None:
-        for folder in ("staging", "parts", "quarantine"):
-            for path in (self.root / folder).iterdir():
-                if changed_at(path) <= before:
-                    path.unlink(missing_ok=True)
-
     @contextmanager
     def _staged(self) -> Iterator[Path]:
         fresh = self.root / "staging" / uuid4().hex
@@ -469,9 +397,6 @@ class FolderLake:
             yield fresh
         finally:
             fresh.unlink(missing_ok=True)
-
-    def _lock(self, name: str, kind: int) -> AbstractContextManager[None]:
-        return locked(self.root / name, kind)
 
     def _opened(self, located: Located) -> FileIO:
         try:

@@ -17,7 +17,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
@@ -33,7 +33,6 @@ from datasets.ingest.packs import (
     read_index,
 )
 from datasets.ingest.reader import hash_file
-from datasets.manifests import decode
 from datasets.storage.ages import AgedIndex
 from datasets.storage.base import (
     UNLIMITED,
@@ -47,10 +46,9 @@ from datasets.storage.bucket import Bucket, KeyMissing, TooShort
 from datasets.storage.contents import WHOLE, Located
 from datasets.storage.files import (
     blocked,
-    changed_at,
-    locked,
     write_flushed,
 )
+from datasets.storage.indexed import IndexedLake
 from datasets.storage.parts import append, locked_part
 from datasets.storage.pieces import (
     PIECE_BYTES,
@@ -67,28 +65,12 @@ _REMOVED_AT_ONCE = 200
 _FOLDERS = ("parts", "manifests", "staging")
 
 
-class S3Lake:
+class S3Lake(IndexedLake[AgedIndex]):
     """A lake in a bucket, with its index below `root`."""
 
     def __init__(self, bucket: Bucket, root: Path) -> None:
-        self.root, self._bucket, self._pieces = root, bucket, Pieces(bucket)
-        try:
-            for name in _FOLDERS:
-                (root / name).mkdir(parents=True, exist_ok=True)
-            if not (root / "index.sqlite").exists():
-                self._make_index(root / "index.sqlite")
-            self._index = AgedIndex(root / "index.sqlite")
-        except OSError as error:
-            raise blocked(error) from error
-
-    def close(self) -> None:
-        """See Lake."""
-        self._index.close()
-
-    def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
-        """See Lake."""
-        wanted = set(digests)
-        return wanted - self._index.known(wanted)
+        self._bucket, self._pieces = bucket, Pieces(bucket)
+        super().__init__(root, _FOLDERS, AgedIndex)
 
     def renew(self, digests: Iterable[bytes]) -> None:
         """See Lake."""
@@ -106,13 +88,6 @@ class S3Lake:
             self._store_pack(pack, bytes(read_index(pack)[1]))
         elif lacking:
             self._store_contents([one for one in contents if one[0] in lacking])
-
-    def part_bytes(self, digest: bytes) -> int:
-        """See Lake."""
-        try:
-            return (self.root / "parts" / digest.hex()).stat().st_size
-        except FileNotFoundError:
-            return 0
 
     def put_part(self, digest: bytes, offset: int, data: memoryview, size_bytes: int) -> int:
         """See Lake."""
@@ -172,15 +147,6 @@ class S3Lake:
         if hashed.digest() != located.digest:
             raise ContentDamaged(located.digest)
 
-    def locate(self, digests: Iterable[bytes]) -> list[Located]:
-        """See Lake."""
-        wanted = set(digests)
-        located = self._index.locate(wanted)
-        if len(located) != len(wanted):
-            missing = min(wanted - {one.digest for one in located})
-            raise ContentMissing(f"The lake has no content {missing.hex()}.")
-        return located
-
     def put_manifest(self, name: str, stored: bytes) -> None:
         """See Lake."""
         self._keep_manifest(name, stored)
@@ -220,13 +186,7 @@ class S3Lake:
             for one in damaged:
                 self._quarantine(one)
                 moved_away.add(one.digest)
-        present = self._index.known(wanted) | moved_away
-        size = sum(one.size_bytes for one in located if one.digest in present)
-        return Verified(len(present), size, sorted(wanted - present), sorted(moved_away))
-
-    def in_use(self) -> AbstractContextManager[None]:
-        """See Lake."""
-        return self._lock("lock", fcntl.LOCK_SH)
+        return self._verified(wanted, located, moved_away)
 
     def collect(
         self,
@@ -238,15 +198,13 @@ class S3Lake:
         """See Lake."""
         with self._lock("lock", fcntl.LOCK_EX):
             names = set(live_manifests())
-            live: set[bytes] = set()
-            for name in names:
-                live.update(decode(self.manifest(name)).contents())
+            live = self._contents_of(names)
             before = time.time() - older_than_seconds
             packs, pack_bytes = self._collect_packs(live, before, budget)
             objects, object_bytes = self._collect_objects(live, before, budget)
             manifests = self._collect_manifests(names, before)
             self._remove(self._index.old("quarantine", before), before)
-            self._collect_broken_off(before)
+            self._remove_old(("staging", "parts"), before)
             return Collected(packs, objects, manifests, pack_bytes + object_bytes)
 
     def destroy(self) -> None:
@@ -308,14 +266,6 @@ class S3Lake:
                 data = self._bucket.get_range(key_of(located), located.offset, located.size_bytes)
                 self._bucket.put(f"{away}/content", data)
 
-    def _forget_file(self, located: Sequence[Located]) -> None:
-        """Forget contents whose object is lost, so that the next sync sends them again. What `collect` moved from a
-        lost pack to another one stays known."""
-        if located[0].pack == WHOLE:
-            self._index.forget(one.digest for one in located)
-        else:
-            self._index.forget_pack(located[0].pack)
-
     def _collect_packs(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
         count = size = 0
         for key in self._index.old("packs", before):
@@ -369,12 +319,6 @@ class S3Lake:
             self._index.drop(gone)
             return gone
 
-    def _collect_broken_off(self, before: float) -> None:
-        for folder in ("staging", "parts"):
-            for path in (self.root / folder).iterdir():
-                if changed_at(path) <= before:
-                    path.unlink(missing_ok=True)
-
     def _note(self, keys: Sequence[str]) -> None:
         with self._lock("removal", fcntl.LOCK_SH):
             self._index.note(keys, time.time())
@@ -389,23 +333,7 @@ class S3Lake:
         finally:
             fresh.unlink(missing_ok=True)
 
-    def _make_index(self, path: Path) -> None:
-        """Make the index from what the bucket has. It gets its name when it is complete, as that of FolderLake."""
-        with self._lock("lock", fcntl.LOCK_EX):
-            if path.exists():
-                return
-            fresh = path.with_name("index.sqlite.new")
-            for left in (fresh, path):  # a journal left of another index would be played into this one
-                for end in ("", "-wal", "-shm"):
-                    left.with_name(left.name + end).unlink(missing_ok=True)
-            self._index = AgedIndex(fresh)
-            try:
-                self._index_bucket()
-            finally:
-                self._index.close()
-            os.rename(fresh, path)
-
-    def _index_bucket(self) -> None:
+    def _fill_index(self) -> None:
         # Young, all of it: when it was last relied on was in the index that is lost.
         now = time.time()
         packs = dict(self._bucket.list("packs"))
@@ -429,9 +357,6 @@ class S3Lake:
         except (PackInvalid, KeyMissing, TooShort):
             return []
         return [Located(name_of(key), place.offset, place.size_bytes, place.digest) for place in places]
-
-    def _lock(self, name: str, kind: int) -> AbstractContextManager[None]:
-        return locked(self.root / name, kind)
 
 
 def _by_file(located: Sequence[Located]) -> Iterator[list[Located]]:

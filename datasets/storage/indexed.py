@@ -1,0 +1,117 @@
+"""What lakes share whose index is a local file: what is there, locks, and an index that can be made again."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from datasets.manifests import decode
+from datasets.storage.base import ContentMissing, Verified
+from datasets.storage.contents import WHOLE, ContentIndex, Located
+from datasets.storage.files import blocked, changed_at, locked
+
+Index = TypeVar("Index", bound=ContentIndex)
+
+
+class IndexedLake(ABC, Generic[Index]):
+    """A lake with an index, locks and arriving contents below `root`, which all processes share."""
+
+    _index: Index
+
+    def __init__(self, root: Path, folders: Iterable[str], index: type[Index]) -> None:
+        self.root = root
+        try:
+            for name in folders:
+                (root / name).mkdir(parents=True, exist_ok=True)
+            if not (root / "index.sqlite").exists():
+                self._make_index(root / "index.sqlite", index)
+            self._index = index(root / "index.sqlite")
+        except OSError as error:
+            raise blocked(error) from error
+
+    @abstractmethod
+    def manifest(self, name: str) -> bytes:
+        """See Lake."""
+
+    @abstractmethod
+    def _fill_index(self) -> None:
+        """Index all that is stored."""
+
+    def close(self) -> None:
+        """See Lake."""
+        self._index.close()
+
+    def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
+        """See Lake."""
+        wanted = set(digests)
+        return wanted - self._index.known(wanted)
+
+    def part_bytes(self, digest: bytes) -> int:
+        """See Lake."""
+        try:
+            return (self.root / "parts" / digest.hex()).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def locate(self, digests: Iterable[bytes]) -> list[Located]:
+        """See Lake."""
+        wanted = set(digests)
+        located = self._index.locate(wanted)
+        if len(located) != len(wanted):
+            missing = min(wanted - {one.digest for one in located})
+            raise ContentMissing(f"The lake has no content {missing.hex()}.")
+        return located
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """See Lake."""
+        return self._lock("lock", fcntl.LOCK_SH)
+
+    def _lock(self, name: str, kind: int) -> AbstractContextManager[None]:
+        return locked(self.root / name, kind)
+
+    def _contents_of(self, manifests: Iterable[str]) -> set[bytes]:
+        live: set[bytes] = set()
+        for name in manifests:
+            live.update(decode(self.manifest(name)).contents())
+        return live
+
+    def _forget_file(self, located: Sequence[Located]) -> None:
+        """Forget contents whose file is lost, so that the next sync sends them again. What `collect` moved from a lost
+        pack to another one stays known."""
+        if located[0].pack == WHOLE:
+            self._index.forget(one.digest for one in located)
+        else:
+            self._index.forget_pack(located[0].pack)
+
+    def _verified(self, wanted: set[bytes], located: Sequence[Located], moved_away: set[bytes]) -> Verified:
+        present = self._index.known(wanted) | moved_away
+        size = sum(one.size_bytes for one in located if one.digest in present)
+        return Verified(len(present), size, sorted(wanted - present), sorted(moved_away))
+
+    def _remove_old(self, folders: Iterable[str], before: float) -> None:
+        for folder in folders:
+            for path in (self.root / folder).iterdir():
+                if changed_at(path) <= before:
+                    path.unlink(missing_ok=True)
+
+    def _make_index(self, path: Path, index: type[Index]) -> None:
+        """Make the index from what is stored. It gets its name when it is complete: another process that opens the lake
+        meanwhile waits, and one killed here leaves no index that lacks what is stored."""
+        with self._lock("lock", fcntl.LOCK_EX):
+            if path.exists():
+                return
+            fresh = path.with_name("index.sqlite.new")
+            for left in (fresh, path):  # a journal left of another index would be played into this one
+                for end in ("", "-wal", "-shm"):
+                    left.with_name(left.name + end).unlink(missing_ok=True)
+            self._index = index(fresh)
+            try:
+                self._fill_index()
+            finally:
+                self._index.close()
+            os.rename(fresh, path)
