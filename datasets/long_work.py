@@ -28,6 +28,6 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except Blocked as blocked:
-        raise CommandRefused(blocked.code, blocked.detail, is_passing=True) from blocked
+        raise CommandRefused(blocked.code, blocked.detail, is_passing=blocked.is_passing) from blocked
     except ContentMissing as missing:
         raise CommandRefused("content_missing", str(missing)) from missing

@@ -10,9 +10,10 @@ from datasets.actions.snapshots import REMOVE, TAKE, snapshot_failed, snapshot_g
 from datasets.long_work import DATA, budget_of, refusals
 from datasets.models import Snapshot
 from datasets.models.volumes import DELETING, READY
-from datasets.queries.volumes import storage_of, writing_jobs
+from datasets.queries.volumes import writing_jobs
 from datasets.storage.quiesce import quiesced
-from datasets.storage.volumes import FolderVolumes, Taken
+from datasets.storage.volumes import FolderVolumes, Taken, VolumeStorage
+from datasets.volume_storage import storage_of_snapshot
 
 # How a snapshot relates to what was written at that time.
 IDLE, QUIESCED, CRASH = "idle", "quiesced", "crash"
@@ -25,13 +26,17 @@ class TakeSnapshot(CommandHandler):
     kind, queue = TAKE, DATA
 
     def run(self, run: CommandRun) -> tuple[Taken, str] | None:
-        snapshot = Snapshot.objects.select_related("volume").filter(pk=run.command.subject_id).first()
+        snapshot = (
+            Snapshot.objects.select_related("volume", "project__cluster")
+            .filter(pk=run.command.subject_id)
+            .first()
+        )
         if snapshot is None:
             return None
         if snapshot.volume is None:
             raise CommandRefused("volume_gone", "The volume was deleted before the snapshot was taken.")
-        storage = storage_of(snapshot.project_id, snapshot.storage_class)
         with refusals():
+            storage = storage_of_snapshot(snapshot)
             taken = self._take(snapshot, storage, run)
             if Snapshot.objects.filter(pk=snapshot.pk).exclude(state=DELETING).exists():
                 return taken
@@ -46,7 +51,7 @@ class TakeSnapshot(CommandHandler):
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
         snapshot_failed(command.subject_id, refusal.code, refusal.message)
 
-    def _take(self, snapshot: Snapshot, storage: FolderVolumes, run: CommandRun) -> tuple[Taken, str]:
+    def _take(self, snapshot: Snapshot, storage: VolumeStorage, run: CommandRun) -> tuple[Taken, str]:
         assert snapshot.volume is not None
         key, volume, total = str(snapshot.pk), str(snapshot.volume_id), snapshot.volume.used_bytes
 
@@ -58,6 +63,9 @@ class TakeSnapshot(CommandHandler):
             taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
             # a job that began meanwhile has written into what was copied
             return taken, CRASH if writing_jobs(snapshot.volume) else IDLE
+        if not isinstance(storage, FolderVolumes):
+            # Nothing in the volume can be read here that would say whether programs paused.
+            return storage.take(key, volume, _before(snapshot), budget_of(run), report), CRASH
         with quiesced(storage.path(volume), key, writers) as is_quiet:
             taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
             is_quiet = is_quiet and writing_jobs(snapshot.volume) == writers
@@ -71,10 +79,11 @@ class RemoveSnapshot(CommandHandler):
     kind, queue, is_cleanup = REMOVE, DATA, True
 
     def run(self, run: CommandRun) -> Any:
-        snapshot = Snapshot.objects.filter(pk=run.command.subject_id).first()
+        rows = Snapshot.objects.select_related("project__cluster")
+        snapshot = rows.filter(pk=run.command.subject_id).first()
         if snapshot is not None:
             with refusals():
-                storage_of(snapshot.project_id, snapshot.storage_class).remove_snapshot(str(snapshot.pk))
+                storage_of_snapshot(snapshot).remove_snapshot(str(snapshot.pk))
 
     def on_done(self, command: Command, result: Any) -> None:
         snapshot_gone(command.subject_id)

@@ -1,4 +1,4 @@
-"""Handlers that work on the directories of volumes."""
+"""Handlers that work on volumes where they are kept."""
 
 from typing import Any
 
@@ -10,52 +10,56 @@ from datasets.actions.volumes import (
     MEASURE,
     PROVISION,
     REMOVE,
+    RESIZE,
     volume_failed,
     volume_gone,
     volume_measured,
     volume_not_measured,
+    volume_not_resized,
     volume_ready,
+    volume_resized,
 )
 from datasets.long_work import DATA, budget_of, refusals
 from datasets.models import Volume
 from datasets.models.volumes import DELETING
-from datasets.queries.volumes import VOLUME, storage_of
-from datasets.storage.volumes import FolderVolumes, Measured
+from datasets.queries.volumes import VOLUME
+from datasets.storage.volumes import Measured, VolumeStorage
+from datasets.volume_storage import storage_of_volume
 
 MEASURED_SECONDS, MEASURED_FILES = 60.0, 1_000_000
 
 
 class VolumeCommand(CommandHandler):
-    """Work on the directory of one volume. Nothing is done for a row that is gone."""
+    """Work on one volume. Nothing is done for a row that is gone."""
 
     queue = DATA
 
     def run(self, run: CommandRun) -> Any:
-        volume = Volume.objects.filter(pk=run.command.subject_id).first()
+        volume = Volume.objects.select_related("project__cluster").filter(pk=run.command.subject_id).first()
         if volume is None:
             return None
         with refusals():
-            return self.work(volume, storage_of(volume.project_id, volume.storage_class), run)
+            return self.work(volume, storage_of_volume(volume), run)
 
-    def work(self, volume: Volume, storage: FolderVolumes, run: CommandRun) -> Any:
+    def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> Any:
         """Do it; raises as datasets.storage.volumes does."""
         raise NotImplementedError
 
 
 @register
 class ProvisionVolume(VolumeCommand):
-    """Make a volume's directory: empty, or a copy of its origin."""
+    """Make a volume: empty, or a copy of its origin."""
 
     kind = PROVISION
 
-    def work(self, volume: Volume, storage: FolderVolumes, run: CommandRun) -> Measured | None:
+    def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> tuple[Measured | None] | None:
         key, origin, budget = str(volume.pk), volume.origin, budget_of(run)
 
         def report(files: int, size_bytes: int) -> None:
             run.report(size_bytes, origin.get("size_bytes"), f"{files} files")
 
         if not origin:
-            storage.provision(key)
+            storage.provision(key, budget)
         elif origin["kind"] == VOLUME:
             storage.clone(key, origin["id"], budget, report)
         else:
@@ -64,11 +68,11 @@ class ProvisionVolume(VolumeCommand):
             # Its removal may have been carried out before its directory was there.
             storage.remove(key)
             return None
-        return storage.measure(key, budget, MEASURED_FILES)
+        return (storage.measure(key, budget, MEASURED_FILES),)
 
-    def on_done(self, command: Command, result: Measured | None) -> None:
+    def on_done(self, command: Command, result: tuple[Measured | None] | None) -> None:
         if result is not None:
-            volume_ready(command.subject_id, result)
+            volume_ready(command.subject_id, result[0])
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
         volume_failed(command.subject_id, refusal.code, refusal.message)
@@ -76,15 +80,34 @@ class ProvisionVolume(VolumeCommand):
 
 @register
 class RemoveVolume(VolumeCommand):
-    """Remove a deleted volume's directory, then its row."""
+    """Remove a deleted volume's content, then its row."""
 
     kind, is_cleanup = REMOVE, True
 
-    def work(self, volume: Volume, storage: FolderVolumes, run: CommandRun) -> None:
+    def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> None:
         storage.remove(str(volume.pk))
 
     def on_done(self, command: Command, result: None) -> None:
         volume_gone(command.subject_id)
+
+
+@register
+class ResizeVolume(VolumeCommand):
+    """Have a volume's storage give it another size."""
+
+    kind, max_tries = RESIZE, 1
+
+    def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> int:
+        size_bytes: int = run.command.payload["size_bytes"]
+        storage.resize(str(volume.pk), size_bytes, budget_of(run))
+        return size_bytes
+
+    def on_done(self, command: Command, result: int | None) -> None:
+        if result is not None:
+            volume_resized(command.subject_id, result)
+
+    def on_failed(self, command: Command, refusal: CommandRefused) -> None:
+        volume_not_resized(command.subject_id, refusal.message)
 
 
 @register
@@ -93,7 +116,7 @@ class MeasureVolume(VolumeCommand):
 
     kind, max_tries = MEASURE, 1
 
-    def work(self, volume: Volume, storage: FolderVolumes, run: CommandRun) -> Measured:
+    def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> Measured | None:
         return storage.measure(str(volume.pk), budget_of(run, MEASURED_SECONDS), MEASURED_FILES)
 
     def on_done(self, command: Command, result: Measured | None) -> None:

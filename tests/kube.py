@@ -223,6 +223,7 @@ def kube_cluster(
     *,
     node: str = "",
     node_labels: Mapping[str, str] | None = None,
+    has_csi: bool = False,
     more: Mapping[str, Sequence[str]] | None = None,
     state_dir: Path | None = None,
 ) -> Iterator[KubeCluster]:
@@ -230,7 +231,7 @@ def kube_cluster(
 
     Raises KubeMissing. Builds the programs that are not there, which takes minutes.
     """
-    cluster = start(node=node, node_labels=node_labels, more=more, state_dir=state_dir)
+    cluster = start(node=node, node_labels=node_labels, has_csi=has_csi, more=more, state_dir=state_dir)
     try:
         yield cluster
     finally:
@@ -238,12 +239,13 @@ def kube_cluster(
 
 
 @contextmanager
-def node_cluster() -> Iterator[KubeCluster]:
+def node_cluster(*, has_csi: bool = False) -> Iterator[KubeCluster]:
     """The nodes of tests/contract: node-a is real, node-b fake; their labels say what the GPU operator's would.
 
     Storage class `fast` (the default) gives directories of this machine. Raises KubeMissing.
     """
-    with kube_cluster(node="node-a", node_labels=gpu_labels(32768, "train")) as cluster:
+    labels = gpu_labels(32768, "train")
+    with kube_cluster(node="node-a", node_labels=labels, has_csi=has_csi) as cluster:
         cluster.set_gpus("node-a", 8)
         cluster.add_node("node-b", gpus=2, labels=gpu_labels(16384, "default"))
         cluster.apply(STORAGE_CLASS)
@@ -259,6 +261,7 @@ def start(
     *,
     node: str = "",
     node_labels: Mapping[str, str] | None = None,
+    has_csi: bool = False,
     more: Mapping[str, Sequence[str]] | None = None,
     state_dir: Path | None = None,
     is_ours: bool = True,
@@ -274,7 +277,13 @@ def start(
     directory = state_dir or Path(tempfile.mkdtemp(prefix=sweep.PREFIX))
     (directory / "logs").mkdir(parents=True)
     token = secrets.token_urlsafe(24)
-    plan = {"programs": programs, "token": token, "node": node, "node_labels": dict(node_labels or {})}
+    plan = {
+        "programs": programs,
+        "token": token,
+        "node": node,
+        "node_labels": dict(node_labels or {}),
+        "has_csi": has_csi,
+    }
     plan |= {"more": {part: list(flags) for part, flags in (more or {}).items()}}
     (directory / "plan.json").write_text(json.dumps(plan))
     process = _supervisor(directory, is_ours=is_ours)

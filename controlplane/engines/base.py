@@ -193,11 +193,12 @@ class CodeSource:
 
 
 class Mount(NamedTuple):
-    """A directory of the node, and where the pod finds it. A list of the same values is its JSON."""
+    """A directory of the node, or a `claim` of the cluster, and where the pod finds it. As a list, it is its JSON."""
 
     source: str
     path: str
     is_read_only: bool = False
+    claim: str = ""
 
 
 @dataclass(frozen=True, slots=True)

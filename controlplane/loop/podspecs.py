@@ -17,10 +17,11 @@ from controlplane.engines.base import (
     pod_name,
 )
 from controlplane.logstore.reader import log_path
+from controlplane.models import Project
 from controlplane.scheduling.view import PodPlacement
 from datasets.queries.caches import dataset_mounts
 from datasets.queries.code import code_source
-from datasets.queries.volumes import volume_path
+from datasets.queries.volumes import volume_mount
 from jobs.fields.declared import DECLARED
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS
@@ -67,7 +68,7 @@ def start_payload(
         "log_path": str(log_path(settings.LOG_DIR, str(job.pk), job.attempt, shape.rank)),
         "code": _code(job),
         "mounts": [
-            *(list(_mount(job.project_id, mount)) for mount in job.spec.get("volumes", ())),
+            *(list(_mount(job.project, mount)) for mount in job.spec.get("volumes", ())),
             *dataset_mounts(job),
         ],
     }
@@ -103,11 +104,10 @@ def _service_env(job: Job) -> dict[str, str]:
     return {SERVICE_TOKEN: service_token(settings.SECRET_KEY, str(job.pk))} if has_ports else {}
 
 
-def _mount(project_id: int, mount: Mapping[str, Any]) -> Mount:
+def _mount(project: Project, mount: Mapping[str, Any]) -> Mount:
     if "host_path" in mount:
         return Mount(mount["host_path"], mount["mount_path"])
-    source = volume_path(project_id, mount["storage_class"], mount["volume_id"])
-    return Mount(str(source), mount["mount_path"], mount["read_only"])
+    return volume_mount(project, mount)
 
 
 def _code(job: Job) -> dict[str, Any] | None:

@@ -47,6 +47,10 @@ class Cluster(models.Model):
         """Return whether the last preflight found this feature present and usable."""
         return any(check["name"] == name and check["outcome"] == "ok" for check in self.checks)
 
+    def names_found(self, name: str) -> list[str]:
+        """Return the names that the last preflight found by this check."""
+        return next((list(check.get("found", ())) for check in self.checks if check["name"] == name), [])
+
 
 class NodePool(models.Model):
     """A named group of nodes that projects and jobs can request."""

@@ -92,10 +92,14 @@ def _cluster_status(cluster: Cluster, is_checking: bool, is_admin: bool) -> dict
         "state": cluster.state,
         "is_checking": is_checking,
         "checked_at": cluster.checked_at,
-        "checks": cluster.checks if is_admin else [],
+        "checks": [_check_shape(check) for check in cluster.checks] if is_admin else [],
         "is_reachable": cluster.is_reachable,
         "unreachable_message": cluster.unreachable_message,
     }
+
+
+def _check_shape(check: dict[str, Any]) -> dict[str, Any]:
+    return {name: check[name] for name in ("name", "outcome", "message", "without_it")}
 
 
 def _shape_node(node: Node, devices: Sequence[Device]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from controlplane.models import Command, Event, Project
 from datasets.actions.volumes import PROVISION, about, new_volume, refuse_cluster, volume_event
 from datasets.models import Volume, VolumeUse
 from datasets.models.volumes import CREATING, MANY_JOBS, ONE_JOB, READY
-from datasets.queries.volumes import VOLUME
+from datasets.queries.volumes import VOLUME, claims_volumes
 from jobs.fields.mounts import is_volume
 
 Spec = dict[str, Any]
@@ -32,10 +32,11 @@ def volume_refusals(
     if wanted and (words := refuse_cluster(project)):
         yield "/volumes", "volumes_not_supported", words
         return
-    seen = set[str]()
+    seen, is_claimed = set[str](), bool(wanted) and claims_volumes(project)
     for place, mount in wanted:
         if "new" in mount:
-            if mount["new"]["storage_class"] not in settings.STORAGE_CLASSES:
+            # A cluster's own class is looked up when the claim is made.
+            if not is_claimed and mount["new"]["storage_class"] not in settings.STORAGE_CLASSES:
                 words = f"The storage classes are: {', '.join(settings.STORAGE_CLASSES)}."
                 yield f"/volumes/{place}/new/storage_class", "no_such_class", words
             continue

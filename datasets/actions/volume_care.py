@@ -7,6 +7,7 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
+from controlplane.engines.kinds import engine_kinds
 from controlplane.models import Command
 from controlplane.scheduling.reasons import VOLUME_FAILED, describe
 from datasets.actions.volumes import MEASURE
@@ -50,9 +51,15 @@ def measure_volumes(_: datetime | None = None) -> None:
     old = timezone.now() - MEASURED_EVERY
     written = Q(uses__job__state__in=ACTIVE_STATES, measured_at__lt=old)
     written |= Q(uses__job__finished_at__gt=F("measured_at"))
-    volumes = Volume.objects.filter(written, state=READY).order_by("measured_at").distinct()
+    volumes = Volume.objects.filter(written, state=READY, project__cluster__engine__in=_measured_engines())
+    volumes = volumes.order_by("measured_at").distinct()
     for key in volumes.values_list("pk", flat=True)[:AT_ONCE]:
         measure_volume(str(key))
+
+
+def _measured_engines() -> list[str]:
+    """Return the kinds of engines whose volumes the control plane sees."""
+    return [kind.name for kind in engine_kinds().values() if kind.mounts_volumes]
 
 
 def measure_volume(volume_id: str) -> None:

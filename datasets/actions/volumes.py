@@ -16,11 +16,18 @@ from controlplane.loop.wake import wake
 from controlplane.models import Command, Event, Project
 from datasets.models import Volume
 from datasets.models.volumes import CREATING, DELETING, FAILED, ONE_JOB, PENDING, READY
-from datasets.queries.volumes import VOLUME, running_jobs, storage_class_named, unfinished_uses
+from datasets.queries.volumes import (
+    VOLUME,
+    claims_volumes,
+    running_jobs,
+    storage_class_named,
+    unfinished_uses,
+)
 from datasets.storage.volumes import Measured
 from jobs.lifecycle import FINAL_STATES
 
 PROVISION, REMOVE, MEASURE = "datasets.provision_volume", "datasets.remove_volume", "datasets.measure_volume"
+RESIZE = "datasets.resize_volume"
 LONGEST_MESSAGE = 500
 # The shortest and the longest time between two snapshots of a schedule: five minutes to a year.
 SNAPSHOT_MINUTES = (5, 366 * 24 * 60)
@@ -29,28 +36,17 @@ KEEP_RULES = ("keep_last", "keep_days")
 
 def refuse_cluster(project: Project) -> str:
     """Return why the project's cluster has no volumes, "" where it has."""
-    if engine_kind(project.cluster.engine).mounts_volumes:
+    kind = engine_kind(project.cluster.engine)
+    if kind.mounts_volumes or kind.claims_volumes:
         return ""
-    return (
-        f"{project.cluster.name} mounts no volumes of Trainyard yet, since they are directories of the control plane's"
-        " machine. Use the cluster's own claims there."
-    )
+    return f"{project.cluster.name} mounts no volumes."
 
 
 def new_volume(project: Project, fields: Mapping[str, Any], actor: Actor, origin: dict[str, Any]) -> Volume:
     """Return an unsaved volume of checked fields. Raises Invalid for a class or tier that there is not."""
-    classes = settings.STORAGE_CLASSES
-    name = fields.get("storage_class") or next(iter(classes))
-    if name not in classes:
-        raise invalid("/storage_class", "no_such_class", f"The storage classes are: {', '.join(classes)}.")
     if words := refuse_cluster(project):
         raise invalid("/project", "volumes_not_supported", words)
-    tiers = classes[name].service_tiers
-    tier = fields.get("service_tier") or classes[name].default_tier
-    if tier not in tiers:
-        raise invalid(
-            "/service_tier", "no_such_tier", f"The service tiers of {name} are: {', '.join(tiers)}."
-        )
+    name, tier = _class_and_tier(project, fields)
     return Volume(
         project=project,
         name=fields["name"],
@@ -63,6 +59,26 @@ def new_volume(project: Project, fields: Mapping[str, Any], actor: Actor, origin
         origin=origin,
         created_by=actor.name,
     )
+
+
+def _class_and_tier(project: Project, fields: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the class and service tier of a new volume. A cluster's own class is looked up when the claim is made, and
+    "" is the cluster's default. Raises Invalid."""
+    classes = settings.STORAGE_CLASSES
+    if claims_volumes(project):
+        _refuse_tier(fields.get("service_tier"), {}, project.cluster.name)
+        return fields.get("storage_class") or "", ""
+    name = fields.get("storage_class") or next(iter(classes))
+    if name not in classes:
+        raise invalid("/storage_class", "no_such_class", f"The storage classes are: {', '.join(classes)}.")
+    _refuse_tier(fields.get("service_tier"), classes[name].service_tiers, name)
+    return name, fields.get("service_tier") or classes[name].default_tier
+
+
+def _refuse_tier(tier: str | None, tiers: Mapping[str, int], whose: str) -> None:
+    if tier and tier not in tiers:
+        detail = f"The service tiers of {whose} are: {', '.join(tiers) or 'none'}."
+        raise invalid("/service_tier", "no_such_tier", detail)
 
 
 def create_volume(
@@ -105,13 +121,46 @@ def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
         if volume.used_bytes is not None and size_bytes < volume.used_bytes:
             detail = f"{volume.name} holds {volume.used_bytes} bytes; it cannot become smaller than that."
             raise Conflict("volume_too_full", detail)
+        if claims_volumes(volume.project):
+            return _resize_claim(volume, size_bytes, actor)
         return _edit(volume, {"size_bytes": size_bytes}, "volume.resized", actor)
+
+
+def _resize_claim(volume: Volume, size_bytes: int, actor: Actor) -> Volume:
+    """Write the command that resizes; the volume gets its new size when the cluster has done so."""
+    if size_bytes < volume.size_bytes:
+        detail = f"{volume.name} has {volume.size_bytes} bytes; Kubernetes makes no volume smaller."
+        raise Conflict("volume_not_smaller", detail)
+    commands = Command.objects.of_kinds([RESIZE]).about(VOLUME, volume.pk)
+    if commands.unfinished().exists():
+        raise Conflict("volume_in_use", f"{volume.name} is being resized; wait until that is done.")
+    commands.delete()
+    payload = {"size_bytes": size_bytes}
+    Command.objects.create(kind=RESIZE, subject_kind=VOLUME, subject_id=str(volume.pk), payload=payload)
+    write_audit(actor, "volume.edit", VOLUME, str(volume.pk), before=about(volume), after=payload)
+    wake()
+    return volume
+
+
+def volume_resized(volume_id: str, size_bytes: int) -> None:
+    """Record a new size that the cluster has given. Call it in the transaction that ends the command."""
+    if Volume.objects.filter(pk=volume_id, state=READY).update(size_bytes=size_bytes, message=""):
+        happened("volume.resized", Volume.objects.get(pk=volume_id), "system")
+
+
+def volume_not_resized(volume_id: str, message: str) -> None:
+    """Record why a volume kept its size. Call it in the transaction that ends the command."""
+    if Volume.objects.filter(pk=volume_id, state=READY).update(message=message[:LONGEST_MESSAGE]):
+        happened("volume.not_resized", Volume.objects.get(pk=volume_id), "system")
 
 
 def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume:
     """Change who may mount the volume at once. Raises Conflict while several jobs run with one that is to have one."""
     with transaction.atomic():
         _lock_ready(volume)
+        if claims_volumes(volume.project) and access_mode != volume.access_mode:
+            detail = f"Kubernetes keeps the access mode of a claim. Clone {volume.name}, or restore a snapshot of it."
+            raise Conflict("access_mode_fixed", detail)
         running = running_jobs(volume)
         if access_mode == ONE_JOB and len(running) > 1:
             names = ", ".join(use.job.name for use in unfinished_uses(volume) if str(use.job_id) in running)
@@ -122,7 +171,8 @@ def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume
 
 def set_service_tier(volume: Volume, tier: str, *, actor: Actor) -> Volume:
     """Change the performance class; mounts stay as they are. Raises Invalid for a tier that its class does not have."""
-    tiers = storage_class_named(volume.storage_class).service_tiers
+    is_claim = claims_volumes(volume.project)
+    tiers = {} if is_claim else storage_class_named(volume.storage_class).service_tiers
     if tier not in tiers:
         detail = f"The service tiers of {volume.storage_class} are: {', '.join(tiers) or 'none'}."
         raise invalid("/service_tier", "no_such_tier", detail)
@@ -195,8 +245,9 @@ def _refuse_while_taken(volume: Volume) -> None:
         raise Conflict("volume_in_use", detail)
 
 
-def volume_ready(volume_id: str, measured: Measured) -> None:
-    """Record that a volume's directory is there. Call it in the transaction that ends the command."""
+def volume_ready(volume_id: str, measured: Measured | None) -> None:
+    """Record that a volume is there. `measured` None: what it holds is not known. Call it in the transaction that ends
+    the command."""
     if Volume.objects.filter(pk=volume_id, state=CREATING).update(state=READY, **_measured(measured)):
         happened("volume.ready", Volume.objects.get(pk=volume_id), "system")
 
@@ -266,7 +317,9 @@ def _lock_ready(volume: Volume) -> None:
         raise Conflict("volume_not_ready", f"{volume.name} is {volume.state}. {volume.message}".strip())
 
 
-def _measured(measured: Measured) -> dict[str, Any]:
+def _measured(measured: Measured | None) -> dict[str, Any]:
+    if measured is None:
+        return {}
     return {
         "used_bytes": measured.size_bytes,
         "files": measured.files,

@@ -30,10 +30,12 @@ USE = record(
     is_holding=BOOLEAN,
 )
 STORAGE_CLASS = record(
-    "Where volumes can be. `service_tiers`: MiB/s per TiB by tier, the default first.",
+    "Where volumes can be. `service_tiers`: MiB/s per TiB by tier, the default first. `cluster`: the Kubernetes cluster"
+    " whose own class it is, as its last check found it; null for directories of the control plane.",
     name=STRING,
     description=STRING,
     service_tiers=OBJECT,
+    cluster=nullable(STRING),
 )
 VOLUME = record(
     "A directory that outlives jobs. States: creating, ready, failed, deleting. `used_bytes`: as last measured;"

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from django.conf import settings
-
 from controlplane import fields
 from controlplane.access import project_for
 from controlplane.api import query
@@ -25,7 +23,7 @@ from datasets.actions.volumes import (
 )
 from datasets.api.volume_schemas import VOLUME
 from datasets.models import Volume
-from datasets.queries.volumes import volume_rows, volume_shape, volume_shapes
+from datasets.queries.volumes import storage_classes_shown, volume_rows, volume_shape, volume_shapes
 from jobs.fields.mounts import ACCESS_MODES, access_mode, size_bytes
 
 SIZE = {"anyOf": [{"type": "integer"}, {"type": "string"}], "description": 'Bytes, or a text such as "10Gi".'}
@@ -68,15 +66,11 @@ class StorageClasses(ApiView):
     """Where volumes can be."""
 
     @operation(
-        "The storage classes of this installation, the default first",
+        "The storage classes of this installation and of its Kubernetes clusters, defaults first",
         answer=record("`service_tiers`: MiB/s per TiB.", results=listed(ref("StorageClass"))),
     )
     def get(self, call: Call) -> Answer:
-        shown = [
-            {"name": one.name, "description": one.description, "service_tiers": dict(one.service_tiers)}
-            for one in settings.STORAGE_CLASSES.values()
-        ]
-        return Answer({"results": shown})
+        return Answer({"results": storage_classes_shown()})
 
 
 class Volumes(ApiView):

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from django import forms
-from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -39,7 +38,7 @@ from datasets.actions.volumes import (
 from datasets.models import Volume
 from datasets.pages.volume_lists import MODES, VOLUMES, snapshots_shown, state_badge
 from datasets.queries.volume_files import file_response, list_files
-from datasets.queries.volumes import storage_class_named, volume_shape
+from datasets.queries.volumes import claims_volumes, storage_class_named, storage_classes_shown, volume_shape
 from datasets.storage.base import ContentMissing
 from jobs.fields.mounts import access_mode, size_bytes
 
@@ -62,7 +61,8 @@ class VolumeForm(forms.Form):
 
     def __init__(self, projects: list[str], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        choices: dict[str, list[str]] = {"project": projects, "storage_class": list(settings.STORAGE_CLASSES)}
+        classes = dict.fromkeys(one["name"] for one in storage_classes_shown())
+        choices: dict[str, list[str]] = {"project": projects, "storage_class": list(classes)}
         for name, values in choices.items():
             field = self.fields[name]
             assert isinstance(field, forms.ChoiceField)
@@ -169,7 +169,7 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
     shown, role = volume_shape(volume), role_in(actor, volume.project)
     directory = request.GET.get("directory", "").strip("/")
     files, has_more, is_missing = _files(volume, directory, request.GET.get("after", ""))
-    origin = shown["origin"] or {}
+    origin, is_claim = shown["origin"] or {}, claims_volumes(volume.project)
     return {
         "volume": shown,
         "palette_index": volume.project.palette_index,
@@ -177,7 +177,8 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
         "share": None if volume.used_bytes is None else volume.used_bytes / volume.size_bytes,
         "mode": MODES[volume.access_mode],
         "modes": MODES.items(),
-        "tiers": list(storage_class_named(volume.storage_class).service_tiers),
+        "tiers": [] if is_claim else list(storage_class_named(volume.storage_class).service_tiers),
+        "is_claim": is_claim,
         "snapshots": snapshots_shown(volume.snapshots.order_by("-number")[:SNAPSHOTS_SHOWN]),
         "directory": directory,
         "crumbs": _crumbs(directory),

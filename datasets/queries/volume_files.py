@@ -10,7 +10,8 @@ from django.http import HttpResponseBase, StreamingHttpResponse
 from datasets.models import Volume
 from datasets.previews import media_type
 from datasets.queries.datasets import shown
-from datasets.queries.volumes import storage_of
+from datasets.queries.volumes import claims_volumes, storage_of
+from datasets.storage.base import ContentMissing
 from datasets.storage.volumes import Child, FolderVolumes
 
 BYTES = "application/octet-stream"
@@ -53,6 +54,8 @@ def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _storage(volume: Volume) -> FolderVolumes:
+    if claims_volumes(volume.project):
+        raise ContentMissing("Only pods see the files of this volume. Look at them in a job that mounts it.")
     return storage_of(volume.project_id, volume.storage_class)
 
 

@@ -9,9 +9,12 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from controlplane.config.storage_classes import StorageClass
-from controlplane.models import Command, Project
+from controlplane.engines.base import Mount
+from controlplane.engines.kinds import engine_kind, engine_kinds
+from controlplane.models import Cluster, Command, Project
 from datasets.models import Snapshot, StorageClassPlace, Volume, VolumeUse
 from datasets.models.volumes import ONE_JOB, READY
+from datasets.storage.claims import claim_name
 from datasets.storage.volumes import FolderVolumes
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 
@@ -30,9 +33,46 @@ def storage_class_named(name: str) -> StorageClass:
     return StorageClass(name, directory, {})
 
 
+def storage_classes_shown() -> list[dict[str, Any]]:
+    """Return the storage classes as REST shows them: of this installation, then those that clusters had when they were
+    last checked."""
+    shown = [
+        {
+            "name": one.name,
+            "description": one.description,
+            "service_tiers": dict(one.service_tiers),
+            "cluster": None,
+        }
+        for one in settings.STORAGE_CLASSES.values()
+    ]
+    for cluster in _claiming_clusters():
+        for name in cluster.names_found("storage_classes"):
+            shown.append({"name": name, "description": "", "service_tiers": {}, "cluster": cluster.name})
+    return shown
+
+
+def _claiming_clusters() -> QuerySet[Cluster]:
+    kinds = [kind.name for kind in engine_kinds().values() if kind.claims_volumes]
+    return Cluster.objects.filter(detached_at=None, engine__in=kinds).order_by("name")
+
+
 def storage_of(project_id: int, storage_class: str) -> FolderVolumes:
     """Return the volumes of a project in a class."""
     return FolderVolumes(storage_class_named(storage_class).directory / str(project_id))
+
+
+def claims_volumes(project: Project) -> bool:
+    """Return whether the project's volumes are claims of its cluster, in the cluster's own storage classes."""
+    return engine_kind(project.cluster.engine).claims_volumes
+
+
+def volume_mount(project: Project, mount: Mapping[str, Any]) -> Mount:
+    """Return how a pod of the project gets a volume of a job's spec."""
+    path, is_read_only = mount["mount_path"], mount["read_only"]
+    if claims_volumes(project):
+        return Mount("", path, is_read_only, claim_name(mount["volume_id"]))
+    source = volume_path(project.pk, mount["storage_class"], mount["volume_id"])
+    return Mount(str(source), path, is_read_only)
 
 
 def volume_path(project_id: int, storage_class: str, volume_id: str) -> Path:
@@ -166,7 +206,8 @@ def progress_of(subject: str, keys: Sequence[Any]) -> dict[str, dict[str, Any]]:
 def _volume_shape(
     volume: Volume, uses: Sequence[VolumeUse], progress: dict[str, Any] | None
 ) -> dict[str, Any]:
-    rates = storage_class_named(volume.storage_class).service_tiers
+    # A cluster's own class has no tiers, and is not looked up.
+    rates = storage_class_named(volume.storage_class).service_tiers if volume.service_tier else {}
     rate = rates.get(volume.service_tier)
     return {
         "id": str(volume.pk),

@@ -21,11 +21,12 @@ from datasets.storage.contents import Located
 
 class Blocked(Exception):
     """Something outside the control plane is in the way. `code`: `disk_full`, `not_writable`, `unreachable`,
-    `no_bucket`, `in_use`; `detail` says what to do."""
+    `no_bucket`, `in_use` and those of a storage driver; `detail` says what to do. `is_passing`: another try may go
+    better."""
 
-    def __init__(self, code: str, detail: str) -> None:
+    def __init__(self, code: str, detail: str, *, is_passing: bool = True) -> None:
         super().__init__(detail)
-        self.code, self.detail = code, detail
+        self.code, self.detail, self.is_passing = code, detail, is_passing
 
 
 class DeadlineExceeded(TimeoutError):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 from uuid import uuid4
 
 from datasets.storage.base import UNLIMITED, Budget, ContentMissing, DeadlineExceeded
@@ -33,11 +33,12 @@ Report = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A snapshot on disk. `new_bytes`: of files that no earlier one shares. `notes`: what it lacks, in words."""
+    """A snapshot that is there. `new_bytes`: of files that no earlier one shares. `notes`: what it lacks, in words.
+    None: the storage does not count it."""
 
-    files: int
+    files: int | None
     size_bytes: int
-    new_bytes: int
+    new_bytes: int | None
     notes: str = ""
 
 
@@ -60,6 +61,37 @@ class Child:
     mtime: float
 
 
+class VolumeStorage(Protocol):
+    """The volumes and snapshots of one project in one class: directories (FolderVolumes), or claims of a cluster
+    (datasets.storage.csi). Every call may be repeated after a crash: the id is its idempotency key."""
+
+    def provision(self, volume: str, budget: Budget = ...) -> None:
+        """Make an empty volume, unless it is there. Raises Blocked."""
+
+    def clone(self, volume: str, source: str, budget: Budget = ..., report: Report = ...) -> None:
+        """Make a volume of what another one holds. Raises ContentMissing, Blocked and what `budget` raises."""
+
+    def restore(self, volume: str, snapshot: str, budget: Budget = ..., report: Report = ...) -> None:
+        """Make a volume of a snapshot, which stays. Raises as `clone`."""
+
+    def remove(self, volume: str) -> None:
+        """Remove a volume with its content; snapshots stay."""
+
+    def resize(self, volume: str, size_bytes: int, budget: Budget = ...) -> None:
+        """Change what the storage gives a volume. Raises Blocked."""
+
+    def take(
+        self, snapshot: str, volume: str, before: str | None, budget: Budget = ..., report: Report = ...
+    ) -> Taken:
+        """Make a snapshot, which may share with the one `before`. Raises as `clone`."""
+
+    def remove_snapshot(self, snapshot: str) -> None:
+        """Remove a snapshot."""
+
+    def measure(self, volume: str, budget: Budget, most_files: int) -> Measured | None:
+        """Return what a volume holds; None where the control plane cannot see it."""
+
+
 class FolderVolumes:
     """The volumes and snapshots of one project in one storage class."""
 
@@ -73,8 +105,9 @@ class FolderVolumes:
     def has_snapshot(self, snapshot: str) -> bool:
         return (self._snapshot(snapshot) / "tree").is_dir()
 
-    def provision(self, volume: str) -> None:
+    def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
         """Make an empty volume, unless it is there. Raises Blocked."""
+        budget.check()
         try:
             self.path(volume).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -99,6 +132,9 @@ class FolderVolumes:
     def remove(self, volume: str) -> None:
         """Remove a volume with its content; snapshots stay."""
         self._remove(self.path(volume))
+
+    def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
+        """Do nothing: no directory refuses a write beyond the size."""
 
     def take(
         self,

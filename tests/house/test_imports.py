@@ -68,6 +68,7 @@ LAYERS = {
     "controlplane.engines.kubernetes.config": "rendering",
     "controlplane.engines.kubernetes.manifests": "rendering",
     "controlplane.engines.kubernetes.mpi": "rendering",
+    "controlplane.engines.kubernetes.mounts": "rendering",
     "controlplane.engines.kubernetes.tenancy": "rendering",
     "controlplane.engines.kubernetes.reports": "rendering",
     "controlplane.engines.kubernetes.inventory": "rendering",
@@ -136,6 +137,8 @@ LAYERS = {
     "datasets.migrations": "models",
     "datasets.queries": "queries",
     "datasets.actions": "actions",
+    "datasets.storage.csi": "engines",
+    "datasets.volume_storage": "loop",
     "datasets.storage": "plain",  # as the log store: uploads are written into the lake by api, read by the engines
     "datasets.api": "api",
     "datasets.loop_steps": "loop",

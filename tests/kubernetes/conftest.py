@@ -34,7 +34,7 @@ def kube_node() -> Iterator[KubeCluster]:
     """The same with a real node: node-a runs containers and has 8 GPUs of 32768 MiB in pool train, node-b is
     fake."""
     try:
-        with node_cluster() as cluster:
+        with node_cluster(has_csi=True) as cluster:
             yield cluster
     except KubeMissing as reason:
         pytest.skip(f"no Kubernetes node: {reason}")

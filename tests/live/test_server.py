@@ -48,6 +48,9 @@ def test_a_probe_is_answered_under_any_host_name(server):
     assert server.request("GET", "/login", headers={"Host": "10.1.2.3:8000"}).status == 400
     metrics = server.request("GET", "/metrics", headers={"Host": "10.1.2.3:8000"})
     assert metrics.status == 404  # answered, and none without their token
+    path = f"/api/v1/pod-code/{'0' * 8}-0000-4000-8000-{'0' * 12}/1"
+    code = server.request("GET", path, headers={"Host": "trainyard.trainyard.svc:8000"})
+    assert code.status == 404  # the same for pods, which reach the server by a name of their cluster
 
 
 def test_readiness_names_the_failing_check(server):

@@ -81,7 +81,9 @@ def test_every_pod_of_an_elastic_job_mounts_the_volumes_directory(plant):
     )
     plant.tick()
     orders = Command.objects.filter(kind="start_pod")
-    assert [order.payload["mounts"] for order in orders] == [[[str(directory_of(volume)), "/mnt", True]]] * 2
+    assert [order.payload["mounts"] for order in orders] == [
+        [[str(directory_of(volume)), "/mnt", True, ""]]
+    ] * 2
 
 
 def test_a_preempted_job_gets_its_volume_back_when_its_pods_are_gone(plant):

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tests import kube
+from tests.kubernetes import csi_rig
 from tests.waiting import wait_until
 from tools.kube import build, sweep
 from tools.kube.parts import IMAGE, QUICKSTART_IMAGE
@@ -54,10 +55,13 @@ def _up(state_dir: Path, nodes: int, gpus: int) -> None:
         print(f"{reason} Without it all nodes are fake and run no containers.")
     labels = kube.gpu_labels(MEMORY_MIB, "default")
     real = "" if reason else "node-0"
-    cluster = kube.start(node=real, node_labels=labels, state_dir=state_dir, is_ours=False)
+    has_csi = bool(real) and not csi_rig.why_no_definitions()
+    cluster = kube.start(node=real, node_labels=labels, has_csi=has_csi, state_dir=state_dir, is_ours=False)
     if real:
         cluster.set_gpus(real, gpus)
         cluster.apply(kube.STORAGE_CLASS)
+    if has_csi:
+        csi_rig.set_up(cluster, real)
     for number in range(1, nodes + 1):
         cluster.add_node(f"node-{number}", gpus=gpus, labels=labels)
     print(f"A Kubernetes {build.KUBERNETES} is running; `make kube-down` ends it.\n")
@@ -68,6 +72,8 @@ def _up(state_dir: Path, nodes: int, gpus: int) -> None:
         print(
             f"{real} runs containers of {IMAGE} (this machine's userland, Python, torch) and {QUICKSTART_IMAGE}."
         )
+    if has_csi:
+        print(f"The storage class {csi_rig.CLASS} makes volumes with snapshots: directories of this machine.")
 
 
 def _down(state_dir: Path) -> None:

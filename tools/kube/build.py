@@ -40,6 +40,12 @@ LINKER_FLAGS = (
     f"-s -w -X {_VERSION}.gitVersion=v{KUBERNETES} -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor={_MINOR}"
 )
 KUBERNETES_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
+CSI_SIDECARS = {
+    "csi-provisioner": "external-provisioner/v6/cmd/csi-provisioner",
+    "csi-resizer": "external-resizer/v2/cmd/csi-resizer",
+    "csi-snapshotter": "external-snapshotter/v8/cmd/csi-snapshotter",
+    "snapshot-controller": "external-snapshotter/v8/cmd/snapshot-controller",
+}
 SOURCES = (
     Source(("etcd",), ("go.etcd.io/etcd/server/v3",), "etcd"),
     Source(
@@ -48,6 +54,11 @@ SOURCES = (
         "kubernetes",
     ),
     Source(("coredns",), (".",), "coredns"),
+    Source(
+        (*CSI_SIDECARS, "csi-directories"),
+        (*(f"github.com/kubernetes-csi/{path}" for path in CSI_SIDECARS.values()), "./csi-directories"),
+        "csi",
+    ),
     Source(("kwok",), ("sigs.k8s.io/kwok/cmd/kwok@v0.7.0",)),
     Source(("helm",), ("helm.sh/helm/v3/cmd/helm@v3.22.0",)),
 )

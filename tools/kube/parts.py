@@ -21,12 +21,14 @@ FAKE_NODE = "kwok.x-k8s.io/node=fake"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a cluster is to consist of. `node` is the real node's name, "" for none; `more` are flags by program."""
+    """What a cluster is to consist of. `node` is the real node's name, "" for none; `has_csi`: with it, the
+    driver of tests and its sidecars, whose definitions are still to be applied; `more` are flags by program."""
 
     programs: Mapping[str, str]
     token: str
     node: str = ""
     node_labels: Mapping[str, str] = field(default_factory=dict)
+    has_csi: bool = False
     more: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
@@ -68,6 +70,8 @@ def parts(plan: Plan, network: Network, state_dir: Path) -> list[Part]:
         found.insert(0, Part("containerd", ("containerd", "--config", f"{state_dir}/containerd.toml")))
         found.append(Part("coredns", ("coredns", "-conf", f"{state_dir}/Corefile"), "api"))
         found.append(Part("kubelet", _kubelet(plan, network, state_dir), "images"))
+        if plan.has_csi:
+            found += _csi(plan, state_dir)
     return [_complete(part, plan) for part in found]
 
 
@@ -177,6 +181,30 @@ def _kwok(network: Network, state_dir: Path) -> tuple[str, ...]:
         "--node-lease-duration-seconds=40",
         "--v=WARN",
     )
+
+
+def _csi(plan: Plan, state_dir: Path) -> list[Part]:
+    """The driver, beside the kubelet, and what speaks to it for the API server."""
+    socket, beside = f"{state_dir}/csi.sock", f"--kubeconfig={state_dir}/kubeconfig"
+    driver = ("csi-directories", "-endpoint", socket, "-data", f"{state_dir}/csi", "-node", plan.node)
+    found = [Part("csi-directories", driver, "api")]
+    # Their own limit of 5 requests a second would be what a benchmark measures.
+    limits = ("--kube-api-qps=100", "--kube-api-burst=200")
+    more = {
+        "csi-provisioner": ("--retry-interval-start=200ms", "--retry-interval-max=5s"),
+        "csi-resizer": ("--retry-interval-start=200ms", "--handle-volume-inuse-error=false"),
+        "csi-snapshotter": ("--retry-interval-start=200ms", *limits),
+    }
+    for name, flags in more.items():
+        found.append(Part(name, (name, beside, f"--csi-address={socket}", *flags), "api"))
+    controller = (
+        "snapshot-controller",
+        beside,
+        "--retry-interval-start=200ms",
+        "--retry-crd-interval-max=1s",
+        *limits,
+    )
+    return [*found, Part("snapshot-controller", controller, "api")]
 
 
 def _kubelet(plan: Plan, network: Network, state_dir: Path) -> tuple[str, ...]:

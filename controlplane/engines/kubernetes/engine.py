@@ -52,8 +52,9 @@ from controlplane.engines.simulated import check_place
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access, access_from
 from controlplane.kubernetes_api.errors import ApiError
-from controlplane.kubernetes_api.names import Raw
+from controlplane.kubernetes_api.names import FIELD_MANAGER, Raw
 from controlplane.logstore.reader import LogPage, log_path, read_page
+from datasets.storage.csi import ClaimKind, CsiVolumes
 
 # How long a caller waits for the rest of an ended pod's log.
 DRAIN_SECONDS = 5.0
@@ -209,6 +210,17 @@ class KubernetesEngine:
                 self.client.delete(f"{here}/persistentvolumeclaims/{metadata['name']}", uid=metadata["uid"])
         except ApiError as error:
             raise as_refusal(error) from error
+
+    def volumes(self, project: str, storage_class: str, size_bytes: int, access_mode: str) -> CsiVolumes:
+        """Return the project's volumes, claims of this cluster. New ones have this class, size and mode."""
+        self._objects.require_namespace(tenancy.namespace(project, self._profile))
+        labels = {
+            names.MANAGED_BY: FIELD_MANAGER,
+            names.INSTALLATION: self._profile.installation,
+            names.PROJECT: project,
+        }
+        kind = ClaimKind(storage_class, size_bytes, access_mode)
+        return CsiVolumes(self.client, self._profile.namespace_of(project), labels, kind)
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
         path = self._log_path(pod_name)

@@ -19,14 +19,12 @@ from controlplane.engines.base import (
     NodeReport,
     PodSpec,
 )
-from controlplane.engines.kubernetes import code_delivery, mpi, names
+from controlplane.engines.kubernetes import code_delivery, mounts, mpi, names
 from controlplane.engines.kubernetes.config import SPOT_TAINTS, ClusterProfile
 from controlplane.engines.kubernetes.names import WORK_DIR
 from controlplane.engines.pod_env import device_env, identity_env, thread_env
 from controlplane.kubernetes_api.names import FIELD_MANAGER
 
-# Volumes with this prefix are mounted read-only.
-READ_ONLY = "host-"
 CHECKPOINT_DIR = f"{WORK_DIR}/checkpoints"
 MASTER_PORT = 29500
 MPS_MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -345,7 +343,11 @@ def _container(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) 
         "resources": _resources(spec, profile, node),
         "securityContext": _container_security(profile),
         "volumeMounts": [
-            {"name": name, "mountPath": path, **({"readOnly": True} if name.startswith(READ_ONLY) else {})}
+            {
+                "name": name,
+                "mountPath": path,
+                **({"readOnly": True} if name.startswith(mounts.READ_ONLY) else {}),
+            }
             for name, (path, _) in _volumes(spec, profile).items()
         ],
     }
@@ -438,12 +440,7 @@ def _volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dic
         if resource.startswith("hugepages-"):
             medium = {"emptyDir": {"medium": resource.replace("hugepages", "HugePages", 1)}}
             volumes[resource.lower()] = (f"/dev/{resource}", medium)
-    for number, (path, source) in enumerate(sorted(profile.host_paths.items())):
-        volumes[f"{READ_ONLY}{number}"] = (path, {"hostPath": {"path": source, "type": "Directory"}})
-    for number, (source, path, is_read_only) in enumerate(spec.mounts):
-        name = f"{READ_ONLY * is_read_only}mount-{number}"
-        volumes[name] = (path, {"hostPath": {"path": source, "type": "Directory"}})
-    return volumes
+    return volumes | mounts.volumes_of(profile.host_paths, spec.mounts)
 
 
 def _affinity(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:

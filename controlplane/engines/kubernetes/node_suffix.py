@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from controlplane.clusters.node_names import name_here, name_there
 from controlplane.engines.base import (
@@ -77,6 +78,10 @@ class RenamedNodes:
 
     def forget_job(self, job_id: str) -> None:
         self._engine.forget_job(job_id)
+
+    def volumes(self, project: str, storage_class: str, size_bytes: int, access_mode: str) -> Any:
+        engine: Any = self._engine
+        return engine.volumes(project, storage_class, size_bytes, access_mode)
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
         return self._engine.read_logs(pod_name, offset, limit)

@@ -51,12 +51,14 @@ _NODES = 500
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check. `outcome` is ok, warning or failed; `without_it`: what does not work then."""
+    """The result of one check. `outcome` is ok, warning or failed; `without_it`: what does not work then; `found`:
+    names to offer to users."""
 
     name: str
     outcome: str
     message: str
     without_it: str = ""
+    found: tuple[str, ...] = ()
 
 
 Checks: TypeAlias = Iterable[Check]
@@ -67,7 +69,11 @@ Row: TypeAlias = tuple[Any, str, str] | tuple[Any, str, str, str]
 
 def _first(name: str, *rows: Row) -> list[Check]:
     """Return the check of the first row whose condition holds."""
-    return next(([Check(name, *rest)] for condition, *rest in rows if condition), [])
+    return next(([Check(name, *_texts(row))] for row in rows if row[0]), [])
+
+
+def _texts(row: Row) -> tuple[str, str, str]:
+    return row[1], row[2], row[3] if len(row) == 4 else ""
 
 
 def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
@@ -305,12 +311,20 @@ def _storage(client: Client, profile: ClusterProfile) -> Checks:
         profile.work_storage_class,
         "Working directories and checkpoints in them are lost with their pods.",
     )
-    return _first(
+    return _classes_of_volumes(names, default) + _first(
         "storage",
         (not chosen, WARNING, f"No storage class is set (work_storage_class). {there}", lost),
         (chosen in names, OK, f"Working directories are kept by the storage class {chosen}."),
         (True, FAILED, f"There is no storage class {chosen} (work_storage_class). {there}"),
     )
+
+
+def _classes_of_volumes(names: list[str], default: list[str]) -> list[Check]:
+    """Return the classes in which volumes can be made, the default first."""
+    found = tuple(sorted(names, key=lambda name: (name not in default, name)))
+    if not found:
+        return [Check("storage_classes", WARNING, "There is no storage class.", "Volumes cannot be made.")]
+    return [Check("storage_classes", OK, f"Storage classes of volumes: {', '.join(found)}.", found=found)]
 
 
 def _is_default(storage_class: Mapping[str, Any]) -> bool:

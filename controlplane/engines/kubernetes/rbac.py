@@ -32,6 +32,7 @@ class Rule:
         return f"{words} {', '.join(self.names)}".rstrip()
 
 
+_SNAPSHOTS = "snapshot.storage.k8s.io"
 _JOBS, _TENANCY = "No job can run.", "Projects cannot be set up."
 NO_KUBECTL = "Jobs run; users of kubectl get no rights in their projects."
 _KEPT = ("get", "list", "create", "patch", "delete")
@@ -48,6 +49,7 @@ NEEDED: tuple[Rule, ...] = (
     Rule(
         "", "persistentvolumeclaims", ("get", "list", "create", "delete"), "Working directories are not kept."
     ),
+    Rule("", "persistentvolumeclaims", ("watch", "patch"), "Volumes are not made or resized.", OPTIONAL),
     Rule("", "pods/log", ("get",), "Logs are not kept."),
     # Websockets are opened by GET; newer servers ask for create as well.
     # With the chart only web pods use these two, and have an account for it. The one list has them all the same: a
@@ -60,9 +62,15 @@ NEEDED: tuple[Rule, ...] = (
     Rule(RBAC, "clusterroles", ("get", "bind"), NO_KUBECTL, OPTIONAL, ROLE_NAMES),
     Rule("scheduling.k8s.io", "priorityclasses", ("list", "create", "patch"), _TENANCY),
     Rule("storage.k8s.io", "storageclasses", ("list",), "Storage classes are not checked.", OPTIONAL),
+    Rule(_SNAPSHOTS, "volumesnapshotclasses", ("list",), "Snapshots are not offered.", OPTIONAL),
     Rule(
-        "snapshot.storage.k8s.io", "volumesnapshotclasses", ("list",), "Snapshots are not offered.", OPTIONAL
+        _SNAPSHOTS,
+        "volumesnapshots",
+        ("get", "watch", "create", "delete"),
+        "Snapshots cannot be taken.",
+        OPTIONAL,
     ),
+    Rule("", "events", ("list",), "Why a volume is not made is not shown.", OPTIONAL),
     Rule(
         "kubeflow.org",
         "mpijobs",

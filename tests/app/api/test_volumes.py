@@ -2,11 +2,16 @@
 
 import pytest
 
-from controlplane.models import AuditEntry, Event, Project
+from controlplane.commands.errors import CommandRefused
+from controlplane.commands.registry import handler_for
+from controlplane.models import AuditEntry, Cluster, Command, Event, Project
+from datasets.actions.volumes import RESIZE, create_volume
 from datasets.models import Volume, VolumeUse
+from datasets.queries.volumes import volume_mount
 from datasets.storage.volumes import Child, FolderVolumes
 from jobs.models import Job
 from tests.builders import make_cluster, make_job
+from tests.cast import SYSTEM
 from tests.volumes import GIB, directory_of, make_volume, read, work, write
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes")]
@@ -128,14 +133,76 @@ def test_snapshots_on_events_need_a_volume_and_known_events(api, cast):
     assert unknown.body["errors"][0]["code"] == "unknown_event"
 
 
-def test_a_cluster_without_the_control_planes_directories_refuses_volumes_in_words(api, cast):
+@pytest.fixture
+def on_kubernetes(cast):
+    """team-a's cluster has storage classes of its own."""
     cluster = make_cluster("kube", engine="kubernetes", nodes=0)
     Project.objects.filter(pk=cast.project.pk).update(cluster=cluster)
-    refused = submit(
-        api, volumes=[{"new": {"storage_class": "standard", "size": "1Gi"}, "mount_path": "/mnt"}]
+    cast.project.refresh_from_db()
+
+
+@pytest.mark.usefixtures("on_kubernetes")
+def test_volumes_of_a_cluster_with_storage_classes_are_claims_in_them(api):
+    new = {"storage_class": "nfs-fast", "size": "1Gi"}
+    assert submit(api, volumes=[{"new": new, "mount_path": "/mnt"}]).status == 201
+    made = api("ben").post("volumes", {**NEW, "storage_class": "nfs-fast", "name": "models"})
+    assert (made.status, made.body["storage_class"], made.body["service_tier"]) == (201, "nfs-fast", "")
+    assert api("ben").post("volumes", {**NEW, "service_tier": "ultra", "name": "x"}).pointers == [
+        "/service_tier"
+    ]
+    assert Volume.objects.get(name="models").storage_class == "nfs-fast"
+    job = Job.objects.select_related("project__cluster").get()
+    assert volume_mount(job.project, job.spec["volumes"][0]) == (
+        "",
+        "/mnt",
+        False,
+        f"volume-{Volume.objects.exclude(name='models').get().pk}",
     )
-    assert refused.body["errors"][0]["code"] == "volumes_not_supported"
-    assert api("ben").post("volumes", NEW).body["errors"][0]["code"] == "volumes_not_supported"
+
+
+@pytest.mark.usefixtures("on_kubernetes")
+def test_the_classes_of_a_cluster_are_listed_and_offered_as_its_check_found_them(api, cast, client):
+    look = {
+        "name": "storage_classes",
+        "outcome": "ok",
+        "message": "",
+        "without_it": "",
+        "found": ["nfs", "slow"],
+    }
+    Cluster.objects.filter(name="kube").update(checks=[look])
+    results = api("ben").get("storage-classes").body["results"]
+    assert [(one["name"], one["cluster"]) for one in results] == [
+        ("standard", None),
+        ("fast", None),
+        ("nfs", "kube"),
+        ("slow", "kube"),
+    ]
+    (shown,) = api("root").get("clusters/kube").body["status"]["checks"]
+    assert "found" not in shown
+    client.force_login(cast.ben)
+    assert b'<option value="slow"' in client.get("/new/volume").content
+    volume = create_volume(cast.project, {"name": "data", "size": GIB}, actor=SYSTEM)
+    page = client.get(f"/volumes/{volume.pk}").content.decode()
+    assert "Only pods see its files" in page
+    assert "access-mode" not in page
+
+
+@pytest.mark.usefixtures("on_kubernetes")
+def test_a_claim_is_resized_by_its_cluster_and_keeps_its_access_mode(api, cast):
+    volume = create_volume(cast.project, {"name": "data", "size": GIB}, actor=SYSTEM)
+    Volume.objects.update(state="ready")
+    path, ben = f"volumes/{volume.pk}", api("ben")
+    assert ben.post(f"{path}/access-mode", {"access_mode": "ReadWriteMany"}).code == "access_mode_fixed"
+    assert ben.post(f"{path}/resize", {"size": GIB // 2}).code == "volume_not_smaller"
+    assert ben.post(f"{path}/resize", {"size": 2 * GIB}).body["size_bytes"] == GIB
+    assert ben.post(f"{path}/resize", {"size": 3 * GIB}).code == "volume_in_use"
+    command = Command.objects.get(kind=RESIZE)
+    handler = handler_for(RESIZE)
+    handler.on_failed(command, CommandRefused("not_resized", "its class does not allow it"))
+    assert ben.get(path).body["status"]["message"] == "its class does not allow it"
+    handler.on_done(command, 2 * GIB)
+    assert ben.get(path).body["size_bytes"] == 2 * GIB
+    assert ben.get(f"{path}/files").status == 404
 
 
 def test_size_access_mode_and_tier_are_changed_while_it_exists(api, cast):

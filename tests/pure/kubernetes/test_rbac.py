@@ -35,8 +35,8 @@ def test_pod_groups_go_with_their_anchors_and_are_left_as_they_were_made() -> No
     assert verbs("podgroups", **KAI) == {"get", "list", "watch", "create"}
 
 
-def test_what_kai_evicts_is_read_in_events() -> None:
-    assert verbs("events") == set()
+def test_events_are_listed_for_volumes_and_watched_for_what_kai_evicts() -> None:
+    assert verbs("events") == {"list"}
     assert verbs("events", **KAI) == {"list", "watch"}
 
 

@@ -1,0 +1,30 @@
+"""Volumes of a pod for what its job mounts: claims, and directories of the node. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controlplane.engines.base import Mount
+
+# Volumes with this prefix are mounted read-only.
+READ_ONLY = "host-"
+
+
+def volumes_of(
+    host_paths: Mapping[str, str], mounts: Sequence[Mount]
+) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return volumes by name, each with its mount path and source."""
+    found = {
+        f"{READ_ONLY}{number}": (path, _directory(source))
+        for number, (path, source) in enumerate(sorted(host_paths.items()))
+    }
+    for number, mount in enumerate(mounts):
+        claim = {"persistentVolumeClaim": {"claimName": mount.claim}}
+        name = f"{READ_ONLY * mount.is_read_only}mount-{number}"
+        found[name] = mount.path, claim if mount.claim else _directory(mount.source)
+    return found
+
+
+def _directory(path: str) -> dict[str, Any]:
+    return {"hostPath": {"path": path, "type": "Directory"}}

@@ -1,0 +1,299 @@
+"""Volumes as PersistentVolumeClaims of a Kubernetes cluster, and their snapshots as VolumeSnapshots (v1).
+
+The id is the idempotency key: it is in the object's name, and one that exists is taken as made by an earlier try. What
+a storage driver does takes as long as it takes: readiness comes from a watch, and the end of the wait is an error with
+the driver's words. A class that binds with its first pod (WaitForFirstConsumer) is ready unbound.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.clusters import quantities
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.errors import ApiError
+from controlplane.remote_errors import Unreachable
+from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
+from datasets.storage.claims import claim_name, snapshot_name
+from datasets.storage.volumes import Measured, Report, Taken
+
+GROUP = "snapshot.storage.k8s.io"
+CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+SNAPSHOT_CLASSES = f"/apis/{GROUP}/v1/volumesnapshotclasses"
+# How long a driver may take. The sidecars of CSI repeat a failed call after 1 s, then twice that, up to 5 minutes.
+PROVISION_SECONDS, SNAPSHOT_SECONDS, RESIZE_SECONDS = 120.0, 300.0, 120.0
+# A watch ends after this time, so that a cancelled command is noticed.
+WATCH_SECONDS = 5
+WORDS_MOST = 400
+_DEFAULT = ("storageclass.kubernetes.io/is-default-class", "snapshot.storage.kubernetes.io/is-default-class")
+
+Raw = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimKind:
+    """What a claim asks for. `storage_class` "": the cluster's default."""
+
+    storage_class: str
+    size_bytes: int
+    access_mode: str
+
+
+class CsiVolumes:
+    """The volumes and snapshots of one project: objects with `labels` in its namespace. `kind`: of claims that are
+    made. `seconds`: how long a driver may take, by default as above."""
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        labels: Mapping[str, str],
+        kind: ClaimKind,
+        seconds: float | None = None,
+    ) -> None:
+        self._client, self._labels, self._kind, self._seconds = client, dict(labels), kind, seconds
+        self._claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+        self._snapshots = f"/apis/{GROUP}/v1/namespaces/{namespace}/volumesnapshots"
+        self._events = f"/api/v1/namespaces/{namespace}/events"
+
+    def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
+        """Make an empty volume, unless it is there. Raises Blocked, with the driver's words."""
+        self._make_claim(volume, None, self._kind.size_bytes, budget)
+
+    def clone(
+        self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
+    ) -> None:
+        """Make a volume of what another one holds. Raises ContentMissing, Blocked and what `budget` raises."""
+        found = self._get(f"{self._claims}/{claim_name(source)}", "The volume that is to be copied")
+        size = max(
+            self._kind.size_bytes, _bytes_of((found.get("status") or {}).get("capacity", {}).get("storage"))
+        )
+        origin = {"kind": "PersistentVolumeClaim", "name": claim_name(source)}
+        self._make_claim(volume, origin, size, budget)
+
+    def restore(
+        self,
+        volume: str,
+        snapshot: str,
+        budget: Budget = UNLIMITED,
+        report: Report = lambda files, size: None,
+    ) -> None:
+        """Make a volume of a snapshot, which stays. Raises as `clone`."""
+        found = self._get(f"{self._snapshots}/{snapshot_name(snapshot)}", "The snapshot")
+        size = max(self._kind.size_bytes, _bytes_of((found.get("status") or {}).get("restoreSize")))
+        origin = {"apiGroup": GROUP, "kind": "VolumeSnapshot", "name": snapshot_name(snapshot)}
+        self._make_claim(volume, origin, size, budget)
+
+    def remove(self, volume: str) -> None:
+        """Delete a volume with its content. The cluster keeps it while a pod mounts it."""
+        self._client.delete(f"{self._claims}/{claim_name(volume)}")
+
+    def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
+        """Enlarge a volume; its file system follows at once or when a pod mounts it. Raises Blocked."""
+        path = f"{self._claims}/{claim_name(volume)}"
+        self._get(path, "The volume")
+        try:
+            self._client.merge(path, {"spec": {"resources": {"requests": {"storage": str(size_bytes)}}}})
+        except ApiError as error:
+            raise Blocked("not_resized", _words(str(error)), is_passing=False) from error
+
+        def is_resized(claim: Raw) -> bool:
+            status = claim.get("status") or {}
+            waits = any(one["type"] == "FileSystemResizePending" for one in status.get("conditions") or ())
+            return waits or _bytes_of((status.get("capacity") or {}).get("storage")) >= size_bytes
+
+        seconds = self._seconds or RESIZE_SECONDS
+        if self._wait(self._claims, claim_name(volume), is_resized, seconds, budget) is None:
+            why = self._event_of(claim_name(volume)) or "its storage class did not answer"
+            raise Blocked(
+                "not_resized", f"The volume was not resized within {seconds:g} s: {why}", is_passing=False
+            )
+
+    def take(
+        self,
+        snapshot: str,
+        volume: str,
+        before: str | None = None,
+        budget: Budget = UNLIMITED,
+        report: Report = lambda files, size: None,
+    ) -> Taken:
+        """Make a snapshot, unless it is there, and wait until it is ready to use. Raises ContentMissing, Blocked with
+        the driver's words, and what `budget` raises."""
+        claim = self._get(f"{self._claims}/{claim_name(volume)}", "The volume")
+        body = {
+            "apiVersion": f"{GROUP}/v1",
+            "kind": "VolumeSnapshot",
+            "metadata": {"name": snapshot_name(snapshot), "labels": self._labels},
+            "spec": {
+                "volumeSnapshotClassName": self._snapshot_class(claim),
+                "source": {"persistentVolumeClaimName": claim_name(volume)},
+            },
+        }
+        self._create(self._snapshots, body)
+        seconds = self._seconds or SNAPSHOT_SECONDS
+        last: dict[str, Any] = {}
+
+        def is_ready(found: Raw) -> bool:
+            last.update(found.get("status") or {})
+            return last.get("readyToUse") is True
+
+        if self._wait(self._snapshots, snapshot_name(snapshot), is_ready, seconds, budget) is None:
+            said = (last.get("error") or {}).get("message") or self._event_of(snapshot_name(snapshot))
+            words = f"The snapshot was not ready within {seconds:g} s: {said or 'its driver did not answer'}"
+            raise Blocked("snapshot_not_ready", _words(words), is_passing=False)
+        return Taken(None, _bytes_of(last.get("restoreSize")), None)
+
+    def remove_snapshot(self, snapshot: str) -> None:
+        """Delete a snapshot; volumes that were made of it stay."""
+        self._client.delete(f"{self._snapshots}/{snapshot_name(snapshot)}")
+
+    def measure(self, volume: str, budget: Budget, most_files: int) -> Measured | None:
+        """Return None: only a pod that mounts the volume sees what it holds."""
+        return None
+
+    def _make_claim(self, volume: str, origin: Raw | None, size_bytes: int, budget: Budget) -> None:
+        storage_class = self._storage_class()
+        body = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": claim_name(volume), "labels": self._labels},
+            "spec": {
+                "accessModes": [self._kind.access_mode],
+                "storageClassName": storage_class["metadata"]["name"],
+                "resources": {"requests": {"storage": str(size_bytes)}},
+                **({"dataSource": dict(origin)} if origin else {}),
+            },
+        }
+        self._create(self._claims, body)
+        if storage_class.get("volumeBindingMode") == "WaitForFirstConsumer":
+            return
+        seconds = self._seconds or PROVISION_SECONDS
+        if self._wait(self._claims, claim_name(volume), _is_bound, seconds, budget) is None:
+            said = self._event_of(claim_name(volume)) or "its provisioner did not answer"
+            raise Blocked("not_provisioned", f"No volume within {seconds:g} s: {said}", is_passing=False)
+
+    def _storage_class(self) -> Raw:
+        """Return the class of new claims. Raises Blocked, naming those that there are."""
+        classes = self._listed(CLASSES)
+        wanted = self._kind.storage_class
+        found = [
+            one for one in classes if wanted == one["metadata"]["name"] or (not wanted and _is_default(one))
+        ]
+        if found:
+            return found[0]
+        names = ", ".join(one["metadata"]["name"] for one in classes) or "none"
+        missing = f"no storage class {wanted}" if wanted else "no default storage class"
+        raise Blocked("no_such_class", f"The cluster has {missing}; there are: {names}.", is_passing=False)
+
+    def _snapshot_class(self, claim: Raw) -> str:
+        """Return the snapshot class of the claim's driver. Raises Blocked where there is none."""
+        name = (claim.get("spec") or {}).get("storageClassName")
+        drivers = [one["provisioner"] for one in self._listed(CLASSES) if one["metadata"]["name"] == name]
+        of_driver = [one for one in self._listed(SNAPSHOT_CLASSES) if one["driver"] in drivers]
+        if not of_driver:
+            words = f"The cluster has no VolumeSnapshotClass for the driver of the storage class {name}."
+            raise Blocked("no_snapshot_class", words, is_passing=False)
+        chosen: str = min(of_driver, key=lambda one: not _is_default(one))["metadata"]["name"]
+        return chosen
+
+    def _listed(self, path: str) -> list[Raw]:
+        try:
+            found: list[Raw] = self._client.get(path)["items"]
+        except ApiError as error:
+            # The definition is not installed.
+            if error.status == 404:
+                return []
+            raise Blocked("not_permitted", _words(str(error)), is_passing=True) from error
+        return found
+
+    def _create(self, collection: str, body: Raw) -> None:
+        try:
+            self._client.create(collection, body)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise Blocked("refused", _words(str(error)), is_passing=False) from error
+
+    def _get(self, path: str, what: str) -> Raw:
+        try:
+            found: Raw = self._client.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                raise ContentMissing(f"{what} is not in the cluster (any more).") from error
+            raise Blocked("refused", _words(str(error))) from error
+        if found["metadata"].get("deletionTimestamp"):
+            raise ContentMissing(f"{what} is being deleted in the cluster.")
+        return found
+
+    def _wait(
+        self, collection: str, name: str, is_done: Callable[[Raw], bool], seconds: float, budget: Budget
+    ) -> Raw | None:
+        """Return the object once `is_done` says so, None when the time is up. Raises ContentMissing for a deleted one
+        and what `budget` raises."""
+        ends = time.monotonic() + seconds
+        while True:
+            budget.check()
+            found = self._get(f"{collection}/{name}", "What was being made")
+            if is_done(found):
+                return found
+            left = ends - time.monotonic()
+            if left <= 0:
+                return None
+            if (changed := self._watched(collection, found, is_done, min(WATCH_SECONDS, left))) is not None:
+                return changed
+
+    def _watched(
+        self, collection: str, found: Raw, is_done: Callable[[Raw], bool], seconds: float
+    ) -> Raw | None:
+        """Return the object when a change makes it done; None after `seconds` or when the watch breaks off."""
+        query = {
+            "watch": "true",
+            "fieldSelector": f"metadata.name={found['metadata']['name']}",
+            "resourceVersion": found["metadata"]["resourceVersion"],
+            "timeoutSeconds": str(max(1, round(seconds))),
+        }
+        with (
+            suppress(ApiError, Unreachable),
+            self._client.stream(collection, query, read_timeout_seconds=seconds + 5) as lines,
+        ):
+            for line in lines:
+                change = json.loads(line)
+                if change["type"] in ("DELETED", "ERROR"):
+                    return None
+                changed: Raw = change["object"]
+                if is_done(changed):
+                    return changed
+        return None
+
+    def _event_of(self, name: str) -> str:
+        """Return what the cluster said last of an object, "" for nothing."""
+        query = {"fieldSelector": f"involvedObject.name={name}"}
+        try:
+            events = self._client.get(self._events, query)["items"]
+        except ApiError:
+            return ""
+        warnings = [event for event in events if event.get("type") == "Warning"] or events
+        warnings.sort(key=lambda event: event.get("lastTimestamp") or "")
+        return _words(str(warnings[-1].get("message") or "")) if warnings else ""
+
+
+def _is_bound(claim: Raw) -> bool:
+    return bool((claim.get("status") or {}).get("phase") == "Bound")
+
+
+def _is_default(found: Raw) -> bool:
+    annotations = found["metadata"].get("annotations") or {}
+    return any(annotations.get(name) == "true" for name in _DEFAULT)
+
+
+def _bytes_of(quantity: Any) -> int:
+    return int(quantities.pieces(str(quantity))) if quantity else 0
+
+
+def _words(text: str) -> str:
+    """Return a cluster's words on one line, shortened."""
+    return " ".join(text.split())[:WORDS_MOST]

@@ -1,0 +1,33 @@
+"""Where the volumes of a project are kept: directories, or claims of its cluster."""
+
+from typing import Protocol, cast
+
+from controlplane.loop.engine_pool import engine_for
+from controlplane.models import Project
+from datasets.models import Snapshot, Volume
+from datasets.queries.volumes import claims_volumes, storage_of
+from datasets.storage.volumes import VolumeStorage
+
+
+class ClaimEngine(Protocol):
+    """What the engine of a kind with `claims_volumes` does beside the rest."""
+
+    def volumes(self, project: str, storage_class: str, size_bytes: int, access_mode: str) -> VolumeStorage:
+        """Return the project's claims; new ones have this class, size and mode."""
+
+
+def storage_of_volume(volume: Volume) -> VolumeStorage:
+    """Return the storage that has the volume, or makes it as its row says. Raises EngineUnreachable."""
+    return _storage(volume.project, volume.storage_class, volume.size_bytes, volume.access_mode)
+
+
+def storage_of_snapshot(snapshot: Snapshot) -> VolumeStorage:
+    """Return the storage that has the snapshot. Raises EngineUnreachable."""
+    return _storage(snapshot.project, snapshot.storage_class, snapshot.volume_bytes, "")
+
+
+def _storage(project: Project, storage_class: str, size_bytes: int, access_mode: str) -> VolumeStorage:
+    if not claims_volumes(project):
+        return storage_of(project.pk, storage_class)
+    engine = cast(ClaimEngine, engine_for(project.cluster))
+    return engine.volumes(project.name, storage_class, size_bytes, access_mode)

@@ -1,0 +1,104 @@
+"""Jobs of a Kubernetes cluster with volumes: made at submit, written, snapshotted at the end, restored, read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.commands.dispatch import carry_out_due
+from datasets.actions.snapshot_events import snapshot_on_events
+from datasets.actions.snapshots import delete_snapshot, restore_snapshot
+from datasets.actions.volumes import create_volume, delete_volume
+from datasets.models import Snapshot, Volume
+from jobs.models import Job
+from tests.builders import make_job
+from tests.cast import SYSTEM
+from tests.kube import KubeCluster
+from tests.kubernetes import csi_rig
+from tests.kubernetes.by_hand import Yard
+from tools.kube.parts import IMAGE
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
+# The other node runs no containers.
+SMALL = {"gpus": 0, "cpus": 0.1, "memory_mib": 128, "node_pool": "train"}
+
+
+@pytest.fixture
+def yard(kube_node: KubeCluster, tmp_path: Path) -> Iterator[Yard]:
+    if reason := csi_rig.why_no_definitions():
+        pytest.skip(reason)
+    csi_rig.set_up(kube_node)
+    kube_node.apply(csi_rig.OF_TESTS)
+    yard = Yard(kube_node, tmp_path, default_image=IMAGE, image_pull_policy="Never")
+    yield yard
+    yard.close()
+
+
+def test_a_job_writes_a_new_volume_and_another_reads_what_was_restored_of_its_snapshot(yard: Yard) -> None:
+    project = yard.project()
+    new = {"storage_class": csi_rig.CLASS, "size": "16Mi", "name": "models"}
+    mounts = [{"new": new, "mount_path": "/out"}]
+    first = make_job(
+        project,
+        "first",
+        command=["sh", "-c", "echo best > /out/model"],
+        volumes=mounts,
+        snapshot_on=["success"],
+        **SMALL,
+    )
+    until_succeeded(yard, first)
+
+    def snapshot() -> Snapshot | None:
+        snapshot_on_events()
+        carry_out_due()
+        return Snapshot.objects.filter(state="ready").first()
+
+    yard.until(snapshot, "the snapshot of its end", 60)
+    taken = Snapshot.objects.get()
+    assert (taken.job, taken.cause, taken.consistency) == (first, "success", "idle")
+    restore_snapshot(taken, "again", actor=SYSTEM)
+    script = "grep best /in/model && ! touch /in/x"
+    mounts = [{"volume": "again", "mount_path": "/in", "read_only": True}]
+    second = make_job(project, "second", command=["sh", "-c", script], volumes=mounts, **SMALL)
+    until_succeeded(yard, second)
+    delete_snapshot(taken, actor=SYSTEM)
+    for volume in Volume.objects.all():
+        delete_volume(volume, actor=SYSTEM)
+    yard.until(
+        lambda: carried_out() and not (Volume.objects.exists() or Snapshot.objects.exists()), "their end"
+    )
+    kept = yard.kube.kubectl("-n", f"{yard.prefix}{project.name}", "get", "volumesnapshots", "-o", "name")
+    assert str(taken.pk) not in kept
+
+
+def test_a_volume_that_its_driver_refuses_is_failed_with_the_drivers_words(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.storage.csi.PROVISION_SECONDS", 2.0)
+    project = yard.project()
+    fields = {"name": "full", "size": 1 << 24, "storage_class": csi_rig.REFUSING_CLASS}
+    volume = create_volume(project, fields, actor=SYSTEM)
+    yard.until(lambda: carried_out() and Volume.objects.get().state != "creating", "the refusal")
+    volume.refresh_from_db()
+    assert (volume.state, volume.reason) == ("failed", "not_provisioned")
+    assert csi_rig.REFUSAL in volume.message
+    delete_volume(volume, actor=SYSTEM)
+    yard.until(lambda: carried_out() and not Volume.objects.exists(), "its end")
+
+
+def carried_out() -> bool:
+    """Carry out what is due, as a worker does."""
+    carry_out_due()
+    return True
+
+
+def until_succeeded(yard: Yard, job: Job) -> None:
+    def has_ended() -> bool:
+        carry_out_due()
+        job.refresh_from_db()
+        return job.state in ("succeeded", "failed")
+
+    yard.until(has_ended, f"the end of {job.name}", 90)
+    assert job.state == "succeeded", (job.reason, job.message)
