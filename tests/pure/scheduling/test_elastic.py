@@ -143,7 +143,7 @@ def test_whether_it_would_be_taken_back_is_asked_once_for_all_who_are_alike(monk
         asked.append(question)
         return find_victims(*question)
 
-    monkeypatch.setattr("controlplane.scheduling.cycle.find_victims", find)
+    monkeypatch.setattr("controlplane.scheduling.moves.find_victims", find)
     jobs = [
         running(interactive("c1", "c"), ("n0", [0])),
         running(interactive("c2", "c"), ("n1", [3])),

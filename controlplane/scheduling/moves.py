@@ -1,0 +1,190 @@
+"""The moves of a cycle's phases: start a job, reserve capacity for it, or take capacity for it from others."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from controlplane.scheduling.cycle_state import CycleState
+from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on
+from controlplane.scheduling.fit import Request, is_free, place
+from controlplane.scheduling.givers import victims_beside
+from controlplane.scheduling.limits import is_bound, over_limit, over_quota
+from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.reservation import Reservation
+from controlplane.scheduling.search import find_victims
+from controlplane.scheduling.victims import Candidate, Kind, PreemptPolicy, ReclaimPolicy, VictimPolicy
+from controlplane.scheduling.view import PodPlacement
+
+
+def is_refused(item: Waiting) -> bool:
+    """Return whether a limit, or the quota of a job that cannot be preempted, forbids the job."""
+    return over_limit(item) is not None or over_quota(item) is not None
+
+
+class Moves:
+    """Moves on one state. What found no room, or no victims, is remembered until `forget`."""
+
+    def __init__(self, state: CycleState) -> None:
+        self._state = state
+        self._no_room: set[tuple[Request, bool, bool]] = set()
+        # failed searches for victims, with the number of changes of capacity before them
+        self._no_victims: dict[Hashable, int] = {}
+        # the lowest priority that runs in each project
+        self._lowest = state.candidates.lowest_priorities()
+
+    def forget_rooms(self) -> None:
+        """Try again what found no room: jobs of the plan left their places."""
+        self._no_room.clear()
+
+    def serve(self, item: Waiting) -> bool:
+        """Start the job on free capacity, or reserve capacity that is about to become free."""
+        return self.start_now(item) or self._keep_room(item)
+
+    def start_now(self, item: Waiting) -> bool:
+        if is_bound(item):
+            return False
+        placements = self.find(item, is_soon=False)
+        if placements is None:
+            return False
+        self._state.start(item, placements)
+        return True
+
+    def _keep_room(self, item: Waiting) -> bool:
+        """Reserve capacity that is about to become free: at the place of an earlier reservation, else
+        anywhere."""
+        if not self._state.is_releasing:
+            return False
+        promised = item.job.promised
+        placements = promised if self._keeps_promise(item) else self.find(item, is_soon=True)
+        if placements is None:
+            return False
+        self._state.promise(item, placements)
+        return True
+
+    def _keeps_promise(self, item: Waiting) -> bool:
+        """Return whether the capacity reserved for the job is still there."""
+        job = item.job
+        if not job.promised or not is_free(job.promised, job, self._state.capacity.soon):
+            return False
+        owed = as_promised(item)
+        return owed is item or (owed is not None and not is_refused(owed))
+
+    def find(self, item: Waiting, *, is_soon: bool) -> tuple[PodPlacement, ...] | None:
+        """Return where the job fits: beside what is kept for a gang, else there if the job is not bound. Requests that
+        do not fit are remembered: capacity only shrinks until a job is stopped."""
+        state = self._state
+        is_bound_by_gang = state.binding(item) is not None
+        reservation = state.delayed_by(item)
+        found = None if reservation is None else self._find_in(item, reservation, is_soon=is_soon)
+        return found if found is not None or is_bound_by_gang else self._find_in(item, None, is_soon=is_soon)
+
+    def _find_in(
+        self, item: Waiting, reservation: Reservation | None, *, is_soon: bool
+    ) -> tuple[PodPlacement, ...] | None:
+        key = (item.request, is_soon, reservation is not None)
+        if key in self._no_room:
+            return None
+        capacity = self._state.capacity.soon if is_soon else self._state.capacity.now
+        find = place if reservation is None else reservation.place
+        placements = find(item.request, capacity, item.job.avoid)
+        if placements is None:
+            self._no_room.add(key)
+        return placements
+
+    def make_room(self, item: Waiting) -> frozenset[Candidate] | None:
+        """Take capacity from other projects, else from lower priorities; None when neither may give enough."""
+        policy = ReclaimPolicy(item)
+        if policy.is_open():
+            victims = self.find_victims(item, policy)
+            taken = None if victims is None else self._take(item, victims, "reclaim")
+            taken = taken or self._take_beside(item, policy)
+            if taken is not None:
+                return taken
+        return self.preempt(item)
+
+    def _take_beside(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
+        """Take capacity outside of what is kept for a gang, where that has no room either: what is kept idle is no
+        reason to stop a job."""
+        state, reservation = self._state, self._state.binding(item)
+        soon = state.capacity.soon
+        if reservation is None or place(item.request, soon) is not None:
+            return None
+        key = ("beside", item.request, policy.signature)
+        if self._no_victims.get(key) == len(soon.changes):
+            return None
+        victims = victims_beside(state, reservation, item, policy)
+        taken = None if victims is None else self._take(item, victims, "reclaim")
+        if taken is None:
+            self._no_victims[key] = len(soon.changes)
+        return taken
+
+    def is_above_lowest(self, item: Waiting) -> bool:
+        """Return whether jobs of lower priority ran in the project before the cycle."""
+        return self._lowest.get(item.account.name, item.job.priority) < item.job.priority
+
+    def could_swap(self, item: Waiting) -> bool:
+        """Return whether the job, which carries its project above its share, could replace lower-priority
+        jobs of the project and needs to: so a lower priority never runs in its place."""
+        if not self.is_above_lowest(item):
+            return False
+        if not self._state.has_giver(PreemptPolicy(item, is_swap=True)):
+            return False
+        return not self.fits(item) and self._find_swap(item) is not None
+
+    def _find_swap(self, item: Waiting) -> frozenset[Candidate] | None:
+        """Return lower-priority jobs of the project that the job could replace inside its project's share."""
+        if item.job.was_preempted_by is not None:
+            return (
+                None  # jobs that were stopped themselves stop others only where nothing is lost: so it ends
+            )
+        policy = PreemptPolicy(item, is_swap=True)
+        victims = self.find_victims(item, policy)
+        return victims if victims is not None and policy.is_swapped(victims) else None
+
+    def preempt(self, item: Waiting) -> frozenset[Candidate] | None:
+        """Take capacity from lower priorities of the same project; None when they may not give enough."""
+        if not self.is_above_lowest(item):
+            return None
+        victims = self._find_swap(item) or self.find_victims(item, PreemptPolicy(item))
+        return None if victims is None else self._take(item, victims, "preempt")
+
+    def _take(self, item: Waiting, victims: frozenset[Candidate], kind: Kind) -> frozenset[Candidate] | None:
+        mark = self._state.mark()
+        self._state.evict(victims, item, kind)
+        self._no_room.clear()
+        if self.serve(item):
+            return victims
+        self._state.roll_back(mark)
+        self.forget()
+        return None
+
+    def find_victims(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
+        """Return the victims for a job. Failed searches are remembered: givers only lose until `forget`, so
+        nodes that have not changed need not be searched again."""
+        key, changes = (item.request, policy.signature), self._state.capacity.soon.changes
+        changed = sorted(set(changes[self._no_victims[key] :])) if key in self._no_victims else None
+        found = None if changed == [] else self._search(item, policy, changed)
+        if found is None:
+            self._no_victims[key] = len(changes)
+        return found
+
+    def _search(
+        self, item: Waiting, policy: VictimPolicy, among: Sequence[int] | None
+    ) -> frozenset[Candidate] | None:
+        """Return victims that can shrink instead of stopping, if those suffice and all of them fit
+        afterwards; else the least costly victims."""
+        state = self._state
+        soon, shrink = state.capacity.soon, ShrinkPolicy(policy)
+        if state.can_shrink:
+            found = find_victims(item.request, soon, shrink, state.candidates, among)
+            if found is not None and can_go_on(found, item, soon):
+                return found
+        return find_victims(item.request, soon, policy, state.candidates, among)
+
+    def forget(self) -> None:
+        """Forget what found no room and no victims: capacity or givers came back."""
+        self._no_room.clear()
+        self._no_victims.clear()
+
+    def fits(self, item: Waiting) -> bool:
+        return self.find(item, is_soon=False) is not None or self.find(item, is_soon=True) is not None
