@@ -138,6 +138,16 @@ class Manifest:
         """The distinct digests of all files."""
         return list(set(_slices(self.digests)))
 
+    def only(self, places: Iterable[int]) -> "Manifest":
+        """Return the manifest of the files at these ascending places."""
+        chosen = list(places)
+        return Manifest(
+            [self.paths[place] for place in chosen],
+            bytes(self.kinds[place] for place in chosen),
+            array("Q", [self.sizes[place] for place in chosen]),
+            b"".join(map(self.digest, chosen)),
+        )
+
     def encode(self) -> bytes:
         """Return the stored form."""
         joined = b"\0".join(self.paths)

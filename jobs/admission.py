@@ -150,15 +150,19 @@ def datasets_unknown(project: Project, specs: Specs) -> Refusals:
             f"{project.cluster.name} mounts no datasets yet; bring the data in the image or on a host path."
         )
         return [(place, FieldError("/datasets", "datasets_not_supported", detail)) for place, _, _ in mounts]
-    found = mountable_versions(project, {(each["dataset"], each["version"]) for _, _, each in mounts})
+    found = mountable_versions(project, {_asked(each) for _, _, each in mounts})
     refused: Refusals = []
     for place, index, each in mounts:
-        version = found[each["dataset"], each["version"]]
+        version = found[_asked(each)]
         if isinstance(version, FieldError):
             refused.append((place, version._replace(pointer=f"/datasets/{index}{version.pointer}")))
             continue
         each |= {"asked": each["version"], "version": version.number, "version_id": str(version.pk)}
     return refused
+
+
+def _asked(mount: Mapping[str, Any]) -> tuple[str, str, str]:
+    return mount["dataset"], mount["version"], mount.get("subset", "")
 
 
 def paths_not_allowed(specs: Specs) -> Refusals:

@@ -5,10 +5,12 @@ from hashlib import sha256
 from controlplane.access import SYSTEM
 from controlplane.models import Project
 from datasets.actions.datasets import commit_version, create_dataset, keep_manifest
+from datasets.actions.subsets import save_subset
 from datasets.ingest.packs import pack_index
 from datasets.manifests import FILE, Entry, Manifest, make_manifest
 from datasets.models import Dataset, DatasetVersion
 from datasets.queries.lake import lake_of
+from datasets.selection import Selection
 
 
 def pack_of(*contents: bytes) -> bytes:
@@ -36,3 +38,9 @@ def make_version(dataset: Dataset, files: dict[str, str], message: str = "") -> 
     keep_manifest(dataset.project, manifest.encode())
     dataset.refresh_from_db()
     return commit_version(dataset, manifest.hash, dataset.latest, message, actor=SYSTEM)[0]
+
+
+def make_subset(version: DatasetVersion, name: str, *patterns: str) -> DatasetVersion:
+    """A subset of a version."""
+    selection = Selection([pattern.encode() for pattern in patterns])
+    return save_subset(version, name, selection, actor=SYSTEM)[0]

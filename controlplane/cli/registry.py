@@ -103,6 +103,8 @@ GROUPS = (
             Command("dataset clone", "datasets:clone", "Write a version's files into a directory"),
             Command("dataset verify", "datasets:verify", "Read and hash a version's content in the lake"),
             Command("dataset tag", "datasets:tag", "Name a version, or move a name"),
+            Command("dataset subset", "subsets:subset", "Save a part of a version under a name"),
+            Command("dataset subsets", "subsets:subsets", "List a version's subsets"),
             Command("dataset cache", "caches:cache", "Bring a version beside the GPUs"),
             Command("dataset uncache", "caches:uncache", "Remove a cache"),
             Command("dataset pin", "caches:pin", "Keep a cache from being removed by age or for room"),

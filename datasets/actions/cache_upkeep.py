@@ -49,8 +49,8 @@ def aged_caches(location: CacheLocation) -> list[Aged]:
 
 def _end_jobs_without_data() -> None:
     for use in without_their_data().select_related("job__project"):
-        message = f"{use.dataset_name}@{use.number}: {describe(DATASET_GONE)}"
-        details = {"dataset": f"{use.dataset_name}@{use.number}"}
+        message = f"{use}: {describe(DATASET_GONE)}"
+        details = {"dataset": str(use)}
         send([(use.job, Target(lifecycle.FAILED, DATASET_GONE, message, details))])
 
 

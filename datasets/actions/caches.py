@@ -132,6 +132,7 @@ def use_datasets(jobs: Sequence[Job]) -> None:
             version=versions[each["version_id"]],
             dataset_name=each["dataset"],
             number=each["version"],
+            subset=each.get("subset", ""),
             mount_path=each["mount_path"],
             is_cached=each["cached"],
         )
@@ -174,7 +175,7 @@ def cache_event(kind: str, cache: Cache, actor: Actor) -> Event:
         kind=kind,
         project_id=dataset.project_id,
         actor=actor.name,
-        message=f"Cache of {dataset.name}@{cache.version.number}: {kind.partition('.')[2]}.",
+        message=f"Cache of {cache.version}: {kind.partition('.')[2]}.",
         data={"dataset": str(dataset.pk), "cache": str(cache.pk), "version": cache.version.number},
     )
 

@@ -25,7 +25,7 @@ def create_dataset(project: Project, fields: Mapping[str, Any], *, actor: Actor)
         with transaction.atomic():
             dataset = Dataset.objects.create(project=project, created_by=actor.name, **fields)
             write_audit(actor, "dataset.create", "dataset", str(dataset.pk), after=dict(fields))
-            _happened("dataset.created", dataset, actor)
+            dataset_happened("dataset.created", dataset, actor)
     except IntegrityError as error:
         detail = f"{project.name} has a dataset named {fields['name']} already; choose another name."
         raise Conflict("name_in_use", detail) from error
@@ -41,7 +41,7 @@ def edit_dataset(dataset: Dataset, changes: Mapping[str, Any], *, actor: Actor) 
             setattr(dataset, name, value)
         dataset.save(update_fields=list(changes))
         write_audit(actor, "dataset.edit", "dataset", str(dataset.pk), before=before, after=dict(changes))
-        _happened("dataset.edited", dataset, actor)
+        dataset_happened("dataset.edited", dataset, actor)
     return dataset
 
 
@@ -92,6 +92,8 @@ def commit_version(
 
 def tag_version(dataset: Dataset, name: str, version: DatasetVersion, *, actor: Actor) -> DatasetTag:
     """Give a version a tag, or move the tag to it."""
+    if version.subset:
+        raise invalid("/version", "is_a_subset", "Tags name whole versions; a subset has a name of its own.")
     if name == "latest" or name.isdecimal():
         raise invalid(
             "/name", "reserved_name", "A tag cannot be `latest` or a number: versions are named so."
@@ -101,7 +103,7 @@ def tag_version(dataset: Dataset, name: str, version: DatasetVersion, *, actor: 
             dataset=dataset, name=name, defaults={"version": version}
         )
         write_audit(actor, "dataset.tag", "dataset", str(dataset.pk), after={name: version.number})
-        _happened("dataset.tagged", dataset, actor, tag=name, version=version.number)
+        dataset_happened("dataset.tagged", dataset, actor, tag=name, version=version.number)
     return tag
 
 
@@ -111,7 +113,7 @@ def remove_tag(dataset: Dataset, name: str, *, actor: Actor) -> None:
         if not DatasetTag.objects.filter(dataset=dataset, name=name).delete()[0]:
             raise NotVisible(f"{dataset.name} has no tag {name!r}.")
         write_audit(actor, "dataset.untag", "dataset", str(dataset.pk), before={"tag": name})
-        _happened("dataset.untagged", dataset, actor, tag=name)
+        dataset_happened("dataset.untagged", dataset, actor, tag=name)
 
 
 def _to_commit(
@@ -121,7 +123,7 @@ def _to_commit(
     reread(dataset)
     if dataset.latest != parent:
         raise _moved(dataset, parent)
-    before = dataset.versions.filter(number=parent).first()
+    before = dataset.versions.whole().filter(number=parent).first()
     lake = lake_of(dataset.project)
     try:
         # asked of the lake: this process may have read a manifest that was collected since
@@ -173,7 +175,7 @@ def _commit(
             files_removed=len(diff.removed),
         )
         write_audit(actor, "dataset.commit", "dataset", str(dataset.pk), after={"version": number})
-        _happened("dataset.version_created", dataset, actor, version=number, files=len(manifest))
+        dataset_happened("dataset.version_created", dataset, actor, version=number, files=len(manifest))
     return version
 
 
@@ -185,7 +187,8 @@ def _moved(dataset: Dataset, parent: int) -> Conflict:
     return Conflict("parent_moved", detail)
 
 
-def _happened(kind: str, dataset: Dataset, actor: Actor, **data: Any) -> None:
+def dataset_happened(kind: str, dataset: Dataset, actor: Actor, **data: Any) -> None:
+    """Append an event about a dataset, which touches its feed. Call it in a transaction."""
     Event.objects.append([_event(kind, dataset, actor, **data)])
     wake()
 

@@ -148,7 +148,7 @@ class Versions(ApiView):
         "List versions, newest first", answer=VERSIONS.schema("DatasetVersion"), query=VERSIONS.parameters()
     )
     def get(self, call: Call, dataset_id: str) -> Answer:
-        rows = DatasetVersion.objects.filter(dataset=dataset_for(call.actor, dataset_id))
+        rows = DatasetVersion.objects.whole().filter(dataset=dataset_for(call.actor, dataset_id))
         return paged(call, rows, VERSIONS, fetch=version_rows, shape=version_shapes)
 
     @operation(

@@ -83,12 +83,23 @@ DATASET = record(
     updated_at=nullable(TIME),
 )
 VERSION = record(
-    "An immutable version. `manifest`: the hash that names its content; `files_added` and so on: against the parent.",
+    "An immutable version, or a `subset` of one ("
+    " for a whole version), whose `parent` is its version. `manifest`: the"
+    " hash that names its content; `files_added` and so on: against the parent.",
     id=UUID,
     dataset_id=UUID,
     dataset=STRING,
     project=STRING,
     number=INTEGER,
+    subset=STRING,
+    selection=nullable(
+        record(
+            "How a subset was chosen: patterns, and how many paths were listed.",
+            include=listed(STRING),
+            exclude=listed(STRING),
+            paths=INTEGER,
+        )
+    ),
     parent=nullable(INTEGER),
     manifest=STRING,
     message=STRING,
@@ -137,6 +148,7 @@ CACHE = record(
     dataset=STRING,
     project=STRING,
     version=INTEGER,
+    subset=STRING,
     version_id=UUID,
     location=STRING,
     state={**STRING, "enum": ["queued", "filling", "ready", "failed", "evicting"]},

@@ -11,14 +11,14 @@ from controlplane.live.identity import Identity
 from controlplane.models import Role
 from datasets.access import dataset_for, version_for
 from datasets.actions.code import upload_room
-from datasets.api import code, contents
+from datasets.api import code, contents, subsets
 from datasets.ingest.packs import PACK_MOST_BYTES
 from datasets.manifests import DIGEST_BYTES
 
 UPLOADS = re.compile(
     r"/api/v1/(?:projects/(?P<project>[^/]+)/code(?:/(?P<tree>[^/]+)/(?:content|archive))?"
     r"|datasets/(?P<dataset>[^/]+)/(?:content/(?P<content>[^/]+)(?:/[^/]+)?|versions)"
-    r"|versions/(?P<version>[^/]+)/(?:files|diff|content|manifest|pack|verify))"
+    r"|versions/(?P<version>[^/]+)/(?P<verb>files|diff|content|manifest|pack|verify|subsets))"
 )
 JSON_MOST_BYTES = 1 << 20
 _CONTENT_MOST_BYTES = {
@@ -46,6 +46,6 @@ def _room(parts: Mapping[str, str | None], actor: Actor) -> int:
         return upload_room(project, code.tree_digest(tree)) if tree else code.MANIFEST_MOST_BYTES
     if parts["version"]:
         version_for(actor, parts["version"], needed=Role.MEMBER)
-        return JSON_MOST_BYTES
+        return subsets.BODY_MOST_BYTES if parts["verb"] == "subsets" else JSON_MOST_BYTES
     dataset_for(actor, parts["dataset"] or "", needed=Role.MEMBER)
     return _CONTENT_MOST_BYTES.get(parts["content"] or "", JSON_MOST_BYTES)

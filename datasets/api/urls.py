@@ -12,6 +12,7 @@ from datasets.api import (
     lineage,
     pod_code,
     snapshots,
+    subsets,
     volume_contents,
     volumes,
 )
@@ -73,6 +74,8 @@ urlpatterns = [
     path("versions/<str:version_id>/manifest", contents.VersionManifest.as_view(), name="version-manifest"),
     path("versions/<str:version_id>/pack", contents.VersionPack.as_view(), name="version-pack"),
     path("versions/<str:version_id>/verify", contents.VersionVerify.as_view(), name="version-verify"),
+    path("versions/<str:version_id>/subsets", subsets.Subsets.as_view(), name="subsets"),
+    path("versions/<str:version_id>/subsets/<str:subset>", subsets.SubsetDetail.as_view(), name="subset"),
     path("artifacts", artifacts.Artifacts.as_view(), name="artifacts"),
     path("artifacts/<str:artifact_id>", artifacts.ArtifactDetail.as_view(), name="artifact"),
     path("artifacts/<str:artifact_id>/files", artifacts.ArtifactFiles.as_view(), name="artifact-files"),

@@ -6,6 +6,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from datasets.models.datasets import version_name
+
 
 class CacheLocation(models.Model):
     """A directory beside a cluster's GPUs that holds caches."""
@@ -81,9 +83,14 @@ class DatasetUse(models.Model):
     # Of the version, for the time after it.
     dataset_name = models.CharField(max_length=120)
     number = models.PositiveIntegerField()
+    # "": the whole version.
+    subset = models.CharField(max_length=63, blank=True, default="")
     mount_path = models.CharField(max_length=4096)
     # Its cache is kept after the job.
     is_cached = models.BooleanField(default=False)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "mount_path"], name="dataset_use_path")]
+
+    def __str__(self) -> str:
+        return version_name(self.dataset_name, self.number, self.subset)

@@ -32,11 +32,11 @@ def cache_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRespon
     except Invalid as refusal:
         messages.error(request, str(refusal.errors[0].detail))
         return redirect("dataset-page", dataset.pk)
-    done = _("Version {number} is being brought to {location}.")
+    done = _("{name} is being brought to {location}.")
     attempt(
         request,
         lambda: cache_version(version, location, actor=actor),
-        done.format(number=version.number, location=location.name),
+        done.format(name=version, location=location.name),
     )
     return redirect("dataset-page", dataset.pk)
 
@@ -60,7 +60,7 @@ def cache_clear(request: HttpRequest, actor: Actor, cache_id: str) -> HttpRespon
     """Ask, then remove a cache."""
     cache = cache_for(actor, cache_id, needed=Role.MEMBER)
     back = reverse("dataset-page", args=[cache.version.dataset_id])
-    name = f"{cache.version.dataset.name}@{cache.version.number}"
+    name = str(cache.version)
     if request.method == "POST":
         done = _("{name} is being removed from {location}.").format(name=name, location=cache.location.name)
         try:

@@ -19,7 +19,7 @@ from datasets.queries.datasets import LATEST, child_shape, diff_shape, find_vers
 from datasets.queries.lake import lake_of, manifest_named
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 
-CHILDREN_SHOWN, PATHS_SHOWN = 200, 200
+CHILDREN_SHOWN, PATHS_SHOWN, VERSIONS_OFFERED = 200, 200, 100
 # A larger picture is offered for download only.
 PICTURE_MOST_BYTES = 20 << 20
 
@@ -37,7 +37,7 @@ def dataset_files(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRe
     context = {
         **dataset_context(actor, dataset),
         "version": version_shape(version),
-        "numbers": range(dataset.latest, max(0, dataset.latest - 100), -1),
+        "names": _names(dataset, version),
         "trouble": trouble,
         "directory": shown(directory),
         "crumbs": _crumbs(dataset, version, directory),
@@ -78,6 +78,12 @@ def dataset_diff(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
         "sorts": [] if found is None else _sorts(found),
     }
     return show(request, actor, "datasets/diff.html", context)
+
+
+def _names(dataset: Dataset, version: DatasetVersion) -> list[tuple[str, bool]]:
+    """Return what can be shown instead, newest first, and which is shown."""
+    rows = dataset.versions.order_by("-number", "subset")[:VERSIONS_OFFERED]
+    return [(one.name, one.pk == version.pk) for one in rows]
 
 
 def _sorts(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -127,7 +133,7 @@ def _crumbs(dataset: Dataset, version: DatasetVersion, directory: bytes) -> list
 
 
 def _address(dataset: Dataset, version: DatasetVersion, **fields: str) -> str:
-    filled = {"version": str(version.number)} | {name: text for name, text in fields.items() if text}
+    filled = {"version": version.name} | {name: text for name, text in fields.items() if text}
     return f"{reverse('dataset-files', args=[dataset.pk])}?{urlencode(filled)}"
 
 

@@ -1,5 +1,6 @@
 """Pages of datasets: the list, one dataset with its history, caches and jobs, and its deletion."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.http import HttpRequest, HttpResponseBase
@@ -20,7 +21,7 @@ from datasets.pages.lists import DATASETS
 from datasets.queries.caches import cache_rows, cache_shapes, jobs_with
 from datasets.queries.datasets import dataset_shape, version_rows, version_shapes
 
-VERSIONS_SHOWN, JOBS_SHOWN = 100, 50
+VERSIONS_SHOWN, SUBSETS_SHOWN, JOBS_SHOWN = 100, 100, 50
 
 
 @signed_in
@@ -34,20 +35,29 @@ def dataset_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 def dataset_page(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
     """One dataset: its versions, caches, and the jobs that mount it."""
     dataset = dataset_for(actor, dataset_id)
-    versions = version_shapes(version_rows(dataset.versions.order_by("-number")[:VERSIONS_SHOWN]))
+    versions = version_shapes(version_rows(dataset.versions.whole().order_by("-number")[:VERSIONS_SHOWN]))
     caches = cache_shapes(
         cache_rows(Cache.objects.filter(version__dataset=dataset).order_by("-created_at", "pk"))
     )
-    cached = {each["version"]: each for each in caches}
+    cached = {each["version_id"]: each for each in caches}
     visible = visible_project_ids(actor)
     context = {
         **dataset_context(actor, dataset),
-        "versions": [version | {"cache": cached.get(version["number"])} for version in versions],
+        "versions": [version | {"cache": cached.get(version["id"])} for version in versions],
         "has_more_versions": dataset.latest > len(versions),
+        "subsets": _subsets(dataset, cached),
         "caches": caches,
         "uses": jobs_with(dataset, None if visible is None else list(visible))[:JOBS_SHOWN],
     }
     return show(request, actor, "datasets/dataset.html", context)
+
+
+def _subsets(dataset: Dataset, cached: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = dataset.versions.exclude(subset="").order_by("-number", "subset")[:SUBSETS_SHOWN]
+    return [
+        subset | {"name": f"{subset['number']}/{subset['subset']}", "cache": cached.get(subset["id"])}
+        for subset in version_shapes(version_rows(rows))
+    ]
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.urls import reverse
@@ -96,7 +97,7 @@ def url_of(one: Node) -> str:
 
 def _own_page(row: Any, otherwise: str) -> str:
     if isinstance(row, DatasetVersion):
-        return f"{reverse('dataset-files', args=[row.dataset_id])}?version={row.number}"
+        return f"{reverse('dataset-files', args=[row.dataset_id])}?{urlencode({'version': row.name})}"
     if isinstance(row, Snapshot):
         return reverse("volume", args=[row.volume_id]) if row.volume_id else ""
     return otherwise

@@ -42,7 +42,7 @@ def _project(row: Row) -> str:
 
 def _newest(column: str) -> Any:
     """A value of the newest version, as an expression to sort by."""
-    newest = DatasetVersion.objects.filter(dataset=OuterRef("pk"), number=OuterRef("latest"))
+    newest = DatasetVersion.objects.whole().filter(dataset=OuterRef("pk"), number=OuterRef("latest"))
     return lambda at: Subquery(newest.values(column)[:1])
 
 
@@ -56,7 +56,8 @@ def _shared(row: Row) -> str:
 
 
 def _summary(datasets: QuerySet[Dataset]) -> str:
-    newest = DatasetVersion.objects.filter(dataset__in=datasets.order_by(), number=F("dataset__latest"))
+    rows = DatasetVersion.objects.whole()
+    newest = rows.filter(dataset__in=datasets.order_by(), number=F("dataset__latest"))
     found = datasets.count()
     text = ngettext(
         "{count} dataset, newest versions: {size}", "{count} datasets, newest versions: {size}", found

@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from datasets.pages import artifacts, caches, contents, datasets, lineage, snapshots, volumes
+from datasets.pages import artifacts, caches, contents, datasets, lineage, snapshots, subsets, volumes
 
 VOLUME_VERBS = "snapshot|resize|access-mode|tier|keep|clone"
 
@@ -13,6 +13,8 @@ urlpatterns = [
     path("datasets/<str:dataset_id>/files", contents.dataset_files, name="dataset-files"),
     path("datasets/<str:dataset_id>/diff", contents.dataset_diff, name="dataset-diff"),
     path("datasets/<str:dataset_id>/cache", caches.cache_new, name="dataset-cache"),
+    path("datasets/<str:dataset_id>/subset", subsets.subset_new, name="subset-new"),
+    path("datasets/<str:dataset_id>/subset/delete", subsets.subset_delete, name="subset-delete"),
     re_path(r"^caches/(?P<cache_id>[^/]+)/do/(?P<verb>pin|unpin)$", caches.cache_verb, name="cache-verb"),
     path("caches/<str:cache_id>/clear", caches.cache_clear, name="cache-clear"),
     path("artifacts/<str:artifact_id>", artifacts.artifact_page, name="artifact"),

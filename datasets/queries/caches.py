@@ -61,10 +61,10 @@ def data_waits(cluster: Cluster) -> Mapping[str, DataProgress]:
     """Return the queued jobs whose datasets are not ready at the cluster's location, by id, with details of the first
     of them: two queries at most."""
     rows = DatasetUse.objects.filter(job__state=QUEUED, job__project__cluster=cluster).order_by("pk")
-    uses = list(rows.values_list("job_id", "version_id", "dataset_name", "number"))
+    uses = list(rows.only("job_id", "version_id", "dataset_name", "number", "subset"))
     if not uses:
         return {}
-    versions = {version for _, version, _, _ in uses}
+    versions = {use.version_id for use in uses}
     caches = {
         cache.version_id: cache
         for cache in Cache.objects.filter(location__cluster=cluster, version__in=versions).select_related(
@@ -72,10 +72,10 @@ def data_waits(cluster: Cluster) -> Mapping[str, DataProgress]:
         )
     }
     waits: dict[str, DataProgress] = {}
-    for job, version, name, number in uses:
-        cache = caches.get(version)
-        if str(job) not in waits and (cache is None or cache.state != Cache.READY):
-            waits[str(job)] = (("dataset", f"{name}@{number}"), *_progress_details(cache))
+    for use in uses:
+        job, cache = str(use.job_id), caches.get(use.version_id) if use.version_id else None
+        if job not in waits and (cache is None or cache.state != Cache.READY):
+            waits[job] = (("dataset", str(use)), *_progress_details(cache))
     return waits
 
 
@@ -143,6 +143,7 @@ def cache_shape(cache: Cache) -> dict[str, Any]:
         "dataset": version.dataset.name,
         "project": version.dataset.project.name,
         "version": version.number,
+        "subset": version.subset,
         "version_id": str(version.pk),
         "location": cache.location.name,
         "state": cache.state,

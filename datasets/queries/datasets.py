@@ -9,19 +9,30 @@ from django.db.models import F, QuerySet
 from controlplane.models import Project
 from datasets.manifests import EXECUTABLE, LINK, Child, Diff
 from datasets.models import Dataset, DatasetTag, DatasetVersion
+from datasets.models.datasets import VersionRows
 
 LATEST = "latest"
 KINDS = {EXECUTABLE: "executable", LINK: "link"}
 
 
 def find_version(dataset: Dataset, name: str) -> DatasetVersion | None:
-    """Return the version that a number, a tag or `latest` names."""
-    rows = DatasetVersion.objects.select_related("dataset__project", "parent").filter(dataset=dataset)
+    """Return the version that a number, a tag or `latest` names, or with `/SUBSET` behind it a subset."""
+    name, _, subset = name.partition("/")
+    if subset:
+        whole = find_version(dataset, name)
+        return whole and subset_rows(whole).filter(subset=subset).first()
+    rows = DatasetVersion.objects.select_related("dataset__project", "parent").filter(dataset=dataset).whole()
     if name == LATEST:
         return rows.filter(number=dataset.latest).first()
     if name.isdecimal() and len(name) < 10:
         return rows.filter(number=int(name)).first()
     return rows.filter(tags__name=name).first()
+
+
+def subset_rows(version: DatasetVersion) -> VersionRows:
+    """Return the subsets of a version."""
+    rows = DatasetVersion.objects.filter(dataset=version.dataset_id, number=version.number)
+    return rows.exclude(subset="").select_related("dataset__project", "parent")
 
 
 def find_dataset(project: Project, name: str) -> Dataset | None:
@@ -36,14 +47,14 @@ def dataset_rows(rows: QuerySet[Dataset]) -> list[Dataset]:
 
 def dataset_shapes(datasets: Sequence[Dataset]) -> list[dict[str, Any]]:
     """Return datasets as REST shows them, with their newest version: two queries for any number."""
-    rows = DatasetVersion.objects.filter(dataset__in=datasets, number=F("dataset__latest"))
+    rows = DatasetVersion.objects.whole().filter(dataset__in=datasets, number=F("dataset__latest"))
     newest = {version.dataset_id: version for version in rows}
     return [_dataset_shape(dataset, newest.get(dataset.pk)) for dataset in datasets]
 
 
 def dataset_shape(dataset: Dataset) -> dict[str, Any]:
     """Return one dataset as REST shows it."""
-    return _dataset_shape(dataset, dataset.versions.filter(number=dataset.latest).first())
+    return _dataset_shape(dataset, dataset.versions.whole().filter(number=dataset.latest).first())
 
 
 def version_rows(rows: QuerySet[DatasetVersion]) -> list[DatasetVersion]:
@@ -122,6 +133,8 @@ def _version_shape(version: DatasetVersion, tags: list[str]) -> dict[str, Any]:
         "dataset": version.dataset.name,
         "project": version.dataset.project.name,
         "number": version.number,
+        "subset": version.subset,
+        "selection": version.selection or None,
         "parent": version.parent.number if version.parent else None,
         "manifest": version.manifest,
         "message": version.message,

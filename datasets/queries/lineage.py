@@ -159,7 +159,7 @@ def _add_volume(builder: Builder, mount: VolumeUse, run: Node) -> None:
 
 
 def _add_parents(builder: Builder, version: DatasetVersion) -> None:
-    rows = DatasetVersion.objects.filter(dataset=version.dataset_id, number__lt=version.number)
+    rows = DatasetVersion.objects.whole().filter(dataset=version.dataset_id, number__lte=version.number)
     known = {one.pk: one for one in rows.order_by("-number")[: 4 * PARENTS_MOST]}
     child = version
     for _ in range(PARENTS_MOST):
@@ -167,7 +167,7 @@ def _add_parents(builder: Builder, version: DatasetVersion) -> None:
         if parent is None:
             return
         parent.dataset = version.dataset
-        builder.link(_version(parent), _version(child), "parent")
+        builder.link(_version(parent), _version(child), "subset" if child.subset else "parent")
         child = parent
 
 
@@ -180,7 +180,7 @@ def _read(use: DatasetUse, seen: Collection[Any]) -> Node:
     if use.version is not None and use.version.dataset_id in seen:
         return _version(use.version)
     is_gone = use.version is None
-    name = f"{use.dataset_name}@{use.number}" if is_gone and "/" not in use.dataset_name else HIDDEN_DATASET
+    name = str(use) if is_gone and "/" not in use.dataset_name else HIDDEN_DATASET
     found = node(VERSION, f"use-{use.pk}", name, detail="deleted since" if is_gone else "")
     return replace(found, id="")
 

@@ -7,7 +7,7 @@ from django.db.models import Q, QuerySet
 from controlplane.fields import FieldError
 from controlplane.models import Project
 from datasets.models import Dataset, DatasetVersion
-from datasets.queries.datasets import find_version
+from datasets.queries.datasets import find_version, subset_rows
 
 NAMED = 10
 
@@ -18,14 +18,14 @@ def mountable(project: Project) -> QuerySet[Dataset]:
 
 
 def mountable_versions(
-    project: Project, names: Iterable[tuple[str, str]]
-) -> Mapping[tuple[str, str], DatasetVersion | FieldError]:
-    """Return the version that each (dataset, version) means for jobs of a project, or why there is none. The pointer is
-    relative to the mount."""
-    return {(dataset, version): _find(project, dataset, version) for dataset, version in sorted(names)}
+    project: Project, names: Iterable[tuple[str, str, str]]
+) -> Mapping[tuple[str, str, str], DatasetVersion | FieldError]:
+    """Return the version that each (dataset, version, subset) means for jobs of a project, or why there is none. The
+    pointer is relative to the mount."""
+    return {asked: _find(project, *asked) for asked in sorted(names)}
 
 
-def _find(project: Project, name: str, version: str) -> DatasetVersion | FieldError:
+def _find(project: Project, name: str, version: str, subset: str) -> DatasetVersion | FieldError:
     owner, _, plain = name.rpartition("/")
     rows = mountable(project).filter(project__name=owner or project.name, name=plain)
     dataset = rows.first()
@@ -38,8 +38,13 @@ def _find(project: Project, name: str, version: str) -> DatasetVersion | FieldEr
     if not dataset.latest:
         detail = f"{name} has no version yet; make one with: yard dataset sync DIR --name {plain}"
         return FieldError("/version", "dataset_version_unknown", detail)
-    return find_version(dataset, version) or FieldError(
-        "/version", "dataset_version_unknown", _versions(dataset, version)
+    found = find_version(dataset, version)
+    if found is None:
+        return FieldError("/version", "dataset_version_unknown", _versions(dataset, version))
+    if not subset:
+        return found
+    return subset_rows(found).filter(subset=subset).first() or FieldError(
+        "/subset", "dataset_subset_unknown", _subsets(found, subset)
     )
 
 
@@ -53,6 +58,14 @@ def _known(project: Project) -> str:
         return "It has none; make one with: yard dataset init NAME DIR"
     more = ", ..." if len(names) > NAMED else ""
     return f"There are: {', '.join(names[:NAMED])}{more}."
+
+
+def _subsets(version: DatasetVersion, subset: str) -> str:
+    names = list(subset_rows(version).order_by("subset").values_list("subset", flat=True)[: NAMED + 1])
+    if not names:
+        return f"{version} has no subsets; save one with: yard dataset subset {version}/{subset} --include PATTERN"
+    more = ", ..." if len(names) > NAMED else ""
+    return f"{version} has no subset {subset}; it has {', '.join(names[:NAMED])}{more}."
 
 
 def _versions(dataset: Dataset, version: str) -> str:

@@ -1,5 +1,6 @@
 """The datasets that a job mounts. Pure."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from controlplane import fields
@@ -17,15 +18,15 @@ _number = fields.whole(1, 1 << 31)
 
 def wanted(value: Any) -> dict[str, Any]:
     """Read {"dataset": "chest-xray", "version": "latest", "cached": true, "mount_path": "/data"}. The version is a
-    number, a tag or `latest`; PROJECT/NAME is a dataset that another project shares."""
+    number, a tag or `latest`, `subset` a saved subset of it; PROJECT/NAME is a dataset that another project shares."""
     if not isinstance(value, dict):
         raise Refused(
             "not_an_object",
             'A dataset is {"dataset": "chest-xray", "version": "latest", "mount_path": "/data"}.',
         )
     for name in value:
-        if name not in {"dataset", "version", "cached", "mount_path"} | _SHOWN:
-            words = "A dataset has dataset, version, cached and mount_path."
+        if name not in {"dataset", "version", "subset", "cached", "mount_path"} | _SHOWN:
+            words = "A dataset has dataset, version, subset, cached and mount_path."
             raise Refused("unknown_field", words, f"/{fields.pointer_part(name)}")
     for name in ("dataset", "mount_path"):
         if name not in value:
@@ -33,9 +34,12 @@ def wanted(value: Any) -> dict[str, Any]:
     path = normal_path(fields.inside(fields.absolute_path, value["mount_path"], "/mount_path"))
     if path == "/":
         raise Refused("mounts_over_root", "Mount below the root directory.", "/mount_path")
+    # Specs of jobs without one stay as they were.
+    subset = {"subset": fields.inside(_name, value["subset"], "/subset")} if value.get("subset") else {}
     return {
         "dataset": fields.inside(_dataset, value["dataset"], "/dataset"),
         "version": fields.inside(_version, value.get("version", LATEST), "/version"),
+        **subset,
         "cached": fields.inside(fields.switch, value.get("cached", False), "/cached"),
         "mount_path": path,
     }
@@ -56,9 +60,16 @@ def _version(value: Any) -> str:
 def _parse_dataset(line: str) -> dict[str, Any]:
     source, colon, at = line.rpartition(":")
     name, _, version = source.partition("@")
-    if not (colon and name and at):
+    version, slash, subset = version.partition("/")
+    if not (colon and name and at) or (slash and not (version and subset)):
         raise ValueError(line)
-    return {"dataset": name, "version": version or LATEST, "cached": False, "mount_path": at}
+    chosen = {"subset": subset} if subset else {}
+    return {"dataset": name, "version": version or LATEST, **chosen, "cached": False, "mount_path": at}
+
+
+def _write_dataset(mount: Mapping[str, Any]) -> str:
+    subset = f"/{mount['subset']}" if mount.get("subset") else ""
+    return f"{mount['dataset']}@{mount['version']}{subset}:{mount['mount_path']}"
 
 
 VALUE = values.listed(
@@ -66,7 +77,7 @@ VALUE = values.listed(
     20,
     schemas.OBJECT,
     parse=_parse_dataset,
-    write=lambda mount: f"{mount['dataset']}@{mount['version']}:{mount['mount_path']}",
-    text="NAME@VERSION:PATH",
+    write=_write_dataset,
+    text="NAME@VERSION:PATH or NAME@VERSION/SUBSET:PATH",
     separator=values.LINES,
 )

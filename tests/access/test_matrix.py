@@ -229,6 +229,7 @@ def _fill(route: str, target: Target) -> str:
         .replace("<str:import_id>", str(target.code_import.pk))
         .replace("<str:version>", "1")
         .replace("<str:tag>", "-".join((target.version.dataset.name.split("-")[0], "tag")))
+        .replace("<str:subset>", "-".join((target.version.dataset.name.split("-")[0], "part")))
         .replace("<str:sha256>", "0" * 64)
         .replace("<str:name>", _names(route, target)[0])
     )

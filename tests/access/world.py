@@ -13,7 +13,9 @@ from controlplane.actions.accounts import create_user, issue_token
 from controlplane.models import Membership, Project, Role, Token, User
 from datasets.actions.caches import cache_version, location_for
 from datasets.actions.datasets import tag_version
+from datasets.actions.subsets import save_subset
 from datasets.models import Artifact, Cache, CodeImport, DatasetVersion, Snapshot, Volume
+from datasets.selection import Selection
 from jobs.models import Job
 from tests.access.roles import Rule
 from tests.artifacts import make_artifact
@@ -169,6 +171,7 @@ def _version(project: Project, mark: str) -> DatasetVersion:
     dataset = make_dataset(project, f"{mark}-dataset")
     version = make_version(dataset, {f"{mark}-file": f"{mark}-content"}, f"{mark}-message")
     tag_version(dataset, f"{mark}-tag", version, actor=SYSTEM)
+    save_subset(version, f"{mark}-part", Selection([b"*"]), actor=SYSTEM)
     return version
 
 

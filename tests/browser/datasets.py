@@ -45,6 +45,7 @@ def fill_datasets(yard: Yard) -> dict[str, str]:
         yard, dataset["id"], 1, FILES | {"labels.csv": b"name,label\nscan.png,ill\n", "more.txt": b"more"}, ""
     )
     yard.call("POST", f"/datasets/{dataset['id']}/tags", {"name": "golden", "version": "1"})
+    yard.call("POST", f"/versions/{first}/subsets", {"name": "pictures", "include": ["images/"]})
     empty = yard.call("POST", "/projects/team-a/datasets", {"name": "empty", "is_shared": True})
     cache = yard.call("POST", "/caches", {"version_id": first})["id"]
     wait_until(lambda: yard.call("GET", f"/caches/{cache}")["state"] == "ready", 30, "the cache")

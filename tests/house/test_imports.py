@@ -125,6 +125,7 @@ LAYERS = {
     "datasets.code_manifest": "pure",
     "datasets.manifests": "pure",
     "datasets.aging": "pure",
+    "datasets.selection": "pure",
     "datasets.cache_shares": "pure",
     "datasets.previews": "pure",
     "datasets.templatetags": "pages",

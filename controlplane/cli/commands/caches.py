@@ -8,7 +8,7 @@ from argparse import Namespace
 from typing import Any
 
 from controlplane.cli import formats
-from controlplane.cli.commands.datasets import find_dataset, find_version
+from controlplane.cli.commands.datasets import find_dataset, find_version, version_name
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, CliError
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
@@ -16,6 +16,10 @@ from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener
 from controlplane.cli.tables import Column, Row
 
 UNFINISHED = ("queued", "filling")
+
+
+def _name(made: Row) -> str:
+    return version_name({**made, "number": made["version"]})
 
 
 def _state(row: Row) -> str:
@@ -26,7 +30,7 @@ def _state(row: Row) -> str:
 
 
 CACHE_COLUMNS = (
-    Column("DATASET", lambda row: f"{row['dataset']}@{row['version']}"),
+    Column("DATASET", _name),
     Column("PROJECT", lambda row: row["project"]),
     Column("LOCATION", lambda row: row["location"]),
     Column("STATE", _state),
@@ -136,7 +140,7 @@ def caches(args: Namespace, session: Session) -> int:
 
 
 def _add_version(parser: Parser) -> None:
-    parser.add_argument("version", metavar="NAME[@VERSION]")
+    parser.add_argument("version", metavar="NAME[@VERSION[/SUBSET]]")
     parser.add_argument("--location", metavar="L", help="see: yard dataset caches --locations")
 
 
@@ -190,7 +194,3 @@ def _said(made: Row) -> str:
         "filling": "is being brought to",
     }
     return f"{_name(made)} {words.get(made['state'], made['state'] + ' at')} {made['location']}"
-
-
-def _name(made: Row) -> str:
-    return f"{made['dataset']}@{made['version']}"

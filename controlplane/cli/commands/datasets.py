@@ -14,7 +14,7 @@ from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
-_NAMED = re.compile(r"(?P<project>[^/@]+/)?(?P<name>[^/@]+)(?:@(?P<version>[^/@]+))?")
+_NAMED = re.compile(r"(?P<project>[^/@]+/)?(?P<name>[^/@]+)(?:@(?P<version>[^/@]+)(?:/(?P<subset>[^/@]+))?)?")
 LATEST = "latest"
 SKIPPED_SHOWN = 20
 VERIFIED_AT_ONCE, VERIFIED_BYTES = 1000, 256 << 20
@@ -169,7 +169,7 @@ def versions(args: Namespace, session: Session) -> int:
 def files_arguments(parser: Parser) -> None:
     """A version, and a directory in it."""
     parser.examples = ["yard dataset files chest-xray", "yard dataset files chest-xray@3 images/train"]
-    parser.add_argument("version", metavar="NAME[@VERSION]")
+    parser.add_argument("version", metavar="NAME[@VERSION[/SUBSET]]")
     parser.add_argument("directory", metavar="PATH", nargs="?", default="")
     parser.add_argument("--limit", type=int, metavar="N", default=1000, help="how many at most")
 
@@ -223,7 +223,7 @@ def diff(args: Namespace, session: Session) -> int:
 def clone_arguments(parser: Parser) -> None:
     """A version and where to."""
     parser.examples = ["yard dataset clone chest-xray ./xray", "yard dataset clone chest-xray@3 ./xray-3"]
-    parser.add_argument("version", metavar="NAME[@VERSION]")
+    parser.add_argument("version", metavar="NAME[@VERSION[/SUBSET]]")
     parser.add_argument("directory", metavar="DIR")
 
 
@@ -233,10 +233,12 @@ def clone(args: Namespace, session: Session) -> int:
 
     version, target = find_version(session, args.version), Path(args.directory)
     written = fetch_version(session, version, target)
-    binding = Binding(session, target)
-    binding.remember(version["dataset_id"])
-    name = f"{version['dataset']}@{version['number']}"
-    session.output.object(version, f"{name}: {written:,} of {version['files']:,} files written to {target}")
+    # a sync of a subset's directory would make a version without all other files
+    if not version["subset"]:
+        Binding(session, target).remember(version["dataset_id"])
+    session.output.object(
+        version, f"{version_name(version)}: {written:,} of {version['files']:,} files written to {target}"
+    )
     return DONE
 
 
@@ -259,7 +261,7 @@ def verify(args: Namespace, session: Session) -> int:
         for key in total:
             total[key] += found[key]
     total["is_intact"] = not (total["missing"] or total["damaged"])
-    name = f"{version['dataset']}@{version['number']}"
+    name = version_name(version)
     said = (
         f"{name}: {total['files']:,} files are intact"
         if total["is_intact"]
@@ -322,7 +324,7 @@ def delete(args: Namespace, session: Session) -> int:
 
 def find_dataset(session: Session, name: str) -> Row:
     """The dataset of that name in the project; `PROJECT/NAME` for one that another project shares."""
-    project, plain, _ = _parts(name)
+    project, plain, _, _ = _parts(name)
     rows: list[Row] = session.get("datasets", name=plain, project=project or session.project, limit=1)[
         "results"
     ]
@@ -332,9 +334,20 @@ def find_dataset(session: Session, name: str) -> Row:
 
 
 def find_version(session: Session, text: str) -> Row:
-    """The version that NAME, NAME@NUMBER or NAME@TAG means."""
+    """The version that NAME, NAME@NUMBER or NAME@TAG means; with /SUBSET behind it, that subset."""
+    subset = _parts(text)[3]
     name, version = _split(text)
-    return _version(session, find_dataset(session, name), version)
+    found = _version(session, find_dataset(session, name), version)
+    if not subset:
+        return found
+    row: Row = session.get(f"versions/{found['id']}/subsets/{segment(subset)}")
+    return row
+
+
+def version_name(version: Row) -> str:
+    """How users name a version or a subset of one."""
+    subset = f"/{version['subset']}" if version["subset"] else ""
+    return f"{version['dataset']}@{version['number']}{subset}"
 
 
 def _version(session: Session, dataset: Row, name: str) -> Row:
@@ -350,12 +363,13 @@ def _version(session: Session, dataset: Row, name: str) -> Row:
 
 
 def _split(text: str) -> tuple[str, str]:
-    project, name, version = _parts(text)
+    project, name, version, _ = _parts(text)
     return (f"{project}/{name}" if project else name), version or LATEST
 
 
-def _parts(text: str) -> tuple[str, str, str]:
+def _parts(text: str) -> tuple[str, str, str, str]:
     match = _NAMED.fullmatch(text)
     if match is None:
-        raise CliError(f"{text!r} is not [PROJECT/]NAME[@VERSION]", USAGE)
-    return (match["project"] or "").rstrip("/"), match["name"], match["version"] or ""
+        raise CliError(f"{text!r} is not [PROJECT/]NAME[@VERSION[/SUBSET]]", USAGE)
+    project = (match["project"] or "").rstrip("/")
+    return project, match["name"], match["version"] or "", match["subset"] or ""

@@ -8,7 +8,7 @@ from controlplane.api.openapi import openapi_document
 from jobs.models import Job
 from tests.app.api.client import Api, name_in
 from tests.cast import Cast
-from tests.datasets import make_dataset
+from tests.datasets import make_dataset, make_version
 from tests.volumes import make_snapshot, make_volume
 
 pytestmark = pytest.mark.django_db
@@ -53,6 +53,7 @@ VALID: dict[str, dict[str, Any]] = {
     "projects/{name}/datasets": {"name": "xray"},
     "datasets/{dataset_id}/versions": {"manifest": "0" * 64, "parent": 1},
     "datasets/{dataset_id}/tags": {"name": "golden", "version": "1"},
+    "versions/{version_id}/subsets": {"name": "part", "include": ["*"]},
     "volumes": {"project": "team-a", "name": "data", "size": "10Gi"},
 }
 
@@ -90,6 +91,9 @@ def test_a_field_takes_no_value_that_breaks_the_server(
     )
     if "{dataset_id}" in path:
         path = path.replace("{dataset_id}", str(make_dataset(cast.project).pk))
+    if "{version_id}" in path:
+        version = make_version(make_dataset(cast.project), {"a.txt": "alpha"})
+        path = path.replace("{version_id}", str(version.pk))
     if "{snapshot_id}" in path:
         path = path.replace("{snapshot_id}", str(make_snapshot(make_volume(cast.project)).pk))
     if "{volume_id}" in path:

@@ -22,7 +22,7 @@ from tests.artifacts import make_artifact
 from tests.builders import make_job
 from tests.cast import Cast
 from tests.code_trees import make_tree
-from tests.datasets import make_dataset, make_version
+from tests.datasets import make_dataset, make_subset, make_version
 from tests.volumes import make_snapshot, make_volume
 
 DOCUMENT = openapi_document()
@@ -97,6 +97,8 @@ READS = [
     "versions/{version_id}",
     "versions/{version_id}/files",
     "versions/{version_id}/diff",
+    "versions/{version_id}/subsets",
+    "versions/{version_id}/subsets/{subset}",
     "caches",
     "caches/{cache_id}",
     "cache-locations",
@@ -167,6 +169,8 @@ WRITES: list[tuple[str, str, Any]] = [
     ("POST", "projects/{name}/datasets", {"name": "scans"}),
     ("PATCH", "datasets/{dataset_id}", {"description": "x"}),
     ("POST", "datasets/{dataset_id}/tags", {"name": "golden", "version": "latest"}),
+    ("POST", "versions/{version_id}/subsets", {"name": "part", "include": ["sub/"]}),
+    ("DELETE", "versions/{version_id}/subsets/{subset}", None),
     ("POST", "versions/{version_id}/verify", None),
     ("POST", "caches/{cache_id}/pin", None),
     ("POST", "caches/{cache_id}/unpin", None),
@@ -231,6 +235,8 @@ def _path(template: str, job: Job, root: Api) -> str:
         version = make_version(dataset, {"a.txt": "alpha", "sub/b.txt": "beta"})
         path = path.replace("{dataset_id}", str(dataset.pk)).replace("{version_id}", str(version.pk))
         path = path.replace("{version}", "1").replace("{sha256}", "0" * 64)
+    if "{subset}" in path:
+        path = path.replace("{subset}", make_subset(version, "small", "*.txt").subset)
     if "cache" in template:
         dataset = find_dataset(job.project, "xray") or make_dataset(job.project)
         version = dataset.versions.first() or make_version(dataset, {"a.txt": "alpha"})

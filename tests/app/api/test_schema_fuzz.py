@@ -24,7 +24,7 @@ from tests.artifacts import make_artifact
 from tests.builders import make_job
 from tests.cast import make_cast
 from tests.code_trees import make_tree
-from tests.datasets import make_dataset, make_version
+from tests.datasets import make_dataset, make_subset, make_version
 from tests.volumes import make_snapshot, make_volume
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
@@ -71,7 +71,15 @@ def make_place() -> Place:
     secrets = [issue_token(user, "fuzz", actor=SYSTEM)[1] for user in people]
     version = make_version(make_dataset(cast.project, "fuzzed"), {"a.txt": "alpha"})
     tag_version(version.dataset, "golden", version, actor=SYSTEM)
-    there = {"job_id": str(job.pk), "username": "ben", "token_id": "1", "tag": "golden", "version": "1"}
+    make_subset(version, "small", "*.txt")
+    there = {
+        "job_id": str(job.pk),
+        "username": "ben",
+        "token_id": "1",
+        "tag": "golden",
+        "version": "1",
+        "subset": "small",
+    }
     there["tree"] = make_tree(cast.project, {"train.py": b""})
     there |= {"dataset_id": str(version.dataset_id), "version_id": str(version.pk), "sha256": "0" * 64}
     volume = make_volume(cast.project, "fuzzed", {"a.txt": "alpha"})

@@ -1,0 +1,101 @@
+"""`yard dataset subset`: named parts of a version."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from controlplane.cli import formats
+from controlplane.cli.client import segment
+from controlplane.cli.commands.datasets import find_version, version_name
+from controlplane.cli.errors import DONE, NOT_FOUND, USAGE, CliError
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column, Row
+
+SUBSET_COLUMNS = (
+    Column("SUBSET", version_name),
+    Column("FILES", lambda row: f"{row['files']:,}", is_number=True),
+    Column("SIZE", lambda row: formats.size(row["size_bytes"]), is_number=True),
+    Column("SELECTED", lambda row: _selected(row["selection"])),
+    Column("AUTHOR", lambda row: row["author"]),
+    Column("AGE", lambda row: formats.age(row["created_at"])),
+    Column("MANIFEST", lambda row: row["manifest"], is_wide=True),
+)
+
+
+def subset_arguments(parser: Parser) -> None:
+    """A version, the subset's name, and which files."""
+    parser.examples = [
+        "yard dataset subset chest-xray@3/train --include 'train/**' --exclude '*.txt'",
+        "yard dataset subset chest-xray@golden/small --list small.txt",
+        "yard dataset subset chest-xray@3/train --delete",
+    ]
+    parser.add_argument("subset", metavar="NAME@VERSION/SUBSET")
+    parser.add_argument(
+        "--include",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="files to take: * and ? within a name, **/ for any directories; may be repeated",
+    )
+    parser.add_argument(
+        "--exclude", metavar="PATTERN", action="append", default=[], help="files to leave out"
+    )
+    parser.add_argument("--list", metavar="FILE", help="a file with one path a line; - for standard input")
+    parser.add_argument("--delete", action="store_true", help="delete the subset; its version stays")
+
+
+def subset(args: Namespace, session: Session) -> int:
+    """Save the files of a version that match as a subset, which jobs mount and caches hold as they do a version. It
+    never changes."""
+    text, slash, name = args.subset.rpartition("/")
+    if not slash or "@" not in text:
+        raise CliError(f"{args.subset!r} is not NAME@VERSION/SUBSET", USAGE)
+    version = find_version(session, text)
+    path = f"versions/{version['id']}/subsets"
+    if args.delete:
+        deleted = session.client.delete(f"{path}/{segment(name)}")
+        session.output.object(deleted, f"subset {version_name(deleted)} deleted")
+        return DONE
+    if not (args.include or args.list):
+        raise CliError("which files?", USAGE, "give --include PATTERN, or --list FILE")
+    body = {"name": name, "include": args.include, "exclude": args.exclude, "paths": _listed(args.list)}
+    saved = session.client.post(path, {field: value for field, value in body.items() if value})
+    words = f"{version_name(saved)}: {saved['files']:,} of {version['files']:,} files, {_size(saved)}"
+    session.output.object(saved, words)
+    return DONE
+
+
+def subsets_arguments(parser: Parser) -> None:
+    """A version."""
+    parser.examples = ["yard dataset subsets chest-xray@3"]
+    parser.add_argument("version", metavar="NAME[@VERSION]")
+
+
+def subsets(args: Namespace, session: Session) -> int:
+    """List the subsets of a version."""
+    version = find_version(session, args.version)
+    session.output.objects(session.client.pages(f"versions/{version['id']}/subsets", {}, 500), SUBSET_COLUMNS)
+    return DONE
+
+
+def _listed(file: str | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"{file} cannot be read: {error}", NOT_FOUND) from error
+    return [line for line in text.splitlines() if line]
+
+
+def _size(row: Row) -> str:
+    return formats.size(row["size_bytes"])
+
+
+def _selected(selection: Row) -> str:
+    listed = [f"{selection['paths']:,} paths"] if selection["paths"] else []
+    left_out = [f"not {pattern}" for pattern in selection["exclude"]]
+    return ", ".join([*selection["include"], *listed, *left_out])

@@ -1,0 +1,110 @@
+"""Verbs on saved subsets of versions. One function, one transaction, one event each."""
+
+from django.db import IntegrityError, transaction
+
+from controlplane.access import Actor, reread
+from controlplane.actions.audit import write_audit
+from controlplane.actions.errors import Conflict, Invalid, invalid
+from datasets.actions.datasets import dataset_happened
+from datasets.manifests import Manifest
+from datasets.models import DatasetVersion
+from datasets.queries.caches import users_of, uses_of
+from datasets.queries.datasets import shown, subset_rows
+from datasets.queries.lake import lake_of, manifest_named
+from datasets.selection import PathsUnknown, Selection, select
+from datasets.storage.base import ContentMissing
+
+UNKNOWN_SHOWN = 5
+
+
+def save_subset(
+    version: DatasetVersion, name: str, selection: Selection, *, actor: Actor
+) -> tuple[DatasetVersion, bool]:
+    """Save the selected files of a version under a name. Return the subset and whether it is new: one of the same name
+    and files is returned again. Raises Invalid for a selection without files, and Conflict when the name has others."""
+    if version.subset:
+        raise invalid("/version", "is_a_subset", f"{version} is a subset; make subsets of {version.parent}.")
+    chosen = _chosen(version, selection)
+    lake = lake_of(version.dataset.project)
+    # A collection of the lake keeps a young manifest; the contents belong to the version, which is there.
+    with lake.in_use():
+        lake.put_manifest(chosen.hash, chosen.encode())
+        lake.renew_manifest(chosen.hash)
+        found = subset_rows(version).filter(subset=name).first()
+        if found is None:
+            return _create(version, name, selection, chosen, actor), True
+    if found.manifest != chosen.hash:
+        raise _in_use(version, name)
+    return found, False
+
+
+def delete_subset(subset: DatasetVersion, *, actor: Actor) -> None:
+    """Delete a subset with its caches; its version stays. Raises Conflict while unfinished jobs mount it."""
+    dataset = subset.dataset
+    with transaction.atomic():
+        # jobs that are being submitted hold this lock: they are seen, or find the subset gone
+        reread(dataset, lock=True)
+        uses = uses_of([subset])
+        if uses.exists():
+            users = users_of(uses, dataset.project)
+            raise Conflict("subset_in_use", f"{subset} is used by {users}; delete it afterwards.")
+        write_audit(actor, "dataset.delete_subset", "dataset", str(dataset.pk), before={"name": str(subset)})
+        subset.delete()
+        dataset_happened("dataset.subset_deleted", dataset, actor, subset=subset.name)
+
+
+def _chosen(version: DatasetVersion, selection: Selection) -> Manifest:
+    try:
+        manifest = manifest_named(version.dataset.project, version.manifest)
+        chosen = select(manifest, selection)
+    except ContentMissing as error:
+        raise Conflict("manifest_missing", f"{error} Restore the lake from its backup.") from error
+    except PathsUnknown as error:
+        raise _unknown(version, error) from error
+    if not len(chosen):
+        detail = f"No file of {version} is selected; it has {version.files} files. See: yard dataset files {version}"
+        raise invalid("/include", "nothing_selected", detail)
+    return chosen
+
+
+def _unknown(version: DatasetVersion, error: PathsUnknown) -> Invalid:
+    named = ", ".join(repr(shown(path)[:120]) for path in error.paths[:UNKNOWN_SHOWN])
+    more = f" and {len(error.paths) - UNKNOWN_SHOWN} more" if len(error.paths) > UNKNOWN_SHOWN else ""
+    return invalid("/paths", "no_such_path", f"{version} has no file {named}{more}.")
+
+
+def _create(
+    version: DatasetVersion, name: str, selection: Selection, chosen: Manifest, actor: Actor
+) -> DatasetVersion:
+    about = {
+        "include": [shown(one) for one in selection.include],
+        "exclude": [shown(one) for one in selection.exclude],
+        "paths": len(selection.paths),
+    }
+    try:
+        with transaction.atomic():
+            subset = DatasetVersion.objects.create(
+                dataset=version.dataset,
+                number=version.number,
+                parent=version,
+                subset=name,
+                selection=about,
+                manifest=chosen.hash,
+                author=actor.name,
+                files=len(chosen),
+                size_bytes=chosen.size_bytes,
+                files_removed=version.files - len(chosen),
+            )
+            audited = {"name": subset.name, **about}
+            write_audit(actor, "dataset.save_subset", "dataset", str(version.dataset_id), after=audited)
+            dataset_happened("dataset.subset_saved", version.dataset, actor, subset=subset.name)
+    except IntegrityError as error:
+        raise _in_use(version, name) from error
+    return subset
+
+
+def _in_use(version: DatasetVersion, name: str) -> Conflict:
+    detail = (
+        f"{version} has a subset {name} with other files; a subset is never changed: choose another name."
+    )
+    return Conflict("name_in_use", detail)

@@ -1,0 +1,85 @@
+"""Saved subsets of versions."""
+
+from typing import Any
+
+from controlplane import fields
+from controlplane.access import NotVisible
+from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import STRING, listed, ref
+from controlplane.api.operations import Answer, Call, operation
+from controlplane.api.paging import Listing, paged
+from controlplane.models import Role
+from datasets.access import version_for
+from datasets.actions.subsets import delete_subset, save_subset
+from datasets.api.lake_views import LakeView
+from datasets.api.schemas import VERSION
+from datasets.manifests import FILES_MOST, PATH_MOST_BYTES
+from datasets.models import DatasetVersion
+from datasets.queries.datasets import subset_rows, version_rows, version_shape, version_shapes
+from datasets.selection import PATTERN_MOST_BYTES, PATTERNS_MOST, Selection
+
+# Of a body: more than a list of the paths of a large version takes.
+BODY_MOST_BYTES = 64 << 20
+_PATTERNS = BodyField(
+    fields.listed(fields.text(PATTERN_MOST_BYTES), PATTERNS_MOST),
+    {**listed(STRING), "maxItems": PATTERNS_MOST},
+)
+NEW_SUBSET = {
+    "name": BodyField(fields.dns_label(63), {**STRING, "maxLength": 63}, is_required=True),
+    "include": _PATTERNS,
+    "exclude": _PATTERNS,
+    "paths": BodyField(fields.listed(fields.text(PATH_MOST_BYTES), FILES_MOST), listed(STRING)),
+}
+SUBSETS = Listing(VERSION, {"name": ("subset", "id")}, "name")
+
+
+class Subsets(LakeView):
+    """The subsets of a version."""
+
+    @operation(
+        "List a version's subsets", answer=SUBSETS.schema("DatasetVersion"), query=SUBSETS.parameters()
+    )
+    def get(self, call: Call, version_id: str) -> Answer:
+        rows = subset_rows(version_for(call.actor, version_id))
+        return paged(call, rows, SUBSETS, fetch=version_rows, shape=version_shapes)
+
+    @operation(
+        "Save the files of a version that match a pattern of `include` or are in `paths`, and none of `exclude`",
+        answer=ref("DatasetVersion"),
+        status=201,
+        body=NEW_SUBSET,
+    )
+    def post(self, call: Call, version_id: str) -> Answer:
+        version = version_for(call.actor, version_id, needed=Role.MEMBER)
+        sent = call.body
+        subset, is_new = save_subset(version, sent["name"], selection_of(sent), actor=call.actor)
+        return Answer(version_shape(subset), 201 if is_new else 200)
+
+
+class SubsetDetail(LakeView):
+    """One subset."""
+
+    @operation("A subset of a version, by name", answer=ref("DatasetVersion"))
+    def get(self, call: Call, version_id: str, subset: str) -> Answer:
+        return Answer(version_shape(_named(version_for(call.actor, version_id), subset)))
+
+    @operation("Delete a subset; its version stays", answer=ref("DatasetVersion"))
+    def delete(self, call: Call, version_id: str, subset: str) -> Answer:
+        found = _named(version_for(call.actor, version_id, needed=Role.OWNER), subset)
+        shape = version_shape(found)
+        delete_subset(found, actor=call.actor)
+        return Answer(shape)
+
+
+def selection_of(sent: dict[str, Any]) -> Selection:
+    """Return what `include`, `exclude` and `paths` select."""
+    return Selection(
+        *([text.encode() for text in sent.get(name, ())] for name in ("include", "exclude", "paths"))
+    )
+
+
+def _named(version: DatasetVersion, name: str) -> DatasetVersion:
+    found = subset_rows(version).filter(subset=name).first()
+    if found is None:
+        raise NotVisible(f"{version} has no subset {name[:80]!r}.")
+    return found

@@ -1,0 +1,124 @@
+"""Which files of a version a saved subset has. Pure.
+
+A pattern is matched with the whole path: `*` and `?` stop at "/", `**/` is any number of directories, `[a-c]` one
+ASCII character. A pattern that ends with "/" takes all below a directory; one without any other "/" matches the name
+of a file in every directory, as in .gitignore.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from datasets.manifests import Manifest
+
+PATTERNS_MOST, PATTERN_MOST_BYTES = 50, 1024
+# A set, a run of `*`, or one byte.
+_TOKEN = re.compile(rb"\[!?\]?[^\]]+\]|\*+|.", re.DOTALL)
+# One character of UTF-8 that takes several bytes.
+_BEYOND_ASCII = rb"[\xc0-\xff][\x80-\xbf]*"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Files that match one of `include` or stand in `paths`, without those that match one of `exclude`."""
+
+    include: Sequence[bytes] = ()
+    exclude: Sequence[bytes] = ()
+    paths: Sequence[bytes] = ()
+
+
+class PathsUnknown(LookupError):
+    """Listed paths that the version has not. `paths`: sorted."""
+
+    def __init__(self, paths: Sequence[bytes]) -> None:
+        super().__init__(f"{len(paths)} paths are not in this version.")
+        self.paths = paths
+
+
+def select(manifest: Manifest, selection: Selection) -> Manifest:
+    """Return the files of a version that are selected. Raises PathsUnknown."""
+    listed = set(selection.paths)
+    if unknown := sorted(listed.difference(manifest.paths)):
+        raise PathsUnknown(unknown)
+    is_in, is_out = _matcher(selection.include), _matcher(selection.exclude)
+    return manifest.only(
+        place
+        for place, path in enumerate(manifest.paths)
+        if (path in listed or is_in.fullmatch(path)) and not is_out.fullmatch(path)
+    )
+
+
+def _matcher(patterns: Iterable[bytes]) -> re.Pattern[bytes]:
+    """Compile patterns; without any, nothing matches."""
+    return re.compile(b"|".join(map(_translated, patterns)) or rb"(?!)", re.DOTALL)
+
+
+def _translated(pattern: bytes) -> bytes:
+    """Return the regular expression of a pattern.
+
+    A run of names between two `**` takes the first place that fits, in an atomic group, and never another one: the
+    leftmost place leaves most to what follows. Without that, a few `**` in one pattern take hours for one path."""
+    if pattern.endswith(b"/"):
+        pattern += b"**"
+    if b"/" not in pattern:
+        pattern = b"**/" + pattern
+    runs = _runs(pattern.lstrip(b"/").split(b"/"))
+    last = b"/".join(map(_name, runs[-1]))
+    if len(runs) == 1:
+        return b"(?:%b)" % last
+    first = b"".join(_name(part) + b"/" for part in runs[0])
+    middle = b"".join(
+        rb"(?>(?:[^/]+/)*?%b)" % b"".join(_name(part) + b"/" for part in run) for run in runs[1:-1] if run
+    )
+    end = rb"(?:.*/)?" + last if last else rb".+"
+    return b"(?:%b)" % (first + middle + end)
+
+
+def _runs(parts: Sequence[bytes]) -> list[list[bytes]]:
+    """Split the names of a pattern at its `**`."""
+    runs: list[list[bytes]] = [[]]
+    for part in parts:
+        if part == b"**":
+            runs.append([])
+        else:
+            runs[-1].append(part)
+    return runs
+
+
+def _name(part: bytes) -> bytes:
+    """Return the expression of one name; between two `*`, the first place that fits is taken, as above."""
+    fixed = [b""]
+    for token in _TOKEN.findall(part):
+        if token.startswith(b"*"):
+            fixed.append(b"")
+        else:
+            fixed[-1] += _one(token)
+    if len(fixed) == 1:
+        return fixed[0]
+    middle = b"".join(rb"(?>[^/]*?%b)" % piece for piece in fixed[1:-1])
+    return fixed[0] + middle + rb"[^/]*" + fixed[-1]
+
+
+def _one(token: bytes) -> bytes:
+    """Return the expression of one character."""
+    if token == b"?":
+        return rb"(?>%b|[^/])" % _BEYOND_ASCII
+    if len(token) == 1:
+        return re.escape(token)
+    is_other = token.startswith(b"[!")
+    members = _members(token[2 if is_other else 1 : -1])
+    wanted = (set(range(128)) if is_other else members) - {ord("/")} - (members if is_other else set())
+    chosen = b"[%b]" % b"".join(rb"\x%02x" % one for one in sorted(wanted)) if wanted else rb"(?!)"
+    return rb"(?>%b|%b)" % (_BEYOND_ASCII, chosen) if is_other else chosen
+
+
+def _members(body: bytes) -> set[int]:
+    """Return the characters of a set; a range whose ends are the wrong way round has none."""
+    members: set[int] = set()
+    place = 0
+    while place < len(body):
+        is_range = body[place + 1 : place + 2] == b"-" and place + 2 < len(body)
+        end = body[place + 2] if is_range else body[place]
+        members.update(range(body[place], end + 1))
+        place += 3 if is_range else 1
+    return members
