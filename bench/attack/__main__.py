@@ -1,7 +1,8 @@
 """Under each attack, what other users wait for: the bar is a p99 of 500 ms.
 
 An instance is started on a free port. Each attack runs for 30 s while another user, of another project, asks for a
-list, a page and /healthz ten times a second each, on new connections; beside it stands the same without an attack.
+list, a page, /healthz and a service of a job ten times a second each, on new connections, and opens the live feed;
+beside it stands the same without an attack.
 Run: python -m bench.attack    (--seconds 5 for a shorter one; names of attacks for some of them)
 """
 

@@ -17,9 +17,9 @@ from django.db import DatabaseError
 
 from controlplane.access import Actor, Forbidden, NotVisible, job_for
 from controlplane.engines.base import REACHES_PORTS, Engine, EngineRefused, EngineUnreachable
-from controlplane.gateway.limits import connect_on_thread
-from controlplane.live.asgi import Scope
-from controlplane.live.database_thread import on_own_connection
+from controlplane.gateway.limits import TooManyRequests, connect_on_thread
+from controlplane.gateway.turns import in_thread, note_user
+from controlplane.live.asgi import Scope, client_address
 from controlplane.live.identity import Credential, identify
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.models import Role
@@ -37,10 +37,10 @@ TIDY_SECONDS = 60.0
 # At a time; those beyond wait.
 MOST_ENGINE_CALLS = 32
 
-_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway")
 _engine_threads = ThreadPoolExecutor(MOST_ENGINE_CALLS, thread_name_prefix="gateway-engine")
 _tidied_at = float("-inf")
 _remembered: dict[tuple[Credential, str, int], tuple[float, Service]] = {}
+_lookups: dict[tuple[Credential, str, int], asyncio.Task[Service]] = {}
 _rechecks: dict[tuple[Credential, str], asyncio.Task[bool]] = {}
 
 
@@ -127,26 +127,33 @@ async def in_engine(work: Callable[..., T], *arguments: object) -> T:
     return await asyncio.get_running_loop().run_in_executor(_engine_threads, work, *arguments)
 
 
-async def in_thread(work: Callable[..., T], *arguments: object) -> T:
-    """Run a function that reads the database, off the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(_thread, on_own_connection, work, *arguments)
+async def admit_service(credential: Credential | None, job_id: str, port: int, address: str = "") -> Service:
+    """Return the service, for members of the job's project. Queries the database at most once a second, once for all
+    that ask the same meanwhile. `address`: the client's.
 
-
-async def admit_service(credential: Credential | None, job_id: str, port: int) -> Service:
-    """Return the service, for members of the job's project. Queries the database at most once a second.
-
-    Raises NotSignedIn, NotVisible (also for an undeclared port), Forbidden, NotRunning.
+    Raises NotSignedIn, NotVisible (also for an undeclared port), Forbidden, NotRunning, TooManyRequests.
     """
     if credential is None:
         raise NotSignedIn
-    key, now = (credential, job_id, port), time.monotonic()
+    key = (credential, job_id, port)
     found = _remembered.get(key)
-    if found is None or now - found[0] > RECHECK_SECONDS:
-        _remembered.pop(key, None)
-        if len(_remembered) >= MOST_REMEMBERED:
-            _remembered.clear()
-        found = _remembered[key] = (now, await in_thread(find_service, credential, job_id, port))
-    return found[1]
+    if found is not None and time.monotonic() - found[0] <= RECHECK_SECONDS:
+        return found[1]
+    lookup = _lookups.get(key)
+    if lookup is None:
+        lookup = _lookups[key] = asyncio.create_task(_look_up(credential, job_id, port, address))
+        lookup.add_done_callback(lambda _done: _lookups.pop(key, None))
+    return await asyncio.shield(lookup)
+
+
+async def _look_up(credential: Credential, job_id: str, port: int, address: str) -> Service:
+    key, now = (credential, job_id, port), time.monotonic()
+    _remembered.pop(key, None)
+    service = await in_thread(credential, address, find_service, credential, job_id, port)
+    if len(_remembered) >= MOST_REMEMBERED:
+        _remembered.clear()
+    _remembered[key] = (now, service)
+    return service
 
 
 async def until_refused(credential: Credential, job_id: str) -> None:
@@ -166,11 +173,11 @@ async def until_refused(credential: Credential, job_id: str) -> None:
 async def _recheck(credential: Credential, job_id: str) -> bool:
     await asyncio.sleep(RECHECK_SECONDS)
     try:
-        await in_thread(admit, credential, job_id)
+        await in_thread(credential, "", admit, credential, job_id)
     except (NotSignedIn, NotVisible, Forbidden):
         return False
-    except DatabaseError as error:
-        # a database that is busy for a moment revokes no rights; the next look decides
+    except (DatabaseError, TooManyRequests) as error:
+        # A database that is busy for a moment revokes no rights; the next look-up decides.
         logger.warning("the rights to a job could not be looked up, and hold as they were: %s", error)
     return True
 
@@ -178,9 +185,11 @@ async def _recheck(credential: Credential, job_id: str) -> bool:
 def admit(credential: Credential | None, job_id: str, scope: Scope | None = None) -> tuple[Actor, Job]:
     """Return the actor and the job, for members of its project. Raises NotSignedIn, NotVisible, Forbidden."""
     identity = identify(credential) if credential else None
+    if credential is not None:
+        note_user(credential, identity.user.pk if identity else None)
     if identity is None:
         raise NotSignedIn
-    address = ((scope or {}).get("client") or ("",))[0]
+    address = client_address(scope) if scope else ""
     actor = replace(identity.actor, address=address[:64], request_id=uuid.uuid4().hex)
     return actor, job_for(actor, job_id, needed=Role.MEMBER)
 

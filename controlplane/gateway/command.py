@@ -14,10 +14,11 @@ from urllib.parse import parse_qs
 
 from controlplane.access import Actor
 from controlplane.engines.base import INVALID_POD, EngineRefused, Process
-from controlplane.gateway.admission import in_engine, in_thread
+from controlplane.gateway.admission import in_engine
 from controlplane.gateway.podsocket import enter, number, write_all
 from controlplane.gateway.program import serve_program
-from controlplane.live.asgi import Message, Receive, Scope, Send
+from controlplane.gateway.turns import in_thread
+from controlplane.live.asgi import Message, Receive, Scope, Send, client_address
 from controlplane.live.identity import Credential
 from jobs.actions import record_command
 from jobs.models import Job
@@ -38,7 +39,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
                 raise EngineRefused(INVALID_POD, "The words of a command cannot have NUL in them.")
             record_command(job, rank, command, actor=actor)
 
-        engine, pod_name = await in_thread(enter, credential, match["job_id"], rank, scope, record)
+        engine, pod_name = await in_thread(
+            credential, client_address(scope), enter, credential, match["job_id"], rank, scope, record
+        )
         return await in_engine(engine.run_command, pod_name, command)
 
     await serve_program(scope, receive, send, PATH, run, read_output, _take_input)

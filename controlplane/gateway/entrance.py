@@ -15,10 +15,19 @@ from django.conf import settings
 from controlplane.access import Forbidden, NotVisible
 from controlplane.actions.service_tickets import issue_service_ticket
 from controlplane.config.service_hosts import ServiceAddress
-from controlplane.gateway.admission import NotSignedIn, find_port, in_thread
-from controlplane.gateway.pages import ask_for_token, is_navigation, redirect, refuse, refuse_access
+from controlplane.gateway.admission import NotSignedIn, find_port
+from controlplane.gateway.limits import TooManyRequests
+from controlplane.gateway.pages import (
+    ask_for_token,
+    can_sign_in,
+    is_navigation,
+    redirect,
+    refuse,
+    refuse_access,
+)
 from controlplane.gateway.proxy import ENTER, OPEN, TARGET, UNESCAPED
-from controlplane.live.asgi import Receive, Scope, Send, host_of, query
+from controlplane.gateway.turns import in_thread
+from controlplane.live.asgi import Receive, Scope, Send, client_address, host_of, query
 from controlplane.live.identity import SESSION, Credential, credential_of
 
 PATH = re.compile(
@@ -52,9 +61,16 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     if visit is None:
         await refuse_access(scope, send, NotVisible("There is no such service."))
         return
-    credential = credential_of(scope)
     try:
-        await in_thread(find_port, credential, visit.address.job_id, visit.address.port)
+        await _respond(scope, send, visit, credential_of(scope))
+    except TooManyRequests as error:
+        await refuse(scope, send, 429, error.code, str(error), may_come=True)
+
+
+async def _respond(scope: Scope, send: Send, visit: Visit, credential: Credential | None) -> None:
+    job_id, port, client = visit.address.job_id, visit.address.port, client_address(scope)
+    try:
+        await in_thread(credential, client, find_port, credential, job_id, port)
     except NotSignedIn:
         await _ask_to_sign_in(scope, send, visit, credential)
     except (NotVisible, Forbidden) as refusal:
@@ -76,13 +92,15 @@ async def _send_on(scope: Scope, send: Send, visit: Visit, credential: Credentia
     if credential.kind != SESSION or not is_navigation(scope):
         await redirect(send, origin + visit.target, status=307)
         return
-    ticket = await in_thread(issue_service_ticket, credential.secret, visit.address)
+    ticket = await in_thread(
+        credential, client_address(scope), issue_service_ticket, credential.secret, visit.address
+    )
     fields = {"ticket": ticket, "next": visit.target, **({"again": "1"} if visit.is_back else {})}
     await redirect(send, f"{origin}{ENTER}?{urlencode(fields)}")
 
 
 async def _ask_to_sign_in(scope: Scope, send: Send, visit: Visit, credential: Credential | None) -> None:
-    if is_navigation(scope):
+    if can_sign_in(scope, credential):
         await redirect(send, f"/login?next={quote(visit.path, safe='/')}")
     else:
         await ask_for_token(scope, send, credential)

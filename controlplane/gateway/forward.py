@@ -11,7 +11,7 @@ from controlplane.gateway.admission import admit_service, until_refused
 from controlplane.gateway.limits import exchanging
 from controlplane.gateway.podsocket import ENDED, accept, end_rights, first_of, opened
 from controlplane.http.departure import until_gone
-from controlplane.live.asgi import Receive, Scope, Send
+from controlplane.live.asgi import Receive, Scope, Send, client_address
 from controlplane.live.identity import Credential
 
 PATH = re.compile(r"/ws/forward/(?P<job_id>[0-9a-fA-F-]{36})/(?P<port>[0-9]{1,5})/?")
@@ -24,7 +24,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     with ExitStack() as slots:
 
         async def dial(credential: Credential, match: re.Match[str]) -> socket.socket:
-            service = await admit_service(credential, match["job_id"], int(match["port"]))
+            service = await admit_service(
+                credential, match["job_id"], int(match["port"]), client_address(scope)
+            )
             slots.enter_context(exchanging(project=service.project_id, port=service.key))
             return slots.enter_context(await service.connect())
 

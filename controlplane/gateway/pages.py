@@ -7,7 +7,7 @@ from controlplane.access import Forbidden, NotVisible
 from controlplane.gateway.admission import NotRunning
 from controlplane.live.asgi import Headers, Scope, Send, answer, header, problem
 from controlplane.live.client import unknown
-from controlplane.live.identity import Credential
+from controlplane.live.identity import SESSION, Credential
 
 TITLES = {
     "service_not_running": "Nothing answers here",
@@ -48,6 +48,11 @@ def is_page_load(scope: Scope) -> bool:
 def is_navigation(scope: Scope) -> bool:
     """Return whether the page is to fill a tab: only then can a sign-in follow."""
     return is_page_load(scope) and header(scope, b"sec-fetch-dest") in (None, "document")
+
+
+def can_sign_in(scope: Scope, credential: Credential | None) -> bool:
+    """Return whether a user can be asked to sign in: not a program, whose token is wrong."""
+    return is_navigation(scope) and (credential is None or credential.kind == SESSION)
 
 
 def status_of(refusal: Exception) -> int:

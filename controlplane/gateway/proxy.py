@@ -27,19 +27,19 @@ from controlplane.gateway.admission import (
     NotSignedIn,
     Service,
     admit_service,
-    in_thread,
     until_refused,
 )
 from controlplane.gateway.limits import TooManyRequests
 from controlplane.gateway.pages import (
     ask_for_token,
-    is_navigation,
+    can_sign_in,
     redirect,
     refuse,
     refuse_access,
     status_of,
 )
 from controlplane.gateway.sockets import carry_websocket
+from controlplane.gateway.turns import in_thread
 from controlplane.gateway.upstream import ClientLeft, Exchange, exchange
 from controlplane.http.departure import until_gone
 from controlplane.live.asgi import (
@@ -48,6 +48,7 @@ from controlplane.live.asgi import (
     Receive,
     Scope,
     Send,
+    client_address,
     header,
     host_of,
     query,
@@ -96,7 +97,15 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await _websocket(scope, receive, send, asked)
     elif asked is None:
         await refuse_access(scope, send, NotVisible("There is no such service."))
-    elif scope["path"] == ENTER and scope["method"] == "GET":
+    else:
+        try:
+            await _respond(scope, receive, send, asked)
+        except TooManyRequests as error:
+            await refuse(scope, send, 429, error.code, str(error), may_come=True, job_url=asked.job_url)
+
+
+async def _respond(scope: Scope, receive: Receive, send: Send, asked: Asked) -> None:
+    if scope["path"] == ENTER and scope["method"] == "GET":
         await _enter(scope, send, asked)
     else:
         await _http(scope, receive, send, asked)
@@ -105,7 +114,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 async def _enter(scope: Scope, send: Send, asked: Asked) -> None:
     """Exchange a ticket for a cookie and redirect to the original address."""
     fields = query(scope)
-    key = await in_thread(redeem_service_ticket, fields.get("ticket", ""), asked.address)
+    key = await in_thread(
+        None, client_address(scope), redeem_service_ticket, fields.get("ticket", ""), asked.address
+    )
     if key is None:
         detail = "This link works once, for a minute. Open the port from the job's page again."
         await refuse(scope, send, 403, "ticket_used", detail, job_url=asked.job_url)
@@ -127,7 +138,7 @@ async def _http(scope: Scope, receive: Receive, send: Send, asked: Asked) -> Non
             raise Forbidden(FOREIGN)
         if scope["path"].startswith(OURS):
             raise NotVisible("There is no such service.")
-        service = await admit_service(credential, asked.address.job_id, asked.address.port)
+        service = await _admit(scope, credential, asked)
     except NotSignedIn:
         await _ask_to_sign_in(scope, send, asked, credential)
     except (NotVisible, Forbidden, NotRunning) as refusal:
@@ -152,8 +163,6 @@ async def _forward(
             await _first_of(response, request, rights, gone)
             if rights.done() and not rights.cancelled() and not reply.is_started:
                 await refuse_access(scope, send, Forbidden("You may no longer use this job."))
-    except TooManyRequests as error:
-        await refuse(scope, send, 429, error.code, str(error), may_come=True, job_url=asked.job_url)
     except NoAnswer as error:
         if reply.is_started:
             return
@@ -210,11 +219,13 @@ async def _websocket(scope: Scope, receive: Receive, send: Send, asked: Asked | 
         try:
             if is_foreign(scope):
                 raise Forbidden(FOREIGN)
-            service = await admit_service(credential, asked.address.job_id, asked.address.port)
+            service = await _admit(scope, credential, asked)
         except NotSignedIn:
             status = unknown(scope, credential).status if credential else 401
         except (NotVisible, Forbidden, NotRunning) as refusal:
             status = status_of(refusal)
+        except TooManyRequests:
+            status = 429
     if asked is None or service is None or credential is None:
         await refuse_websocket(scope, receive, send, status, 4000 + status)
         return
@@ -223,6 +234,10 @@ async def _websocket(scope: Scope, receive: Receive, send: Send, asked: Asked | 
         until_refused(credential, service.job_id),
     )
     await carry_websocket(scope, receive, send, service, asked.target.decode("ascii"), headers, rights)
+
+
+async def _admit(scope: Scope, credential: Credential | None, asked: Asked) -> Service:
+    return await admit_service(credential, asked.address.job_id, asked.address.port, client_address(scope))
 
 
 def _asked(scope: Scope) -> Asked | None:
@@ -257,7 +272,7 @@ def _request_headers(
         scope["headers"],
         host=host_of(scope),
         scheme=settings.SERVICES.scheme,
-        client=(scope.get("client") or ("",))[0],
+        client=client_address(scope),
         has_own_authorization=credential.kind == SESSION and not _has_token_of_ours(scope),
         service_token=service_token(settings.SECRET_KEY, job_id),
     )
@@ -277,7 +292,7 @@ def _has_token_of_ours(scope: Scope) -> bool:
 
 async def _ask_to_sign_in(scope: Scope, send: Send, asked: Asked, credential: Credential | None) -> None:
     """Redirect a page load to the control plane's sign-in."""
-    if is_navigation(scope):
+    if can_sign_in(scope, credential):
         await redirect(send, asked.entrance, cookies.set_cookie(PROBE, "1", PROBE_SECONDS))
     else:
         await ask_for_token(scope, send, credential)

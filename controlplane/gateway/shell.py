@@ -14,10 +14,11 @@ import orjson
 
 from controlplane.access import Actor
 from controlplane.engines.base import Shell
-from controlplane.gateway.admission import in_engine, in_thread
+from controlplane.gateway.admission import in_engine
 from controlplane.gateway.podsocket import enter, number, write_all
 from controlplane.gateway.program import serve_program
-from controlplane.live.asgi import Message, Receive, Scope, Send, query
+from controlplane.gateway.turns import in_thread
+from controlplane.live.asgi import Message, Receive, Scope, Send, client_address, query
 from controlplane.live.identity import Credential
 from jobs.actions import record_shell
 from jobs.models import Job
@@ -37,7 +38,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         def record(job: Job, actor: Actor) -> None:
             record_shell(job, rank, actor=actor)
 
-        engine, pod_name = await in_thread(enter, credential, match["job_id"], rank, scope, record)
+        engine, pod_name = await in_thread(
+            credential, client_address(scope), enter, credential, match["job_id"], rank, scope, record
+        )
         return await in_engine(engine.open_shell, pod_name, columns, rows)
 
     await serve_program(scope, receive, send, PATH, open_shell, _read_output, _take_input)

@@ -25,7 +25,7 @@ from django.db import connections
 
 from controlplane.http.fair_queue import Clients, FairQueue, QueueFull
 from controlplane.http.request_user import USER_KEY
-from controlplane.live.asgi import Headers, Message, Receive, Scope, Send, problem
+from controlplane.live.asgi import Headers, Message, Receive, Scope, Send, client_address, problem
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class WsgiBridge:
     async def _made(self, scope: Scope, body: BinaryIO, size: int) -> _Answer:
         """Run the application in the client's turn. Raises QueueFull."""
         credential = credential_in(scope["headers"])
-        client = self._clients.client_of(credential, (scope.get("client") or ("",))[0])
+        client = self._clients.client_of(credential, client_address(scope))
         environ = make_environ(scope, body, size, is_multithread=self._threads > 1)
         async with self._queue.turn(client):
             made = await asyncio.get_running_loop().run_in_executor(self._thread, self._begin, environ)

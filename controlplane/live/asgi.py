@@ -30,6 +30,11 @@ def host_of(scope: Scope) -> str:
     return hosts[0] if len(hosts) == 1 else ""
 
 
+def client_address(scope: Scope) -> str:
+    """Return the address that the connection comes from; "" over a Unix socket."""
+    return (scope.get("client") or ("",))[0] or ""
+
+
 def query(scope: Scope) -> dict[str, str]:
     """Return the query fields; the last value of a repeated field wins."""
     fields = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)

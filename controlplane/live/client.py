@@ -4,7 +4,7 @@ from django.db import DatabaseError
 
 from controlplane.http.throttle import TooManyAttempts
 from controlplane.http.unknown_tokens import note_unknown_token
-from controlplane.live.asgi import Scope
+from controlplane.live.asgi import Scope, client_address
 from controlplane.live.hub import hub
 from controlplane.live.identity import SESSION, TOKEN, Credential, Identity, credential_of, is_own_origin
 
@@ -39,7 +39,7 @@ def unknown(scope: Scope, credential: Credential) -> Refused:
     """Return the refusal of a credential that no user has: 401, and 429 beyond an address's limit of unknown tokens."""
     try:
         if credential.kind == TOKEN:
-            note_unknown_token((scope.get("client") or ("",))[0])
+            note_unknown_token(client_address(scope))
     except TooManyAttempts as error:
         return Refused(429, "too_many_requests", str(error), error.wait_seconds)
     return Refused(401, "not_authenticated", "The token or session is unknown, ended or expired.")

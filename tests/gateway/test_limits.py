@@ -99,7 +99,7 @@ def test_open_requests_are_bounded_by_port_and_by_project(monkeypatch):
 async def test_connections_of_one_credential_share_a_look_at_the_database(monkeypatch):
     looks = []
 
-    async def look(_work, credential, job_id):
+    async def look(_credential, _address, _work, credential, job_id):
         looks.append(job_id)
         if len(looks) > 2:
             raise NotVisible("gone")

@@ -15,11 +15,14 @@ from controlplane.live.asgi import Message, Scope
 
 JOB = uuid.uuid4()
 OWN_HOST, JOB_HOST = "localhost", f"{JOB}-8888.localhost"
+PAGE_LOAD = " as a page"
 WAYS: dict[str, tuple[Callable[..., Awaitable[Any]], str, str, str]] = {
     "terminal": (shell.application, "websocket", OWN_HOST, f"/ws/shell/{JOB}"),
     "exec": (command.application, "websocket", OWN_HOST, f"/ws/exec/{JOB}"),
     "port-forward": (forward.application, "websocket", OWN_HOST, f"/ws/forward/{JOB}/8888"),
     "entrance": (entrance.application, "http", OWN_HOST, f"/services/{JOB}/8888/"),
+    "entrance as a page": (entrance.application, "http", OWN_HOST, f"/services/{JOB}/8888/"),
+    "service as a page": (proxy.application, "http", JOB_HOST, "/"),
     "service": (proxy.application, "http", JOB_HOST, "/"),
     "service's websocket": (proxy.application, "websocket", JOB_HOST, "/"),
 }
@@ -29,6 +32,8 @@ def status(way: str, token: str) -> int:
     """Return the HTTP status with which the gateway refuses the token."""
     application, kind, host, path = WAYS[way]
     headers = [(b"host", host.encode()), (b"authorization", f"Bearer {token}".encode())]
+    if way.endswith(PAGE_LOAD):
+        headers.append((b"accept", b"text/html"))
     scope: Scope = {
         "type": kind, "path": path, "query_string": b"", "headers": headers, "client": ("192.0.2.1", 1),
         "method": "GET", "extensions": {"websocket.http.response": {}},

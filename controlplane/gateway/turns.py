@@ -1,0 +1,51 @@
+"""The gateway's work in the database: on one thread, in turns of the users who ask.
+
+Without turns, one user's requests for 150 ports made the services of all others wait for 150 look-ups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from controlplane.gateway.limits import TooManyRequests
+from controlplane.http.fair_queue import Clients, FairQueue, QueueFull
+from controlplane.live.database_thread import on_own_connection
+from controlplane.live.identity import Credential
+
+T = TypeVar("T")
+
+# Waiting for the thread.
+MOST_OF_CLIENT, MOST = 64, 2_000
+
+clients = Clients()
+_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway")
+# One more than threads: the next look-up is there when the thread is free, without a turn of the event loop.
+_queue = FairQueue(at_once=2, most_of_client=MOST_OF_CLIENT, most=MOST)
+
+
+async def in_thread(
+    credential: Credential | None, address: str, work: Callable[..., T], *arguments: object
+) -> T:
+    """Run a function that reads the database, off the event loop, in the turn of the credential's user, or of the
+    client's address until the user is known (`note_user`). Raises TooManyRequests.
+    """
+    secret = credential.secret.encode() if credential else b""
+    try:
+        async with _queue.turn(clients.client_of(secret, address)):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(_thread, on_own_connection, work, *arguments)
+    except QueueFull as full:
+        whose = "Too many requests" if full.is_of_all else "Too many requests of yours"
+        raise TooManyRequests("too_many_requests", f"{whose} wait; send fewer at a time.") from None
+
+
+def note_user(credential: Credential, user_id: int | None) -> None:
+    """Store the user of a credential, None if it is wrong or no longer valid."""
+    secret = credential.secret.encode()
+    if user_id is None:
+        clients.forget(secret)
+    else:
+        clients.remember(secret, str(user_id))
