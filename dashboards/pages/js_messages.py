@@ -19,6 +19,7 @@ def words() -> dict[str, str]:
         "palette_empty": _("Nothing has that name."),
         **_keys(),
         **_charts(),
+        **_uploads(),
         "log_attempt": _("attempt {number}"),
         "log_attempt_heading": _("Attempt {number}"),
         "log_gap": _("output is missing here: {detail}"),
@@ -44,6 +45,30 @@ def _keys() -> dict[str, str]:
         "key_filter": _("filter this page"),
         "key_rows": _("move between rows, open one"),
         "key_help": _("keyboard shortcuts"),
+    }
+
+
+def _uploads() -> dict[str, str]:
+    """What is said while files are uploaded."""
+    return {
+        "upload_chosen": _("{files} files, {size}"),
+        "upload_going": _("Uploading…"),
+        "upload_progress": _("{done} of {files} files, {sent} of {size}, {rate}/s, {left} left"),
+        "upload_spoken": _("{done} of {files} files uploaded"),
+        "upload_waits": _("The server does not answer; trying again in {seconds} s. What was sent stays."),
+        "upload_stopped": _("Stopped. What was sent stays for a while: the same files go on from there."),
+        "upload_broken": _("The connection broke. What was sent stays: try again to go on from there."),
+        "upload_lacking": _("The server lacks {count} contents that were sent; try again."),
+        "code_reading": _("Reading: {done} of {files} files"),
+        "code_sending": _("Sending: {done} of {files} files that the server lacks"),
+        "code_there": _("{files} files, {size}, are on the server; {left} of the folder were left out."),
+        "code_empty": _("The tree has no files."),
+        "code_many": _("The tree has {files} files; at most {most}."),
+        "code_large": _("The tree has {bytes} bytes; at most {most}."),
+        "code_hint": _(
+            "Name in .yardignore what the job does not need; data belongs into a dataset or a volume."
+        ),
+        "upload_unreadable": _("{path} cannot be read, or changes while it is read."),
     }
 
 

@@ -8,6 +8,7 @@ from controlplane.api.bodies import BodyField
 from controlplane.api.json_schema import STRING, listed, ref
 from controlplane.api.operations import Answer, Call, operation
 from controlplane.api.paging import Listing, paged
+from controlplane.api.parsers import StrictJSONParser
 from controlplane.models import Role
 from datasets.access import version_for
 from datasets.actions.subsets import delete_subset, save_subset
@@ -33,8 +34,16 @@ NEW_SUBSET = {
 SUBSETS = Listing(VERSION, {"name": ("subset", "id")}, "name")
 
 
+class SelectionParser(StrictJSONParser):
+    """A list of paths is longer than other bodies."""
+
+    most_bytes = BODY_MOST_BYTES
+
+
 class Subsets(LakeView):
     """The subsets of a version."""
+
+    parser_classes = [SelectionParser]
 
     @operation(
         "List a version's subsets", answer=SUBSETS.schema("DatasetVersion"), query=SUBSETS.parameters()

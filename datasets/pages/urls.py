@@ -2,7 +2,17 @@
 
 from django.urls import path, re_path
 
-from datasets.pages import artifacts, caches, contents, datasets, lineage, snapshots, subsets, volumes
+from datasets.pages import (
+    artifacts,
+    caches,
+    contents,
+    datasets,
+    lineage,
+    snapshots,
+    subsets,
+    uploads,
+    volumes,
+)
 
 VOLUME_VERBS = "snapshot|resize|access-mode|tier|keep|clone"
 
@@ -13,6 +23,7 @@ urlpatterns = [
     path("datasets/<str:dataset_id>/files", contents.dataset_files, name="dataset-files"),
     path("datasets/<str:dataset_id>/diff", contents.dataset_diff, name="dataset-diff"),
     path("datasets/<str:dataset_id>/cache", caches.cache_new, name="dataset-cache"),
+    path("datasets/<str:dataset_id>/upload", uploads.dataset_upload, name="dataset-upload"),
     path("datasets/<str:dataset_id>/subset", subsets.subset_new, name="subset-new"),
     path("datasets/<str:dataset_id>/subset/delete", subsets.subset_delete, name="subset-delete"),
     re_path(r"^caches/(?P<cache_id>[^/]+)/do/(?P<verb>pin|unpin)$", caches.cache_verb, name="cache-verb"),

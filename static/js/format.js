@@ -28,6 +28,18 @@ export function mebibytes(mib) {
   return mib >= 1024 ? `${plain.format(Math.round(mib / 102.4) / 10)}${NBSP}GB` : `${plain.format(mib)}${NBSP}MB`;
 }
 
+/** 4200000 -> "4.2 MB" */
+export function size(bytes) {
+  let amount = bytes;
+  for (const unit of ["B", "kB", "MB", "GB", "TB"]) {
+    if (amount < 1000 || unit === "TB") {
+      const isWhole = unit === "B" || (amount >= 100 && unit !== "TB");
+      return `${isWhole ? plain.format(Math.floor(amount)) : fixed(1).format(amount)}${NBSP}${unit}`;
+    }
+    amount /= 1000;
+  }
+}
+
 /** Seconds as the two units that matter: "41 s", "2 m 10 s", "43 m", "3 h 20 m", "2 d 4 h". */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return NOTHING;

@@ -72,6 +72,7 @@ PAGES: dict[str, tuple[str, ...]] = {
         "/datasets/{dataset}/files?path=images&file=images/scan.png",
     ),
     "dataset-diff": ("/datasets/{dataset}/diff",),
+    "dataset-upload": ("/datasets/{dataset}/upload",),
     "subset-new": ("/datasets/{dataset}/subset",),
     "subset-delete": ("/datasets/{dataset}/subset/delete?name=1/pictures",),
     "dataset-delete": ("/datasets/{dataset}/delete",),

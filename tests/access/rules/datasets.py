@@ -99,6 +99,7 @@ PAGES: dict[str, dict[str, Rule]] = {
     "datasets/<str:dataset_id>/diff": {"GET": P_VIEWERS},
     "datasets/<str:dataset_id>/cache": {"POST": P_MEMBERS},
     "datasets/<str:dataset_id>/delete": {"GET": P_OWNERS, "POST": P_OWNERS},
+    "datasets/<str:dataset_id>/upload": {"GET": P_MEMBERS},
     "datasets/<str:dataset_id>/subset": {"GET": P_MEMBERS, "POST": P_MEMBERS},
     "datasets/<str:dataset_id>/subset/delete?name=1/<str:subset>": {"GET": P_OWNERS, "POST": P_OWNERS},
     "caches/<str:cache_id>/do/pin": {"POST": P_MEMBERS},

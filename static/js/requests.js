@@ -1,0 +1,44 @@
+// Requests to the REST API that outlive a connection which breaks: what a server cannot answer now is sent again.
+
+import { csrfToken } from "./dom.js";
+
+const TRIES = 8, LONGEST_PAUSE_SECONDS = 30;
+
+/** An answer that refuses: `code` and `message` are the problem's. */
+export class Refused extends Error {
+  constructor(status, problem) {
+    super((problem.errors ?? []).map((error) => error.detail).join(" ") || problem.detail || problem.title || String(status));
+    this.status = status;
+    this.code = problem.code ?? "";
+  }
+}
+
+/** Send a request below /api/v1/ and return the response. `waits(seconds)` is called before each pause, with 0 once it
+ * is answered. Safe for what may be repeated: all requests of an upload. */
+export async function send(method, path, { body, type = "application/octet-stream", signal, waits = () => {} } = {}) {
+  const headers = { "X-CSRFToken": csrfToken(), Accept: "application/json, application/octet-stream" };
+  if (body !== undefined) headers["Content-Type"] = type;
+  for (let attempt = 1; ; attempt++) {
+    let pause = Math.min(2 ** (attempt - 1), LONGEST_PAUSE_SECONDS);
+    try {
+      const response = await fetch(`/api/v1/${path}`, { method, body, headers, signal });
+      if (response.ok) return response;
+      const problem = await response.json().catch(() => ({}));
+      if (attempt === TRIES || ![429, 502, 503, 504].includes(response.status)) throw new Refused(response.status, problem);
+      pause = Math.min(Number(response.headers.get("Retry-After")) || pause, LONGEST_PAUSE_SECONDS);
+    } catch (error) {
+      // A file of the body that cannot be read any more fails as the network does.
+      if (error instanceof Refused || signal?.aborted || attempt === TRIES) throw error;
+    }
+    waits(pause);
+    await new Promise((wake) => setTimeout(wake, 1000 * pause));
+    signal?.throwIfAborted();
+    waits(0);
+  }
+}
+
+/** Send JSON and return the JSON of the answer. */
+export async function sendJson(method, path, document, options = {}) {
+  const body = document === undefined ? undefined : JSON.stringify(document);
+  return (await send(method, path, { ...options, body, type: "application/json" })).json();
+}
