@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,12 +25,15 @@ NODES, DEVICES = 160, 8
 DAY = 86_400
 # For so long after its start a job is safe from projects above their quota.
 MIN_RUNTIME_SECONDS = DAY
+# As in the loop's process.
+GARBAGE_THRESHOLDS = (50_000, 20, 50)
 EASY = "EASY backfill, first come, no quotas"
 
 
 def main() -> None:
     """Replay and report."""
     options = _options()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     found = [] if options.only == "openb" else itp(options.days)
     report("traces", found if options.only == "itp" else [*found, *packing()])
 

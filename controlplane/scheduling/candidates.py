@@ -68,10 +68,14 @@ class Candidates(dict[str, list[Candidate]]):
         self._now = self._weighed_at = now
         self._projects: dict[Account, dict[VictimClass, SortedClass]] = {}
         self._indexes: dict[Request, NodeIndex] = {}
+        # (start, id) of each candidate that was fresh when it was added.
+        self._fresh: list[tuple[int, str]] = []
 
     def add(self, candidate: Candidate) -> None:
         """Add a job that can be stopped."""
         self.by_id[candidate.job.id] = candidate
+        if candidate.is_fresh:
+            heappush(self._fresh, (candidate.job.started_at or 0, candidate.job.id))
         for name in candidate.nodes:
             self.setdefault(name, []).append(candidate)
         classes = self._projects.setdefault(candidate.account, {})
@@ -119,9 +123,24 @@ class Candidates(dict[str, list[Candidate]]):
             self._weigh()
         return found
 
-    def fresh(self) -> list[Candidate]:
-        """Return the jobs that have not run for the minimum run time."""
-        return [candidate for candidate in self.by_id.values() if candidate.is_fresh]
+    def has_fresh(self) -> bool:
+        """Return whether a job has not run for the minimum run time."""
+        return self._oldest_fresh() is not None
+
+    def mature(self, started_by: int) -> Iterator[Candidate]:
+        """Remove and yield the fresh jobs that had started by then."""
+        while (oldest := self._oldest_fresh()) is not None and (oldest.job.started_at or 0) <= started_by:
+            self.remove(oldest)
+            yield oldest
+
+    def _oldest_fresh(self) -> Candidate | None:
+        while self._fresh:
+            candidate = self.by_id.get(self._fresh[0][1])
+            is_same = candidate is not None and (candidate.job.started_at or 0) == self._fresh[0][0]
+            if candidate is not None and candidate.is_fresh and is_same:
+                return candidate
+            heappop(self._fresh)
+        return None
 
     def rewind(self, now: int) -> None:
         """Begin another cycle at this time. What each job would lose is computed when it is first needed."""

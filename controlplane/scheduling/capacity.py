@@ -108,11 +108,13 @@ class Amounts(NamedTuple):
 class FreeCapacity:
     """Free capacity of all nodes, kept in step with its index by `take` and `give`."""
 
-    __slots__ = ("changes", "nodes", "pools", "positions", "scorer")
+    __slots__ = ("_borrowed", "changes", "nodes", "pools", "positions", "scorer")
 
     def __init__(self, nodes: list[NodeCapacity], positions: dict[str, int]) -> None:
         self.nodes = nodes
         self.positions = positions
+        # The orders of nodes that belong to another capacity: copied before they change.
+        self._borrowed: set[int] = set()
         self.pools: dict[str, PoolIndex] = {}
         # Chooses nodes and devices; None for the tightest fit.
         self.scorer: Scorer | None = None
@@ -124,8 +126,15 @@ class FreeCapacity:
 
     def copy(self) -> FreeCapacity:
         """Return an independent copy; cheaper than indexing again."""
+        return self._twin([node.copy() for node in self.nodes], set())
+
+    def borrowed(self) -> FreeCapacity:
+        """Return a copy that holds only until this capacity changes: nodes are copied when they change in it."""
+        return self._twin(self.nodes.copy(), set(range(len(self.nodes))))
+
+    def _twin(self, nodes: list[NodeCapacity], borrowed: set[int]) -> FreeCapacity:
         twin = FreeCapacity.__new__(FreeCapacity)
-        twin.nodes = [node.copy() for node in self.nodes]
+        twin.nodes, twin._borrowed = nodes, borrowed
         twin.positions = self.positions
         twin.changes = []
         twin.scorer = None if self.scorer is None else self.scorer.twin()
@@ -170,7 +179,7 @@ class FreeCapacity:
 
     def set_to_least(self, order: int, one: NodeCapacity, other: NodeCapacity) -> None:
         """Set a node's free capacity to the lesser of both, resource by resource."""
-        node = self.nodes[order]
+        node = self._own(order)
         node.version += 1
         whole = node.whole
         for position, free in enumerate(node.free):
@@ -189,7 +198,7 @@ class FreeCapacity:
         if order is None:
             # The node has left the cluster: nothing to give back, nothing given out.
             return
-        node = self.nodes[order]
+        node = self._own(order)
         self.changes.append(order)
         node.change_host(need, sign)
         whole = node.whole
@@ -198,6 +207,13 @@ class FreeCapacity:
             if index in node.indexes:
                 self._change_device(node, node.indexes.index(index), sign * milli_gpus)
         self._reindex(node, whole)
+
+    def _own(self, order: int) -> NodeCapacity:
+        """Return a node that may be changed."""
+        if order in self._borrowed:
+            self._borrowed.remove(order)
+            self.nodes[order] = self.nodes[order].copy()
+        return self.nodes[order]
 
     def _reindex(self, node: NodeCapacity, whole: int) -> None:
         """Move a node that had `whole` devices free to the bucket of what it has now."""

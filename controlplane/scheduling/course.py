@@ -13,7 +13,7 @@ from typing import NamedTuple
 from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.runtimes import expected_end
-from controlplane.scheduling.view import ClusterView, JobView, PodPlacement, placements_from_lists
+from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 # A course goes on in growing steps: a minute after the first, a week after the last.
 FIRST_STEP, GROWTH, STEPS = 60.0, 1.25, 42
@@ -90,7 +90,6 @@ class Course:
             self.starts.setdefault(job_id, Started(self._before, self.view.now))
         if self.view.now == self._began:
             self.preempted |= {one.job: one.beneficiary for one in plan.preempts}
-        promised = self._promised(plan)
         jobs: list[JobView] = []
         for job in self.view.jobs:
             if job.id in starts:
@@ -104,17 +103,10 @@ class Course:
                 if job.was_preempted_by is None:
                     continue
                 job = _requeued(job, (job.was_preempted_by, job.was_preempted_by_project))
-            elif job.state == "queued" and (job.promised or job.id in promised):
-                job = replace(job, promised=placements_from_lists(promised.get(job.id, ())))
+            elif job.state == "queued" and (job.promised or job.id in plan.promised):
+                job = replace(job, promised=plan.promised.get(job.id, ()))
             jobs.append(job)
         self.view = replace(self.view, jobs=tuple(jobs))
-
-    def _promised(self, plan: Plan) -> dict[str, Sequence[Mapping[str, object]]]:
-        """Read the holds only where something is promised: to explain all of them takes longer than to decide."""
-        jobs = self.view.jobs
-        if not plan.preempts and not any(job.promised or job.is_stopping for job in jobs):
-            return {}
-        return {hold.job: hold.details["promised"] for hold in plan.holds if hold.is_promised}
 
     def _run_time(self, job: JobView) -> int:
         learned = self._run_times.get(job.id)

@@ -138,7 +138,7 @@ class _Cycle:
             if not is_refused(item)
             and (is_backing_off(item.job, self._view.now) or not self._moves.fits(item))
         )
-        state.reservation = reserve(waiting, state.running(), state.capacity.soon, self._view.now)
+        state.reservation = reserve(waiting, state.running, state.capacity.soon, self._view.now)
 
     def reserve_again(self) -> None:
         """Reserve anew once the victims are final: a gang's time may have depended on the end of one of them."""
@@ -335,4 +335,7 @@ class _Cycle:
         """Return the decisions in the order in which they apply: stop, start, hold."""
         state = self._state
         holds = Holds(state, self._classes, self._impossible)
-        return Plan(tuple(state.preempts.values()), tuple(state.starts.values()), holds, self._shares)
+        promised = {name: placements for name, (_, placements) in state.promises.items()}
+        return Plan(
+            tuple(state.preempts.values()), tuple(state.starts.values()), holds, self._shares, promised
+        )

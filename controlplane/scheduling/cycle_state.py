@@ -83,7 +83,7 @@ class CycleState:
     def depends_on_time(self) -> bool:
         """Return whether a plan at another time could differ: ends are expected, jobs are protected for a while, or
         what jobs would lose was compared."""
-        return bool(self.expected or self.candidates.were_searched or self.candidates.fresh())
+        return bool(self.expected or self.candidates.were_searched or self.candidates.has_fresh())
 
     @property
     def withheld_milli_gpus(self) -> int:
@@ -97,10 +97,8 @@ class CycleState:
         self.view = view
         self.capacity.forget_changes()
         self.candidates.rewind(view.now)
-        for candidate in self.candidates.fresh():
-            if not _is_fresh(candidate.job, view):
-                self.candidates.remove(candidate)
-                self._add_candidate(candidate.job)
+        for candidate in self.candidates.mature(view.now - view.min_runtime_seconds):
+            self._add_candidate(candidate.job)
 
     def change(self, before: JobView | None, after: JobView | None) -> None:
         """Replace a job of the view at the beginning of a cycle; None for a job that is new, or has left."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from operator import is_
+from dataclasses import fields, replace
+from operator import attrgetter, is_
 
 from controlplane.scheduling.cycle import decide_on
 from controlplane.scheduling.cycle_state import CycleState
@@ -17,6 +17,9 @@ Changes = list[tuple[JobView | None, JobView | None]]
 
 # Of all jobs: where more differ, a new state costs less.
 MOST_CHANGED = 0.5
+_all_but_the_checkpoint = attrgetter(
+    *(field.name for field in fields(JobView) if field.name != "last_checkpoint_at")
+)
 
 
 class Scheduler:
@@ -86,7 +89,7 @@ def _is_checkpoint(before: JobView, after: JobView) -> bool:
         before.state == "active"
         and before.last_checkpoint_at != after.last_checkpoint_at
         and not before.is_stopping
-        and replace(before, last_checkpoint_at=after.last_checkpoint_at) == after
+        and _all_but_the_checkpoint(before) == _all_but_the_checkpoint(after)
     )
 
 
@@ -100,11 +103,11 @@ def _changes(state: CycleState, view: ClusterView) -> Changes | None:
     if not _is_same_cluster(state.view, view):
         return None
     before, after = _without_common_ends(state.view.jobs, view.jobs)
-    known = {job.id: job for job in before}
+    same = set(map(id, before)) & set(map(id, after))
+    known = {job.id: job for job in before if id(job) not in same}
     changes: Changes = []
     for job in after:
-        old = known.pop(job.id, None)
-        if old is not job and old != job:
+        if id(job) not in same and (old := known.pop(job.id, None)) != job:
             changes.append((old, job))
     changes += [(job, None) for job in known.values()]
     return changes if len(changes) <= MOST_CHANGED * len(view.jobs) else None

@@ -76,13 +76,15 @@ class Share:
 class Plan:
     """The answer to one view: the jobs to stop and queue again, to start, and to hold, each in order.
 
-    `holds` may be a lazy sequence, explained when it is first read.
+    `holds` may be a lazy sequence, explained when it is first read. `promised`: where capacity is being freed for held
+    jobs, by id, without explaining them.
     """
 
     preempts: tuple[Preempt, ...] = ()
     starts: tuple[Start, ...] = ()
     holds: Sequence[Hold] = ()
     shares: tuple[Share, ...] = ()
+    promised: Mapping[str, tuple[PodPlacement, ...]] = field(default_factory=dict)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:

@@ -8,8 +8,9 @@ mechanism: `promised` (see cycle_state).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
 from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
 from controlplane.scheduling.fit import Request, place
@@ -90,15 +91,16 @@ class Reservation:
 
 
 def reserve(
-    gangs: Iterable[Waiting], running: Iterable[JobView], soon: FreeCapacity, now: int
+    gangs: Iterator[Waiting], running: Callable[[], Iterable[JobView]], soon: FreeCapacity, now: int
 ) -> Reservation | None:
     """Return the reservation of the first of these gangs, oldest first, that has a time; None if none has.
-    `running`: the jobs that hold what `soon` lacks and are not stopping."""
-    ends = expected_ends(running, now)
-    if not ends:
+    `running` returns the jobs that hold what `soon` lacks and are not stopping: asked only if a gang waits."""
+    first = next(gangs, None)
+    if first is None:
         return None
+    ends = expected_ends(running(), now)
     timeless: set[Request] = set()
-    for item in gangs:
+    for item in chain((first,), gangs) if ends else ():
         if item.request not in timeless:
             found = _earliest(item, ends, soon, now)
             if found is not None:
@@ -109,8 +111,11 @@ def reserve(
 
 def expected_ends(running: Iterable[JobView], now: int) -> list[tuple[int, JobView]]:
     """Return the running jobs whose end is expected, with that time, in order."""
-    ends = [(end, job) for job in running if (end := expected_end(job, now)) is not None]
-    return sorted(ends, key=lambda pair: (pair[0], pair[1].submit_rank, pair[1].id))
+    ends = [
+        (end, job.submit_rank, job.id, job) for job in running if (end := expected_end(job, now)) is not None
+    ]
+    ends.sort()
+    return [(end, job) for end, _, _, job in ends]
 
 
 def _earliest(
@@ -139,7 +144,7 @@ def _earliest(
 
 
 def _room_at(at: int, ends: Sequence[tuple[int, JobView]], soon: FreeCapacity) -> FreeCapacity:
-    room = soon.copy()
+    room = soon.borrowed()
     for end, job in ends:
         if end > at:
             break
@@ -161,5 +166,6 @@ def _lower_bound(request: Request, ends: Sequence[tuple[int, JobView]], soon: Fr
         for placement in job.placements:
             if placement.node in free_at:
                 free_at[placement.node] += [end] * len(placement.devices)
-    times = sorted(at for node in free_at.values() for at in sorted(node)[needed - 1 :: needed])
+    # Each node's times ascend, because the ends do.
+    times = sorted(at for node in free_at.values() for at in node[needed - 1 :: needed])
     return times[request.pods - 1] if len(times) >= request.pods else None

@@ -42,11 +42,8 @@ def settles(view: ClusterView, plan: Plan) -> bool:
 
 def nothing_starts_while_victims_stop(view: ClusterView, plan: Plan) -> bool:
     """Until the victims of a plan are gone, the next cycle starts nothing: what they free is promised, the rest was
-    given out. What a reservation kept back may start: a reclaim can take the gang's time from it."""
-    if not plan.preempts:
-        return True
-    kept_back = {hold.job for hold in plan.holds if _is_kept_back(hold)}
-    return all(start.job in kept_back for start in decide(apply(view, plan, is_gone=False)).starts)
+    given out."""
+    return not plan.preempts or not decide(apply(view, plan, is_gone=False)).starts
 
 
 def in_quota_keeps(view: ClusterView, plan: Plan) -> bool:
