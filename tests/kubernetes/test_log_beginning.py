@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from controlplane.engines.kubernetes import log_copier, log_streams, log_target
+from controlplane.engines.kubernetes import log_copier, log_copy, log_streams, log_target
 from controlplane.engines.kubernetes.log_copier import LogCopier
+from controlplane.engines.kubernetes.log_copy import MAY_BE_GONE
 from controlplane.engines.kubernetes.log_cursor import Piece, stamp_ms
-from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
 from controlplane.engines.kubernetes.log_target import LogSource
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
@@ -180,9 +180,12 @@ def test_a_stream_that_gave_much_and_fell_silent_is_doubted_once(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kubelet that began new files quickly gives nothing more on it until the container ends."""
-    for name, value in {"SILENT_SECONDS": 0.2, "CHECK_SECONDS": 0.1, "ROTATED_BYTES": 1}.items():
-        monkeypatch.setattr(log_copier, name, value)
-    monkeypatch.setattr(log_copier, "FILE_CHECK_SECONDS", float("inf"))
+    for name, value in {
+        "SILENT_SECONDS": 0.2,
+        "FILE_CHECK_SECONDS": float("inf"),
+        "ROTATED_BYTES": 1,
+    }.items():
+        monkeypatch.setattr(log_copy, name, value)
     stuck: queue.Queue[bytes] = queue.Queue()
     pod = start([FIRST, stuck], [ALL, stuck], [ALL])
     pod.copier.want({"pod": str(pod.path)})
@@ -213,8 +216,8 @@ def test_what_a_full_disk_did_not_take_is_asked_for_again(
 
 def test_a_healthy_stream_waits_for_no_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node is asked when its file began while the stream goes on, unless the server wants quiet."""
-    monkeypatch.setattr(log_copier, "ROTATED_BYTES", 1)
-    monkeypatch.setattr(log_copier, "FILE_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(log_copy, "ROTATED_BYTES", 1)
+    monkeypatch.setattr(log_copy, "FILE_CHECK_SECONDS", 0.0)
     later: queue.Queue[bytes] = queue.Queue()
     pod = start([FIRST, later, later], [ALL])
     pod.copier.want({"pod": str(pod.path)})

@@ -21,17 +21,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import aiohttp
 
-from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.engines.base import EngineUnreachable
 from controlplane.engines.kubernetes import log_streams
-from controlplane.engines.kubernetes.log_cursor import Beginning, Cursor, Lines, Piece
-from controlplane.engines.kubernetes.log_gaps import (
-    MAY_BE_GONE,
-    LogStoreBusy,
-    add,
-    check_alone,
-    tell_gap,
-    tell_new_files,
-)
+from controlplane.engines.kubernetes.log_copy import PASSING, LogCopy
 from controlplane.engines.kubernetes.log_streams import LogNotThere, LogStreams, StreamRefused, is_removed
 from controlplane.engines.kubernetes.log_target import FIRST_PAUSE_SECONDS, LogSource, WantedLog
 from controlplane.kubernetes_api.client import Client
@@ -41,7 +33,6 @@ from controlplane.logstore.writer import LogWriter
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 1 << 30  # of one log; beyond it only the last lines are kept, when the pod has ended
-LAST_LINES = 5000
 SLICE_SECONDS = 2.0  # how long a stream is kept at least while others wait for their turn
 DRAIN_SECONDS = 60.0  # how long an ended pod's log is tried for
 MISSING_SECONDS = 2.0  # the same where the API server says that there is none
@@ -51,18 +42,7 @@ GATHER_SECONDS = 0.02  # changes come in bursts
 WAITING_SECONDS = 10.0  # between looks at a pod that has not started, or is not there, and is not heard of
 MOST_AT_ONCE = 100  # streams opened in one go
 CHECK_SECONDS = 5.0
-ROTATED_BYTES = 1 << 20  # no node begins a new file for less
-FILE_CHECK_SECONDS = 2.0  # between two questions whether it has, of one log
-SILENT_SECONDS = 10.0  # after which a stream that gave much is doubted
 TICK_SECONDS = 0.5
-_TAIL_LINES = 2000
-
-
-# What goes by itself; the last two: a token that cannot be had.
-_PASSING = (
-    aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy, LogNotThere,
-    EngineUnreachable, EngineRefused,
-)  # fmt: skip
 
 
 class LogCopier:
@@ -211,25 +191,15 @@ class LogCopier:
         self._make_room(streaming, len(waiting) - max(0, room), now)
 
     def _end_stuck(self, now: float) -> None:
-        """A stream whose pod ended a while ago is dead: the server would have closed it. A silent one may be."""
+        """Cancel streams that the server should have closed: their pods ended a while ago."""
         for entry in self._logs.values():
             source = self._source_of(entry) if entry.task is not None else None
-            if source is None or entry.task is None:
+            if source is None or entry.task is None or not source.end_word:
                 continue
-            if not source.end_word:
-                self._doubt_silence(entry, now)
-            elif entry.ended_at is None:
+            if entry.ended_at is None:
                 entry.ended_at = now
             elif entry.opened_at < entry.ended_at < now - CHECK_SECONDS:
                 entry.task.cancel()
-
-    def _doubt_silence(self, entry: WantedLog, now: float) -> None:
-        """A node that began new files quickly may have lost the thread: after so much output, a silence is looked at
-        once by a new stream."""
-        is_silent = now - max(entry.heard_at, entry.opened_at) > SILENT_SECONDS
-        if is_silent and entry.size - entry.doubted_size >= ROTATED_BYTES and entry.task is not None:
-            entry.doubted_size = entry.size
-            entry.task.cancel()
 
     def _make_room(self, streaming: list[WantedLog], wanted: int, now: float) -> None:
         """End the oldest streams for those who wait. Resuming is exact, so it costs them nothing but time."""
@@ -280,11 +250,14 @@ class LogCopier:
 
     async def _copy(self, entry: WantedLog, source: LogSource) -> None:
         """Read one stream of a log, to its end or its break."""
+        assert self._streams is not None
         try:
             with contextlib.closing(LogWriter(entry.path)) as writer:
-                await self._copy_into(writer, entry, source)
+                await LogCopy(entry, source, self._streams, writer, self._most_bytes).run()
             entry.problem = ""
-        except _PASSING as error:
+            if entry.is_drained:
+                self._note_end(entry)
+        except PASSING as error:
             if entry.problem != (problem := str(error) or type(error).__name__):
                 log.info("log of %s: %s", entry.name, problem)
             entry.problem, entry.patience_seconds = problem, self._patience_with(error)
@@ -323,154 +296,6 @@ class LogCopier:
     def _pause(self, entry: WantedLog) -> None:
         entry.retry_at = time.monotonic() + entry.pause_seconds * random.uniform(0.5, 1.0)
         entry.pause_seconds = min(MOST_PAUSE_SECONDS, entry.pause_seconds * 2)
-
-    async def _copy_into(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
-        if self._find_place(writer, entry):
-            return
-        if source.has_started:
-            await self._copy_earlier(writer, entry, source)
-            await self._copy_current(writer, entry, source)
-        if source.end_word:
-            if writer.size >= ROTATED_BYTES and source.has_started:
-                await self._check_file(writer, entry, source)
-            tell_new_files(writer, entry)
-            check_alone(writer)
-            writer.end(source.end_word)
-            self._note_end(entry)
-
-    def _find_place(self, writer: LogWriter, entry: WantedLog) -> bool:
-        """Where the store ends; whether it is complete. Reads the file only if it is not as we left it."""
-        if writer.size != entry.size:
-            page = tail(entry.path, _TAIL_LINES)
-            if page.complete:
-                self._note_end(entry)
-                return True
-            entry.cursor.take_store(page.lines)
-            entry.size = entry.checked_size = writer.size
-            if page.lines:
-                entry.file_began_ms, entry.beginning = page.lines[-1].time_ms, None  # or earlier
-        return False
-
-    async def _copy_earlier(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
-        """The rest of the container that ran before this one, if it was restarted since we looked."""
-        missed = source.restarts - (source.restarts if entry.restarts is None else entry.restarts)
-        entry.restarts = source.restarts
-        if missed <= 0:
-            return
-        try:
-            await self._read(writer, entry, source, {"previous": "true"}, is_whole=missed == 1)
-        except (StreamRefused, LogNotThere) as refusal:
-            writer.gap(f"output before the container's restart could not be read: {refusal}")
-        entry.cursor, entry.size, entry.file_began_ms = Cursor(), writer.size, None
-        entry.beginning = Beginning()
-
-    async def _copy_current(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
-        is_full = writer.size >= self._most_bytes
-        if source.end_word:
-            query = {"tailLines": str(LAST_LINES)} if is_full else {}
-            await self._read(writer, entry, source, query, is_whole=True)
-        elif not is_full:
-            await self._read(writer, entry, source, {"follow": "true"}, is_whole=False)
-
-    async def _read(
-        self, writer: LogWriter, entry: WantedLog, source: LogSource, query: dict[str, str], *, is_whole: bool
-    ) -> None:
-        """Write the new lines of a stream. `is_whole`: its end is the end of a container's output."""
-        lines, cursor = Lines(), entry.cursor
-        since = cursor.since()
-        cursor.begin()
-        asked = {"container": source.container, "timestamps": "true", **query}
-        if since is not None and "tailLines" not in query:
-            asked["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
-        assert self._streams is not None
-        async with self._streams.open(source.path, asked) as stream:
-            entry.note_open(source)
-            entry.is_followed = entry.is_followed and is_whole
-            try:
-                await self._copy_stream(writer, entry, source, stream, lines)
-            except TimeoutError:  # we end it for its long silence
-                entry.note_left()
-                raise
-        if not lines.remark:
-            entry.note_left()
-            entry.is_followed = entry.is_followed or not is_whole
-        if is_whole:
-            self._store(writer, entry, lines.rest())
-            is_gone = bool(lines.remark) and (cursor.is_seeking or cursor.since() is None)
-            if is_gone and not (entry.is_followed and is_removed(lines.remark)):
-                raise LogNotThere(lines.remark)
-            self._check_beginning(writer, entry, is_end=True)
-            if not is_gone and (cursor.is_seeking or (lines.remark and since is None)):
-                writer.gap(
-                    f"output may be missing here: {lines.remark or 'the node does not have it any more'}"
-                )
-                entry.size = writer.size
-
-    async def _copy_stream(
-        self,
-        writer: LogWriter,
-        entry: WantedLog,
-        source: LogSource,
-        stream: aiohttp.StreamReader,
-        lines: Lines,
-    ) -> None:
-        async for chunk in stream.iter_any():
-            entry.heard_at = time.monotonic()
-            self._store(writer, entry, lines.feed(chunk))
-            if writer.size >= self._most_bytes and not source.end_word:
-                return
-            if (
-                writer.size - entry.checked_size >= ROTATED_BYTES
-                and time.monotonic() - entry.checked_at >= FILE_CHECK_SECONDS
-            ):
-                await self._check_file(writer, entry, source)
-
-    async def _check_file(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
-        """Say so when the node has begun a new file while we followed: it goes over to that one without giving us
-        what was printed to the old one in its last moment, if anything was."""
-        assert self._streams is not None
-        entry.checked_at = time.monotonic()
-        try:
-            began_ms = await self._streams.file_began_ms(source.path, source.container)
-        except _PASSING as error:
-            # Unknown, for which neither a healthy stream nor the end of a log that was read whole is given up. Asked
-            # again while it is followed; at its end a file begun since the last answer is not told.
-            log.debug("log of %s: when its file began is not known: %s", entry.name, error)
-            return
-        entry.checked_size = writer.size
-        if began_ms is None:
-            return
-        if entry.file_began_ms is not None and began_ms > entry.file_began_ms:
-            entry.new_files.append(began_ms)
-            if entry.cursor.latest_ms >= began_ms:
-                tell_new_files(writer, entry)
-        entry.file_began_ms = began_ms
-
-    def _store(self, writer: LogWriter, entry: WantedLog, pieces: list[Piece]) -> None:
-        pieces, is_torn = entry.cursor.take(pieces)
-        if not pieces:
-            return
-        if entry.file_began_ms is None:
-            entry.file_began_ms = pieces[0][0]
-        if entry.beginning is not None:
-            entry.beginning.take(pieces)
-        check_alone(writer)
-        if is_torn:
-            writer.gap("output may be missing here: the node does not have it any more")
-            entry.new_files = [began_ms for began_ms in entry.new_files if began_ms > pieces[0][0]]
-        self._check_beginning(writer, entry)
-        add(writer, entry, pieces)
-        entry.size, entry.pause_seconds = writer.size, FIRST_PAUSE_SECONDS
-
-    def _check_beginning(self, writer: LogWriter, entry: WantedLog, *, is_end: bool = False) -> None:
-        """Write a gap, once, if the node may have begun a new file before we read the first."""
-        beginning = entry.beginning
-        may_be_gone = beginning and beginning.may_be_gone(ROTATED_BYTES, is_end=is_end)
-        if beginning is None or may_be_gone is None:
-            return
-        if may_be_gone:
-            tell_gap(writer, entry, before_ms=beginning.seen_ms, why=MAY_BE_GONE)
-        entry.beginning = None
 
     def _end(self, entry: WantedLog, gap: str, end_word: str) -> None:
         """Close a log that cannot be read to its end. While the disk is full it is tried again."""

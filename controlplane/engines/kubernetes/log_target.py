@@ -30,39 +30,41 @@ class LogSource:
 
 @dataclass(slots=True, eq=False)
 class WantedLog:
-    """One wanted log. `pause_seconds` grows while nothing comes; `ended_at`: when we saw that its pod has ended.
-
-    Times are monotonic.
-    """
+    """One wanted log and how far its copy is. Times `_at` are monotonic, times `_ms` the cluster's."""
 
     name: str
     path: str
     cursor: Cursor = field(default_factory=Cursor)
-    size: int = -1  # of the file when we last looked
-    # None: judged, or read before we were there
+    # Of our file, as this process left it; -1: not read yet.
+    size: int = -1
+    # None once judged, and for a log that was read before this process began.
     beginning: Beginning | None = field(default_factory=Beginning)
-    file_began_ms: int | None = None  # the time of the first line of the node's file that we follow
-    checked_size: int = 0  # when the node last told us that
-    checked_at: float = 0.0  # when we last asked
-    new_files: list[int] = field(default_factory=list)  # when later ones began, of which no line was read yet
+    # The first line of the node's file; after a restart of this process the last line of ours.
+    file_began_ms: int | None = None
+    checked_size: int = 0
+    checked_at: float = 0.0
     is_drained: bool = False
     was_seen: bool = False
     restarts: int | None = None
     task: asyncio.Task[None] | None = None
     opened_at: float = 0.0
-    opened_ms: int = 0  # the same by the cluster's clock
-    heard_at: float = 0.0  # when its stream last gave something
-    doubted_size: int = 0  # of the file when its silence was last doubted
+    opened_ms: int = 0
     is_open: bool = False
-    is_followed: bool = False  # its stream went on until the node ended it in good order
+    # Its stream went on until the node ended it in good order.
+    is_followed: bool = False
+    # Doubles with each try that gives nothing.
     pause_seconds: float = FIRST_PAUSE_SECONDS
     retry_at: float = 0.0
-    look_at: float = 0.0  # it has not started: nothing is to be seen of it before
+    # A pod that has not started is not looked at before, unless it changes.
+    look_at: float = 0.0
+    # When this process saw that the pod had ended.
     ended_at: float | None = None
-    is_end_known: bool = False  # a stream was opened, or could have been, since the pod's end was seen
-    problem: str = ""  # why its last stream broke
-    patience_seconds: float = 0.0  # with that problem, once the pod has ended
-    is_odd: bool = False  # its pod could not be read when we last looked
+    is_end_known: bool = False
+    # Why its last stream broke, and how long an ended pod's log is tried for with that problem.
+    problem: str = ""
+    patience_seconds: float = 0.0
+    # The pod could not be read at the last look.
+    is_odd: bool = False
 
     def note_asked(self, source: LogSource) -> None:
         """A stream is about to be asked for."""
