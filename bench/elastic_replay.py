@@ -1,0 +1,175 @@
+"""Drive the scheduler through a list of elastic jobs in virtual time, as the loop does: starts by `decide`, shrinking
+in place of its preemptions, growth into what a plan leaves free.
+
+Each job is of a project of its own without quota, so that the shares are equal. Sizes are powers of two: a job that
+would start or stay with 7 workers has 4, and frees the others. A resize stops the training for RESIZE_SECONDS.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.plan import Plan, Preempt
+from controlplane.scheduling.spare import spare_placements
+from controlplane.scheduling.view import (
+    ClusterView,
+    JobView,
+    NodeView,
+    PodPlacement,
+    ProjectView,
+    placements_from_lists,
+)
+
+RESIZE_SECONDS = 30
+# A plan that shrinks jobs needs another cycle to start their successors, and growth is one job a cycle.
+MOST_CYCLES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticJob:
+    """One job of a trace. `curve`: iterations per second by GPUs; it trains on 1 to `most` of them."""
+
+    id: str
+    submitted: int
+    iterations: float
+    asked: int
+    deadline: int
+    curve: dict[int, float]
+    most: int
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is left of a job, in iterations, as of `at`; until then it stands still for a resize or waits."""
+
+    job: ElasticJob
+    view: JobView
+    left: float
+    at: float
+
+    @property
+    def rate(self) -> float:
+        return self.job.curve[len(self.view.placements)] if self.view.placements else 0.0
+
+    @property
+    def end(self) -> float:
+        return self.at + self.left / self.rate if self.rate else float("inf")
+
+    def advance(self, now: float) -> None:
+        if now > self.at:
+            self.left, self.at = max(0.0, self.left - (now - self.at) * self.rate), now
+
+
+@dataclass(slots=True)
+class ElasticReplay:
+    """One replay. `decide` is the scheduler's unless a test gives another."""
+
+    nodes: tuple[NodeView, ...]
+    decide: Callable[[ClusterView], Plan] = field(default_factory=lambda: Scheduler().decide)
+    resizes: Counter[str] = field(default_factory=Counter)
+    cycles: int = 0
+    cpu_seconds: float = 0.0
+    _runs: dict[str, _Run] = field(default_factory=dict)
+
+    def run(self, jobs: Sequence[ElasticJob]) -> dict[str, float]:
+        """Replay until the last job has ended. Returns when each did."""
+        began, ends, at = time.process_time(), dict[str, float](), 0
+        while at < len(jobs) or self._runs:
+            now = min((run.end for run in self._runs.values()), default=float("inf"))
+            now = min(now, jobs[at].submitted) if at < len(jobs) else now
+            for run in self._runs.values():
+                run.advance(now)
+            done = [name for name, run in self._runs.items() if run.end <= now]
+            ends |= {name: self._runs.pop(name).end for name in done}
+            while at < len(jobs) and jobs[at].submitted <= now:
+                self._runs[jobs[at].id] = _Run(
+                    jobs[at], _queued(jobs[at], at), jobs[at].iterations, jobs[at].submitted
+                )
+                at += 1
+            self._settle(now)
+        self.cpu_seconds = time.process_time() - began
+        return ends
+
+    def _settle(self, now: float) -> None:
+        for _ in range(MOST_CYCLES):
+            self.cycles += 1
+            view = self._view(int(now))
+            plan = self.decide(view)
+            if not self._apply(view, plan, now):
+                return
+        raise RuntimeError(f"the plan at {now:.0f} s does not settle")
+
+    def _view(self, now: int) -> ClusterView:
+        jobs = tuple(run.view for run in self._runs.values())
+        projects = tuple(ProjectView(job.project, 0, 1, created_rank=job.submit_rank) for job in jobs)
+        return ClusterView("trace", now, self.nodes, projects, jobs=jobs)
+
+    def _apply(self, view: ClusterView, plan: Plan, now: float) -> bool:
+        """Return whether another cycle would see something new."""
+        promised = {
+            hold.job: placements_from_lists(hold.details["promised"])
+            for hold in plan.holds
+            if hold.is_promised
+        }
+        for preempt in plan.preempts:
+            self._shrink(preempt, promised.get(preempt.beneficiary, ()), now)
+        for start in plan.starts:
+            self._resize(self._runs[start.job], start.placements, now)
+        for name, run in self._runs.items():
+            places = promised.get(name, ())
+            if run.view.state == "queued" and run.view.promised != places:
+                run.view = replace(run.view, promised=places)
+        if plan.preempts or plan.starts:
+            return True
+        # As loop/growth: not while a job waits that could use what is free.
+        return not plan.holds and self._grow(view, plan, now)
+
+    def _shrink(self, preempt: Preempt, places: Sequence[PodPlacement], now: float) -> None:
+        """Take the workers on the promised places from the victim; stop it if none would be left."""
+        run = self._runs[preempt.job]
+        wanted = {(place.node, index) for place in places for index, _ in place.devices}
+        stay = tuple(
+            pod
+            for pod in run.view.placements
+            if wanted.isdisjoint((pod.node, index) for index, _ in pod.devices)
+        )
+        if stay != run.view.placements:
+            self._resize(run, stay, now)
+
+    def _grow(self, view: ClusterView, plan: Plan, now: float) -> bool:
+        """Let the first job grow that can; the view does not show what it takes."""
+        for run in self._runs.values():
+            size = len(run.view.placements)
+            if size and 2 * size <= run.job.most:
+                rank = 1 + max(pod.rank for pod in run.view.placements)
+                found = spare_placements(view, plan, run.view, run.job.most - size, rank)
+                if size + len(found) >= 2 * size:
+                    self._resize(run, (*run.view.placements, *found), now)
+                    return True
+        return False
+
+    def _resize(self, run: _Run, placements: tuple[PodPlacement, ...], now: float) -> None:
+        kept = placements[: _power_of_two(len(placements))]
+        is_first = run.left == run.job.iterations and not run.view.placements
+        run.view = replace(
+            run.view, state="active" if kept else "queued", placements=kept, promised=(),
+            started_at=run.view.started_at if run.view.placements else int(now),
+        )  # fmt: skip
+        if not is_first:
+            self.resizes[run.job.id] += 1
+            run.at = now + RESIZE_SECONDS
+
+
+def _queued(job: ElasticJob, rank: int) -> JobView:
+    return JobView(
+        job.id, job.id, rank, kind="elastic", milli_gpus=1000, pods=job.most, min_pods=1, milli_cpus=1, memory_mib=1
+    )  # fmt: skip
+
+
+def _power_of_two(count: int) -> int:
+    """Return the largest power of two up to `count`, 0 for 0."""
+    return 1 << (count.bit_length() - 1) if count else 0
