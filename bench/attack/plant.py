@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 PASSWORD = "correct horse battery"
 LOST_MS = 10_000.0  # what a request counts that got no answer
 PACE_SECONDS = 0.1
-CLONES, SPEC_BYTES = 60, 60_000
+SPEC_BYTES = 60_000
 SERVICE = "python -m http.server --bind 127.0.0.1 $PORT_8888"
 STUCK = """python -c "
 import os, socket, time
@@ -60,19 +60,18 @@ class Samples:
 
 
 @contextmanager
-def plant(directory: Path) -> Iterator[Plant]:
-    """Start an instance with its users and jobs; stop the jobs at the end."""
+def plant(directory: Path, clones: int) -> Iterator[Plant]:
+    """Start an instance with its users, jobs and so many queued jobs with large specs; stop the jobs at the end."""
     with servers.control_plane(directory) as running:
         tokens = [_member(running, name, project) for name, project in (("eve", "red"), ("olga", "blue"))]
         try:
             jobs = {name: _job(running, "red", name, command) for name, command in
                     {"stuck": STUCK, "chatty": CHATTY}.items()}  # fmt: skip
             jobs["well"] = _job(running, "blue", "well", SERVICE)
-            clones = [_clone_body(number) for number in range(CLONES)]
-            for start in range(0, CLONES, 10):
-                _call(
-                    running, "POST", "/api/v1/projects/red/jobs/batch", {"jobs": clones[start : start + 10]}
-                )
+            bodies = [_clone_body(number) for number in range(clones)]
+            for start in range(0, clones, 10):
+                batch = {"jobs": bodies[start : start + 10]}
+                _call(running, "POST", "/api/v1/projects/red/jobs/batch", batch)
             port = urlsplit(running.url).port or 0
             (eve, csrf), (olga, _csrf) = _sign_in(port, "eve"), _sign_in(port, "olga")
             addresses = {name: _service(running, jobs[name]) for name in ("stuck", "well")}

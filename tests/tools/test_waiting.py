@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from tests import waiting
-from tests.waiting import SLOWEST, slowness, wait_until
+from tests.waiting import SLOWEST, next_pause, slowness, wait_until
 
 
 def test_the_value_is_returned_as_soon_as_it_is_true():
@@ -26,3 +26,8 @@ def test_a_busy_machine_is_given_longer(monkeypatch):
 
 def test_slowness_is_bounded():
     assert 1.0 <= slowness() <= SLOWEST
+
+
+@pytest.mark.parametrize(("waited", "pause"), [(0, 0.02), (0.1, 0.02), (1, 0.1), (60, 0.2)])
+def test_polls_become_rarer(waited: float, pause: float):
+    assert next_pause(waited) == pytest.approx(pause)

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -187,35 +188,37 @@ def test_a_taken_port_is_refused(running: ControlPlane, tmp_path: Path) -> None:
     assert "Choose another port" in second.stderr
 
 
-def test_two_instances_share_a_machine(running: ControlPlane, tmp_path: Path) -> None:
-    with control_plane(tmp_path / "second") as second:
+def test_the_first_start_prints_one_address_and_a_link_that_works_once(
+    running: ControlPlane, tmp_path: Path
+) -> None:
+    """Beside another instance of the machine, of which it shows nothing."""
+    with control_plane(tmp_path) as second:
+        said = wait_until(
+            lambda: re.search(r"First admin, once:\s+(\S+)", (tmp_path / "console.log").read_text()),
+            what="the link",
+        )
+        assert said[1].startswith(f"{second.url}/setup/")
+        expect_a_link_that_works_once(second, said[1].removeprefix(second.url))
         assert second.call("GET", "/api/v1/projects")[1]["results"] == []
-        assert [project["name"] for project in running.call("GET", "/api/v1/projects")[1]["results"]] == [
-            "team-a"
-        ]
-        assert second.call("GET", "/api/v1/projects")[0] == 200
-        foreign = {**running.environment, "TRAINYARD_BOOTSTRAP_TOKEN": "x" * 40}
-        assert ControlPlane(second.url, foreign["TRAINYARD_BOOTSTRAP_TOKEN"], tmp_path, second.process, {}).call(
-            "GET", "/api/v1/projects"
-        )[0] == 401  # fmt: skip
+        shown = running.call("GET", "/api/v1/projects")[1]["results"]
+        assert [project["name"] for project in shown] == ["team-a"]
+        assert replace(second, token=running.token).call("GET", "/api/v1/projects")[0] == 401
+    assert (tmp_path / "secret.key").stat().st_mode & 0o077 == 0
 
 
-def test_a_stop_leaves_the_job_and_the_next_start_finds_it(tmp_path: Path) -> None:
-    with control_plane(tmp_path) as running:
-        create_project(running)
-        job = submit(running, "long")
-        children = running.children().values()
-        began = time.monotonic()
-        assert running.stop(signal.SIGINT) == 0
-        assert time.monotonic() - began < patience(10)
-        assert not any(child.is_running() for child in children)
-        assert job.process.is_running()
-    with control_plane(tmp_path) as again:
-        wait_until(lambda: job.is_untouched(again), what="the job to be found")
-        job.end(again)
+def expect_a_link_that_works_once(running: ControlPlane, path: str) -> None:
+    assert running.call("GET", path)[0] == 200
+    assert running.call("GET", "/setup/another-secret")[0] in {404, 410}
+    assert running.call("POST", path, {})[0] == 403
+    logged = (running.state_dir / "control" / "web.log").read_text()
+    assert "/setup/[secret]" in logged
+    assert path.rpartition("/")[2] not in logged
+    first = {"username": "first", "password": "correct horse battery", "is_admin": True}
+    assert running.call("POST", "/api/v1/users", first)[0] == 201
+    assert running.call("GET", path)[0] == 404
 
 
-def test_a_killed_supervisor_takes_its_children_along_and_not_the_job(tmp_path: Path) -> None:
+def test_a_job_outlives_every_end_of_its_control_plane(tmp_path: Path) -> None:
     with control_plane(tmp_path) as running:
         create_project(running)
         job = submit(running, "long")
@@ -225,26 +228,37 @@ def test_a_killed_supervisor_takes_its_children_along_and_not_the_job(tmp_path: 
         assert job.process.is_running()
     with control_plane(tmp_path) as again:
         wait_until(lambda: job.is_untouched(again), what="the job to be found")
-        job.end(again)
+        children = again.children().values()
+        began = time.monotonic()
+        assert again.stop(signal.SIGINT) == 0
+        assert time.monotonic() - began < patience(10)
+        assert not any(child.is_running() for child in children)
+        assert job.process.is_running()
+    with make_up(again, signal.SIGINT) as by_make:
+        wait_until(lambda: job.is_untouched(by_make), what="the job to be found")
+    assert job.process.is_running()
+    with make_up(again, signal.SIGTERM) as by_make:
+        wait_until(lambda: job.is_untouched(by_make), what="the job to be found")
+        job.end(by_make)
 
 
-def test_the_first_start_prints_one_address_and_a_link_that_works_once(tmp_path: Path) -> None:
-    with control_plane(tmp_path) as running:
-        console = tmp_path / "console.log"
-        said = wait_until(
-            lambda: re.search(r"First admin, once:\s+(\S+)", console.read_text()), what="the link"
+@contextmanager
+def make_up(before: ControlPlane, number: int) -> Iterator[ControlPlane]:
+    """`make up` in the state directory of an instance that has ended; at the end make alone is signalled."""
+    console_path = before.state_dir / f"make-{number}.log"
+    with console_path.open("wb") as console:
+        make = subprocess.Popen(
+            ["make", "up"], cwd=CHECKOUT, env=before.environment, stdout=console, stderr=console
         )
-        assert said[1].startswith(f"{running.url}/setup/")
-        assert running.call("GET", said[1].removeprefix(running.url))[0] == 200
-        assert running.call("GET", "/setup/another-secret")[0] in {404, 410}
-        assert running.call("POST", said[1].removeprefix(running.url), {})[0] == 403
-        logged = (tmp_path / "control" / "web.log").read_text()
-        assert "/setup/[secret]" in logged
-        assert said[1].rpartition("/")[2] not in logged
-        first = {"username": "first", "password": "correct horse battery", "is_admin": True}
-        assert running.call("POST", "/api/v1/users", first)[0] == 201
-        assert running.call("GET", said[1].removeprefix(running.url))[0] == 404
-    assert (tmp_path / "secret.key").stat().st_mode & 0o077 == 0
+    running = replace(before, process=make)
+    wait_until(running.is_ready, timeout=40, what="readiness")
+    yield running
+    below = servers.descendants(make.pid)
+    assert len(below) >= len(NAMES)
+    make.send_signal(number)
+    make.wait(patience(10))
+    wait_until(lambda: not any(process.is_running() for process in below), what="the end of all")
+    assert "Stopped in" in console_path.read_text()
 
 
 @pytest.mark.parametrize(
@@ -269,22 +283,6 @@ def test_an_impossible_setting_is_refused_before_anything_starts(
     assert refused.returncode == 1
     assert finding in refused.stderr
     assert "Traceback" not in refused.stderr
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_make_up_stops_when_make_alone_is_signalled(tmp_path: Path, number: int) -> None:
-    port = servers.free_port()
-    environment = {**os.environ, "TRAINYARD_STATE_DIR": str(tmp_path), "TRAINYARD_PORT": str(port)}
-    with (tmp_path / "console.log").open("wb") as console:
-        make = subprocess.Popen(["make", "up"], cwd=CHECKOUT, env=environment, stdout=console, stderr=console)
-    running = ControlPlane(f"http://127.0.0.1:{port}", "", tmp_path, make, environment)
-    wait_until(running.is_ready, timeout=40, what="readiness")
-    below = servers.descendants(make.pid)
-    assert len(below) >= len(NAMES)
-    make.send_signal(number)
-    make.wait(patience(10))
-    wait_until(lambda: not any(process.is_running() for process in below), what="the end of all")
-    assert "Stopped in" in (tmp_path / "console.log").read_text()
 
 
 def run_supervisor(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
