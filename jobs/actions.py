@@ -35,7 +35,7 @@ from jobs.admission import (
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job
-from jobs.transitions import Target, job_event, move, remove, request_transition
+from jobs.transitions import SUSPEND_GRACE_SECONDS, Target, job_event, move, remove, request_transition
 
 # Fields of one submission, of however many jobs.
 REFUSALS_LISTED = 100
@@ -134,10 +134,13 @@ def stop_job(job: Job, *, actor: Actor) -> Job:
     return _begin_stop(job, Target(lifecycle.STOPPED, "stopped_by_user", f"Stopped by {actor.name}."), actor)
 
 
-def suspend_job(job: Job, *, actor: Actor) -> Job:
-    """Release the job's GPUs and hold it until resumed. Raises Conflict for a job that has ended or is ending."""
+def suspend_job(job: Job, *, actor: Actor, grace_seconds: int = SUSPEND_GRACE_SECONDS) -> Job:
+    """Release the job's GPUs and hold it until resumed. Its programs get SIGTERM and `grace_seconds` to save a
+    checkpoint. Raises Conflict for a job that has ended or is ending.
+    """
     message = f"Suspended by {actor.name}; resume it to queue it again."
-    _begin_stop(job, Target(lifecycle.SUSPENDED, "suspended_by_user", message), actor)
+    target = Target(lifecycle.SUSPENDED, "suspended_by_user", message, grace_seconds=grace_seconds)
+    _begin_stop(job, target, actor)
     if lifecycle.SUSPENDED not in (job.state, job.next_state):
         raise Conflict("job_finished", f"The job is {job.state} and cannot be suspended.")
     return job

@@ -236,7 +236,7 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = O
         "status": {
             "state": row["state"],
             "is_reachable": bool(row["is_reachable"]),
-            "reason": reason_of(row, sees),
+            "reason": _with_checkpoint(reason_of(row, sees), row),
             "attempt": row["attempt"],
             "allocated_gpus": decimal(row["allocated_milli"]),
             "workers": None if row["state"] in (QUEUED, SUSPENDED) else row["pods_started"] or None,
@@ -264,6 +264,22 @@ def reason_of(row: Mapping[str, Any], sees: Sees) -> dict[str, Any]:
     for key in EXPLANATION_KEYS & shown.keys():
         del shown[key]
     return {"code": code, "message": sentence(code, row["message"], details, allowed), "details": shown}
+
+
+def _with_checkpoint(reason: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to the message of a suspended job where it continues. Its last lines may be read after it was suspended, so
+    this is derived from its progress and not stored."""
+    if row["state"] != SUSPENDED or not row["attempt"]:
+        return reason
+    return reason | {"message": f"{reason['message']} {checkpoint_text(row['progress'])}"}
+
+
+def checkpoint_text(progress: Mapping[str, Any]) -> str:
+    """Return what is known of an attempt's newest checkpoint, as a sentence."""
+    step = progress.get("checkpoint_step")
+    if step is not None:
+        return f"Checkpoint at step {step:,}."
+    return "Its checkpoint is kept." if progress.get("checkpoint_at") else "No checkpoint was reported."
 
 
 def in_gpus(numbers: Mapping[str, Any]) -> dict[str, Any]:

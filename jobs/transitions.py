@@ -22,6 +22,9 @@ from jobs.command_kinds import FORGET_JOB, JOB, POD, STOP_POD
 from jobs.models import Job, Pod
 
 STOP_GRACE_SECONDS = 10
+# A suspension waits longer: its user wants the checkpoint more than the GPUs at once.
+SUSPEND_GRACE_SECONDS = 60
+LONGEST_GRACE_SECONDS = 3600
 REMIND_AFTER_SECONDS = 30  # a stop without effect is ordered again
 # A start of a process that was killed meanwhile, or that was only paused, may be on its way for this long.
 LATE_START_SECONDS = 60
@@ -29,12 +32,14 @@ LATE_START_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The state that a job is to reach, and why. The message is cut to what a row holds."""
+    """The state that a job is to reach, and why. The message is cut to what a row holds. `grace_seconds`: from the stop
+    signal, on which programs save a checkpoint, to the kill."""
 
     state: str
     reason: str
     message: str
     details: Mapping[str, Any] = field(default_factory=dict)
+    grace_seconds: int = STOP_GRACE_SECONDS
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of a job that hold the cause."""
@@ -83,9 +88,10 @@ def request_transition(job: Job, target: Target, actor: Actor) -> Event | None:
         return job_event(f"job.{next_state}", job, actor)
     running = lifecycle.states_before(lifecycle.STOPPING)
     if move(job, running, lifecycle.STOPPING, next_state=next_state, **fields):
-        request_stops(job)
+        request_stops(job, target.grace_seconds)
         return job_event("job.stopping", job, actor, {"next_state": next_state})
     if _retarget(job, next_state, fields):
+        _shorten_stops(job, target.grace_seconds)
         return job_event("job.stopping", job, actor, {"next_state": next_state})
     return None
 
@@ -130,6 +136,15 @@ def request_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
     """Write a stop command for every pod of the job that is not proven gone."""
     pods = Pod.objects.filter(job=job, released_at=None)
     stop_pods(job.project, pods.values_list("name", flat=True), grace_seconds)
+
+
+def _shorten_stops(job: Job, grace_seconds: int) -> None:
+    """Order the stop of pods again whose last order gave them a longer grace."""
+    names = Pod.objects.filter(job=job, released_at=None).values_list("name", flat=True)
+    orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names)
+    given = {name: payload["grace_seconds"] for name, payload in orders.values_list("subject_id", "payload")}
+    longer = [name for name, seconds in given.items() if seconds > grace_seconds]
+    stop_pods(job.project, longer, grace_seconds)
 
 
 def stop_pods(

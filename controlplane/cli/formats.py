@@ -98,7 +98,16 @@ def progress_line(report: dict[str, Any]) -> str:
     """Return a progress line of a log for a person: `epoch 7/80 step 165/1920 loss 0.4022`; empty when nothing is
     known.
     """
-    return "  ".join(part for part in (*_counts(report), *_measures(report)) if part)
+    text = "  ".join(part for part in (*_counts(report), *_measures(report)) if part)
+    step = _number(report.get("checkpoint_step"))
+    return text or ("" if step is None else f"checkpoint at step {step:.12g}")
+
+
+def checkpoint(report: dict[str, Any] | None) -> str:
+    """Return a job's newest checkpoint as one cell: `step 1200, 40s ago`; empty when it reported none."""
+    step, at = (report or {}).get("checkpoint_step"), (report or {}).get("checkpoint_at")
+    when = "" if at is None else f"{age(datetime.fromtimestamp(at, UTC).isoformat())} ago"
+    return ", ".join(part for part in ("" if step is None else f"step {step}", when) if part)
 
 
 def _counts(report: dict[str, Any]) -> list[str]:

@@ -9,20 +9,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from controlplane.logstore.reader import LogLine, tail
 
 LOOK_BACK_LINES = 200
+# The end of the year 9999, in Unix seconds: later ones are no dates in Python.
+LAST_MOMENT = 253_402_300_799
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """One progress line. `gpu_utilization`: 0 to 1 of the job's share; `allreduce_share`: 0 to 1 of a step's time,
     while gradients are under way; `checkpoint_at`: Unix seconds of the last checkpoint, from which the scheduler
-    computes the cost of a preemption.
+    computes the cost of a preemption; `checkpoint_step`: the completed steps in it.
     """
 
     time_ms: int
@@ -39,6 +41,12 @@ class Progress:
     gpu_utilization: float | None = None
     gpu_memory_mib: int | None = None
     checkpoint_at: int | None = None
+    checkpoint_step: int | None = None
+
+    @property
+    def is_checkpoint_only(self) -> bool:
+        """Return whether the line adds a checkpoint to the progress that was reported before it."""
+        return bool(shown := self.as_json()) and shown.keys() <= _CHECKPOINT
 
     def as_json(self) -> dict[str, int | float]:
         """Return the API's form: the fields present, without time and gauges."""
@@ -55,7 +63,9 @@ _SHOWN = (
     "accuracy",
     "seconds_per_step",
     "checkpoint_at",
+    "checkpoint_step",
 )
+_CHECKPOINT = frozenset({"checkpoint_at", "checkpoint_step"})
 
 
 def latest_progress(log_path: str | Path) -> Progress | None:
@@ -64,9 +74,16 @@ def latest_progress(log_path: str | Path) -> Progress | None:
 
 
 def find_progress(lines: Iterable[LogLine]) -> Progress | None:
-    """Return the last progress line among these, or None."""
-    found = (parse_progress(line.text, line.time_ms) for line in reversed(tuple(lines)))
-    return next((progress for progress in found if progress is not None), None)
+    """Return the last progress line among these, with the checkpoint of a later line that reports only one; or None."""
+    checkpoint: Progress | None = None
+    for line in reversed(tuple(lines)):
+        progress = parse_progress(line.text, line.time_ms)
+        if progress is None:
+            continue
+        if not progress.is_checkpoint_only:
+            return _with_checkpoint(progress, checkpoint)
+        checkpoint = checkpoint or progress
+    return checkpoint
 
 
 def parse_progress(text: str, time_ms: int) -> Progress | None:
@@ -93,8 +110,15 @@ def parse_progress(text: str, time_ms: int) -> Progress | None:
         seconds_per_step=_number(fields, "seconds_per_step", 0),
         gpu_utilization=_number(fields, "gpu_utilization", 0, 1),
         gpu_memory_mib=_count(fields, "gpu_memory_mib"),
-        checkpoint_at=_count(fields, "checkpoint_at"),
+        checkpoint_at=_count(fields, "checkpoint_at", LAST_MOMENT),
+        checkpoint_step=_count(fields, "checkpoint_step"),
     )
+
+
+def _with_checkpoint(progress: Progress, later: Progress | None) -> Progress:
+    if later is None:
+        return progress
+    return replace(progress, checkpoint_at=later.checkpoint_at, checkpoint_step=later.checkpoint_step)
 
 
 def _number(
@@ -106,7 +130,7 @@ def _number(
     return float(value) if abs(value) < 1e300 and least <= value <= most else None
 
 
-def _count(fields: Mapping[str, Any], name: str) -> int | None:
+def _count(fields: Mapping[str, Any], name: str, most: int = 2**53 - 1) -> int | None:
     value = fields.get(name)
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
     return value if is_count else None

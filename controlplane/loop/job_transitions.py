@@ -285,10 +285,14 @@ def _retry_stops(jobs: list[Job], now: datetime) -> None:
             continue
         pods = Pod.objects.filter(job=job, released_at=None).values("name")
         orders = Command.objects.filter(kind=STOP_POD, subject_id__in=pods)
-        is_open = orders.unfinished().exists()
-        is_recent = orders.filter(finished_at__gt=now - timedelta(seconds=REMIND_AFTER_SECONDS)).exists()
-        if not is_open and not is_recent:
+        if not orders.unfinished().exists() and not any(_is_in_time(order, now) for order in orders):
             request_stops(job, grace_seconds=0)
+
+
+def _is_in_time(order: Command, now: datetime) -> bool:
+    """Return whether a stop that was carried out may still take effect: its grace, and some time more."""
+    seconds = order.payload["grace_seconds"] + REMIND_AFTER_SECONDS
+    return order.finished_at is not None and now < order.finished_at + timedelta(seconds=seconds)
 
 
 def _enforce_limits(jobs: list[Job], now: datetime) -> None:

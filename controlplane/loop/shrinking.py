@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.membership import Attended, attended_jobs, is_alive
+from controlplane.loop.membership import Attended, attended_jobs, is_alive, lock_working
 from controlplane.models import Cluster, Command, Event
 from controlplane.scheduling.plan import Plan, Preempt
 from controlplane.scheduling.view import PodPlacement, placements_from_lists
@@ -91,19 +91,26 @@ def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:
 
 
 def _begin(attended: Attended, leaving: Collection[int], why: str, now: datetime) -> None:
+    """Open the operation, unless the job is stopping or another was opened since it was read: the next cycle sees
+    that."""
     before, job = len(attended.members), attended.job
-    with transaction.atomic():
-        open_operation(
-            job,
-            requested_by=SYSTEM.name,
-            from_workers=before,
-            to_workers=before - len(leaving),
-            cause="reclaim",
-            message=why,
-            leaving=list(leaving),
-            created_at=now,
-            deadline=now + timedelta(seconds=GRACE_SECONDS),
-        )
-        event = job_event("job.scaling", job, SYSTEM, {"leaving": list(leaving)})
-        event.message = f"From {before} to {before - len(leaving)} workers. {why}"
-        Event.objects.append([event])
+    try:
+        with transaction.atomic():
+            if not lock_working(job):
+                return
+            open_operation(
+                job,
+                requested_by=SYSTEM.name,
+                from_workers=before,
+                to_workers=before - len(leaving),
+                cause="reclaim",
+                message=why,
+                leaving=list(leaving),
+                created_at=now,
+                deadline=now + timedelta(seconds=GRACE_SECONDS),
+            )
+            event = job_event("job.scaling", job, SYSTEM, {"leaving": list(leaving)})
+            event.message = f"From {before} to {before - len(leaving)} workers. {why}"
+            Event.objects.append([event])
+    except IntegrityError:
+        return

@@ -242,7 +242,7 @@ def _take_jobs(
     columns = ("pk", "kind", "progress", "gpu_utilization", "active_at")
     for job_id, kind, progress, utilization, active_at in jobs.values_list(*columns):
         values: dict[str, Any] = {}
-        if job_id in said and (shown := said[job_id].as_json()) != progress:
+        if job_id in said and (shown := _shown(said[job_id], progress)) != progress:
             values["progress"] = shown
         if job_id in measured and (mean := _mean(measured[job_id])) != utilization:
             values["gpu_utilization"] = mean
@@ -291,6 +291,11 @@ def _forget_waiting(changes: _Changes, cluster: Cluster) -> None:
     for job_id in waiting.filter(gpu_utilization__isnull=False).values_list("pk", flat=True):
         changes.jobs[job_id]["gpu_utilization"] = None
         changes.seen_jobs.add(job_id)
+
+
+def _shown(said: Progress, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's progress after a new line; one that reports only a checkpoint changes nothing else."""
+    return {**before, **said.as_json()} if said.is_checkpoint_only else dict(said.as_json())
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -139,7 +139,7 @@ _VERBS: dict[str, tuple[Callable[..., object], Callable[[], str]]] = {
     "stop": (actions.stop_job, lambda: _("Stopping. Its GPUs are free as soon as its pods are gone.")),
     "suspend": (
         actions.suspend_job,
-        lambda: _("Suspended. It gives its GPUs back and waits until you resume it."),
+        lambda: _("It saves a checkpoint, gives its GPUs back and waits until you resume it."),
     ),
     "resume": (actions.resume_job, lambda: _("Queued again, at its first place in the order.")),
     "delete": (actions.delete_job, lambda: _("Deleted.")),

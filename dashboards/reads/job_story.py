@@ -84,12 +84,14 @@ def reached_by_attempt(job: Job) -> dict[int, Row]:
 
 
 def stop_cost(actor: Actor, job: Job, detail: Row) -> Row:
-    """Return what a stop takes: {"pods", "gpus", "checkpoint_at", "running_since", "waiting", "first"}.
+    """Return what a stop takes: {"pods", "gpus", "checkpoint_at", "checkpoint_step", "running_since", "waiting",
+    "first"}.
 
     `waiting` counts queued jobs of the cluster; `first` is the first of them, without name and id where the actor may
     not see it.
     """
-    checkpoint = (detail["status"]["progress"] or {}).get("checkpoint_at")
+    progress = detail["status"]["progress"] or {}
+    checkpoint = progress.get("checkpoint_at")
     queued = Job.objects.filter(project__cluster=job.project.cluster, state=QUEUED).exclude(pk=job.pk)
     order = (F("queue_position").asc(nulls_last=True), "submit_rank")
     first = queued.order_by(*order).values("id", "name", "project__name").first()
@@ -98,6 +100,7 @@ def stop_cost(actor: Actor, job: Job, detail: Row) -> Row:
         "pods": [pod for pod in detail["status"]["pods"] if pod["finished_at"] is None],
         "gpus": detail["status"]["allocated_gpus"],
         "checkpoint_at": datetime.fromtimestamp(checkpoint, UTC) if checkpoint else None,
+        "checkpoint_step": progress.get("checkpoint_step"),
         "running_since": detail["status"]["started_at"] if job.state in ACTIVE_STATES else None,
         "waiting": queued.count(),
         "first": first and _named(first, is_visible=sees is None or first["project__name"] in sees),

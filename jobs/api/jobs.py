@@ -17,7 +17,7 @@ from controlplane.access import (
 )
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
-from controlplane.api.json_schema import listed, record, ref
+from controlplane.api.json_schema import INTEGER, listed, record, ref
 from controlplane.api.operations import DRY_RUN, Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.models import Project, Role
@@ -40,10 +40,23 @@ from jobs.models import Job
 from jobs.outlook import known_estimate
 from jobs.planning import plan_job
 from jobs.queries import job_columns, job_detail, shape_jobs
+from jobs.transitions import LONGEST_GRACE_SECONDS, SUSPEND_GRACE_SECONDS
 
 CHANGES = {
     "priority": BodyField(PRIORITY.read, PRIORITY.schema),
     "labels": BodyField(FIELDS["labels"].read, FIELDS["labels"].value.schema),
+}
+SUSPEND = {
+    "grace_seconds": BodyField(
+        fields.whole(1, LONGEST_GRACE_SECONDS),
+        {
+            **INTEGER,
+            "minimum": 1,
+            "maximum": LONGEST_GRACE_SECONDS,
+            "default": SUSPEND_GRACE_SECONDS,
+            "description": "From SIGTERM, on which programs save a checkpoint, to SIGKILL.",
+        },
+    )
 }
 CLONE = {"name": BodyField(FIELDS["name"].read, FIELDS["name"].value.schema)}
 # Jobs; as many of a usual size fit into a body.
@@ -191,10 +204,13 @@ class JobStop(ApiView):
 class JobSuspend(ApiView):
     """Give the GPUs back for now."""
 
-    @operation("Give the job's GPUs back and hold it", answer=ref("Job"))
+    @operation(
+        "Have the job save a checkpoint, give its GPUs back and hold it", answer=ref("Job"), body=SUSPEND
+    )
     def post(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id, needed=Role.MEMBER)
-        return _shown(call.actor, suspend_job(job, actor=call.actor))
+        grace_seconds = call.body.get("grace_seconds", SUSPEND_GRACE_SECONDS)
+        return _shown(call.actor, suspend_job(job, actor=call.actor, grace_seconds=grace_seconds))
 
 
 class JobResume(ApiView):

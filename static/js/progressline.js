@@ -5,7 +5,7 @@
 export function spelled(text) {
   if (!text.startsWith("{") || !text.includes('"trainyard"')) return "";
   const report = parsed(text);
-  return report?.trainyard === 1 ? [...counts(report), ...measures(report)].join("  ") : "";
+  return report?.trainyard === 1 ? [...counts(report), ...measures(report)].join("  ") || checkpoint(report) : "";
 }
 
 // Python writes and reads NaN and Infinity, which JSON does not have
@@ -31,6 +31,11 @@ function counts(report) {
 function measures({ loss, accuracy, seconds_per_step: seconds }) {
   return [given(loss) && `loss ${general(loss, 4)}`, given(accuracy) && `accuracy ${general(accuracy, 3)}`,
     given(seconds) && `${general(seconds, 2)} s/step`].filter(Boolean);
+}
+
+/** What a line says that reports only a checkpoint. */
+function checkpoint({ checkpoint_step: step }) {
+  return given(step) ? `checkpoint at step ${general(step, 12)}` : "";
 }
 
 /** A number as C's and Python's %.<digits>g write it. */

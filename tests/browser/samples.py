@@ -76,6 +76,8 @@ PROGRESS_LINES = [
         "step 1  loss 0.4022  accuracy 0.981  0.071 s/step",
     ),
     ('{"trainyard": 1, "epoch": 2}', "epoch 2"),
+    ('{"trainyard": 1, "checkpoint_at": 1767225600, "checkpoint_step": 1200}', "checkpoint at step 1200"),
+    ('{"trainyard": 1, "step": 5, "checkpoint_step": 4}', "step 5"),
     ('{"trainyard": 1.0, "step": 3, "total_steps": 0}', "step 3"),
     ('{"trainyard": 1, "step": -0, "loss": -0.0}', "step 0  loss 0"),
     ('{"trainyard": 1, "loss": 0.0001}', "loss 0.0001"),

@@ -123,17 +123,35 @@ def test_a_shell_in_a_running_pod(yard):
     assert yard("bash", "box", input="").returncode == 5
 
 
+# Ends on SIGTERM as workloads/common does: it saves a checkpoint and reports it.
+SAVER = """
+import json, signal, sys
+def save(number, frame):
+    print(json.dumps({"trainyard": 1, "checkpoint_step": 1200, "checkpoint_at": 1767225600}), flush=True)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
 def test_steering(yard):
     assert yard("submit", "steer", "-i", "ubuntu", "-g", "1").returncode == 0
     for verb, state in (("suspend", "suspended"), ("resume", "running"), ("stop", "stopped")):
         assert yard(verb, "steer").returncode == 0
         assert yard("wait", "steer", "--for", state, "--timeout", "30").returncode == 0, state
     assert yard("stop", "steer").stdout == "job steer is stopped\n"  # again: it is already
+    assert yard("submit", "saver", "-i", "ubuntu", "-g", "1", "--", "python3", "-c", SAVER).returncode == 0
+    wait_until(lambda: yard("logs", "saver").stdout == "ready\n", what="its trap")
+    suspended = yard("suspend", "saver", "--grace", "30s", "--wait").stdout
+    assert suspended.endswith("resume it to queue it again. Checkpoint at step 1,200.\n")
+    assert "step 1200, " in yard("describe", "job", "saver").stdout
     assert yard("resume", "steer").returncode == 5
     cloned = json.loads(yard("clone", "steer", "--name", "copy", "-o", "json").stdout)
     assert (cloned["name"], cloned["image"]) == ("copy", "ubuntu")
     assert yard("scale", "copy", "--workers", "2").returncode == 5
-    assert yard("delete", "copy", "steer").returncode == 0
+    assert yard("delete", "copy", "steer", "saver").returncode == 0
     wait_until(lambda: yard("describe", "job", "copy").returncode == 3, what="the copy's end")
 
 

@@ -66,10 +66,14 @@ def test_a_stopped_run_saves_and_the_next_attempt_goes_on_there(case: EngineCase
     saved_step = int(case.text(first).rpartition("saved step-")[2])
     second = case.start(image="quickstart", env={"EPOCHS": "100000"}, job_id=first.job_id, attempt=2)
     wait_until(lambda: f"resumed at step {saved_step} " in case.text(second), 120, "the second attempt")
-    page = wait_until(
-        lambda: find_progress(case.engine.read_logs(second.name, 0, 100).lines), 120, "its progress"
-    )
-    assert page.step > saved_step
+    assert last_progress(case, first).checkpoint_step == saved_step
+
+    def steps() -> Progress | None:
+        found = find_progress(case.engine.read_logs(second.name, 0, 100).lines)
+        return found if found is not None and found.step is not None else None
+
+    page = wait_until(steps, 120, "its progress")
+    assert page.step > page.checkpoint_step == saved_step
 
 
 def test_the_notebook_image_serves_its_directory_on_the_port(case: EngineCase):

@@ -11,10 +11,13 @@ import json
 import os
 import secrets
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from workloads.common.progress import report_checkpoint
 
 KEEP = 2
 
@@ -43,7 +46,8 @@ def shared_dir() -> Path:
 
 
 def save(folder: Path, step: int, state: dict[str, Any], model: str = "") -> Path:
-    """Write the checkpoint of a step and remove all but the newest few. `model` names what the state is of."""
+    """Write the checkpoint of a step, report it and remove all but the newest few. `model` names what the state is
+    of."""
     for leftover in folder.glob(".step-*"):  # of a writer that was killed
         shutil.rmtree(leftover, ignore_errors=True)
     target, fresh = folder / f"step-{step:09d}", folder / f".step-{step:09d}.{secrets.token_hex(4)}"
@@ -60,6 +64,7 @@ def save(folder: Path, step: int, state: dict[str, Any], model: str = "") -> Pat
     _sync(folder)
     for old in _steps(folder)[:-KEEP]:
         shutil.rmtree(old)
+    report_checkpoint(step, time.time())
     return target
 
 
@@ -86,7 +91,9 @@ def load_latest(folder: Path, model: str = "") -> tuple[int, dict[str, Any]] | N
     and the one before it is used. Raises OtherModel for one of another model, which new ones would replace."""
     for path in reversed(_steps(folder)):
         try:
-            return load(path, model)
+            found = load(path, model)
+            report_checkpoint(found[0], (path / "manifest.json").stat().st_mtime)
+            return found
         except OtherModel:
             raise
         except CheckpointRefused as refusal:

@@ -9,7 +9,12 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+# The newest checkpoint that this process saved or loaded.
+_checkpoint: dict[str, int] = {}
 
 
 class Meter:
@@ -47,11 +52,10 @@ def report(
     seconds_per_step: float,
     gpu_utilization: float | None = None,
     gpu_memory_mib: int | None = None,
-    checkpoint_at: int | None = None,
     **metrics: float,
 ) -> None:
     """Print one progress line. `step` counts from 1 over all epochs; `metrics` are such as loss and
-    accuracy; `checkpoint_at` is when the last checkpoint was saved, in Unix seconds."""
+    accuracy."""
     fields = {
         "trainyard": 1,
         "epoch": epoch,
@@ -63,8 +67,18 @@ def report(
         "seconds_per_step": round(seconds_per_step, 6),
         "gpu_utilization": gpu_utilization,
         "gpu_memory_mib": gpu_memory_mib,
-        "checkpoint_at": checkpoint_at,
+        **_checkpoint,
     }
-    line = json.dumps({name: value for name, value in fields.items() if value is not None})
-    sys.stdout.write(line + "\n")
+    _print({name: value for name, value in fields.items() if value is not None})
+
+
+def report_checkpoint(step: int, at: float) -> None:
+    """Print that there is a checkpoint of `step` completed steps, saved at this Unix time; later progress lines repeat
+    it."""
+    _checkpoint.update(checkpoint_at=int(at), checkpoint_step=step)
+    _print({"trainyard": 1, **_checkpoint})
+
+
+def _print(fields: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()

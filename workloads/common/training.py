@@ -95,7 +95,7 @@ class Training:
         program.net.to(use.device)
         self.at = Position()
         self._accuracy: float | None = None
-        self._saved_step, self._saved_at = -1, 0
+        self._saved_step = -1
         self._allreduce = AllReduceTime(use.device)
         self._is_bf16 = use.device.type == "cuda" and torch.cuda.is_bf16_supported()
 
@@ -226,7 +226,7 @@ class Training:
             "accuracy": self._accuracy,
         }
         checkpoint.save(self._plan.checkpoints, at.step, state, program.model)
-        self._saved_step, self._saved_at = at.step, int(time.time())
+        self._saved_step = at.step
 
     def _report(self, pace: _Pace, loss: float, accuracy: float, *, is_due: bool) -> None:
         allreduce_seconds = pace.add(self._allreduce.take_seconds())
@@ -243,7 +243,6 @@ class Training:
             seconds_per_step=seconds_per_step,
             gpu_utilization=self._use.utilization(),
             gpu_memory_mib=self._use.memory_mib(),
-            checkpoint_at=self._saved_at or None,
             loss=loss,
             accuracy=accuracy if self._accuracy is None else self._accuracy,
             samples_per_second=self._global_batch / seconds_per_step,

@@ -70,7 +70,6 @@ class Training:
         self._replica = Replica(settings.learning_rate, self._use.device)
         self._epochs = Epochs(settings.samples, settings.epochs, SEED)
         self._inputs, self._labels = (part.to(self._use.device) for part in _samples(settings.samples))
-        self._saved_at: int | None = None
         self._started_at, self._reported_at, self._reported_step = 0.0, 0.0, 0
 
     def run(self) -> int:
@@ -128,7 +127,6 @@ class Training:
             seconds_per_step=seconds_per_step,
             gpu_utilization=self._use.utilization(),
             gpu_memory_mib=self._use.memory_mib(),
-            checkpoint_at=self._saved_at,
             loss=loss,
             workers=world.size,
             at=time.time(),
@@ -150,7 +148,6 @@ class Training:
     def _save(self, step: int) -> None:
         state = {"replica": self._replica.state(), "epochs": self._epochs.state()}
         checkpoint.save(self._settings.checkpoints, step, state)
-        self._saved_at = int(time.time())
 
     def _stopped(self, world: World) -> int:
         if world.is_first:

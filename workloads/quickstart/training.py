@@ -83,7 +83,6 @@ class Training:
         self.total_steps = self.steps_per_epoch * settings.epochs
         self.step = 0
         self.accuracy = 0.0
-        self.saved_at: int | None = None
 
     def resume(self) -> bool:
         """Go on from the newest checkpoint; False when there is none."""
@@ -102,9 +101,7 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "accuracy": self.accuracy,
         }
-        saved = checkpoint.save(self.settings.checkpoints, self.step, state)
-        self.saved_at = int(time.time())
-        return saved
+        return checkpoint.save(self.settings.checkpoints, self.step, state)
 
     def run(self, stop: StopRequest) -> int:
         """Train to the end, or to the step after a stop was asked for. The exit code."""
@@ -171,7 +168,6 @@ class _Pace:
             seconds_per_step=seconds_per_step,
             gpu_utilization=training.use.utilization(),
             gpu_memory_mib=training.use.memory_mib(),
-            checkpoint_at=training.saved_at,
             loss=loss,
             accuracy=training.accuracy,
         )

@@ -8,9 +8,10 @@ from typing import Any
 from controlplane.cli import formats
 from controlplane.cli.code.about import describe_code
 from controlplane.cli.commands.explanation import estimate_text
+from controlplane.cli.commands.wait import settled
 from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import FINAL_STATES, each_name, find_job, is_id, job_id, jobs_named
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
@@ -195,12 +196,20 @@ def stop(args: Namespace, session: Session) -> int:
 
 
 def suspend_arguments(parser: Parser) -> None:
-    _names(parser, ["yard suspend hyper1"])
+    _names(parser, ["yard suspend hyper1", "yard suspend hyper1 --grace 5m --wait"])
+    parser.add_argument(
+        "--grace",
+        type=duration_seconds,
+        metavar="TIME",
+        help="for its programs to save a checkpoint, from SIGTERM to SIGKILL (default 60s, at most 1h)",
+    )
+    parser.add_argument("--wait", action="store_true", help="until it is suspended")
 
 
 def suspend(args: Namespace, session: Session) -> int:
     """Suspend each job."""
-    return _each(args, session, "suspend")
+    body = {} if args.grace is None else {"grace_seconds": args.grace}
+    return _each(args, session, "suspend", body, "suspended" if args.wait else "")
 
 
 def resume_arguments(parser: Parser) -> None:
@@ -251,10 +260,15 @@ def _names(parser: Parser, examples: list[str]) -> None:
     parser.add_argument("names", metavar="NAME", nargs="+", help="jobs, by name or id")
 
 
-def _each(args: Namespace, session: Session, verb: str) -> int:
+def _each(args: Namespace, session: Session, verb: str, body: Row | None = None, awaited: str = "") -> int:
+    """Carry out a verb on each named job, and wait for the state `awaited` where one is given."""
+
     def act(name: str) -> None:
-        answer = session.client.post(f"jobs/{job_id(session, name)}/{verb}")
-        session.output.object(answer, f"job {name} is {answer['status']['state']}")
+        answer = session.client.post(f"jobs/{job_id(session, name)}/{verb}", body)
+        if awaited:
+            answer = settled(session, answer["id"], awaited)
+        why = f": {reason_text(answer)}" if awaited else ""
+        session.output.object(answer, f"job {name} is {answer['status']['state']}{why}")
 
     return each_name(args.names, session, act)
 
@@ -274,6 +288,7 @@ def _job_fields(job: Row) -> list[tuple[str, object]]:
         ("Attempt", status.get("attempt")),
         ("Exit code", status.get("exit_code")),
         ("Progress", _progress_and_measures(job)),
+        ("Checkpoint", formats.checkpoint(status.get("progress"))),
         ("Service", ", ".join(map(_service_text, status.get("service_urls") or []))),
         ("GPUs", requested_gpus(job)),
         ("GPU utilisation", formats.percent(status.get("gpu_utilization"))),

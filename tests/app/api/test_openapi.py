@@ -189,7 +189,7 @@ WRITES: list[tuple[str, str, Any]] = [
     ("DELETE", "artifacts/{artifact_id}", None),
     ("PATCH", "jobs/{job_id}", {"labels": {"a": "b"}}),
     ("POST", "jobs/{job_id}/clone", None),
-    ("POST", "jobs/{job_id}/suspend", None),
+    ("POST", "jobs/{job_id}/suspend", {"grace_seconds": 30}),
     ("DELETE", "jobs/{job_id}", None),
 ]
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.logstore.progress import Progress, latest_progress, parse_progress
+from controlplane.logstore.progress import Progress, find_progress, latest_progress, parse_progress
+from controlplane.logstore.reader import LogLine
 from controlplane.logstore.writer import STDOUT, LogWriter
 
 
@@ -58,6 +59,21 @@ def test_a_bad_field_counts_as_not_given(name: str, value: object):
 def test_no_text_breaks_it(text: str):
     progress = parse_progress(text, 0)
     assert progress is None or 0 <= (progress.gpu_utilization or 0) <= 1
+
+
+def test_a_checkpoint_that_is_reported_alone_is_added_to_the_progress_before_it():
+    lines = [line(step=8, loss=0.5), line(checkpoint_at=90, checkpoint_step=8), "noise"]
+    found = find_progress([LogLine(number, 7, "stdout", text) for number, text in enumerate(lines)])
+    assert found == Progress(7, step=8, loss=0.5, checkpoint_at=90, checkpoint_step=8)
+    alone = parse_progress(lines[1], 0)
+    assert alone is not None
+    assert alone.is_checkpoint_only
+    assert not found.is_checkpoint_only
+    assert not parse_progress(line(), 0).is_checkpoint_only
+
+
+def test_a_checkpoint_beyond_all_dates_counts_as_not_given():
+    assert parse_progress(line(checkpoint_at=253_402_300_800), 0) == Progress(0)
 
 
 def test_the_last_progress_line_of_a_log_counts(tmp_path: Path):
