@@ -225,6 +225,8 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = O
     return {
         # Jobs of older versions have none.
         "code": None,
+        "worker_sizes": [],
+        "worker_step": None,
         **spec,
         "gpus": None if spec["gpu_memory_mib"] is not None else decimal(spec["gpus"]),
         "cpus": decimal(spec["cpus"]),

@@ -16,6 +16,7 @@ from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.wake import wake
 from controlplane.models import Event
 from jobs import lifecycle
+from jobs.kinds.elastic import sizes_text
 from jobs.kinds.membership import OPEN_STATES, PENDING, Candidate, ScalePlan, choose_leavers
 from jobs.kinds.registry import KINDS
 from jobs.models import Generation, Job, Pod, ScaleOperation
@@ -126,6 +127,9 @@ def _check_bounds(job: Job, asked: Scaling) -> None:
     if not bounds[0] <= asked.workers <= bounds[1]:
         detail = f"{job.name} has from {bounds[0]} to {bounds[1]} workers."
         raise invalid("/workers", "out_of_bounds", detail)
+    sizes = KINDS[job.kind].sizes(job.spec)
+    if sizes and asked.workers not in sizes:
+        raise invalid("/workers", "size_not_allowed", sizes_text(sizes, asked.workers))
     if job.is_final:
         raise Conflict(
             "job_finished", f"The job is {job.state}; submit it again with the size that you want."
@@ -176,20 +180,22 @@ def _leavers(job: Job, members: tuple[int, ...], asked: Scaling) -> tuple[tuple[
     if asked.leaving:
         _check_named(members, asked.leaving, count)
         return tuple((rank, "named in the request") for rank in asked.leaving)
-    if count <= 0:
-        return ()
-    pods = Pod.objects.filter(job=job, attempt__number=job.attempt, rank__in=members).select_related("node")
-    rows = list(pods)
+    return choose_leavers(candidates_of(job, members), count) if count > 0 else ()
+
+
+def candidates_of(job: Job, ranks: Collection[int]) -> list[Candidate]:
+    """Return these ranks of the present attempt with what the choice of leavers compares."""
+    pods = Pod.objects.filter(job=job, attempt__number=job.attempt, rank__in=ranks)
+    rows = list(pods.select_related("node"))
     peers: dict[int, int] = {}
     for pod in rows:
         peers[pod.node_id] = peers.get(pod.node_id, 0) + 1
-    candidates = [
+    return [
         Candidate(
             pod.rank, pod.node.name, _is_spot(pod.node.labels), pod.step_seconds or 0.0, peers[pod.node_id]
         )
         for pod in rows
     ]
-    return choose_leavers(candidates, count)
 
 
 def _check_named(members: tuple[int, ...], named: Collection[int], count: int) -> None:

@@ -18,6 +18,7 @@ from controlplane.loop.record import add_workers
 from controlplane.models import Cluster, Event
 from controlplane.scheduling import reasons
 from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.sizes import largest_size
 from controlplane.scheduling.spare import spare_placements
 from controlplane.scheduling.view import JobView, PodPlacement
 from jobs.kinds import membership as rules
@@ -50,6 +51,8 @@ def grow_jobs(cluster: Cluster, engine: Engine, seen: Observation, plan: Plan, n
         if view is None or wanted <= 0:
             continue
         found = spare_placements(seen.view, plan, view, wanted, _next_rank(attended))
+        has = len(attended.members)
+        found = found[: max(0, largest_size(view.sizes, has + len(found)) - has)]
         is_asked = attended.operation is not None
         if found and (len(found) == wanted or not is_asked):
             has_orders |= _add(cluster, attended, found, now)

@@ -250,7 +250,8 @@ def _standing(attended: Attended, now: datetime) -> Standing:
     bounds = KINDS[attended.job.kind].bounds(attended.job.spec) or (1, 1)
     workers = {pod.rank: _worker(attended, pod) for pod in attended.pods}
     number = 0 if attended.generation is None else attended.generation.number
-    return Standing(number, attended.members, workers, bounds[0], _operation(attended.operation, now))
+    sizes = KINDS[attended.job.kind].sizes(attended.job.spec)
+    return Standing(number, attended.members, workers, bounds[0], _operation(attended.operation, now), sizes)
 
 
 def _worker(attended: Attended, pod: Pod) -> Worker:

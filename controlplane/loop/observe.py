@@ -224,6 +224,7 @@ def _job_view(
         gpu_memory_mib=row["gpu_memory_mib"],
         pods=row["pods_wanted"],
         min_pods=None if (bounds := KINDS[row["kind"]].bounds(spec)) is None else bounds[0],
+        sizes=KINDS[row["kind"]].sizes(spec),
         milli_cpus=spec["cpus"],
         memory_mib=spec["memory_mib"],
         extras=_extras(spec.get("extra_resources", {})),

@@ -12,12 +12,14 @@ from controlplane.engines.base import MEMBERSHIP, Engine
 from controlplane.loop.membership import Attended, attended_jobs, is_alive, lock_working
 from controlplane.models import Cluster, Command, Event
 from controlplane.scheduling.plan import Plan, Preempt
+from controlplane.scheduling.sizes import largest_size
 from controlplane.scheduling.view import PodPlacement, placements_from_lists
 from jobs.command_kinds import POD, STOP_POD
 from jobs.kinds import membership as rules
+from jobs.kinds.membership import choose_leavers
 from jobs.kinds.registry import KINDS
 from jobs.models import Allocation, Job, ScaleOperation
-from jobs.scaling import open_operation
+from jobs.scaling import candidates_of, open_operation
 from jobs.transitions import job_event
 
 # For the leavers of a reclaim to acknowledge; then they are stopped.
@@ -50,13 +52,25 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
     leaving = sorted(holders & set(attended.members))
     if not leaving:
         return bool(holders & _ending_ranks(attended))
-    fewest, _ = KINDS[attended.job.kind].bounds(attended.job.spec) or (1, 1)
-    if operation is not None or len(attended.members) - len(leaving) < fewest:
+    chosen = None if operation is not None else _to_allowed_size(attended, leaving)
+    if chosen is None:
         return False
     beneficiary = Job.objects.filter(pk=preempt.beneficiary).select_related("project").first()
     whom = "another project" if beneficiary is None else beneficiary.project.name
-    _begin(attended, leaving, f"Its GPUs are owed to {whom}.", now)
+    _begin(attended, chosen, f"Its GPUs are owed to {whom}.", now)
     return True
+
+
+def _to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
+    """Return the leavers with those that must leave with them, so that an allowed size is left; None if none is."""
+    job, stay = attended.job, [rank for rank in attended.members if rank not in leaving]
+    kind = KINDS[job.kind]
+    fewest, _ = kind.bounds(job.spec) or (1, 1)
+    size = largest_size(kind.sizes(job.spec), len(stay))
+    if size < fewest:
+        return None
+    more = choose_leavers(candidates_of(job, stay), len(stay) - size) if size < len(stay) else ()
+    return sorted([*leaving, *(rank for rank, _ in more)])
 
 
 def _cannot_shrink(attended: Attended) -> bool:

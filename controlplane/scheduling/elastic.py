@@ -22,6 +22,7 @@ from controlplane.scheduling.capacity import FreeCapacity
 from controlplane.scheduling.fit import place, pods_that_fit, request_of
 from controlplane.scheduling.limits import over_limit, over_quota
 from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.sizes import largest_size
 from controlplane.scheduling.victims import Candidate, Kind, VictimPolicy
 from controlplane.scheduling.view import PodPlacement
 
@@ -40,7 +41,8 @@ def most_pods(item: Waiting, *, is_held: bool, is_sure: bool) -> int:
             not is_sure or item.account.allocated + wider.milli_gpus <= item.account.sure
         )
 
-    return _last(item.request.pods, item.job.pods, is_allowed)
+    most = _last(item.request.pods, item.job.pods, is_allowed)
+    return max(item.request.pods, largest_size(item.job.sizes, most))
 
 
 def widest(item: Waiting, room: FreeCapacity, most: int) -> tuple[PodPlacement, ...] | None:
@@ -49,7 +51,7 @@ def widest(item: Waiting, room: FreeCapacity, most: int) -> tuple[PodPlacement, 
     placements = place(item.of(most).request, room, item.job.avoid)
     if placements is not None:
         return placements
-    fit = pods_that_fit(item.request, room, most)
+    fit = largest_size(item.job.sizes, pods_that_fit(item.request, room, most))
     return place(item.of(fit).request, room, item.job.avoid) if fit >= item.request.pods else None
 
 

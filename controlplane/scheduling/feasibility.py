@@ -171,9 +171,9 @@ def _largest_whole(mode: SharingMode) -> int:
 
 _Key = tuple[Any, ...]
 _attributes = attrgetter(
-    "project", "kind", "node_pool", "milli_gpus", "gpu_memory_mib", "pods", "min_pods", "milli_cpus", "memory_mib",
-    "extras", "priority", "is_preemptible", "avoid", "is_waiting_for_data", "data_progress", "is_waiting_for_volume",
-    "volume_wait", "not_before", "promised", "was_preempted_by", "was_preempted_by_project",
+    "project", "kind", "node_pool", "milli_gpus", "gpu_memory_mib", "pods", "min_pods", "sizes", "milli_cpus",
+    "memory_mib", "extras", "priority", "is_preemptible", "avoid", "is_waiting_for_data", "data_progress",
+    "is_waiting_for_volume", "volume_wait", "not_before", "promised", "was_preempted_by", "was_preempted_by_project",
 )  # fmt: skip
 
 

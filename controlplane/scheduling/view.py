@@ -126,8 +126,9 @@ class JobView:
 
     Per pod: `milli_gpus` (0, a share below 1,000, or a multiple of 1,000) or, when `gpu_memory_mib` is set, a
     share of one device with that much of its memory; `milli_cpus`; `memory_mib`; `extras`. `pods` is the gang
-    size: all or none. With `min_pods` the job is elastic: any size from there to `pods` is a whole gang, and
-    the Start decides which. `submit_rank` is that of the first submission and survives preemption.
+    size: all or none. With `min_pods` the job is elastic: any size from there to `pods` is a whole gang, of
+    those in `sizes` where there are some, and the Start decides which.
+    `submit_rank` is that of the first submission and survives preemption.
     `is_stopping`: active and being stopped; its GPUs are held until its pods are proven gone. `promised`:
     where an earlier cycle reserved capacity for this queued job, as in its last recorded Hold; it stays
     reserved. `avoid`: nodes on which the cluster has just refused the job; used only if nothing else fits.
@@ -148,6 +149,7 @@ class JobView:
     gpu_memory_mib: int | None = None
     pods: int = 1
     min_pods: int | None = None
+    sizes: tuple[int, ...] = ()
     milli_cpus: int = 0
     memory_mib: int = 0
     extras: Extras = ()
@@ -236,7 +238,7 @@ def _job(data: Mapping[str, Any]) -> JobView:
     pods = {name: placements_from_lists(data[name]) for name in ("placements", "promised")}
     wait = tuple((name, value) for name, value in data.get("volume_wait", ()))
     progress = tuple((name, value) for name, value in data.get("data_progress", ()))
-    plain = {"avoid": tuple(data.get("avoid", ())), "extras": _extras(data)}
+    plain = {name: tuple(data.get(name, ())) for name in ("avoid", "sizes")} | {"extras": _extras(data)}
     return JobView(**{**data, **pods, **plain, "volume_wait": wait, "data_progress": progress})
 
 

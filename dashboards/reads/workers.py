@@ -55,6 +55,7 @@ def workers(job: Job) -> Row:
         "is_member": bool(rows),
         "fewest": bounds[0],
         "most": bounds[1],
+        "sizes": KINDS[job.kind].sizes(job.spec),
         "size": len(rows[0].members) if rows else job.pods_started or job.pods_wanted,
         "generations": rows,
         "operations": operations,

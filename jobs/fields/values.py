@@ -129,6 +129,20 @@ def mapped(read: Reader, most: int, entry: Schema = schemas.STRING, **options: A
     return value(read, schema, **written | options)
 
 
+def counts(low: int, high: int, most: int) -> Value:
+    """Whole numbers, written with commas between them."""
+    one = whole(low, high)
+    schema = {**schemas.listed(one.schema), "maxItems": most}
+    return value(
+        fields.listed(one.read, most),
+        schema,
+        answer=schemas.listed(one.answer),
+        parse=lambda text: [int(number) for number in text.split(",")],
+        write=lambda numbers: ",".join(map(str, numbers)),
+        text="whole numbers with commas between them",
+    )
+
+
 def texts(names: Names, longest: int, most: int) -> Value:
     """An object of names and texts."""
     return mapped(fields.mapped(names, fields.text(longest), most), most)

@@ -100,6 +100,10 @@ class Kind(Protocol):
         """Return the (minimum, maximum) workers of an attempt; None if all pods start together or none."""
         ...
 
+    def sizes(self, spec: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the numbers of workers that an attempt may have, ascending; () for all within `bounds`."""
+        ...
+
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
         """Return environment variables for an attempt of `pods` pods; a job's own variables do not override them."""
         ...
@@ -137,6 +141,9 @@ class Batch:
     def bounds(self, spec: Mapping[str, Any]) -> tuple[int, int] | None:
         return None
 
+    def sizes(self, spec: Mapping[str, Any]) -> tuple[int, ...]:
+        return ()
+
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
         return {}
 
@@ -148,8 +155,8 @@ def refuse_worker_bounds(spec: Mapping[str, Any]) -> list[FieldError]:
     """Refuse the fields that only an elastic job has."""
     return [
         FieldError(f"/{name}", "only_elastic", "Only an elastic job has this; leave it out.")
-        for name in ("min_workers", "max_workers")
-        if spec[name] is not None
+        for name in ("min_workers", "max_workers", "worker_sizes", "worker_step")
+        if spec[name]
     ]
 
 

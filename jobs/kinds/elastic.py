@@ -1,12 +1,16 @@
 """Elastic: equal workers of which an attempt may have fewer than were asked for. How many is decided at each start: as
 many as fit, at least `min_workers`. It may borrow, and when it is preempted it can go on smaller."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from controlplane.fields import FieldError
+from controlplane.scheduling.sizes import nearest_sizes
 from jobs.kinds.base import Batch
+
+# Sizes in a message.
+MOST_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +24,11 @@ class Elastic(Batch):
     is_elastic: bool = True
 
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        fewest, most = spec["min_workers"], spec["max_workers"]
+        fewest, most, sizes = spec["min_workers"], spec["max_workers"], sorted(set(spec["worker_sizes"]))
         return {
-            "min_workers": 1 if fewest is None else fewest,
-            "max_workers": spec["workers"] if most is None else most,
+            "min_workers": (sizes[0] if sizes else 1) if fewest is None else fewest,
+            "max_workers": (sizes[-1] if sizes else spec["workers"]) if most is None else most,
+            "worker_sizes": tuple(sizes),
         }
 
     def check(self, spec: Mapping[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
@@ -37,10 +42,16 @@ class Elastic(Batch):
         if spec["max_workers"] > 1 and (spec["gpu_memory_mib"] is not None or 0 < spec["gpus"] < 1000):
             text = "A share of a GPU takes exactly one worker."
             errors.append(FieldError("/max_workers", "share_needs_one_worker", text))
-        return errors
+        return errors or _sizes_refused(spec, self.sizes(spec))
 
     def bounds(self, spec: Mapping[str, Any]) -> tuple[int, int] | None:
         return spec["min_workers"], spec["max_workers"]
+
+    def sizes(self, spec: Mapping[str, Any]) -> tuple[int, ...]:
+        # Jobs of older versions have neither field.
+        if step := spec.get("worker_step"):
+            return tuple(range(spec["min_workers"], spec["max_workers"] + 1, step))
+        return tuple(spec.get("worker_sizes") or ())
 
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
         """Add the variable names that scripts written for Arena read."""
@@ -53,3 +64,25 @@ class Elastic(Batch):
             "maxWorkers": most,
             "gpus": f"{spec['gpus'] / 1000:g}",
         }
+
+
+def sizes_text(sizes: Sequence[int], wanted: int) -> str:
+    """Return which sizes are allowed and which are nearest to one that is not, as a sentence."""
+    near = " and ".join(map(str, nearest_sizes(sizes, wanted)))
+    shown = ", ".join(map(str, sizes[:MOST_SHOWN])) + (
+        f", ... {sizes[-1]}" if len(sizes) > MOST_SHOWN else ""
+    )
+    return f"Allowed are {shown} workers; nearest to {wanted}: {near}."
+
+
+def _sizes_refused(spec: Mapping[str, Any], sizes: Sequence[int]) -> list[FieldError]:
+    """Refuse both ways to declare sizes at once, and bounds and a start size that are not among them."""
+    if spec["worker_sizes"] and spec["worker_step"]:
+        return [FieldError("/worker_step", "one_of", "Give either worker_sizes or worker_step.")]
+    # With a step the bounds need not be a whole number of steps apart.
+    names = ("min_workers", "max_workers", "workers") if spec["worker_sizes"] else ("workers",)
+    return [
+        FieldError(f"/{name}", "size_not_allowed", sizes_text(sizes, spec[name]))
+        for name in names
+        if sizes and spec[name] not in sizes
+    ]

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from controlplane.scheduling.sizes import largest_size
+
 # Why a generation began.
 START, LOSS, REFORM, GROW, SHRINK, ROLL_BACK = "start", "loss", "reform", "grow", "shrink", "roll_back"
 # States of a scale operation.
@@ -54,13 +56,15 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An attempt as it is: the newest generation (0: none) and its members, and all its workers by rank."""
+    """An attempt as it is: the newest generation (0: none) and its members, and all its workers by rank. `sizes`: the
+    allowed numbers of members, () for all from `fewest`."""
 
     generation: int
     members: tuple[int, ...]
     workers: Mapping[int, Worker]
     fewest: int
     operation: Operation | None = None
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,9 @@ def answer(standing: Standing) -> Answer:
         return _ended(standing)
     alive = _alive(standing, standing.members)
     if len(alive) < len(standing.members):
-        return Answer(alive, LOSS) if len(alive) >= standing.fewest else Answer()
+        # Beyond the largest allowed size survivors leave: the last ones, so that the first member stays.
+        stay = alive[: largest_size(standing.sizes, len(alive))]
+        return Answer(stay, LOSS) if len(stay) >= standing.fewest else Answer()
     # a member that has died is not broken, and its end may be seen a moment after its peers noticed it
     if all(_is_broken(standing.workers[rank], standing.generation) for rank in alive):
         return Answer(standing.members, REFORM)

@@ -7,22 +7,27 @@ import json
 import pytest
 
 from controlplane.access import SYSTEM
+from controlplane.actions.errors import Invalid
 from controlplane.loop import shrinking
 from controlplane.loop.telemetry_step import collect_once
-from controlplane.models import Event
+from controlplane.models import Event, Project
 from jobs.actions import stop_job
-from jobs.models import Job, Pod, ScaleOperation
-from jobs.scaling import scale_job
+from jobs.models import Generation, Job, Pod, ScaleOperation
+from jobs.scaling import Scaling, plan_scaling, scale_job
 from tests.builders import make_job, make_project
 from tests.loop.elastic_program import Program
 
 
-def started(plant, workers=16, fewest=1) -> Program:
-    bounds = {"min_workers": fewest, "workers": workers, "max_workers": 16}
+def started(plant, workers=16, fewest=1, **fields) -> Program:
+    bounds = {"min_workers": fewest, "workers": workers, "max_workers": 16, **fields}
     program = Program(plant, make_job(make_project(quota=8), "el", kind="elastic", **bounds))
     program.settle()
-    assert (program.job.state, program.job.pods_started) == ("running", workers)
+    assert program.job.state == "running"
     return program
+
+
+def members(job: Job) -> int:
+    return len(Generation.objects.filter(attempt__job=job).latest("number").members)
 
 
 @pytest.fixture
@@ -83,3 +88,29 @@ def test_below_its_minimum_it_stops_with_a_checkpoint_and_continues_from_it(plan
     plant.in_seconds(5)
     program.settle(8)
     assert (program.job.state, program.job.attempt) == ("running", 2)
+
+
+def test_its_size_is_always_an_allowed_one(plant):
+    program = started(plant, worker_sizes=[1, 4, 8, 16])
+    make_job(make_project("team-b", quota=8), "owed")
+    program.settle(12)
+    # 15 are left of 16
+    assert (members(program.job), plant.states()["owed"]) == (8, "running")
+    [operation] = ScaleOperation.objects.all()
+    assert (operation.state, len(operation.leaving)) == ("succeeded", 8)
+    plant.engine.finish(
+        Pod.objects.get(job=program.job, attempt__number=1, rank=members(program.job) - 1).name, 137
+    )
+    program.settle(8)
+    # 7 survive a loss; the others are sent away
+    assert members(program.job) == 4
+    assert Pod.objects.filter(job=program.job, released_at=None).count() == 4
+    stop_job(Job.objects.get(name="owed"), actor=SYSTEM)
+    make_job(Project.objects.get(name="team-b"), "other", gpus=5)
+    plant.settle()
+    program.in_seconds(30)
+    # 11 are free
+    assert (members(program.job), plant.states()["other"]) == (8, "running")
+    with pytest.raises(Invalid, match="nearest to 5: 4 and 8"):
+        plan_scaling(program.job, Scaling(5))
+    assert plan_scaling(program.job, Scaling(4)).to_workers == 4

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from jobs.kinds.elastic import sizes_text
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec
 
@@ -48,6 +49,16 @@ def test_its_bounds(given: dict[str, int], bounds: tuple[int, int]):
             {"gpus": None, "gpu_memory_mib": 512, "max_workers": 2},
             [("/max_workers", "share_needs_one_worker")],
         ),
+        ({"workers": 3, "worker_sizes": [2, 4]}, [("/workers", "size_not_allowed")]),
+        ({"workers": 4, "min_workers": 1, "worker_sizes": [2, 4]}, [("/min_workers", "size_not_allowed")]),
+        ({"workers": 2, "max_workers": 3, "worker_sizes": [2, 4]}, [("/max_workers", "size_not_allowed")]),
+        (
+            {"workers": 4, "min_workers": 1, "max_workers": 9, "worker_step": 2},
+            [("/workers", "size_not_allowed")],
+        ),
+        ({"workers": 2, "worker_sizes": [2], "worker_step": 1}, [("/worker_step", "one_of")]),
+        ({"worker_sizes": [0]}, [("/worker_sizes/0", "out_of_range")]),
+        ({"worker_sizes": "1,2"}, [("/worker_sizes", "not_a_list")]),
     ],
 )
 def test_what_is_refused(given: dict[str, Any], refused: list[tuple[str, str]]):
@@ -76,3 +87,32 @@ def test_the_others_have_one_size_and_say_nothing_more():
         assert KINDS[name].environment(read, 1) == {}
         assert not KINDS[name].has_stable_names
         assert (read["min_workers"], read["max_workers"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "bounds", "sizes"),
+    [
+        ({"workers": 2}, (1, 2), ()),
+        ({"workers": 2, "worker_sizes": [8, 1, 2, 4, 2]}, (1, 8), (1, 2, 4, 8)),
+        ({"workers": 4, "min_workers": 2, "max_workers": 9, "worker_step": 2}, (2, 9), (2, 4, 6, 8)),
+    ],
+)
+def test_its_allowed_sizes(given: dict[str, Any], bounds: tuple[int, int], sizes: tuple[int, ...]):
+    read = spec(**given)
+    assert (ELASTIC.bounds(read), ELASTIC.sizes(read)) == (bounds, sizes)
+    without = {name: value for name, value in read.items() if name not in ("worker_sizes", "worker_step")}
+    assert ELASTIC.sizes(without) == ()  # a spec of an older version
+
+
+def test_only_an_elastic_job_has_sizes():
+    with pytest.raises(SpecInvalid) as refusal:
+        parse_spec({"name": "t", "kind": "train", "worker_sizes": [1, 2]})
+    assert [(error.pointer, error.code) for error in refusal.value.errors] == [
+        ("/worker_sizes", "only_elastic")
+    ]
+
+
+def test_what_is_said_of_a_size_that_is_not_allowed():
+    assert sizes_text((1, 2, 4, 8), 5) == "Allowed are 1, 2, 4, 8 workers; nearest to 5: 4 and 8."
+    assert sizes_text((2, 4), 1) == "Allowed are 2, 4 workers; nearest to 1: 2."
+    assert sizes_text(range(1, 100), 200).endswith("12, ... 99 workers; nearest to 200: 99.")

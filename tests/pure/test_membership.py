@@ -58,6 +58,15 @@ def test_survivors_go_on_without_one_that_died_while_enough_are_left():
     assert answer(too_few) == Answer()
 
 
+def test_survivors_beyond_an_allowed_size_leave():
+    lost = standing(training(0), gone(1), training(2), training(3), sizes=(1, 2, 4))
+    assert answer(lost) == Answer((0, 2), rules.LOSS)
+    after = standing(training(0), training(2), training(3), members=(0, 2), sizes=(1, 2, 4))
+    assert answer(after) == Answer(stop=(3,))
+    too_few = standing(training(0), gone(1), training(2), training(3), fewest=4, sizes=(4, 8))
+    assert answer(too_few) == Answer()
+
+
 def test_who_lost_one_another_form_again_once_all_say_so():
     some = standing(training(0, state="broken"), training(1))
     assert answer(some) == Answer()

@@ -65,6 +65,15 @@ def test_no_job_is_scaled_beyond_its_bounds(api: AsPerson, cast: Cast, workers: 
     assert job.pods_wanted == 3
 
 
+def test_a_size_that_is_not_allowed_is_refused_with_the_nearest(api: AsPerson, cast: Cast):
+    job, ben = elastic_job(cast, workers=2, worker_sizes=[2, 4, 8]), api("ben")
+    assert ben.get(f"jobs/{job.pk}").body["worker_sizes"] == [2, 4, 8]
+    reply = ben.post(f"jobs/{job.pk}/scale", {"workers": 5})
+    assert (reply.status, reply.code, reply.pointers) == (400, "size_not_allowed", ["/workers"])
+    assert "nearest to 5: 4 and 8" in reply.body["errors"][0]["detail"]
+    assert ben.post(f"jobs/{job.pk}/scale", {"workers": 4}).status == 200
+
+
 def test_a_job_that_runs_is_not_scaled_and_the_answer_says_what_to_do(api: AsPerson, cast: Cast):
     job = elastic_job(cast)
     place(job, ranks=2)

@@ -48,6 +48,17 @@ def sizes(cluster):
     return {item.id: len(item.placements) for item in cluster.jobs if item.kind == "elastic"}
 
 
+@pytest.mark.parametrize(
+    ("free", "quota", "expected"), [(8, 8, 8), (7, 8, 4), (3, 8, 2), (1, 8, 1), (8, 3, 2)]
+)
+def test_it_starts_with_an_allowed_size(free, quota, expected):
+    busy = running(interactive("b1", "b", 8 - free), ("n0", range(8 - free))) if free < 8 else None
+    jobs = [elastic("a1", "a", 1, 8, sizes=(1, 2, 4, 8)), *([busy] if busy else [])]
+    cluster = view(nodes(1), [project("a", quota, limit_milli_gpus=quota * 1000), project("b", 8)], jobs)
+    assert size_of(decide(cluster), "a1") == expected
+    assert view_from_dict(view_to_dict(cluster)) == cluster
+
+
 @pytest.mark.parametrize(("free", "expected"), [(8, 5), (5, 5), (3, 3), (1, 1)])
 def test_it_starts_with_as_many_pods_as_fit(free, expected):
     busy = running(interactive("b1", "b", 8 - free), ("n0", range(8 - free))) if free < 8 else None
