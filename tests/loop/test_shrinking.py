@@ -26,8 +26,12 @@ def started(plant, workers=16, fewest=1, **fields) -> Program:
     return program
 
 
+def ranks(job: Job) -> list[int]:
+    return [member["id"] for member in Generation.objects.filter(attempt__job=job).latest("number").members]
+
+
 def members(job: Job) -> int:
-    return len(Generation.objects.filter(attempt__job=job).latest("number").members)
+    return len(ranks(job))
 
 
 @pytest.fixture
@@ -98,9 +102,8 @@ def test_its_size_is_always_an_allowed_one(plant):
     assert (members(program.job), plant.states()["owed"]) == (8, "running")
     [operation] = ScaleOperation.objects.all()
     assert (operation.state, len(operation.leaving)) == ("succeeded", 8)
-    plant.engine.finish(
-        Pod.objects.get(job=program.job, attempt__number=1, rank=members(program.job) - 1).name, 137
-    )
+    lost = ranks(program.job)[-1]
+    plant.engine.finish(Pod.objects.get(job=program.job, attempt__number=1, rank=lost).name, 137)
     program.settle(8)
     # 7 survive a loss; the others are sent away
     assert members(program.job) == 4

@@ -54,6 +54,15 @@ def test_it_shows_generations_changes_and_their_proof(yard, visit):
     assert [(mark.x, mark.text) for mark in generation_marks(job)] == [(120.0, "3 workers")]
 
 
+def test_allowed_sizes_are_offered(yard, visit):
+    job = elastic(yard)
+    job.spec |= {"worker_sizes": [1, 3, 6]}
+    job.save()
+    page = visit(yard.cast.ben).get(f"/jobs/{job.pk}/workers").content.decode()
+    assert "Allowed numbers of workers: 1, 3, 6" in page
+    assert "<option>1</option><option selected>3</option><option>6</option>" in page
+
+
 def test_only_elastic_jobs_have_it(yard, visit):
     client = visit(yard.cast.ben)
     assert client.get(f"/jobs/{yard.running.pk}/workers").status_code == 404
