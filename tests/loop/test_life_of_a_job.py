@@ -129,55 +129,6 @@ def test_suspend_gives_back_and_resume_queues_at_the_first_rank(plant):
     assert (job.state, job.attempt, job.submit_rank) == ("running", 2, rank)
 
 
-def test_a_suspended_job_has_its_grace_to_save_a_checkpoint_and_says_which(plant):
-    plant.engine.faults.stop_delay_seconds = 50
-    job = make_job(make_project())
-    plant.settle()
-    pod = Pod.objects.get(job=job)
-    plant.engine.print_line(pod.name, json.dumps({"trainyard": 1, "step": 1150, "loss": 0.5}))
-    collect_once(plant.clock())
-    suspend_job(job, actor=actor())
-    plant.in_seconds(45)
-    job.refresh_from_db()
-    assert job.state == "stopping"
-    saved = {"checkpoint_at": int(plant.clock().timestamp()), "checkpoint_step": 1200}
-    plant.engine.print_line(pod.name, json.dumps({"trainyard": 1, **saved}))
-    plant.in_seconds(10)
-    collect_once(plant.clock())
-    job.refresh_from_db()
-    pod.refresh_from_db()
-    assert (job.state, pod.exit_code) == ("suspended", 143)
-    assert job.progress == {"step": 1150, "loss": 0.5, **saved}
-    shown = job_detail(job)["status"]["reason"]
-    assert shown["code"] == "suspended_by_user"
-    assert shown["message"].endswith("resume it to queue it again. Checkpoint at step 1,200.")
-
-
-def test_a_stop_shortens_the_grace_of_a_suspension(plant):
-    plant.engine.faults.stop_delay_seconds = 500
-    job = make_job(make_project())
-    plant.settle()
-    suspend_job(job, actor=actor(), grace_seconds=300)
-    plant.in_seconds(5)
-    stop_job(job, actor=actor())
-    plant.in_seconds(11)
-    job.refresh_from_db()
-    assert job.state == "stopped"
-    assert "No checkpoint" not in job_detail(job)["status"]["reason"]["message"]
-
-
-def test_a_long_grace_is_not_cut_by_the_reminder_of_a_stop(plant):
-    plant.engine.faults.stop_delay_seconds = 90
-    job = make_job(make_project())
-    plant.settle()
-    suspend_job(job, actor=actor(), grace_seconds=120)
-    plant.in_seconds(95)
-    pod = Pod.objects.get(job=job)
-    assert pod.exit_code == 143  # not killed
-    job.refresh_from_db()
-    assert job_detail(job)["status"]["reason"]["message"].endswith("No checkpoint was reported.")
-
-
 def test_delete_stops_first_and_leaves_nothing(plant):
     job = make_job(make_project())
     plant.settle()
