@@ -5,7 +5,10 @@ The scheduler's core answers in the simulating process, so these functions take 
 """
 
 import logging
+import threading
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +19,7 @@ from controlplane.loop.observe import observe
 from controlplane.models import Cluster
 from controlplane.scheduling.estimates import StartRange
 from controlplane.scheduling.mentions import Sees, seen_by
+from controlplane.scheduling.view import ClusterView
 from controlplane.simulation.client import SimulationFailed, simulator
 from jobs.estimate_record import record_estimate
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
@@ -32,9 +36,21 @@ FRESH_SECONDS, KNOWN_SECONDS = 20.0, 300.0
 # Unfinished jobs of the cluster: decisions on more take too long.
 MOST_JOBS = 5000
 
-# By cluster: when they were worked out, and the ranges by job. Jobs' ids are unique, so ranges of another database
-# under the same cluster id are never found.
-_kept: dict[int, tuple[float, dict[str, StartRange | None]]] = {}
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was worked out of a cluster last. `view` has no time: the ways of jobs, by id, hold while it is equal."""
+
+    at: float
+    ranges: Mapping[str, StartRange | None]
+    view: ClusterView
+    ways: dict[str, list[dict[str, Any]]]
+
+
+# By cluster. Jobs' ids are unique, so answers for another database under the same cluster id are never found.
+_kept: dict[int, _Known] = {}
+# Readers of the same job at the same time wait for one answer.
+_asking = threading.Lock()
 
 
 def outlook(job: Job, sees: Sees) -> dict[str, Any]:
@@ -44,28 +60,40 @@ def outlook(job: Job, sees: Sees) -> dict[str, Any]:
     cluster = job.project.cluster
     if job.state != QUEUED or not can_replay(cluster):
         return _shown([], None, sees)
-    key = str(job.pk)
-    known = _fresh(job, FRESH_SECONDS)
-    view = observe(cluster, timezone.now()).view
-    learned = learned_run_times(cluster)
     try:
-        answer = simulator.ask("outlook", view, key, learned, known is None, budget_seconds=BUDGET_SECONDS)
+        with _asking:
+            ways, found = _ask(job, cluster)
     except SimulationFailed as error:
         logger.warning("a job's outlook could not be worked out: %s", error)
         return _shown([], None, sees)
-    if answer.ranges is not None:
-        known = answer.ranges
-        _kept[cluster.pk] = time.monotonic(), known
     allowed = None if sees is None else sees | {job.project.name}
-    found = (known or {}).get(key)
     record_estimate(job, found)
-    return _shown(answer.ways, found, allowed)
+    return _shown(ways, found, allowed)
+
+
+def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange | None]:
+    """Return the ways in which a job would start and its range; ask the simulation only for what is not known."""
+    key, known = str(job.pk), _fresh(job, FRESH_SECONDS)
+    view = observe(cluster, timezone.now()).view
+    timeless = replace(view, now=0)
+    is_same = known is not None and known.view == timeless
+    if known is not None and is_same and key in known.ways:
+        return known.ways[key], known.ranges[key]
+    learned = learned_run_times(cluster)
+    answer = simulator.ask("outlook", view, key, learned, known is None, budget_seconds=BUDGET_SECONDS)
+    ways = {**(known.ways if known is not None and is_same else {}), key: answer.ways}
+    if known is None:
+        at, ranges = time.monotonic(), answer.ranges or {}
+    else:
+        at, ranges = known.at, known.ranges
+    _kept[cluster.pk] = _Known(at, ranges, timeless, ways)
+    return answer.ways, ranges.get(key)
 
 
 def known_estimate(job: Job) -> dict[str, Any] | None:
     """Return the range that was worked out last for a queued job, at most KNOWN_SECONDS ago; works nothing out."""
     known = _fresh(job, KNOWN_SECONDS) if job.state == QUEUED else None
-    return shown_range((known or {}).get(str(job.pk)))
+    return shown_range(None if known is None else known.ranges.get(str(job.pk)))
 
 
 def shown_range(found: StartRange | None) -> dict[str, Any] | None:
@@ -86,10 +114,11 @@ def can_replay(cluster: Cluster) -> bool:
     return unfinished.count() <= MOST_JOBS
 
 
-def _fresh(job: Job, seconds: float) -> dict[str, StartRange | None] | None:
-    """Return the ranges of the job's cluster if they are new enough and the job is among them."""
-    at, ranges = _kept.get(job.project.cluster_id, (0.0, {}))
-    return ranges if str(job.pk) in ranges and time.monotonic() - at < seconds else None
+def _fresh(job: Job, seconds: float) -> _Known | None:
+    """Return what is known of the job's cluster if it is new enough and has the job's range."""
+    known = _kept.get(job.project.cluster_id)
+    is_usable = known is not None and str(job.pk) in known.ranges and time.monotonic() - known.at < seconds
+    return known if is_usable else None
 
 
 def _shown(ways: list[dict[str, Any]], found: StartRange | None, allowed: Sees) -> dict[str, Any]:

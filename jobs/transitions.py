@@ -77,13 +77,12 @@ def request_transitions(targets: Iterable[tuple[Job, Target]], actor: Actor) -> 
 
 def request_transition(job: Job, target: Target, actor: Actor) -> Event | None:
     """Move a job to its target: at once if it holds no pods, else through `stopping` with a stop command per pod; the
-    loop completes the move when they are proven gone. A stopping job changes its target only to a more final one.
-    Return the event, or None if nothing changed.
+    loop completes the move when they are proven gone. A stopping job changes its target only to a more final one; a
+    suspended job is not queued again: only its user resumes it. Return the event, or None if nothing changed.
     """
     fields, next_state = target.columns(), target.state
-    waiting = tuple(
-        state for state in lifecycle.states_before(next_state) if state not in lifecycle.ACTIVE_STATES
-    )
+    without_pods = (lifecycle.QUEUED, lifecycle.SUSPENDED) if next_state != lifecycle.QUEUED else ()
+    waiting = tuple(state for state in lifecycle.states_before(next_state) if state in without_pods)
     if move(job, waiting, next_state, **fields, **ending(job, next_state)):
         return job_event(f"job.{next_state}", job, actor)
     running = lifecycle.states_before(lifecycle.STOPPING)

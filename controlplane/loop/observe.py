@@ -8,6 +8,7 @@ from operator import is_
 from typing import Any
 
 from django.conf import settings
+from django.utils import timezone
 
 from controlplane.clusters import quantities
 from controlplane.engines.base import UNSCHEDULABLE
@@ -30,6 +31,7 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Job, Pod
 from jobs.queries import plain_rows
 from jobs.row_cache import RowCache
+from jobs.run_times import KeptRunTimes
 
 # States in which an attempt has started. Until then the row has the time of the attempt before.
 _HAVE_RUN = (*lifecycle.RUNNING_STATES, lifecycle.STOPPING)
@@ -40,13 +42,15 @@ AVOID_SECONDS = 60
 _JOB_COLUMNS = (
     "id", "name", "project__name", "submit_rank", "kind", "state", "priority", "is_preemptible", "milli_gpus",
     "gpu_memory_mib", "pods_wanted", "spec", "not_before", "details", "started_at", "progress", "reason", "message",
-    "queue_position", "next_state",
+    "queue_position", "next_state", "user_id",
 )  # fmt: skip
 
 
-_Seen = tuple[tuple[PodPlacement, ...], tuple[str, ...], tuple[tuple[str, str], ...], DataProgress | None]
-"""What other tables say of a job: where its pods are, the nodes on which the cluster refused them, and the volume and
-the data that it waits for."""
+_Seen = tuple[
+    int | None, tuple[PodPlacement, ...], tuple[str, ...], tuple[tuple[str, str], ...], DataProgress | None
+]
+"""What other rows say of a job: its learned run time, where its pods are, the nodes on which the cluster refused them,
+and the volume and the data that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +97,8 @@ def observe(
     in common; without it everything is read anew."""
     holders = _Placements(cluster)
     kept = KeptJobs() if kept is None else kept
-    kept.read(
-        cluster, holders, _Waits(_refused_nodes(cluster, now), volume_waits(cluster.pk), data_waits(cluster))
-    )
+    waits = _Waits(_refused_nodes(cluster, now), volume_waits(cluster.pk), data_waits(cluster))
+    kept.read(cluster, holders, waits, now)
     jobs = kept.views
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
@@ -118,7 +121,9 @@ def observe_job(job: Job) -> JobView:
     [row] = plain_rows(Job.objects.filter(pk=job.pk), _JOB_COLUMNS)
     cluster = job.project.cluster
     waits = _Waits({}, volume_waits(cluster.pk), data_waits(cluster))
-    return _job_view(row, (), *waits.of(row["id"]))
+    learned = KeptRunTimes()
+    learned.renew(cluster, timezone.now(), ())
+    return _job_view(row, learned.of(row), (), *waits.of(row["id"]))
 
 
 class KeptJobs:
@@ -129,16 +134,18 @@ class KeptJobs:
         self.views: tuple[JobView, ...] = ()
         self.holds: Mapping[str, HoldStatus] = {}
         self._rows = RowCache(_JOB_COLUMNS)
+        self._run_times = KeptRunTimes()
         self._known: dict[str, tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]] = {}
 
-    def read(self, cluster: Cluster, holders: "_Placements", waits: _Waits) -> None:
+    def read(self, cluster: Cluster, holders: "_Placements", waits: _Waits, now: datetime) -> None:
         """Read the unfinished jobs again."""
+        self._run_times.renew(cluster, now, self._known)
         waiting_or_active = (lifecycle.QUEUED, *lifecycle.ACTIVE_STATES)
         jobs = Job.objects.filter(project__cluster=cluster, state__in=waiting_or_active)
         known, found = self._known, dict[str, tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]]()
         for row in self._rows.read(jobs.order_by("submit_rank")):
             key = row["id"]
-            seen = (tuple(holders.by_job.get(key, ())), *waits.of(key))
+            seen = (self._run_times.of(row), tuple(holders.by_job.get(key, ())), *waits.of(key))
             before = known.get(key)
             if before is None or before[0] is not row or before[1] != seen:
                 before = (row, seen, _job_view(row, *seen), _hold_status(row))
@@ -202,6 +209,7 @@ def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[str, Iterable[str
 
 def _job_view(
     row: Mapping[str, Any],
+    learned_seconds: int | None,
     placements: tuple[PodPlacement, ...],
     refused: tuple[str, ...],
     volume_wait: Sequence[tuple[str, str]],
@@ -229,7 +237,7 @@ def _job_view(
         memory_mib=spec["memory_mib"],
         extras=_extras(spec.get("extra_resources", {})),
         node_pool=spec["node_pool"],
-        expected_runtime_seconds=_expected_runtime(spec),
+        expected_runtime_seconds=_expected_runtime(spec, learned_seconds),
         not_before=_seconds(row["not_before"]),
         is_waiting_for_data=data_wait is not None,
         data_progress=data_wait or (),
@@ -246,9 +254,9 @@ def _job_view(
     )
 
 
-def _expected_runtime(spec: Mapping[str, Any]) -> int | None:
-    """Return the declared run time, at most the time limit."""
-    known = (spec.get("expected_runtime_seconds"), spec.get("max_runtime_seconds"))
+def _expected_runtime(spec: Mapping[str, Any], learned_seconds: int | None) -> int | None:
+    """Return the declared run time, else the learned one, at most the time limit."""
+    known = (spec.get("expected_runtime_seconds") or learned_seconds, spec.get("max_runtime_seconds"))
     return min((seconds for seconds in known if seconds is not None), default=None)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from controlplane.scheduling.view import ClusterView, JobView, PodPlacement, ProjectView
+from controlplane.scheduling.view import ClusterView, Extras, JobView, PodPlacement, ProjectView
 
 
 def anonymous(view: ClusterView) -> ClusterView:
@@ -18,13 +18,19 @@ def anonymous(view: ClusterView) -> ClusterView:
     departments = _numbered("department", (one.name for one in view.departments))
     pools = _numbered("pool", _pools(view))
     jobs = _numbered("job", _jobs(view))
+    extras = _numbered("resource", _extras(view))
     return replace(
         view,
         name="cluster",
-        nodes=tuple(replace(node, name=nodes[node.name], pool=_in(pools, node.pool)) for node in view.nodes),
+        nodes=tuple(
+            replace(
+                node, name=nodes[node.name], pool=_in(pools, node.pool), extras=_renamed(node.extras, extras)
+            )
+            for node in view.nodes
+        ),
         projects=tuple(_project(one, projects, departments, pools) for one in view.projects),
         departments=tuple(replace(one, name=departments[one.name]) for one in view.departments),
-        jobs=tuple(_job(job, jobs, projects, nodes, pools) for job in view.jobs),
+        jobs=tuple(_job(job, jobs, projects, nodes, pools, extras) for job in view.jobs),
     )
 
 
@@ -43,6 +49,11 @@ def _pools(view: ClusterView) -> Iterable[str]:
 def _jobs(view: ClusterView) -> Iterable[str]:
     yield from (job.id for job in view.jobs)
     yield from (job.was_preempted_by for job in view.jobs if job.was_preempted_by)
+
+
+def _extras(view: ClusterView) -> Iterable[str]:
+    yield from (name for node in view.nodes for name, _ in node.extras)
+    yield from (name for job in view.jobs for name, _ in job.extras)
 
 
 def _in(names: Mapping[str, str], name: str) -> str:
@@ -67,6 +78,7 @@ def _job(
     projects: Mapping[str, str],
     nodes: Mapping[str, str],
     pools: Mapping[str, str],
+    extras: Mapping[str, str],
 ) -> JobView:
     return replace(
         job,
@@ -81,10 +93,15 @@ def _job(
         placements=_moved(job.placements, nodes),
         promised=_moved(job.promised, nodes),
         avoid=tuple(_in(nodes, name) for name in job.avoid),
+        extras=_renamed(job.extras, extras),
         # Both name data sets and volumes, and only their presence counts.
         data_progress=(),
         volume_wait=(),
     )
+
+
+def _renamed(extras: Extras, names: Mapping[str, str]) -> Extras:
+    return tuple((names[name], amount) for name, amount in extras)
 
 
 def _moved(placements: tuple[PodPlacement, ...], nodes: Mapping[str, str]) -> tuple[PodPlacement, ...]:

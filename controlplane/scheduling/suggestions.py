@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from controlplane.scheduling import reasons
+from controlplane.scheduling.course import never
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.plan import Hold, Plan
 from controlplane.scheduling.view import ClusterView, JobView
@@ -19,8 +20,9 @@ Candidate = tuple[Fix, ClusterView]
 SHOWN = 3
 
 
-def suggest(view: ClusterView, job_id: str) -> list[Fix]:
-    """Return up to three changes, nearest first, with which the job starts at once or when named jobs have stopped.
+def suggest(view: ClusterView, job_id: str, is_over: Callable[[], bool] = never) -> list[Fix]:
+    """Return up to three changes, nearest first, with which the job starts at once or when named jobs have stopped. No
+    further change is tried once the budget is over.
 
     Each has a `change`, its numbers, a `text` for people that completes "It would start if ...", and `stopping`: the
     jobs that are stopped first, as mentions. Nothing for a job that is not held, or that waits for something else.
@@ -32,6 +34,8 @@ def suggest(view: ClusterView, job_id: str) -> list[Fix]:
     code = hold.details.get("blocked_by", hold.reason)
     found: list[Fix] = []
     for fix, changed in _CANDIDATES.get(code, _none)(view, job, hold):
+        if is_over():
+            break
         stopping = _stopped_first(decide(changed), job_id)
         if stopping is not None:
             found.append({**fix, "text": fix["text"] + _when(stopping), "stopping": stopping})

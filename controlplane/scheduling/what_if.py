@@ -73,12 +73,12 @@ def what_if(
         view, projects=tuple(project if one.name == project.name else one for one in view.projects)
     )
     before, after = Course(view, run_times=run_times), Course(changed, run_times=run_times)
-    held = _follow(before, after, is_over)
+    held, until = _follow(before, after, is_over)
     shares = [
         {share.project: share.fair_share_milli_gpus for share in decide(one).shares}
         for one in (view, changed)
     ]
-    waits = _waits(view, before, after)
+    waits = _waits(view, before, after, until)
     lists = {
         "sooner": sorted((one for one in waits if _gain(one) > 0), key=lambda one: (-_gain(one), one.job)),
         "later": sorted((one for one in waits if _gain(one) < 0), key=lambda one: (_gain(one), one.job)),
@@ -88,25 +88,30 @@ def what_if(
     return WhatIf(
         projects=_projects(view, shares, held, waits),
         counts={name: len(found) for name, found in lists.items()},
-        seconds=min(before.view.now, after.view.now) - view.now,
+        seconds=until - view.now,
         **{name: tuple(found[:LISTED]) for name, found in lists.items()},
     )
 
 
 def _follow(
     before: Course, after: Course, is_over: Callable[[], bool]
-) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Let both courses take the same steps; return what projects hold after the first moment."""
-    before.settle(is_over)
-    after.settle(is_over)
+) -> tuple[tuple[Mapping[str, int], Mapping[str, int]], int]:
+    """Let both courses take the same steps. Return what projects hold after the first moment, which is never cut short,
+    and the last moment that both courses reached within the budget: what one of them did later is not compared."""
+    before.settle()
+    after.settle()
     held = _held(before.view), _held(after.view)
+    until = before.view.now
     for _ in range(STEPS):
         if is_over() or not any(job.state == "queued" for one in (before, after) for job in one.view.jobs):
             break
         for course in (before, after):
             course.go_on()
             course.settle(is_over)
-    return held
+        if is_over():
+            break
+        until = before.view.now
+    return held, until
 
 
 def _held(view: ClusterView) -> Mapping[str, int]:
@@ -116,17 +121,17 @@ def _held(view: ClusterView) -> Mapping[str, int]:
     return held
 
 
-def _waits(view: ClusterView, before: Course, after: Course) -> list[JobEffect]:
+def _waits(view: ClusterView, before: Course, after: Course, until: int) -> list[JobEffect]:
     return [
-        _effect(job, _wait(view, before, job), _wait(view, after, job))
+        _effect(job, _wait(view, before, job, until), _wait(view, after, job, until))
         for job in view.jobs
         if job.state == "queued"
     ]
 
 
-def _wait(view: ClusterView, course: Course, job: JobView) -> int | None:
+def _wait(view: ClusterView, course: Course, job: JobView, until: int) -> int | None:
     start = course.starts.get(job.id)
-    return None if start is None else start.by - view.now
+    return None if start is None or start.by > until else start.by - view.now
 
 
 def _effect(job: JobView, before: int | None, after: int | None) -> JobEffect:

@@ -25,7 +25,7 @@ def outlook(
     is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRunTimes | None, has_ranges: bool
 ) -> Outlook:
     """Return the ways in which a queued job would start, and with `has_ranges` when each queued job starts."""
-    ways = suggest(view, job_id)
+    ways = suggest(view, job_id, is_over)
     return Outlook(ways, start_ranges(view, is_over, learned) if has_ranges else None)
 
 

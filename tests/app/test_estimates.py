@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from controlplane.loop.observe import KeptJobs, observe
 from controlplane.models import Cluster
 from controlplane.scheduling.estimates import StartRange
 from jobs.estimate_record import EstimateCounts, estimate_counts, record_estimate
@@ -48,6 +49,37 @@ def test_a_declared_run_time_wins_and_a_time_limit_bounds(cast: Cast):
     found = learned_run_times(Cluster.objects.get())
     assert str(declared.pk) not in found.late
     assert found.late[str(limited.pk)] == 120
+
+
+def expected_in(cluster: Cluster, job: Job, kept: KeptJobs | None = None, later: int = 0) -> int | None:
+    """What the scheduler sees of a job's run time."""
+    view = observe(cluster, timezone.now() + timedelta(seconds=later), kept=kept).view
+    return next(one.expected_runtime_seconds for one in view.jobs if one.id == str(job.pk))
+
+
+def test_the_scheduler_sees_learned_run_times_of_jobs_that_declare_none(cast: Cast):
+    for number in range(3):
+        ended(cast, f"old-{number}", 300)
+    cluster = Cluster.objects.get()
+    assert expected_in(cluster, make_job(cast.project, "new", cast.ben)) == 300
+    assert expected_in(cluster, make_job(cast.project, "long", cast.ben, expected_runtime_seconds=900)) == 900
+    assert expected_in(cluster, make_job(cast.project, "limited", cast.ben, max_runtime_seconds=60)) == 60
+    assert expected_in(cluster, make_job(cast.other, "stranger", cast.chi)) is None
+
+
+def test_a_learned_run_time_stays_while_the_job_is_unfinished(cast: Cast):
+    cluster, kept = Cluster.objects.get(), KeptJobs()
+    job = make_job(cast.project, "new", cast.ben)
+    assert expected_in(cluster, job, kept) is None
+    for number in range(3):
+        ended(cast, f"old-{number}", 300)
+    # nothing is read again for a minute, then for jobs that have none
+    assert expected_in(cluster, job, kept) is None
+    assert expected_in(cluster, job, kept, later=61) == 300
+    for number in range(6):
+        ended(cast, f"longer-{number}", 9000)
+    assert expected_in(cluster, job, kept, later=130) == 300
+    assert expected_in(cluster, make_job(cast.project, "newer", cast.ben), kept, later=130) == 9000
 
 
 def start(job: Job, seconds: int) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from dashboards.reads import what_if
+from jobs import outlook
 from jobs.models import Job
 
 pytestmark = pytest.mark.django_db
@@ -13,6 +14,19 @@ def test_the_outlook_of_a_queued_job_is_a_range(yard, visit):
     assert "Expected start" in text
     assert "being worked out" not in text
     assert "<time" in text
+
+
+def test_readers_of_one_outlook_share_one_simulation_until_the_cluster_changes(yard, visit, monkeypatch):
+    asked, ask = [], outlook.simulator.ask
+    monkeypatch.setattr(
+        outlook.simulator, "ask", lambda *given, **more: asked.append(given[0]) or ask(*given, **more)
+    )
+    for reader in (yard.cast.vera, yard.cast.root, yard.cast.vera):
+        assert "Expected start" in visit(reader).get(f"/jobs/{yard.queued.pk}/outlook").content.decode()
+    assert asked == ["outlook"]
+    Job.objects.filter(pk=yard.queued.pk).update(priority=yard.queued.priority + 1)
+    assert "Expected start" in visit(yard.cast.vera).get(f"/jobs/{yard.queued.pk}/outlook").content.decode()
+    assert asked == ["outlook"] * 2
 
 
 def test_a_plan_says_where_a_submission_would_start_and_submits_nothing(yard, visit):

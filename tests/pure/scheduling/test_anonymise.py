@@ -11,12 +11,13 @@ from controlplane.scheduling.replay import replay
 from controlplane.scheduling.view import DepartmentView, view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import job, nodes, project, running, view
 
-NAMES = ("secretnode", "secretteam", "secretpool", "secretjob", "secretunit", "secretset")
+NAMES = ("secretnode", "secretteam", "secretpool", "secretjob", "secretunit", "secretset", "secretnic")
 
 
 def named():
     """A reclaim between two projects of a department, on named nodes of a named pool."""
-    places = tuple(replace(one, name=f"secretnode{one.name}", pool="secretpool") for one in nodes(2))
+    places = tuple(replace(one, name=f"secretnode{one.name}", pool="secretpool", extras=(("secretnic", 2),))
+                   for one in nodes(2))  # fmt: skip
     projects = [
         project("secretteam-b", 8, department="secretunit", node_pools=(("train", ("secretpool",)),)),
         project("secretteam-a", 8, department="secretunit"),
@@ -25,7 +26,8 @@ def named():
         running(job(f"secretjob{at}", "secretteam-b", 8), (f"secretnoden{at}", range(8))) for at in range(2)
     ]
     queued = job("secretjob7", "secretteam-a", 4, was_preempted_by="secretjob99",
-                 was_preempted_by_project="secretteam-z", data_progress=(("dataset", "secretset"),))  # fmt: skip
+                 was_preempted_by_project="secretteam-z", extras=(("secretnic", 1),),
+                 data_progress=(("dataset", "secretset"),))  # fmt: skip
     departments = (DepartmentView("secretunit", None, 0),)
     jobs = [replace(one, name="secretjob") for one in (*held, queued)]
     return replace(view(places, projects, jobs), departments=departments, name="secretset")

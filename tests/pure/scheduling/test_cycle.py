@@ -99,6 +99,9 @@ def test_interactive_work_stays_inside_the_quota_on_an_idle_cluster():
         "Jobs that cannot be preempted stay inside the quota: a has 1 GPU, 1 of them in use"
     )
     assert [fix["change"] for fix in suggest(cluster, "a2")] == ["make_preemptible", "raise_quota"]
+    budget = iter([False])
+    found = suggest(cluster, "a2", is_over=lambda: next(budget, True))
+    assert [fix["change"] for fix in found] == ["make_preemptible"]
 
 
 def test_interactive_work_of_higher_priority_takes_from_its_own_projects_training():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from controlplane.scheduling.what_if import Effect, what_if
 from tests.pure.scheduling.builders import job, node, project, running, view
 
@@ -62,6 +64,15 @@ def test_a_limit_that_binds_keeps_a_job_waiting_for_ever():
     found = change(seen, "p", limit_milli_gpus=2000)
     assert waits(found, "later")["p9"][1] is None
     assert of(found, "p").mean_wait_seconds == Effect(None, None)
+
+
+@pytest.mark.parametrize("questions", range(6))
+def test_a_budget_that_ends_in_the_middle_is_no_effect(questions):
+    """The course that is followed first must not be compared where the other did not get to."""
+    asked = iter(range(questions))
+    seen = shared(job("p9", "p", 4), job("q1", "q", 4), p=4, q=4)
+    found = what_if(seen, seen.projects[0], is_over=lambda: next(asked, None) is None)
+    assert not any(found.counts.values())
 
 
 def test_no_change_has_no_effect():
