@@ -229,7 +229,7 @@ class _Cycle:
     def reprieve_needless(self) -> bool:
         """Keep running every victim whose capacity the jobs of this plan, taken together, do not need. Return whether
         there was one."""
-        before, is_changed = len(self._state.victims), True
+        before, is_changed = len(self._state.victims), bool(self._state.victims)
         while is_changed:
             pools = pools_of([*self._started(), *(item for item, _ in self._state.promises.values())])
             spare = spare_milli_gpus(self._state, self._elastic, pools)

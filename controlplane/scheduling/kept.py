@@ -103,13 +103,18 @@ def _changes(state: CycleState, view: ClusterView) -> Changes | None:
     if not _is_same_cluster(state.view, view):
         return None
     before, after = _without_common_ends(state.view.jobs, view.jobs)
-    same = set(map(id, before)) & set(map(id, after))
-    known = {job.id: job for job in before if id(job) not in same}
+    known = state.jobs
+    touched = [(known.get(job.id), job) for job in after if known.get(job.id) is not job]
     changes: Changes = []
-    for job in after:
-        if id(job) not in same and (old := known.pop(job.id, None)) != job:
+    for old, job in touched:
+        if old == job:
+            # The next view is compared with this object.
+            known[job.id] = job
+        else:
             changes.append((old, job))
-    changes += [(job, None) for job in known.values()]
+    if len(before) > len(after) - sum(old is None for old, _ in touched):
+        left = {job.id for job in after}
+        changes += [(job, None) for job in before if job.id not in left]
     return changes if len(changes) <= MOST_CHANGED * len(view.jobs) else None
 
 

@@ -7,7 +7,6 @@ mechanism: `promised` (see cycle_state).
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -26,7 +25,7 @@ class Reservation:
     run on: nothing that is bound and runs longer may use more.
     """
 
-    __slots__ = ("_is_larger_than_share", "_later", "_now", "at", "item", "placements")
+    __slots__ = ("_delays", "_is_larger_than_share", "_later", "_now", "at", "item", "placements")
 
     def __init__(
         self, item: Waiting, at: int, placements: tuple[PodPlacement, ...], room: FreeCapacity, now: int
@@ -35,6 +34,8 @@ class Reservation:
         self.at = at
         self.placements = placements
         self._now = now
+        # Whether a run time reaches beyond `at`: asked of every job in every phase.
+        self._delays: dict[int | None, bool] = {}
         entitled = item.account.entitled
         self._is_larger_than_share = entitled is not None and item.milli_gpus > entitled
         for placement in placements:
@@ -57,7 +58,13 @@ class Reservation:
 
     def is_delayed_by(self, job: JobView) -> bool:
         """Return whether this other job, started now, runs beyond the gang's time."""
-        return job.id != self.item.job.id and not ends_by(job, self._now, self.at)
+        if job.id == self.item.job.id:
+            return False
+        seconds = job.expected_runtime_seconds
+        delays = self._delays.get(seconds)
+        if delays is None:
+            delays = self._delays[seconds] = not ends_by(job, self._now, self.at)
+        return delays
 
     def count(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
         """Take from the later capacity what a job of the plan holds then; with `sign` 1 undo that."""
@@ -128,8 +135,11 @@ def _earliest(
         return None
     # A gang that backs off does not start before.
     not_before = max(now, item.job.not_before or 0)
-    times = sorted({end for end, _ in ends if end > not_before} | ({not_before} - {now}))
-    low, high = bisect_left(times, earliest), len(times) - 1
+    times = sorted({end for end, _ in ends if end > not_before and end >= earliest})
+    if earliest <= not_before != now:
+        times.insert(0, not_before)
+    low, high = 0, len(times) - 1
+    # The bound is the time itself but for shortages of other resources: it is tried first.
     step, found = low, None
     while low <= high:
         room = _room_at(times[step], ends, soon)
@@ -158,14 +168,20 @@ def _lower_bound(request: Request, ends: Sequence[tuple[int, JobView]], soon: Fr
     needed = request.whole_devices
     if not needed:
         return 0
-    free_at: dict[str, list[int]] = {}
-    for node in soon.nodes:
-        if node.is_open and (not request.pools or node.pool in request.pools):
-            free_at[node.name] = [0] * node.whole
+    free = {
+        node.name: node.whole
+        for node in soon.nodes
+        if node.is_open and (not request.pools or node.pool in request.pools)
+    }
+    fitting = sum([whole // needed for whole in free.values()])
+    if fitting >= request.pods:
+        return 0
     for end, job in ends:
         for placement in job.placements:
-            if placement.node in free_at:
-                free_at[placement.node] += [end] * len(placement.devices)
-    # Each node's times ascend, because the ends do.
-    times = sorted(at for node in free_at.values() for at in node[needed - 1 :: needed])
-    return times[request.pods - 1] if len(times) >= request.pods else None
+            before = free.get(placement.node)
+            if before is not None:
+                after = free[placement.node] = before + len(placement.devices)
+                fitting += after // needed - before // needed
+        if fitting >= request.pods:
+            return end
+    return None
