@@ -15,7 +15,7 @@ from statistics import median
 
 from bench.harness import Row, report
 from bench.trace_replay import Replay, TraceJob
-from bench.traces import DAY, DEVICES, NODES, TRACES, _with_policies, quotas_by_gpu_hours, read_jobs
+from bench.traces import DAY, DEVICES, NODES, TRACES, quotas_by_gpu_hours, read_jobs, with_policies
 from controlplane.scheduling.estimates import LearnedRunTimes, start_range
 from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.run_times import Run, RunTimes
@@ -110,7 +110,7 @@ def _replay(jobs: Sequence[TraceJob], quotas: dict[str, int], ranges: Ranges) ->
         for rank, (name, quota) in enumerate(sorted(quotas.items()))
     )
     Replay(
-        nodes, projects, Scheduler().decide, prepare=_with_policies, on_queue=ranges.on_queue,
+        nodes, projects, Scheduler().decide, prepare=with_policies, on_queue=ranges.on_queue,
         on_finish=ranges.on_finish,
     ).run(jobs)  # fmt: skip
 

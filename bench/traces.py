@@ -1,7 +1,7 @@
 """A month of a real trace through `decide` in virtual time, beside EASY backfill, and openb's packing.
 
-Run: python -m bench.traces [--days 28] [--only itp|openb]. The traces are beside the repository, in ../shared/traces,
-or in the folder that TRAINYARD_TRACES names.
+Run: python -m bench.traces [--days 28] [--only itp|openb] [--order shortest] [--min-runtime 86400]. The traces are
+beside the repository, in ../shared/traces, or in the folder that TRAINYARD_TRACES names.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import argparse
 import csv
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bench.harness import Row, quantile, report
@@ -34,16 +35,16 @@ def main() -> None:
     """Replay and report."""
     options = _options()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-    found = [] if options.only == "openb" else itp(options.days)
+    found = [] if options.only == "openb" else itp(options)
     report("traces", found if options.only == "itp" else [*found, *packing()])
 
 
-def itp(days: float) -> list[Row]:
+def itp(options: argparse.Namespace) -> list[Row]:
     """The jobs of the first days, until the last of them has finished."""
     trace = read_jobs(TRACES / "itp" / "itp_jobs.csv")
     quotas = quotas_by_gpu_hours(trace, NODES * DEVICES)
-    jobs = [job for job in trace if job.submitted < days * DAY]
-    ours = replay(jobs, quotas)
+    jobs = [job for job in trace if job.submitted < options.days * DAY]
+    ours = replay(jobs, quotas, partial(with_policies, order=options.order, min_runtime=options.min_runtime))
     peer = easy([replace(job) for job in jobs], NODES)
     count_inside_quota(peer.jobs, quotas)
     return rows(ours, peer)
@@ -70,6 +71,10 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=float, default=28)
     parser.add_argument("--only", choices=("itp", "openb"))
+    parser.add_argument("--order", choices=("submission", "shortest"), default="submission")
+    parser.add_argument(
+        "--min-runtime", type=int, default=MIN_RUNTIME_SECONDS, help="seconds; the product's is 3600"
+    )
     return parser.parse_args()
 
 
@@ -99,7 +104,18 @@ def quotas_by_gpu_hours(jobs: Sequence[TraceJob], gpus: int) -> dict[str, int]:
     return quotas
 
 
-def replay(jobs: Sequence[TraceJob], quotas: dict[str, int]) -> Outcome:
+def with_policies(
+    view: ClusterView, *, order: str = "submission", min_runtime: int = MIN_RUNTIME_SECONDS
+) -> ClusterView:
+    """Return the view of one cycle with the policies of the replay."""
+    return replace(view, min_runtime_seconds=min_runtime, queue_order=order)
+
+
+def replay(
+    jobs: Sequence[TraceJob],
+    quotas: dict[str, int],
+    policies: Callable[[ClusterView], ClusterView] = with_policies,
+) -> Outcome:
     """Return what our scheduler makes of the jobs."""
     devices = tuple(DeviceView(index, 32_768) for index in range(DEVICES))
     nodes = tuple(
@@ -109,13 +125,7 @@ def replay(jobs: Sequence[TraceJob], quotas: dict[str, int]) -> Outcome:
         ProjectView(name, quota * 1000, quota * 1000, created_rank=rank)
         for rank, (name, quota) in enumerate(sorted(quotas.items()))
     )
-    return Replay(nodes, projects, Scheduler().decide, prepare=_with_policies).run(
-        [replace(job) for job in jobs]
-    )
-
-
-def _with_policies(view: ClusterView) -> ClusterView:
-    return replace(view, min_runtime_seconds=MIN_RUNTIME_SECONDS)
+    return Replay(nodes, projects, Scheduler().decide, prepare=policies).run([replace(job) for job in jobs])
 
 
 def count_inside_quota(jobs: Sequence[TraceJob], quotas: dict[str, int]) -> None:

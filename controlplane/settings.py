@@ -51,6 +51,7 @@ SERVICES = services_host(env.text(os.environ, "TRAINYARD_SERVICES_HOST"), PUBLIC
 ALLOW_REMOTE = env.switch(os.environ, "TRAINYARD_ALLOW_REMOTE")
 ALLOW_KUBECONFIG_EXEC = env.switch(os.environ, "TRAINYARD_ALLOW_KUBECONFIG_EXEC")
 MIN_RUNTIME_SECONDS = env.integer(os.environ, "TRAINYARD_MIN_RUNTIME_SECONDS", 0, 31_536_000)
+QUEUE_ORDER = env.choice(os.environ, "TRAINYARD_QUEUE_ORDER", ("submission", "shortest"))
 PLACEMENT = env.choice(os.environ, "TRAINYARD_PLACEMENT", ("packed", "fragmentation"))
 CODE_MOST_BYTES = env.integer(os.environ, "TRAINYARD_CODE_MOST_MIB", 1, 10_000) << 20
 CODE_KEEP_DAYS = env.integer(os.environ, "TRAINYARD_CODE_KEEP_DAYS", 1, 3650)

@@ -128,6 +128,13 @@ SETTINGS = (
         "packed gives a pod the node with the least room for it; fragmentation the node on which it makes the fewest"
         " free GPUs useless for the usual mix of pods: for clusters with shares of GPUs and scarce processors.",
     ),
+    Setting(
+        "TRAINYARD_QUEUE_ORDER",
+        "submission",
+        "Which job of a project is next among those of equal priority: submission the oldest; shortest the one with"
+        " the shortest expected run time, declared or learned from earlier jobs. A long job waits then while shorter"
+        " ones keep coming.",
+    ),
     Setting("TRAINYARD_ARTIFACT_MOST_GIB", "100", "Size that one artifact of a job may have, 1 to 100000."),
     Setting(
         "TRAINYARD_LAKE_DIR",

@@ -112,6 +112,7 @@ def observe(
         is_engine_reachable=cluster.is_reachable,
         min_runtime_seconds=settings.MIN_RUNTIME_SECONDS,
         placement=settings.PLACEMENT,
+        queue_order=settings.QUEUE_ORDER,
     )
     return Observation(view, {project.name: project.fair_share_milli for project in projects}, kept.holds)
 

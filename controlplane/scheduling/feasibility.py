@@ -23,7 +23,7 @@ from controlplane.scheduling.fit import (
     total_milli_gpus,
     without,
 )
-from controlplane.scheduling.order import JobClass, job_key
+from controlplane.scheduling.order import LAST, JobClass, job_key
 from controlplane.scheduling.runtimes import rounded_up
 from controlplane.scheduling.view import ClusterView, JobView, NodeView, ProjectView, SharingMode
 
@@ -207,7 +207,11 @@ class QueuedJobs:
             return
         request = self._check.request(jobs[0])
         milli_gpus = total_milli_gpus(request, self._view)
-        self._classes[key] = JobClass(jobs, self._accounts[jobs[0].project], request, milli_gpus)
+        seconds = 0
+        if self._view.queue_order == "shortest":
+            expected = rounded_up(jobs[0].expected_runtime_seconds)
+            seconds = LAST if expected is None else expected
+        self._classes[key] = JobClass(jobs, self._accounts[jobs[0].project], request, milli_gpus, seconds)
 
     def add(self, job: JobView) -> None:
         """Add a queued job."""

@@ -16,6 +16,10 @@ from controlplane.scheduling.view import JobView
 
 Key = tuple[bool, bool, int, bool, float, float, float, int, str]
 JobKey = tuple[int, int, str]
+TurnInProject = tuple[int, int, int, str]
+"""Priority, expected seconds (0 in the order of submission), first submission, id."""
+# Of a job without an expected run time: after all others.
+LAST = 1 << 40
 Cause = tuple[Request, Hashable, bool] | None
 """What a class was closed for: its request had no room (beside the reservation, where the last is true), and a policy
 of this signature found no victims (None: none was asked)."""
@@ -100,16 +104,19 @@ def _ratio(milli_gpus: int, entitled: int | None) -> float:
 class JobClass:
     """Queued jobs of one project with equal requests, oldest first: a decision on one holds for the next.
 
-    The jobs before `at` are decided.
+    The jobs before `at` are decided. `seconds`: their expected run time where the shortest goes first, else 0.
     """
 
-    __slots__ = ("account", "at", "jobs", "milli_gpus", "request")
+    __slots__ = ("account", "at", "jobs", "milli_gpus", "request", "seconds")
 
-    def __init__(self, jobs: list[JobView], account: Account, request: Request, milli_gpus: int) -> None:
+    def __init__(
+        self, jobs: list[JobView], account: Account, request: Request, milli_gpus: int, seconds: int = 0
+    ) -> None:
         self.jobs = jobs
         self.account = account
         self.request = request
         self.milli_gpus = milli_gpus
+        self.seconds = seconds
         self.at = 0
 
     @property
@@ -118,9 +125,13 @@ class JobClass:
         return self.waiting(self.jobs[self.at])
 
     @property
-    def key(self) -> JobKey:
+    def key(self) -> TurnInProject:
         """The place of its head inside the project."""
-        return job_key(self.jobs[self.at])
+        return self.turn(self.jobs[self.at])
+
+    def turn(self, job: JobView) -> TurnInProject:
+        """Return the place of one of its jobs inside the project."""
+        return (-job.priority, self.seconds, job.submit_rank, job.id)
 
     def decided(self) -> Iterator[Waiting]:
         """Iterate over the jobs that were served."""
@@ -145,7 +156,7 @@ class QueueIterator:
     ) -> None:
         """With `is_eligible`, skip classes for which it is false when their turn comes."""
         self._is_eligible = is_eligible
-        self._queues: dict[str, list[tuple[JobKey, JobClass]]] = {}
+        self._queues: dict[str, list[tuple[TurnInProject, JobClass]]] = {}
         self._projects: dict[str, list[_Entry]] = {}
         self._tops: list[_Entry] = []
         self._versions: dict[str, int] = {}
@@ -266,7 +277,7 @@ def in_turn(classes: Iterable[JobClass]) -> Iterator[tuple[JobClass, JobView]]:
             if project is None:
                 project = queues[one.account.name] = _Project(one.account)
                 tops.setdefault(_top_name(one.account), []).append(project)
-            project.jobs += [(job_key(job), one, job) for job in one.jobs[one.at :]]
+            project.jobs += [(one.turn(job), one, job) for job in one.jobs[one.at :]]
     heap: list[tuple[Key, bool, str]] = []
     for name, projects in tops.items():
         for project in projects:
@@ -296,7 +307,7 @@ class _Project:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self.jobs: list[tuple[JobKey, JobClass, JobView]] = []
+        self.jobs: list[tuple[TurnInProject, JobClass, JobView]] = []
         self._keys: dict[int, Key] = {}
         self._top_keys: dict[int, tuple[Key, bool]] = {}
 

@@ -187,6 +187,7 @@ class ClusterView:
 
     `usage_weight_milli` is how strongly past usage lowers a surplus share (1,000 = the usual k of 1).
     `min_runtime_seconds`: for so long after its start a job is not reclaimed for a project above its quota.
+    `queue_order`: of jobs of one project and priority: "submission", or "shortest" expected run time first.
     `placement`: "packed", by the tightest fit, or "fragmentation", by the gradient (see fragmentation).
     """
 
@@ -200,6 +201,7 @@ class ClusterView:
     usage_weight_milli: int = 1000
     min_runtime_seconds: int = 0
     placement: str = "packed"
+    queue_order: str = "submission"
 
 
 def view_to_dict(view: ClusterView) -> dict[str, Any]:

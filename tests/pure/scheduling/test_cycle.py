@@ -402,3 +402,19 @@ def test_an_idle_gpu_that_no_job_of_the_plan_may_use_saves_no_victim_and_costs_n
     plan = decide(view(the_nodes, projects, held + wanted))
     assert len(plan.preempts) == 4
     assert not tried
+
+
+@pytest.mark.parametrize(("order", "first"), [("submission", "a1"), ("shortest", "a3")])
+def test_inside_a_project_the_oldest_or_the_shortest_goes_first(order, first):
+    """One GPU is free. Priority goes before run time; a job without a run time is last."""
+    jobs = [
+        job("a1", "a", 1, rank=1, expected_runtime_seconds=7200),
+        job("a2", "a", 1, rank=2),
+        job("a3", "a", 1, rank=3, expected_runtime_seconds=600),
+        job("a4", "a", 1, rank=4, expected_runtime_seconds=60, priority=40),
+    ]
+    cluster = replace(view([node("n0", 1)], [project("a", 1)], jobs), queue_order=order)
+    plan = decide(cluster)
+    assert names(plan.starts) == [first]
+    shortest_first = ["a1", "a2", "a4"] if order == "shortest" else ["a2", "a3", "a4"]
+    assert [hold.job for hold in plan.holds] == shortest_first

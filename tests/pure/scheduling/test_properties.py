@@ -42,6 +42,11 @@ def test_no_property_is_violated_where_places_are_chosen_by_fragmentation():
     assert {seed: broken for seed, one in views.items() if (broken := violations(one))} == {}
 
 
+def test_no_property_is_violated_where_the_shortest_goes_first():
+    views = {seed: replace(random_view(seed), queue_order="shortest") for seed in range(60_000, 60_150)}
+    assert {seed: broken for seed, one in views.items() if (broken := violations(one))} == {}
+
+
 def test_every_hold_has_a_sentence_and_a_place_in_the_queue():
     for seed in range(200):
         holds = decide(random_view(seed)).holds
