@@ -5,15 +5,13 @@ All signed-in users see the names and allocations of projects, because they shar
 project's jobs, logs, members and settings.
 """
 
-import uuid
 from dataclasses import dataclass
 
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import models
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from controlplane.models import Membership, Node, Project, Role, User
-from jobs.models import Job
 
 
 class NotVisible(LookupError):
@@ -107,29 +105,8 @@ def project_for(actor: Actor, name: str, *, needed: str = Role.VIEWER) -> Projec
         project = Project.objects.select_related("cluster", "department").get(name=name)
     except Project.DoesNotExist as error:
         raise missing from error
-    _require_role(actor, project, needed, missing)
+    require_role(actor, project, needed, missing)
     return project
-
-
-def visible_jobs(actor: Actor) -> QuerySet[Job]:
-    """Return the jobs of visible projects."""
-    if actor.is_admin:
-        return Job.objects.all()
-    return Job.objects.filter(Q(project__memberships__user=actor.user))
-
-
-def job_for(actor: Actor, job_id: uuid.UUID | str, *, needed: str = Role.VIEWER) -> Job:
-    """Return a job by id, with its project and user. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
-    missing = NotVisible("There is no such job that you can see.")
-    try:
-        key = job_id if isinstance(job_id, uuid.UUID) else uuid.UUID(job_id)
-    except ValueError as error:
-        raise missing from error
-    job = Job.objects.select_related("project__cluster", "user").filter(pk=key).first()
-    if job is None:
-        raise missing
-    _require_role(actor, job.project, needed, missing)
-    return job
 
 
 def node_for(actor: Actor, name: str) -> Node:
@@ -140,7 +117,7 @@ def node_for(actor: Actor, name: str) -> Node:
     return node
 
 
-def _require_role(actor: Actor, project: Project, needed: str, missing: NotVisible) -> None:
+def require_role(actor: Actor, project: Project, needed: str, missing: NotVisible) -> None:
     """Raise Forbidden for a weaker role, and for none `missing`: the refusal for an object that does not exist."""
     held = role_in(actor, project)
     if held is None:

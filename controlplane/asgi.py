@@ -7,7 +7,6 @@ password, and those that ask the scheduler for a simulation, run on separate thr
 
 import importlib
 import os
-import re
 from functools import partial
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
@@ -26,7 +25,7 @@ from controlplane.http.password_routes import PASSWORD_BODY_MOST_BYTES, hashes_p
 from controlplane.http.throttle import Throttle, TooManyAttempts
 from controlplane.http.upload_bridge import UploadBridge
 from controlplane.http.wsgi_bridge import WsgiBridge
-from controlplane.live import logstream, watch
+from controlplane.live import watch
 from controlplane.live.asgi import (
     Application,
     Receive,
@@ -34,22 +33,20 @@ from controlplane.live.asgi import (
     Send,
     host_of,
     problem,
-    query,
     refuse_websocket,
     serve_stream,
 )
 from controlplane.live.hub import close_hub
 from controlplane.live.identity import is_foreign, is_own_host, token_of
+from controlplane.live.streams import event_streams, followed_stream
 from controlplane.simulation.client import simulator
 from controlplane.simulation.routes import asks_simulation
 from dashboards.routing import websocket_application
 from datasets.api.uploads import UPLOADS, admit_upload
 
-LOGS_PATH = re.compile(r"/api/v1/jobs/(?P<job_id>[^/]+)/logs/?")
 SERVICES, METRICS, POD_CODE = "/services/", "/metrics", "/api/v1/pod-code/"
 # Websockets into pods, and the module of `controlplane.gateway` that serves each.
 INTO_PODS = {"/ws/shell/": "shell", "/ws/exec/": "command", "/ws/forward/": "forward"}
-TRUE = frozenset({"true", "1", "yes"})
 
 HASHING_THREADS = min(4, max(1, (os.cpu_count() or 2) // 2))
 # A hash takes 0.3 to 1.3 s: at most 16 wait, 5 to 20 s of one thread, and 8 of one client.
@@ -134,8 +131,8 @@ def _http(scope: Scope) -> Application:
         return _gateway("entrance")
     if path == "/api/v1/watch":
         return partial(serve_stream, watch.application)
-    if LOGS_PATH.fullmatch(path) and query(scope).get("follow", "").lower() in TRUE:
-        return partial(serve_stream, logstream.application)
+    if (stream := followed_stream(scope)) is not None:
+        return partial(serve_stream, stream)
     if UPLOADS.fullmatch(path):
         return uploads
     if is_sign_in(scope["method"], path):
@@ -205,6 +202,7 @@ async def _lifespan(receive: Receive, send: Send) -> None:
             for hopping in (hop, hashing_hop, simulation_hop, uploads):
                 hopping.shutdown()
             probes.shutdown()
-            logstream.close()
+            for stream in event_streams():
+                stream.close()
             await send({"type": "lifespan.shutdown.complete"})
             return

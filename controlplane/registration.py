@@ -4,7 +4,10 @@
 |---|---|---|
 | `command_handlers` | handlers, by `@register` | `controlplane.commands.registry` |
 | `loop_steps` | `STEPS`, periodic work of the loop | `controlplane.loop.steps` |
-| `live_topics` | `TOPICS` | `controlplane.live.registry` |
+| `live_topics` | `TOPICS`; in one app `OVERVIEW` and `LOG_TAIL` | `controlplane.live.registry` |
+| `event_streams` | `STREAMS`, endless responses | `controlplane.live.streams` |
+| `metrics` | `GAUGES` of /metrics | `controlplane.http.metrics` |
+| `api.refusals` | `TRANSLATIONS`, exceptions of its actions as problems | `controlplane.api.errors` |
 | `api.urls` | `urlpatterns` below /api/v1/ | `controlplane.api.urls` |
 | `api.schemas` | `COMPONENTS` of the OpenAPI document | `controlplane.api.openapi` |
 | `pages.urls` | `urlpatterns` of its pages | `dashboards.urls` |

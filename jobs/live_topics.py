@@ -13,7 +13,9 @@ from controlplane.queries.projects import project_detail
 from controlplane.scheduling.mentions import NAMING, Sees, named_projects
 from controlplane.telemetry.metrics import SAMPLED
 from jobs.lifecycle import FINAL_STATES
+from jobs.log_tail import LogTail
 from jobs.models import Job
+from jobs.overview_state import read_overview
 from jobs.queries import job_columns, job_detail, reason_of, shape_jobs
 
 PROJECT_UNFINISHED_MOST, PROJECT_FINISHED_MOST = 500, 50
@@ -112,6 +114,7 @@ def _may_move(touch: Touch) -> bool:
     return record is None or record["status"]["state"] not in FINAL_STATES
 
 
+OVERVIEW, LOG_TAIL = read_overview, LogTail
 TOPICS = (
     TopicKind("project", _project_name, _project_id, read_project, _is_project_touched),
     TopicKind("job", _job_id, _project_of_job, read_job, _is_job_touched),

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import DataError, IntegrityError, InterfaceError, OperationalError
@@ -13,12 +14,13 @@ from controlplane.access import Forbidden, NotVisible
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.api.problems import Problem, problem_response
 from controlplane.http.throttle import TooManyAttempts
+from controlplane.registration import app_modules
 from controlplane.simulation.client import SimulationFailed
-from jobs.lifecycle import IllegalMove
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1
+Translation: TypeAlias = tuple[type[Exception] | tuple[type[Exception], ...], Callable[[Any], Problem]]
 TOO_LARGE = "The body is larger than 1 MiB; send less, or in parts."
 
 
@@ -31,11 +33,17 @@ def to_problem(error: Exception) -> Problem:
     """Return the refusal for an exception."""
     if isinstance(error, Problem):
         return error
-    for kind, translate in _TRANSLATIONS:
+    for kind, translate in _translations():
         if isinstance(error, kind):
             return translate(error)
     logger.error("a request failed for no fault of the client", exc_info=error)
     return Problem(500, "internal_error", "The server failed; its log says why.")
+
+
+@cache
+def _translations() -> tuple[Translation, ...]:
+    declared = (one for module in app_modules("api.refusals") for one in module.TRANSLATIONS)
+    return (*declared, *_TRANSLATIONS)
 
 
 def _invalid(error: Invalid) -> Problem:
@@ -94,13 +102,12 @@ def _always(status: int, code: str, detail: str) -> Callable[[Any], Problem]:
     return lambda _error: Problem(status, code, detail)
 
 
-_TRANSLATIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[Any], Problem]], ...] = (
+_TRANSLATIONS: tuple[Translation, ...] = (
     (NotVisible, lambda error: Problem(404, "not_found", str(error))),
     (Forbidden, lambda error: Problem(403, "forbidden", str(error))),
     (Conflict, lambda error: Problem(409, error.code, error.detail, errors=error.errors)),
     (Invalid, _invalid),
     (TooManyAttempts, _too_many),
-    (IllegalMove, lambda error: Problem(409, "illegal_move", str(error))),
     ((rest.NotAuthenticated, rest.AuthenticationFailed), _unauthenticated),
     (rest.PermissionDenied, lambda error: Problem(403, "forbidden", str(error.detail))),
     (rest.MethodNotAllowed, lambda error: Problem(405, "method_not_allowed", str(error.detail))),

@@ -2,7 +2,7 @@
 
 from django.urls import include, path, re_path
 
-from controlplane.api.views import accounts, clusters, departments, events, projects, schema, telemetry
+from controlplane.api.views import accounts, clusters, departments, events, projects, schema
 from controlplane.registration import app_modules
 
 urlpatterns = [
@@ -32,8 +32,6 @@ urlpatterns = [
     *(path("", include(module)) for module in app_modules("api.urls") if module.__name__ != __name__),
     path("events", events.Events.as_view(), name="events"),
     path("audit", events.Audit.as_view(), name="audit"),
-    path("telemetry/overview", telemetry.Overview.as_view(), name="overview"),
-    path("telemetry/series", telemetry.SeriesView.as_view(), name="series"),
     path("openapi.json", schema.OpenApi.as_view(), name="openapi"),
     re_path(r"^(?P<rest>.*)$", schema.Nowhere.as_view(), name="nowhere"),
 ]

@@ -7,21 +7,16 @@ only the control plane has. The number of queries does not depend on the number 
 import hmac
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 
 from django.conf import settings
-from django.db.models import Count, Min, Q, Sum
+from django.db.models import Count, Sum
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from controlplane.models import Cluster, Device, Lease, Node, Project
-from jobs.estimate_record import estimate_counts
-from jobs.lifecycle import FINAL_STATES, QUEUED
-from jobs.models import Job
+from controlplane.models import Cluster, Device, Lease, Node
+from controlplane.registration import app_modules
 
 NO_LABELS: Mapping[str, str] = {}
-# Start estimates are judged over so long.
-ESTIMATE_DAYS = 7
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -56,7 +51,8 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 def gauges() -> Iterable[Gauge]:
     """Return every metric's current value."""
-    return (*_loop(), *_clusters(), *_projects(), _jobs(), _start_estimates())
+    declared = (gauges for module in app_modules("metrics") for gauges in module.GAUGES)
+    return (*_loop(), *_clusters(), *(gauge for gauges in declared for gauge in gauges()))
 
 
 def _loop() -> Iterator[Gauge]:
@@ -85,40 +81,6 @@ def _clusters() -> Iterator[Gauge]:
     held = tuple(({"cluster": name}, milli / 1000) for name, _, milli in sums)
     yield Gauge("trainyard_cluster_gpus", "GPUs that a cluster reports.", present)
     yield Gauge("trainyard_cluster_gpus_allocated", "GPUs that our jobs hold.", held)
-
-
-def _projects() -> Iterator[Gauge]:
-    unfinished = Job.objects.exclude(state__in=FINAL_STATES).values_list("project")
-    oldest_queued = Min("queued_at", filter=Q(state=QUEUED))
-    figures = unfinished.annotate(Sum("allocated_milli"), oldest=oldest_queued).order_by()
-    by_project = {pk: (milli, oldest) for pk, milli, oldest in figures}
-    now = timezone.now()
-    quotas, held, waits = [], [], []
-    for pk, name, quota in Project.objects.order_by("name").values_list("pk", "name", "gpu_quota_milli"):
-        milli, oldest = by_project.get(pk, (0, None))
-        labels = {"project": name}
-        quotas.append((labels, quota / 1000))
-        held.append((labels, milli / 1000))
-        waits.append((labels, (now - oldest).total_seconds() if oldest else 0.0))
-    yield Gauge("trainyard_project_gpu_quota", "GPUs that a project is guaranteed.", tuple(quotas))
-    yield Gauge("trainyard_project_gpus_allocated", "GPUs that a project's jobs hold.", tuple(held))
-    yield Gauge("trainyard_queue_oldest_seconds", "How long the project's oldest job waits.", tuple(waits))
-
-
-def _jobs() -> Gauge:
-    unfinished = Job.objects.exclude(state__in=FINAL_STATES).values_list("project__name", "state")
-    series = tuple(
-        ({"project": project, "state": state}, count)
-        for project, state, count in unfinished.annotate(count=Count("pk")).order_by()
-    )
-    return Gauge("trainyard_jobs", "Unfinished jobs by state.", series)
-
-
-def _start_estimates() -> Gauge:
-    counts = estimate_counts(timezone.now() - timedelta(days=ESTIMATE_DAYS))
-    series = tuple(({"started": name}, count) for name, count in counts._asdict().items())
-    about = f"Ranges in which jobs were shown to start in the last {ESTIMATE_DAYS} days, by when they did."
-    return Gauge("trainyard_start_estimates", about, series)
 
 
 def _escaped(text: str) -> str:

@@ -9,15 +9,13 @@ from typing import TypeAlias
 from django.db import DatabaseError
 from django.utils import timezone
 
-from controlplane.live import state as states
 from controlplane.live import topics
 from controlplane.live.activity import activity_after, activity_at
 from controlplane.live.changes import Change, diff
 from controlplane.live.frames import Frame, Window, change_frame, state_frame
 from controlplane.live.identity import Identity, still_valid
 from controlplane.live.listener import Listener
-from controlplane.live.logtail import LogTail
-from controlplane.live.registry import Reading, State, Touch, topic_kinds
+from controlplane.live.registry import Reading, State, Tail, Touch, log_tail, overview_reader, topic_kinds
 from controlplane.live.snapshot_read import one_moment
 from controlplane.live.topics import Topic
 from controlplane.models import Event, Project
@@ -43,7 +41,7 @@ class Feed:
     state: State
     seq: int
     window: Window
-    tail: LogTail | None = None
+    tail: Tail | None = None
     listeners: dict[Listener, None] = field(default_factory=dict)
     empty_since: float | None = None
     is_unreadable: bool = False
@@ -163,7 +161,7 @@ class Reader:
         if reading is None:
             return None
         state = reading.seen_by(self._names_of(project_ids))
-        return states.queue_of(state) if topic.kind == topics.QUEUE else state
+        return queue_of(state) if topic.kind == topics.QUEUE else state
 
     def _names_of(self, project_ids: frozenset[int] | None) -> frozenset[str] | None:
         if project_ids is None:
@@ -231,7 +229,7 @@ def _update(feed: Feed, state: State | None, seq: int) -> Update | None:
 def _reading(topic: Topic, project_id: int | None, seq: int) -> Reading | None:
     kind = topic_kinds().get(topic.kind)
     if kind is None:
-        return states.read_overview(seq)
+        return overview_reader()(seq)
     return None if project_id is None else kind.read(topic.subject, project_id)
 
 
@@ -241,6 +239,11 @@ def is_touched(feed: Feed, event: Event) -> bool:
         return False
     kind = topic_kinds().get(feed.topic.kind)
     return kind is None or kind.is_touched(Touch(event, feed.topic.subject, feed.project_id, feed.state))
+
+
+def queue_of(overview: State) -> State:
+    """Return the state of the topic `queue` from an overview."""
+    return {"queued": overview["queued"]}
 
 
 def now_text() -> str:
@@ -254,7 +257,7 @@ def _is_touched_by(feed: Feed, events: Sequence[Event], is_all: bool) -> bool:
 
 def _open_log(topic: Topic, project_id: int | None) -> Feed | None:
     """Return a feed of a log, or None if the log cannot be read; one bad log must not delay others."""
-    tail = LogTail(topic.subject, topic.rank)
+    tail = log_tail()(topic.subject, topic.rank)
     try:
         tail.open()
         return Feed(topic, project_id, None, tail.state(), tail.seq, Window({tail.seq: None}), tail)
@@ -275,7 +278,7 @@ def _log_updates(feeds: Sequence[Feed], events: Sequence[Event], *, is_all: bool
     return [update for update in found if update is not None]
 
 
-def _guarded_update(feed: Feed, tail: LogTail, has_moved: bool) -> Update | None:
+def _guarded_update(feed: Feed, tail: Tail, has_moved: bool) -> Update | None:
     """Poll one log; log an error once and retry on every tick, without affecting other logs."""
     try:
         update = _log_update(feed, tail, has_moved)
@@ -290,7 +293,7 @@ def _guarded_update(feed: Feed, tail: LogTail, has_moved: bool) -> Update | None
     return update
 
 
-def _log_update(feed: Feed, tail: LogTail, has_moved: bool) -> Update | None:
+def _log_update(feed: Feed, tail: Tail, has_moved: bool) -> Update | None:
     batch = tail.poll(look_for_attempt=has_moved)
     if batch is None:
         return None

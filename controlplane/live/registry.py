@@ -1,9 +1,10 @@
-"""Kinds of live topics about one object of a project: an app declares its own as `TOPICS` of its `live_topics`."""
+"""What apps declare in their `live_topics`: kinds of topics about one object of a project (`TOPICS`), and, in one app,
+the reader of the overview (`OVERVIEW`) and the follower of a pod's log (`LOG_TAIL`)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from controlplane.models import Event
 from controlplane.registration import app_modules
@@ -55,6 +56,49 @@ class TopicKind:
     # (subject, its project's id) -> the state now, inside `snapshot_read.one_moment`; None when it is gone
     read: Callable[[str, int], Reading | None]
     is_touched: Callable[[Touch], bool]  # whether the state may be another after the event
+
+
+@dataclass(slots=True)
+class Batch:
+    """New lines of a log. `is_fresh`: a new attempt began or lines were skipped, so listeners need a state."""
+
+    upserts: State
+    is_fresh: bool = False
+
+
+class Tail(Protocol):
+    """The growing end of the log of a job's newest attempt at one rank."""
+
+    @property
+    def seq(self) -> int:
+        """Return the number of the state; it grows."""
+
+    def open(self) -> None:
+        """Go to the end of the log."""
+
+    def poll(self, *, look_for_attempt: bool) -> Batch | None:
+        """Return what was written since the last call, or None."""
+
+    def state(self) -> State: ...
+
+
+@cache
+def overview_reader() -> Callable[[int], Reading]:
+    """Return the function from the newest event's number to the overview."""
+    reader: Callable[[int], Reading] = _only("OVERVIEW")
+    return reader
+
+
+@cache
+def log_tail() -> Callable[[str, int], Tail]:
+    """Return the function from a job's id and a rank to a tail that is not open yet."""
+    tail: Callable[[str, int], Tail] = _only("LOG_TAIL")
+    return tail
+
+
+def _only(name: str) -> Any:
+    (found,) = [getattr(module, name) for module in app_modules("live_topics") if hasattr(module, name)]
+    return found
 
 
 @cache

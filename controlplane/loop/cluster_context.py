@@ -10,7 +10,7 @@ from controlplane.loop.observe import KeptJobs
 from controlplane.loop.pod_diff import DiffCache
 from controlplane.models import Cluster
 from controlplane.scheduling.kept import Scheduler
-from controlplane.telemetry.collect import UsageMemory
+from jobs.telemetry.collect import UsageMemory
 
 Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]
 """What bounds a project's jobs: it without its members, and its department."""

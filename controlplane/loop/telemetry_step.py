@@ -9,10 +9,10 @@ from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, claim, is
 from controlplane.loop.cluster_context import context_of
 from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.models import Cluster
-from controlplane.telemetry.collect import collect
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import RUNNING_STATES
 from jobs.models import Job
+from jobs.telemetry.collect import collect
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from controlplane.access import Actor, visible_jobs, visible_project_names, visible_projects
+from controlplane.access import Actor, visible_project_names, visible_projects
 from controlplane.models import Project, User
 from controlplane.queries.projects import largest_device_mib
 from controlplane.scheduling.reasons import QUEUED_REASONS
@@ -33,6 +33,7 @@ from dashboards.lists import cells
 from dashboards.lists.table import Column, Filter, ListView, Row, Text, named
 from dashboards.reads.projects import palette
 from dashboards.templatetags.ui import asked, badge, gpu_use, node_link, ran, since
+from jobs.access import visible_jobs
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, LOOKS, RUNNING_STATES, STATES
 from jobs.models import Job, Pod

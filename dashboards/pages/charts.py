@@ -6,7 +6,7 @@ import orjson
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils import timezone
 
-from controlplane.access import Actor, NotVisible, job_for, node_for, project_for
+from controlplane.access import Actor, NotVisible, node_for, project_for
 from dashboards.charts.allocation import allocation_chart, quota_chart
 from dashboards.charts.curves import CURVES, curve_chart
 from dashboards.charts.palette import Theme
@@ -15,6 +15,7 @@ from dashboards.charts.templates import template_json, theme_of
 from dashboards.charts.utilisation import device_chart, job_use_chart, utilisation_chart
 from dashboards.pages.base_page import signed_in
 from dashboards.reads import history, series, workers
+from jobs.access import job_for
 from jobs.kinds.registry import KINDS
 
 SHORTEST, LONGEST = 60, 400 * 86400

@@ -9,12 +9,13 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from controlplane.access import Actor, Forbidden, NotVisible, job_for, project_for, visible_jobs
+from controlplane.access import Actor, Forbidden, NotVisible, project_for
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Project, Role
 from dashboards.command_line import yard_submit
 from dashboards.pages.base_page import show, signed_in
 from dashboards.reads import submit as reads
+from jobs.access import job_for, visible_jobs
 from jobs.actions import check_submission, clone_body, submit_job
 from jobs.fields import values
 from jobs.fields.declaration import MORE, SHORT, Field, Input

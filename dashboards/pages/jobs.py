@@ -14,9 +14,7 @@ from controlplane.access import (
     Actor,
     Forbidden,
     NotVisible,
-    job_for,
     role_in,
-    visible_jobs,
     visible_project_names,
 )
 from controlplane.actions.errors import Conflict, Invalid
@@ -34,6 +32,7 @@ from datasets.pages.artifacts import artifacts_of_job
 from datasets.pages.volume_lists import snapshots_of_job
 from datasets.queries.volumes import mounted_by
 from jobs import actions
+from jobs.access import job_for, visible_jobs
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import to_edge
 from jobs.lifecycle import FAILED, TIMED_OUT

@@ -6,12 +6,13 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from controlplane.access import Actor, job_for
+from controlplane.access import Actor
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Role
 from controlplane.notation import parse_duration, write_duration
 from dashboards.pages.asking import Named, Question, ask
 from dashboards.pages.base_page import attempt, signed_in
+from jobs.access import job_for
 from jobs.kinds.membership import ScalePlan
 from jobs.models import Job
 from jobs.scaling import TIMEOUT_SECONDS, Scaling, plan_scaling, scale_job

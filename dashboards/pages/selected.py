@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 from django.views.decorators.http import require_http_methods
 
-from controlplane.access import Actor, Forbidden, NotVisible, visible_jobs
+from controlplane.access import Actor, Forbidden, NotVisible
 from controlplane.actions.errors import Conflict
 from controlplane.models import Membership, Role
 from dashboards.lists.table import Text
@@ -21,6 +21,7 @@ from dashboards.pages.asking import Named, Question, ask
 from dashboards.pages.base_page import signed_in
 from dashboards.templatetags.ui import count_gpus
 from jobs import actions
+from jobs.access import visible_jobs
 from jobs.lifecycle import FINAL_STATES, LOOKS, STOPPING, SUSPENDED
 from jobs.models import Job
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from django.db.models import Count
 
-from controlplane.access import Actor, visible_jobs
+from controlplane.access import Actor
 from controlplane.models import Cluster
+from jobs.access import visible_jobs
 from jobs.lifecycle import FINAL_STATES
 
 

@@ -7,11 +7,11 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from controlplane.models import Node
-from controlplane.queries.devices import device_shares, node_shares, nodes_with_devices
 from controlplane.scheduling.mentions import Sees
 from dashboards import formats
 from dashboards.gpu_use import Use, use_of
 from dashboards.heatmap import Block, HeatMap, Part, Square, draw
+from jobs.device_shares import device_shares, node_shares, nodes_with_devices
 
 Row = dict[str, Any]
 Palette = Mapping[str, int]

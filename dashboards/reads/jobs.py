@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from controlplane.access import Actor, visible_jobs
+from controlplane.access import Actor
+from jobs.access import visible_jobs
 from jobs.models import Job
 
 Row = dict[str, Any]

@@ -13,12 +13,12 @@ from django.utils.translation import gettext as _
 from controlplane.access import Actor
 from controlplane.live.snapshot_read import one_moment
 from controlplane.models import Event, Node, Role
-from controlplane.queries import overview as queries
-from controlplane.queries.overview import DeviceSums, JobGroup, NodeCounts
 from controlplane.scheduling.mentions import Sees
 from dashboards import formats
 from dashboards.reads.devices import device_nodes, heat_map, model
 from dashboards.reads.projects import bar, roles_of
+from jobs import overview as queries
+from jobs.overview import DeviceSums, JobGroup, NodeCounts
 
 Row = dict[str, Any]
 # Of running and of queued jobs.

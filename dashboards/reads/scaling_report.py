@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from controlplane.access import Actor, visible_jobs
+from controlplane.access import Actor
 from controlplane.logstore.progress import Progress
 from dashboards.charts.scaling import Measured, Scaled, scaled
 from dashboards.reads.series import job_reports
+from jobs.access import visible_jobs
 from jobs.models import Job
 
 LABEL = "scaling-report"

@@ -6,7 +6,6 @@ from urllib.parse import quote
 
 from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
 
-from controlplane.access import job_for
 from controlplane.api import query
 from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
@@ -35,6 +34,7 @@ from datasets.models import Artifact
 from datasets.queries.artifacts import artifact_rows, artifact_shape, artifact_shapes
 from datasets.queries.lake import lake_of
 from datasets.queries.volume_files import BYTES, PIECE_BYTES
+from jobs.access import job_for
 
 _KINDS = {EXECUTABLE: code_manifest.EXECUTABLE, LINK: code_manifest.LINK}
 TAR = "application/x-tar"

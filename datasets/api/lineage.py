@@ -1,11 +1,11 @@
 """Lineage over REST: what a thing was made of, and what was made of it."""
 
-from controlplane.access import job_for, visible_jobs
 from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from datasets.access import artifact_for, snapshot_for, version_for, visible_datasets
 from datasets.models import Artifact, DatasetVersion, Snapshot
 from datasets.queries.lineage import lineage_of, lineage_shape
+from jobs.access import job_for, visible_jobs
 from jobs.models import Job
 
 

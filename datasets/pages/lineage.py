@@ -8,7 +8,7 @@ from django.http import Http404, HttpRequest, HttpResponseBase
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
-from controlplane.access import Actor, job_for, visible_jobs
+from controlplane.access import Actor
 from dashboards.pages.base_page import show, signed_in
 from datasets import lineage
 from datasets.access import artifact_for, snapshot_for, version_for, visible_datasets
@@ -16,6 +16,7 @@ from datasets.lineage import Graph, Node
 from datasets.lineage_layout import HEIGHT, WIDTH, draw
 from datasets.models import DatasetVersion, Snapshot
 from datasets.queries.lineage import lineage_of
+from jobs.access import job_for, visible_jobs
 
 LABELS = {
     lineage.ARTIFACT: _("Artifact"),

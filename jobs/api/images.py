@@ -1,8 +1,8 @@
 """Images that a job can name."""
 
-from controlplane.access import visible_jobs
 from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
+from jobs.access import visible_jobs
 from jobs.images import known_images
 
 

@@ -9,7 +9,6 @@ from django.db.models import QuerySet
 from controlplane import fields
 from controlplane.access import (
     Actor,
-    job_for,
     project_for,
     reread,
     visible_project_ids,
@@ -21,6 +20,7 @@ from controlplane.api.json_schema import INTEGER, listed, record, ref
 from controlplane.api.operations import DRY_RUN, Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.models import Project, Role
+from jobs.access import job_for
 from jobs.actions import (
     clone_body,
     delete_job,

@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.db.models import QuerySet
 
-from controlplane.access import NotVisible, job_for, visible_project_names
+from controlplane.access import NotVisible, visible_project_names
 from controlplane.api import query
 from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
@@ -20,6 +20,7 @@ from controlplane.api.query import BIGGEST
 from controlplane.api.views.events import JOB_EVENTS, fetch_events, shape_events
 from controlplane.logstore.reader import LogPage, log_path, read_page, tail
 from controlplane.models import Event
+from jobs.access import job_for
 from jobs.api.schemas import POD
 from jobs.kinds.spec import to_edge
 from jobs.models import Job, Pod

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from controlplane.access import job_for
 from controlplane.api.bodies import BodyField
 from controlplane.api.json_schema import INTEGER, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Listing, paged
 from controlplane.fields import Refused, whole
 from controlplane.models import Role
+from jobs.access import job_for
 from jobs.api.schemas import SCALE_OPERATION
 from jobs.fields.declared import FIELDS
 from jobs.models import ScaleOperation

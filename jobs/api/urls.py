@@ -2,9 +2,11 @@
 
 from django.urls import path
 
-from jobs.api import images, jobs, reads, scaling, what_if
+from jobs.api import images, jobs, reads, scaling, telemetry, what_if
 
 urlpatterns = [
+    path("telemetry/overview", telemetry.Overview.as_view(), name="overview"),
+    path("telemetry/series", telemetry.SeriesView.as_view(), name="series"),
     path("images", images.Images.as_view(), name="images"),
     path("jobs", jobs.Jobs.as_view(), name="jobs"),
     path("jobs/<str:job_id>", jobs.JobDetail.as_view(), name="job"),

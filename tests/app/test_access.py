@@ -8,13 +8,12 @@ from controlplane.access import (
     Actor,
     Forbidden,
     NotVisible,
-    job_for,
     project_for,
     require_admin,
-    visible_jobs,
     visible_projects,
 )
 from controlplane.models import Role
+from jobs.access import job_for, visible_jobs
 from tests.builders import make_job
 
 

@@ -6,8 +6,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.live.state import ROWS_MOST, overview_document, read_overview
 from controlplane.models import Event
+from jobs.overview_state import ROWS_MOST, overview_document, read_overview
 from tests.crowd import Crowd, make_crowd
 
 NODES, JOBS, RUNNING, TEAMS = 210, 900, 448, 24

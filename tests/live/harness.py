@@ -11,13 +11,14 @@ import orjson
 
 from controlplane.live import topics
 from controlplane.live.changes import Change, apply, without_empty
+from controlplane.live.feeds import queue_of
 from controlplane.live.frames import Frame
 from controlplane.live.hub import Hub, Pace
 from controlplane.live.identity import TOKEN, Credential, Identity, identify
 from controlplane.live.listener import Listener
 from controlplane.live.registry import topic_kinds
-from controlplane.live.state import queue_of, read_overview
 from controlplane.models import Event, Project
+from jobs.overview_state import read_overview
 from tests.waiting import patience, wait_until
 
 QUICK = Pace(busy=0.01, quiet=0.01, most_share=1.0, recheck=0.2, blocked=0.5, retry=0.05, keep=30.0)

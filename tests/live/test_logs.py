@@ -8,11 +8,12 @@ from django.conf import settings
 
 from controlplane.access import SYSTEM
 from controlplane.actions import accounts, projects
-from controlplane.live import logstream, logtail
 from controlplane.logstore.reader import log_path, read_page
 from controlplane.logstore.writer import STDERR, STDOUT, LogWriter
 from controlplane.models import Event
 from dashboards.reads.job import log_text
+from jobs import log_stream as logstream
+from jobs import log_tail as logtail
 from jobs.models import Job
 from tests.builders import make_job
 from tests.live.server import Events

@@ -8,8 +8,8 @@ import pytest
 from controlplane.engines.base import USAGE, EngineUnreachable, PodUsage, UsageReport
 from controlplane.loop.cluster_context import context_of, forget_contexts
 from controlplane.models import Device
-from controlplane.telemetry.collect import collect
 from jobs.models import Job, Pod
+from jobs.telemetry.collect import collect
 from tests.builders import make_job, make_project
 from tests.loop.plant import Plant
 

@@ -16,7 +16,6 @@ from controlplane.logstore.reader import log_path
 from controlplane.loop.cluster_context import context_of, forget_contexts
 from controlplane.models import Cluster, Device, Event, Sample
 from controlplane.telemetry import rollup
-from controlplane.telemetry.collect import collect
 from controlplane.telemetry.metrics import KEEP, SAMPLED, Aggregate, floor
 from controlplane.telemetry.queries import POINTS_MOST, Point, _spans, gpu_hours, series
 from controlplane.telemetry.rollup import roll_up
@@ -24,6 +23,7 @@ from controlplane.telemetry.samples import STEP_SECONDS, write_samples
 from jobs.actions import stop_job
 from jobs.allocation import record_allocation
 from jobs.models import Job, Pod
+from jobs.telemetry.collect import collect
 from tests.builders import make_job, make_project, make_user
 from tests.loop.plant import Plant
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from controlplane.live.state import read_overview
 from controlplane.models import Device
+from jobs.overview_state import read_overview
 from tests.cast import Cast
 
 

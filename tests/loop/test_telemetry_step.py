@@ -11,8 +11,8 @@ from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.cluster_context import forget_contexts
 from controlplane.loop.telemetry_step import collect_once
 from controlplane.models import Cluster, NodePool
-from controlplane.telemetry import collect as collecting
 from jobs.models import Job, Pod
+from jobs.telemetry import collect as collecting
 from tests.builders import make_job, make_node, make_project
 from tests.engines import give_engine
 from tests.loop.plant import Plant

@@ -12,12 +12,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.models import Cluster, Device, Event, Node, Sample, User
-from controlplane.queries.overview import DeviceSums, JobGroup, NodeCounts
 from controlplane.telemetry.metrics import GPU_UTILIZATION
 from dashboards.pages import overview as pages
 from dashboards.reads.devices import cell, held_together
 from dashboards.reads.overview import CELL_DEVICES, Facts, figures, sentences, shown_projects
 from dashboards.reads.series import utilisation_points
+from jobs.overview import DeviceSums, JobGroup, NodeCounts
 from tests.app.pages.conftest import Yard
 from tests.builders import make_job, make_node, make_user
 from tests.cast import Cast

@@ -18,11 +18,11 @@ from controlplane.logstore.reader import log_path, read_page, tail
 from controlplane.models import Cluster, Device, Event
 from controlplane.telemetry.metrics import SAMPLED
 from controlplane.telemetry.samples import STEP_SECONDS, Accumulator
-from controlplane.telemetry.sampling import PodRow, pods_of, rounded, sample_holders, sample_queue, sample_use
-from controlplane.telemetry.self_reported import SelfReported, completed
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, QUEUED, SUSPENDED
 from jobs.models import Job, Pod
+from jobs.telemetry.sampling import PodRow, pods_of, rounded, sample_holders, sample_queue, sample_use
+from jobs.telemetry.self_reported import SelfReported, completed
 
 logger = logging.getLogger(__name__)
 

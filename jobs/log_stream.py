@@ -17,16 +17,17 @@ import orjson
 from django.conf import settings
 from django.utils import timezone
 
-from controlplane.access import NotVisible, job_for
+from controlplane.access import NotVisible
 from controlplane.http.throttle import Slots, TooManyAtOnce
 from controlplane.live.asgi import Receive, Scope, Send, header, problem, query
 from controlplane.live.client import Refused, sign_in
 from controlplane.live.identity import Identity, still_valid
-from controlplane.live.logtail import gap_record, line_record
 from controlplane.live.shared import SharedReads
 from controlplane.live.watch import STREAM_HEADERS, challenge, chunk, refuse_unknown, until_left
 from controlplane.logstore.reader import LogLine, log_path, read_page, tail
+from jobs.access import job_for
 from jobs.lifecycle import is_final
+from jobs.log_tail import gap_record, line_record
 from jobs.models import Job
 
 POLL_SECONDS = 0.1
@@ -43,7 +44,7 @@ STREAMS_OF_USER, STREAMS_OF_JOB = 64, 200
 TOO_MANY = f"A user follows at most {STREAMS_OF_USER} logs, a job has at most {STREAMS_OF_JOB} followers; close some."
 TAIL_MOST = 100_000
 FIELDS = frozenset({"rank", "attempt", "offset", "tail", "search", "follow", "limit", "fields"})
-_PATH = re.compile(r"/api/v1/jobs/(?P<job>[^/]+)/logs/?")
+PATH = re.compile(r"/api/v1/jobs/(?P<job>[^/]+)/logs/?")
 _RESUME = re.compile(r"(?P<attempt>\d{1,9})-(?P<offset>\d{1,15})")
 _reads = SharedReads("log-streams")
 _streams_of_user, _streams_of_job = Slots(STREAMS_OF_USER), Slots(STREAMS_OF_JOB)
@@ -109,7 +110,7 @@ def read_wanted(scope: Scope) -> Wanted:
     """Parse the query. Raises Refused (400) for an unknown field or one that is not a number."""
     fields = query(scope)
     refuse_unknown(fields, FIELDS)
-    match = _PATH.fullmatch(scope["path"])
+    match = PATH.fullmatch(scope["path"])
     attempt, offset = _number(fields, "attempt"), _number(fields, "offset")
     resumed = _RESUME.fullmatch(header(scope, b"last-event-id") or "")
     if resumed is not None:

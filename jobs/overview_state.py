@@ -12,8 +12,9 @@ from django.utils import timezone
 
 from controlplane.live.registry import Reading, State
 from controlplane.models import Event, Node
-from controlplane.queries.devices import nodes_with_devices
-from controlplane.queries.overview import (
+from controlplane.scheduling.mentions import Sees
+from jobs.device_shares import nodes_with_devices
+from jobs.overview import (
     device_sums,
     job_groups,
     node_counts,
@@ -22,7 +23,6 @@ from controlplane.queries.overview import (
     running_rows,
     totals,
 )
-from controlplane.scheduling.mentions import Sees
 
 # Running jobs, queued jobs and nodes in the overview's lists; the totals count all of them.
 ROWS_MOST = 200
@@ -53,11 +53,6 @@ def read_overview(seq: int) -> Overview:
     }
     state["series"] = {"latest": _latest(state, seq)}
     return Overview(state)
-
-
-def queue_of(overview: State) -> State:
-    """Return the state of the topic `queue` from an overview."""
-    return {"queued": overview["queued"]}
 
 
 def overview_document(state: State, seq: int, now: datetime | None = None) -> dict[str, Any]:

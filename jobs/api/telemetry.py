@@ -6,15 +6,16 @@ from typing import Any
 
 from django.utils import timezone
 
-from controlplane.access import Actor, visible_jobs, visible_project_names
+from controlplane.access import Actor, visible_project_names
 from controlplane.api import query
 from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.problems import bad_request
 from controlplane.live.snapshot_read import one_moment
-from controlplane.live.state import overview_document, read_overview
 from controlplane.models import Event
 from controlplane.telemetry.queries import METRICS, SUBJECTS, series
+from jobs.access import visible_jobs
+from jobs.overview_state import overview_document, read_overview
 
 DEFAULT_RANGE = timedelta(hours=1)
 LONGEST_RANGE = timedelta(days=3660)

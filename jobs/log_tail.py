@@ -9,6 +9,7 @@ from typing import Any
 
 from django.conf import settings
 
+from controlplane.live.registry import Batch
 from controlplane.logstore.reader import LogGap, LogLine, LogPage, log_path, read_page, tail
 from jobs.models import Job
 from jobs.queries import is_silent
@@ -20,14 +21,6 @@ BATCH_LINES = 1000
 BEHIND_BYTES = 512 * 1024
 # A number of a log topic is attempt * 2**40 + byte offset: it grows over attempts too.
 ATTEMPT_BITS = 40
-
-
-@dataclass(slots=True)
-class Batch:
-    """New lines. `is_fresh`: a new attempt began or lines were skipped, so listeners need a state."""
-
-    upserts: dict[str, dict[str, Any]]
-    is_fresh: bool = False
 
 
 @dataclass(slots=True)

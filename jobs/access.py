@@ -1,0 +1,30 @@
+"""The only way from an actor to a job, by the roles of `controlplane.access`."""
+
+import uuid
+
+from django.db.models import Q, QuerySet
+
+from controlplane.access import Actor, NotVisible, require_role
+from controlplane.models import Role
+from jobs.models import Job
+
+
+def visible_jobs(actor: Actor) -> QuerySet[Job]:
+    """Return the jobs of visible projects."""
+    if actor.is_admin:
+        return Job.objects.all()
+    return Job.objects.filter(Q(project__memberships__user=actor.user))
+
+
+def job_for(actor: Actor, job_id: uuid.UUID | str, *, needed: str = Role.VIEWER) -> Job:
+    """Return a job by id, with its project and user. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
+    missing = NotVisible("There is no such job that you can see.")
+    try:
+        key = job_id if isinstance(job_id, uuid.UUID) else uuid.UUID(job_id)
+    except ValueError as error:
+        raise missing from error
+    job = Job.objects.select_related("project__cluster", "user").filter(pk=key).first()
+    if job is None:
+        raise missing
+    require_role(actor, job.project, needed, missing)
+    return job

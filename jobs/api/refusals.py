@@ -1,0 +1,6 @@
+"""What REST answers to exceptions of jobs' verbs."""
+
+from controlplane.api.problems import Problem
+from jobs.lifecycle import IllegalMove
+
+TRANSLATIONS = ((IllegalMove, lambda error: Problem(409, "illegal_move", str(error))),)

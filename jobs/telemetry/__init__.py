@@ -1,0 +1,1 @@
+"""Usage and progress of jobs, collected once a second."""
