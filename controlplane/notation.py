@@ -64,3 +64,8 @@ def parse_pair(text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise ValueError(text)
     return name, value
+
+
+def decimal(milli: int) -> int | float:
+    """Convert thousandths to a decimal number, an int if it is whole."""
+    return milli // 1000 if milli % 1000 == 0 else milli / 1000

@@ -10,8 +10,8 @@ from typing import Any
 from django.db.models import Avg, Count, Q, QuerySet, Sum
 
 from controlplane.models import Device, Node
+from controlplane.notation import decimal
 from controlplane.scheduling.mentions import Sees
-from jobs.kinds.spec import decimal
 from jobs.models import Allocation
 
 Row = dict[str, Any]

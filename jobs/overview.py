@@ -14,8 +14,8 @@ from typing import Any
 from django.db.models import Count, F, Min, Q, QuerySet, Sum
 
 from controlplane.models import Device, Node, Project
+from controlplane.notation import decimal
 from controlplane.scheduling.mentions import Sees
-from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Allocation, Job, Pod
 from jobs.queries import reason_of

@@ -19,10 +19,10 @@ from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from controlplane.config.service_hosts import ServiceAddress
+from controlplane.notation import decimal
 from controlplane.scheduling.mentions import OWN, Sees, seen_by, sentence
 from jobs.fields import mounts
 from jobs.kinds.membership import ScalePlan
-from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED, SUSPENDED
 from jobs.models import Allocation, Job, Pod, ScaleOperation
 

@@ -1,15 +1,13 @@
 """Clusters and nodes in REST form. The number of queries does not depend on the number of nodes."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Q
 
 from controlplane.models import Cluster, Command, Device, Node
-from jobs.kinds.spec import decimal
-from jobs.lifecycle import STOPPING
-from jobs.models import Allocation, Pod
+from controlplane.notation import decimal
 
 
 def cluster_rows(clusters: Sequence[Cluster], *, is_admin: bool) -> list[dict[str, Any]]:
@@ -44,35 +42,6 @@ def node_rows(nodes: Sequence[Node]) -> list[dict[str, Any]]:
     for device in Device.objects.filter(node__in=[node.pk for node in nodes]).order_by("index"):
         devices[device.node_id].append(device)
     return [_shape_node(node, devices[node.pk]) for node in nodes]
-
-
-def node_detail(node: Node, visible_ids: frozenset[int] | None) -> dict[str, Any]:
-    """Return a node with its devices and pods. `visible_ids`: the projects whose jobs may be named, None for all;
-    other pods show only their project and their share of the node.
-    """
-    return node_rows([node])[0] | {"pods": _pods_on(node, visible_ids)}
-
-
-def reserved_on(node_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Return pods' reservations by node key: CPUs, MiB, the number of pods and of stopping pods. Omits nodes without
-    pods.
-    """
-    held = Pod.objects.filter(node_id__in=list(node_ids), released_at=None).order_by().values("node_id")
-    sums = held.annotate(
-        cpus=Sum("milli_cpus"),
-        memory=Sum("memory_mib"),
-        count=Count("pk"),
-        stopping=Count("pk", filter=Q(job__state=STOPPING)),
-    )
-    return {
-        row["node_id"]: {
-            "reserved_cpus": decimal(row["cpus"]),
-            "reserved_memory_mib": row["memory"],
-            "pods": row["count"],
-            "stopping": row["stopping"],
-        }
-        for row in sums
-    }
 
 
 def _shape_cluster(cluster: Cluster, counts: Any) -> dict[str, Any]:
@@ -133,31 +102,6 @@ def _shape_device(device: Device) -> dict[str, Any]:
         "utilization": device.utilization,
         "memory_used_mib": device.memory_used_mib,
         "is_foreign": device.is_foreign,
-    }
-
-
-def _pods_on(node: Node, visible_ids: frozenset[int] | None) -> list[dict[str, Any]]:
-    pods = Pod.objects.filter(node=node, released_at=None).select_related(
-        "job__project", "job__user", "attempt"
-    )
-    devices: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    held = Allocation.objects.filter(pod__node=node, pod__released_at=None).order_by("device__index")
-    for pod_id, index, milli in held.values_list("pod_id", "device__index", "milli_gpus"):
-        devices[pod_id].append({"index": index, "share": milli / 1000})
-    return [
-        _shape_pod_on(pod, devices[pod.pk], visible_ids) for pod in pods.order_by("job__submit_rank", "rank")
-    ]
-
-
-def _shape_pod_on(
-    pod: Pod, devices: list[dict[str, Any]], visible_ids: frozenset[int] | None
-) -> dict[str, Any]:
-    shown: dict[str, Any] = {"project": pod.job.project.name, "state": pod.state, "devices": devices}
-    is_visible = visible_ids is None or pod.job.project_id in visible_ids
-    return shown | {
-        "job": str(pod.job_id) if is_visible else None,
-        "name": f"{pod.job.name}-{pod.attempt.number}-{pod.rank}" if is_visible else None,
-        "user": pod.job.user.username if is_visible else None,
     }
 
 

@@ -9,8 +9,8 @@ from django.db.models import Count, Max, Q, Sum
 from controlplane.clusters.settings import NAMESPACE_PREFIX
 from controlplane.models import Department, Device, Membership, Project
 from controlplane.models.projects import Share
+from controlplane.notation import decimal
 from jobs.kinds.registry import POOL_KINDS
-from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 from jobs.models import Job
 

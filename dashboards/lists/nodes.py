@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy as _
 
 from controlplane.access import Actor, visible_project_names
 from controlplane.models import Cluster, Device, Node, NodePool
-from controlplane.queries.nodes import node_rows, reserved_on
+from controlplane.queries.nodes import node_rows
 from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order, named
@@ -32,6 +32,7 @@ from dashboards.reads.projects import palette
 from dashboards.templatetags.ui import since
 from jobs.lifecycle import STOPPING
 from jobs.models import Pod
+from jobs.node_pods import reserved_on
 
 # In the order of the list: the most urgent first.
 AWAY, NOT_READY, DRAINING, CORDONED, READY = range(5)

@@ -8,15 +8,16 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
 from controlplane.access import Actor, node_for, require_admin, visible_project_ids, visible_project_names
-from controlplane.actions.nodes import confirm_dead, cordon_node, drain_node, jobs_on, uncordon_node
+from controlplane.actions.nodes import cordon_node, uncordon_node
 from controlplane.clusters.quantities import in_words
 from controlplane.models import Node
-from controlplane.queries.nodes import node_detail
 from dashboards.lists.nodes import NODES
 from dashboards.lists.table import list_page
 from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.reads.devices import device_nodes, held_together, holders
 from dashboards.reads.projects import palette
+from jobs.node_actions import confirm_dead, drain_node, jobs_on
+from jobs.node_pods import node_detail
 
 
 @signed_in

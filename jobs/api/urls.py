@@ -2,9 +2,14 @@
 
 from django.urls import path
 
-from jobs.api import images, jobs, reads, scaling, telemetry, what_if
+from jobs.api import images, jobs, nodes, reads, scaling, telemetry, what_if
 
 urlpatterns = [
+    path("nodes/<str:name>", nodes.NodeDetail.as_view(), name="node"),
+    path("nodes/<str:name>/cordon", nodes.NodeCordon.as_view(), name="node-cordon"),
+    path("nodes/<str:name>/uncordon", nodes.NodeUncordon.as_view(), name="node-uncordon"),
+    path("nodes/<str:name>/drain", nodes.NodeDrain.as_view(), name="node-drain"),
+    path("nodes/<str:name>/confirm-dead", nodes.NodeConfirmDead.as_view(), name="node-confirm-dead"),
     path("telemetry/overview", telemetry.Overview.as_view(), name="overview"),
     path("telemetry/series", telemetry.SeriesView.as_view(), name="series"),
     path("images", images.Images.as_view(), name="images"),

@@ -6,6 +6,7 @@ from typing import Any
 
 from controlplane import fields
 from controlplane.fields import FieldError
+from controlplane.notation import decimal
 from jobs.fields import mounts
 from jobs.fields.declared import DECLARED, FIELDS
 from jobs.kinds.registry import KINDS, kind_named
@@ -91,8 +92,3 @@ def to_edge(spec: Mapping[str, Any]) -> dict[str, Any]:
     edge["cpus"] = decimal(spec["cpus"])
     edge["volumes"] = [mounts.edge(mount) for mount in spec.get("volumes", ())]
     return edge
-
-
-def decimal(milli: int) -> int | float:
-    """Convert thousandths to a decimal number, an int if it is whole."""
-    return milli // 1000 if milli % 1000 == 0 else milli / 1000

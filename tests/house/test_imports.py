@@ -96,6 +96,8 @@ LAYERS = {
     "jobs.images": "queries",
     "jobs.log_stream": "live",
     "jobs.log_tail": "live",
+    "jobs.node_actions": "actions",
+    "jobs.node_pods": "queries",
     "jobs.overview": "queries",
     "jobs.overview_state": "live",
     "jobs.telemetry": "telemetry",
@@ -227,15 +229,12 @@ WITHOUT_DJANGO = {
 # modules of the control plane outside of the loop that still import jobs; none may be added
 IMPORTING_JOBS = {
     "controlplane.actions.clusters",
-    "controlplane.actions.nodes",
     "controlplane.actions.projects",
-    "controlplane.api.views.clusters",
     "controlplane.api.views.projects",
     "controlplane.gateway.admission",
     "controlplane.gateway.command",
     "controlplane.gateway.podsocket",
     "controlplane.gateway.shell",
-    "controlplane.queries.nodes",
     "controlplane.queries.projects",
 }
 DJANGO = {"django", "rest_framework", "drf_spectacular", "channels", "celery", "kombu"}

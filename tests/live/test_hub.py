@@ -10,7 +10,7 @@ from controlplane.access import SYSTEM
 from controlplane.actions import accounts, nodes, projects
 from controlplane.loop.reconcile import note_reachable
 from controlplane.models import Event, Membership, Node, Role, Token
-from jobs import actions
+from jobs import actions, node_actions
 from jobs.models import Allocation, Attempt, Job, Pod
 from tests.builders import make_job
 from tests.cast import Cast
@@ -69,7 +69,10 @@ ACTIONS = {
     ),
     "start": lambda cast, job: start(job),
     "cordon": lambda cast, job: nodes.cordon_node(Node.objects.get(name="dgx1-1"), actor=SYSTEM),
-    "drain": lambda cast, job: (start(job), nodes.drain_node(Node.objects.get(name="dgx1-1"), actor=SYSTEM)),
+    "drain": lambda cast, job: (
+        start(job),
+        node_actions.drain_node(Node.objects.get(name="dgx1-1"), actor=SYSTEM),
+    ),
     "uncordon": lambda cast, job: nodes.uncordon_node(
         nodes.cordon_node(Node.objects.get(name="dgx1-2"), actor=SYSTEM), actor=SYSTEM
     ),

@@ -6,9 +6,9 @@ import pytest
 
 from controlplane.access import Actor
 from controlplane.actions.errors import Conflict
-from controlplane.actions.nodes import confirm_dead
 from controlplane.models import Node
 from jobs.models import Job
+from jobs.node_actions import confirm_dead
 from tests.builders import make_job, make_project, make_user
 
 

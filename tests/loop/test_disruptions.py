@@ -8,7 +8,7 @@ import pytest
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.clusters import detach_cluster
 from controlplane.actions.errors import Conflict
-from controlplane.actions.nodes import confirm_dead, uncordon_node
+from controlplane.actions.nodes import uncordon_node
 from controlplane.actions.projects import delete_project
 from controlplane.engines.base import PodReport
 from controlplane.loop.inventory import sync_nodes
@@ -19,6 +19,7 @@ from controlplane.scheduling.reasons import describe
 from controlplane.telemetry.metrics import GPUS_ALLOCATED
 from jobs.actions import stop_job
 from jobs.models import Attempt, Job, Pod
+from jobs.node_actions import confirm_dead
 from tests.builders import make_job, make_project, make_user
 from tests.loop.plant import Plant
 

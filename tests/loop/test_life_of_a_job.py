@@ -8,7 +8,6 @@ import pytest
 
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.errors import Conflict
-from controlplane.actions.nodes import drain_node
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.cycle import run_cycle
@@ -18,6 +17,7 @@ from controlplane.loop.telemetry_step import collect_once
 from controlplane.models import Cluster, Command, Device, Event, Lease, Node
 from jobs.actions import delete_job, resume_job, stop_job, suspend_job
 from jobs.models import Allocation, Job, Pod
+from jobs.node_actions import drain_node
 from jobs.queries import job_detail
 from jobs.transitions import LATE_START_SECONDS
 from tests.builders import make_cluster, make_job, make_project, make_user

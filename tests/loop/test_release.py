@@ -9,9 +9,8 @@ import pytest
 from django.db import connection, connections
 
 from controlplane.access import SYSTEM
-from controlplane.actions import nodes
 from controlplane.models import Node
-from jobs import release
+from jobs import node_actions, release
 from jobs.models import Allocation, Job, Pod
 from tests.builders import make_counters, make_job, make_project
 from tests.loop.plant import Plant
@@ -80,9 +79,9 @@ def halted(monkeypatch, owner: Any, name: str) -> tuple[threading.Event, threadi
 
 def test_both_count(spread, start, monkeypatch):
     is_there, go_on = halted(monkeypatch, release, "record_allocation")
-    first = start(lambda: nodes.confirm_dead(node_of(spread, 2), actor=SYSTEM))
+    first = start(lambda: node_actions.confirm_dead(node_of(spread, 2), actor=SYSTEM))
     assert is_there.wait(patience(20))  # what is left is written, and not committed
-    second = start(lambda: nodes.confirm_dead(node_of(spread, 1), actor=SYSTEM))
+    second = start(lambda: node_actions.confirm_dead(node_of(spread, 1), actor=SYSTEM))
     wait_until(waits_for_a_lock, 20, "the second to wait for the first")
     go_on.set()
     first.result(patience(20))
@@ -94,10 +93,10 @@ def test_both_count(spread, start, monkeypatch):
 
 def test_a_drain_and_a_death_of_one_node_take_turns(spread, start, monkeypatch):
     node = node_of(spread, 2)
-    is_there, go_on = halted(monkeypatch, nodes, "request_transitions")
-    drain = start(lambda: nodes.drain_node(Node.objects.get(pk=node.pk), actor=SYSTEM))
+    is_there, go_on = halted(monkeypatch, node_actions, "request_transitions")
+    drain = start(lambda: node_actions.drain_node(Node.objects.get(pk=node.pk), actor=SYSTEM))
     assert is_there.wait(patience(20))
-    death = start(lambda: nodes.confirm_dead(Node.objects.get(pk=node.pk), actor=SYSTEM))
+    death = start(lambda: node_actions.confirm_dead(Node.objects.get(pk=node.pk), actor=SYSTEM))
     wait_until(waits_for_a_lock, 20, "the second to wait for the first")
     go_on.set()
     drain.result(patience(20))

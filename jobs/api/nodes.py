@@ -1,0 +1,106 @@
+"""One node: its pods, and verbs on it."""
+
+from typing import Any
+
+from controlplane import fields
+from controlplane.access import node_for, require_admin, visible_project_ids
+from controlplane.actions.nodes import cordon_node, set_node_pool, uncordon_node
+from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import STRING, nullable, ref
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import fields_parameter, trimmed
+from controlplane.api.problems import bad_request
+from controlplane.api.schemas import NODE
+from controlplane.models import Node, NodePool
+from jobs.models import Job
+from jobs.node_actions import confirm_dead, drain_node, jobs_on
+from jobs.node_pods import node_detail
+
+NODE_CHANGES = {
+    "node_pool": BodyField(fields.optional(fields.dns_label(50)), nullable(STRING), is_required=True)
+}
+
+
+class NodeDetail(ApiView):
+    """One node, by name."""
+
+    @operation(
+        "A node with its devices and pods", answer=ref("Node"), query={"fields": fields_parameter(NODE)}
+    )
+    def get(self, call: Call, name: str) -> Answer:
+        node = node_for(call.actor, name)
+        shown = node_detail(node, visible_project_ids(call.actor))
+        return Answer(trimmed(call, shown), revision=_node_revision(node))
+
+    @operation("Move a node to a pool, or out of any", answer=ref("Node"), body=NODE_CHANGES)
+    def patch(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        node = node_for(call.actor, name)
+        call.require_match(node, _node_revision)
+        set_node_pool(node, _pool_named(node, call.body["node_pool"]), actor=call.actor)
+        return Answer(node_detail(node, None), revision=_node_revision(node))
+
+
+class NodeCordon(ApiView):
+    """No new pods."""
+
+    @operation("Give the node no new pods", answer=ref("Node"))
+    def post(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        return Answer(node_detail(cordon_node(node_for(call.actor, name), actor=call.actor), None))
+
+
+class NodeUncordon(ApiView):
+    """Pods again."""
+
+    @operation("Let the node take pods again", answer=ref("Node"))
+    def post(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        return Answer(node_detail(uncordon_node(node_for(call.actor, name), actor=call.actor), None))
+
+
+class NodeDrain(ApiView):
+    """Empty a node."""
+
+    @operation(
+        "Cordon and send preemptible jobs back to the queue; a dry run lists them", answer=ref("Drain")
+    )
+    def post(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        node = node_for(call.actor, name)
+        stays = [job for job in jobs_on(node) if not job.is_preemptible]
+        moves = drain_node(node, actor=call.actor)
+        shown = {"moves": [_on_node(job) for job in moves], "stays": [_on_node(job) for job in stays]}
+        return Answer({"node": node.name} | shown)
+
+
+class NodeConfirmDead(ApiView):
+    """An operator's word that a node is gone."""
+
+    @operation(
+        "Say that a node which does not answer is dead: its pods' GPUs are released and their jobs go on elsewhere;"
+        " a dry run lists them",
+        answer=ref("Drain"),
+    )
+    def post(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        node = node_for(call.actor, name)
+        moves = confirm_dead(node, actor=call.actor)
+        return Answer({"node": node.name, "moves": [_on_node(job) for job in moves], "stays": []})
+
+
+def _node_revision(node: Node) -> Any:
+    return [node.name, node.pool_id, node.is_cordoned]
+
+
+def _pool_named(node: Node, name: str | None) -> NodePool | None:
+    if name is None:
+        return None
+    pool = NodePool.objects.filter(cluster=node.cluster, name=name).first()
+    if pool is None:
+        raise bad_request("/node_pool", "no_such_node_pool", f"{node.cluster.name} has no node pool {name}.")
+    return pool
+
+
+def _on_node(job: Job) -> dict[str, Any]:
+    return {"id": str(job.pk), "name": job.name, "project": job.project.name, "user": job.user.username}

@@ -1,0 +1,67 @@
+"""Nodes in REST form with the pods on them."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from django.db.models import Count, Q, Sum
+
+from controlplane.models import Node
+from controlplane.notation import decimal
+from controlplane.queries.nodes import node_rows
+from jobs.lifecycle import STOPPING
+from jobs.models import Allocation, Pod
+
+
+def node_detail(node: Node, visible_ids: frozenset[int] | None) -> dict[str, Any]:
+    """Return a node with its devices and pods. `visible_ids`: the projects whose jobs may be named, None for all;
+    other pods show only their project and their share of the node.
+    """
+    return node_rows([node])[0] | {"pods": _pods_on(node, visible_ids)}
+
+
+def reserved_on(node_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """Return pods' reservations by node key: CPUs, MiB, the number of pods and of stopping pods. Omits nodes without
+    pods.
+    """
+    held = Pod.objects.filter(node_id__in=list(node_ids), released_at=None).order_by().values("node_id")
+    sums = held.annotate(
+        cpus=Sum("milli_cpus"),
+        memory=Sum("memory_mib"),
+        count=Count("pk"),
+        stopping=Count("pk", filter=Q(job__state=STOPPING)),
+    )
+    return {
+        row["node_id"]: {
+            "reserved_cpus": decimal(row["cpus"]),
+            "reserved_memory_mib": row["memory"],
+            "pods": row["count"],
+            "stopping": row["stopping"],
+        }
+        for row in sums
+    }
+
+
+def _pods_on(node: Node, visible_ids: frozenset[int] | None) -> list[dict[str, Any]]:
+    pods = Pod.objects.filter(node=node, released_at=None).select_related(
+        "job__project", "job__user", "attempt"
+    )
+    devices: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    held = Allocation.objects.filter(pod__node=node, pod__released_at=None).order_by("device__index")
+    for pod_id, index, milli in held.values_list("pod_id", "device__index", "milli_gpus"):
+        devices[pod_id].append({"index": index, "share": milli / 1000})
+    return [
+        _shape_pod_on(pod, devices[pod.pk], visible_ids) for pod in pods.order_by("job__submit_rank", "rank")
+    ]
+
+
+def _shape_pod_on(
+    pod: Pod, devices: list[dict[str, Any]], visible_ids: frozenset[int] | None
+) -> dict[str, Any]:
+    shown: dict[str, Any] = {"project": pod.job.project.name, "state": pod.state, "devices": devices}
+    is_visible = visible_ids is None or pod.job.project_id in visible_ids
+    return shown | {
+        "job": str(pod.job_id) if is_visible else None,
+        "name": f"{pod.job.name}-{pod.attempt.number}-{pod.rank}" if is_visible else None,
+        "user": pod.job.user.username if is_visible else None,
+    }
