@@ -18,15 +18,14 @@ from controlplane.access import SYSTEM, Actor, require_admin
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.clusters.credentials import CredentialsUnreadable, decrypt, encrypt
-from controlplane.clusters.node_names import name_here, name_there, some_of
+from controlplane.clusters.node_names import name_here, name_there
 from controlplane.engines.kinds import engine_kind
 from controlplane.fields import LONGEST_MESSAGE
+from controlplane.holdings import holdings
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event, Node
 from controlplane.models.commands import CommandQuerySet
 from controlplane.queries.projects import namespace_prefix
-from jobs.lifecycle import FINAL_STATES
-from jobs.models import Job, Pod
 
 LONGEST_NODE_NAME = 253
 
@@ -184,7 +183,7 @@ def _check_prefix(cluster: Cluster, settings: Mapping[str, Any]) -> None:
 def _why_not_renamed(cluster: Cluster, settings: Mapping[str, Any]) -> str:
     """Return why these settings cannot rename the cluster's nodes; "" if they can."""
     old, new = _node_suffix(cluster.settings), _node_suffix(settings)
-    held = Pod.objects.filter(node__cluster=cluster, released_at=None).count() if old != new else 0
+    held = sum(app.pods_on(cluster) for app in holdings()) if old != new else 0
     if held:
         return (
             f"{cluster.name} holds {held} unfinished pods, which are found by the names of their nodes; change"
@@ -279,18 +278,9 @@ def _write(cluster: Cluster, values: Mapping[str, Any]) -> None:
     cluster.save(update_fields=list(values))
 
 
-def _way_out(cluster: Cluster) -> str:
-    """Return advice for ending jobs of an unreachable cluster, whose pods cannot be proven gone."""
-    held = Pod.objects.filter(released_at=None, node__cluster=cluster).order_by("node__name")
-    nodes = list(held.values_list("node__name", flat=True).distinct())
-    named = f" ({some_of(nodes)})" if nodes else ""
-    return f"stop them, and confirm that their nodes are dead{named}, since the cluster does not answer."
-
-
 def _refuse_in_use(cluster: Cluster) -> None:
-    if Job.objects.filter(project__cluster=cluster).exclude(state__in=FINAL_STATES).exists():
-        words = "stop them first." if cluster.is_reachable else _way_out(cluster)
-        raise Conflict("cluster_in_use", f"{cluster.name} has unfinished jobs; {words}")
+    for app in holdings():
+        app.check_detach(cluster)
     if cluster.projects.exists():
         raise Conflict("cluster_in_use", f"{cluster.name} has projects; delete or move them first.")
     # what fails again and again must not keep a cluster for ever

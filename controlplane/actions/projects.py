@@ -9,6 +9,7 @@ from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.engines.kinds import engine_kind
+from controlplane.holdings import counts_of, holdings
 from controlplane.loop.wake import wake
 from controlplane.models import (
     Cluster,
@@ -23,11 +24,6 @@ from controlplane.models import (
     User,
 )
 from controlplane.queries.projects import namespace_of
-from datasets.models import DatasetVersion
-from datasets.queries.caches import users_of, uses_of
-from jobs.lifecycle import FINAL_STATES
-from jobs.models import Job, Pod
-from jobs.transitions import remove
 
 PALETTE_SIZE = 12
 OWNER_FIELDS = frozenset({"description", "interactive_max_seconds", "interactive_idle_seconds"})
@@ -74,16 +70,12 @@ def delete_project(project: Project, *, actor: Actor) -> None:
     snapshots, and while jobs of other projects mount its datasets."""
     require_admin(actor)
     with transaction.atomic():
-        unfinished = Job.objects.filter(project=project).exclude(state__in=FINAL_STATES).count()
-        if unfinished:
-            raise Conflict(
-                "project_in_use", f"{project.name} has {unfinished} unfinished jobs; stop them first."
-            )
-        _refuse_while_data_is_used(project)
+        for app in holdings():
+            app.check_deletion(project)
         write_audit(actor, "project.delete", "project", project.name, before=_shown(project))
         project_id, name = project.pk, project.name
-        for job in Job.objects.filter(project=project).select_related("project"):
-            remove(job, actor)
+        for app in holdings():
+            app.remove(project, actor)
         _order_removal(project)
         project.delete()
         Event.objects.append(
@@ -96,15 +88,11 @@ def taken_along(project: Project) -> dict[str, Any]:
     """Return what deleting the project would remove: counts by noun, and its namespace, if any, which remains until
     the cluster is reachable.
     """
-    jobs = Job.objects.filter(project=project)
-    kept = Pod.objects.filter(job__project=project).values("job", "rank").distinct()
     return {
         "cluster": project.cluster.name,
         "is_reachable": project.cluster.is_reachable,
         "namespace": namespace_of(project) if engine_kind(project.cluster.engine).has_namespaces else None,
-        "working_directories": kept.count(),
-        "unfinished_jobs": jobs.exclude(state__in=FINAL_STATES).count(),
-        "finished_jobs": jobs.filter(state__in=FINAL_STATES).count(),
+        **counts_of(project),
         "members": project.memberships.count(),
     }
 
@@ -146,33 +134,10 @@ def oversold_warning(project: Project) -> str | None:
 
 def _leave_cluster(project: Project, cluster: Cluster) -> None:
     """Order the removal of what its cluster keeps of a project that moves to another one."""
-    jobs = Job.objects.filter(project=project)
-    unfinished = jobs.exclude(state__in=FINAL_STATES).count()
-    if unfinished:
-        raise Conflict("project_in_use", f"{project.name} has {unfinished} unfinished jobs; stop them first.")
-    if finished := jobs.count():
-        raise Conflict(
-            "project_has_history",
-            f"The records of {finished} finished jobs of {project.name} belong to nodes of {project.cluster.name};"
-            " delete them first (yard delete), or make another project there.",
-        )
+    for app in holdings():
+        app.check_move(project)
     _refuse_while_cleaning_up(project.name, cluster)
     _order_removal(project)
-
-
-def _refuse_while_data_is_used(project: Project) -> None:
-    volumes, snapshots = project.volumes.count(), project.snapshots.count()
-    if volumes or snapshots:
-        raise Conflict(
-            "project_has_volumes",
-            f"{project.name} has {volumes} volumes and {snapshots} snapshots; delete them first.",
-        )
-    uses = uses_of(DatasetVersion.objects.filter(dataset__project=project))
-    if uses.exists():
-        users = users_of(uses, project)
-        raise Conflict(
-            "project_in_use", f"Datasets of {project.name} are used by {users}; delete it afterwards."
-        )
 
 
 def _order_removal(project: Project) -> None:

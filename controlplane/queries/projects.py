@@ -4,21 +4,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from django.db.models import Count, Max, Q, Sum
-
 from controlplane.clusters.settings import NAMESPACE_PREFIX
-from controlplane.models import Department, Device, Membership, Project
+from controlplane.holdings import project_statuses, shown_kinds
+from controlplane.models import Department, Membership, Project
 from controlplane.models.projects import Share
 from controlplane.notation import decimal
-from jobs.kinds.registry import POOL_KINDS
-from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
-from jobs.models import Job
 
 
 def project_rows(projects: Sequence[Project]) -> list[dict[str, Any]]:
     """Return projects as REST shows them, with members and status. Load `cluster` and `department` with them."""
     ids = [project.pk for project in projects]
-    members, standings = _members(ids), _standings(ids)
+    members, standings = _members(ids), project_statuses(ids)
     return [_shape(project, members[project.pk], standings.get(project.pk, {})) for project in projects]
 
 
@@ -59,7 +55,7 @@ def _share(share: Share) -> dict[str, Any]:
     }
 
 
-def _shape(project: Project, members: list[dict[str, Any]], standing: dict[str, Any]) -> dict[str, Any]:
+def _shape(project: Project, members: list[dict[str, Any]], standing: Mapping[str, int]) -> dict[str, Any]:
     allocated, quota = standing.get("allocated", 0), project.gpu_quota_milli
     return {
         "name": project.name,
@@ -67,7 +63,7 @@ def _shape(project: Project, members: list[dict[str, Any]], standing: dict[str, 
         **_share(project),
         "department": project.department.name if project.department else None,
         "cluster": project.cluster.name,
-        "node_pools": {kind.name: [] for kind in POOL_KINDS} | project.node_pools,
+        "node_pools": {kind: [] for kind in shown_kinds()} | project.node_pools,
         "interactive_max_seconds": project.interactive_max_seconds,
         "interactive_idle_seconds": project.interactive_idle_seconds,
         "created_at": project.created_at,
@@ -91,42 +87,6 @@ def _members(project_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
     for project_id, user, role in found.values_list("project_id", "user__username", "role"):
         rows[project_id].append({"user": user, "role": role})
     return rows
-
-
-def _standings(project_ids: list[int]) -> dict[int, dict[str, Any]]:
-    """Return sums over unfinished jobs by project: milli-GPUs held and requested, jobs running and queued."""
-    unfinished = Job.objects.filter(project_id__in=project_ids).exclude(state__in=FINAL_STATES)
-    sums = unfinished.values("project_id").annotate(
-        allocated=Sum("allocated_milli", default=0),
-        running=Count("pk", filter=Q(state__in=ACTIVE_STATES)),
-        queued=Count("pk", filter=Q(state=QUEUED)),
-    )
-    standings: dict[int, dict[str, Any]] = {row["project_id"]: dict(row) for row in sums}
-    for project_id, waiting in _waiting(unfinished.filter(state=QUEUED)).items():
-        standings[project_id]["waiting"] = waiting
-    return standings
-
-
-def _waiting(queued: Any) -> dict[int, int]:
-    """Return the milli-GPUs that queued jobs request; a request in MiB counts as its share of the cluster's largest
-    GPU.
-    """
-    shapes = queued.values_list(
-        "project_id", "project__cluster_id", "milli_gpus", "gpu_memory_mib", "pods_wanted"
-    )
-    shapes = list(shapes.annotate(jobs=Count("pk")).order_by())
-    largest = largest_device_mib() if any(shape[3] for shape in shapes) else {}
-    waiting: dict[int, int] = defaultdict(int)
-    for project_id, cluster_id, milli, memory_mib, pods, count in shapes:
-        each = -(-1000 * memory_mib // largest.get(cluster_id, memory_mib)) if memory_mib else milli
-        waiting[project_id] += each * pods * count
-    return waiting
-
-
-def largest_device_mib() -> dict[int, int]:
-    """Return the memory of each cluster's largest GPU, by the cluster's key."""
-    rows = Device.objects.values_list("node__cluster_id").annotate(most=Max("memory_mib"))
-    return {cluster_id: most for cluster_id, most in rows if most}
 
 
 def _decimal_or_none(milli: int | None) -> int | float | None:

@@ -26,7 +26,6 @@ from django.utils.translation import ngettext
 
 from controlplane.access import Actor, visible_project_names, visible_projects
 from controlplane.models import Project, User
-from controlplane.queries.projects import largest_device_mib
 from controlplane.scheduling.reasons import QUEUED_REASONS
 from dashboards import formats
 from dashboards.lists import cells
@@ -37,6 +36,7 @@ from jobs.access import visible_jobs
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, LOOKS, RUNNING_STATES, STATES
 from jobs.models import Job, Pod
+from jobs.project_status import largest_device_mib
 from jobs.queries import job_rows
 
 UNFINISHED, ACTIVE, FINISHED = "unfinished", "active", "finished"

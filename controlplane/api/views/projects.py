@@ -26,9 +26,9 @@ from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.api.schemas import MEMBER, PROJECT
 from controlplane.fields import FieldError, Refused
+from controlplane.holdings import known_kinds
 from controlplane.models import Cluster, Department, Membership, NodePool, Project, Role
 from controlplane.queries.projects import project_detail, project_rows
-from jobs.kinds.registry import KINDS
 
 MOST_GPUS = 1_000_000
 _SECONDS = fields.optional(fields.whole(1, 10 * 365 * 86400))
@@ -60,9 +60,10 @@ def _node_pools(value: Any) -> dict[str, list[str]]:
     if not isinstance(value, dict):
         raise Refused("not_an_object", 'Node pools are {"train": ["dgx"]}.')
     for kind in value:
-        if kind not in KINDS:
-            known = ", ".join(sorted(KINDS))
-            raise Refused("unknown_kind", f"The kind is one of: {known}.", "/" + fields.pointer_part(kind))
+        if kind not in (known := known_kinds()):
+            raise Refused(
+                "unknown_kind", f"The kind is one of: {', '.join(known)}.", "/" + fields.pointer_part(kind)
+            )
     reader = fields.listed(fields.dns_label(50), 100)
     return {kind: list(fields.inside(reader, pools, f"/{kind}")) for kind, pools in value.items()}
 
