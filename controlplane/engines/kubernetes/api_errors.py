@@ -47,6 +47,16 @@ def as_refusal(error: ApiError, kind: str = "object of this kind") -> Exception:
 
 
 @contextlib.contextmanager
+def refusals(*ignored: int, kind: str = "object of this kind") -> Iterator[None]:
+    """Raise EngineRefused for a refusal of the API server. One with an ignored status only ends the block."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status not in ignored:
+            raise as_refusal(error, kind) from error
+
+
+@contextlib.contextmanager
 def pod_refusals(pod: str) -> Iterator[None]:
     """Raise EngineRefused for what the API server answers to a connection into this pod."""
     try:

@@ -32,7 +32,7 @@ from controlplane.engines.kubernetes import (
     reports,
     tenancy,
 )
-from controlplane.engines.kubernetes.api_errors import as_refusal
+from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.cluster_cache import GLANCE_SECONDS, KnownReports, Watching
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.exec import PodProcess, open_shell
@@ -135,19 +135,15 @@ class KubernetesEngine:
 
     def _end(self, pod: Raw, grace_seconds: int) -> None:
         metadata = pod["metadata"]
-        try:
+        # 404, 409: it went in this moment, and the watch will say how
+        with refusals(404, 409):
             if names.STOPPED not in metadata["labels"]:
                 patch = manifests.stop_patch(has_ended=reports.has_command_ended(pod))
                 pod = self.client.merge(names.pod_path(pod), patch)
             if metadata.get("deletionGracePeriodSeconds", grace_seconds + 1) > grace_seconds:
                 path, uid = names.pod_path(pod), metadata["uid"]
                 pod = self.client.delete(path, grace_seconds=grace_seconds, uid=uid) or pod
-        except ApiError as error:
-            # It went in this moment: the watch will say how.
-            if error.status in (404, 409):
-                return
-            raise as_refusal(error) from error
-        self._watching.observe(pod)
+            self._watching.observe(pod)
 
     def pods(self) -> tuple[PodReport, ...]:
         seen = self._watching.look(GLANCE_SECONDS)
@@ -159,16 +155,14 @@ class KubernetesEngine:
         base.check_pod_name(pod_name)
         parts = base.parts_of(pod_name)
         path = f"{names.namespace_path(self._profile.namespace_of(project))}/pods"
-        try:
-            found = self._get_if_there(f"{path}/{pod_name}")
-            # One that an operator made has a name of the operator's.
-            if found is None and parts is not None:
-                query = {"labelSelector": names.of_job(self._profile.installation, parts[0])}
+        found = self._objects.read(f"{path}/{pod_name}", timeout_seconds=FIND_SECONDS, tries=2)
+        # One that an operator made has a name of the operator's.
+        if found is None and parts is not None:
+            query = {"labelSelector": names.of_job(self._profile.installation, parts[0])}
+            with refusals():
                 of_job = self.client.get(path, query, timeout_seconds=FIND_SECONDS, tries=2)["items"]
-                placed = (raw for raw in of_job if not names.is_unplaced(raw))
-                found = next((raw for raw in placed if names.pod_name(raw) == pod_name), None)
-        except ApiError as error:
-            raise as_refusal(error) from error
+            placed = (raw for raw in of_job if not names.is_unplaced(raw))
+            found = next((raw for raw in placed if names.pod_name(raw) == pod_name), None)
         if found is None:
             return None
         if not self._profile.is_our_pod(found):
@@ -178,15 +172,6 @@ class KubernetesEngine:
             raise EngineRefused(base.NAME_TAKEN, f"Pod {pod_name} is ours, and somebody changed its labels.")
         self._watching.observe(found)
         return self._report(found)
-
-    def _get_if_there(self, path: str) -> Raw | None:
-        try:
-            found: Raw = self.client.get(path, timeout_seconds=FIND_SECONDS, tries=2)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        return found
 
     def forget(self, pod_name: str) -> None:
         pod = self._watching.pod(pod_name)
@@ -203,13 +188,11 @@ class KubernetesEngine:
     def forget_job(self, job_id: str) -> None:
         base.check_pod_name(job_id)
         query = {"labelSelector": names.of_job(self._profile.installation, job_id)}
-        try:
+        with refusals():
             for claim in self.client.get("/api/v1/persistentvolumeclaims", query)["items"]:
                 metadata = claim["metadata"]
                 here = names.namespace_path(metadata["namespace"])
                 self.client.delete(f"{here}/persistentvolumeclaims/{metadata['name']}", uid=metadata["uid"])
-        except ApiError as error:
-            raise as_refusal(error) from error
 
     def volumes(self, project: str, storage_class: str, size_bytes: int, access_mode: str) -> CsiVolumes:
         """Return the project's volumes, claims of this cluster. New ones have this class, size and mode."""
@@ -274,17 +257,13 @@ class KubernetesEngine:
 
     def forget_project(self, project: str) -> None:
         path = names.namespace_path(self._profile.namespace_of(project))
-        try:
+        with refusals(404):
             found = self.client.get(path)
             labels = found["metadata"].get("labels") or {}
             if self._profile.has_made(found) and labels.get(names.PROJECT) == project:
                 self.client.delete(path, uid=found["metadata"]["uid"])
                 self._objects.forget(path)
-        except ApiError as error:
-            if error.status == 404:
-                return
-            raise as_refusal(error) from error
-        self._scheduler.forget_project(project)
+            self._scheduler.forget_project(project)
 
     def close(self) -> None:
         self._copier.close()
@@ -318,24 +297,18 @@ class KubernetesEngine:
         path = (
             f"{names.namespace_path(pod['metadata']['namespace'])}/configmaps/{names.anchor_name(*parts[:2])}"
         )
-        try:
+        with refusals(404):
             self.client.merge(path, {"data": {names.pod_name(pod): FORGOTTEN}})
-        except ApiError as error:
-            if error.status != 404:
-                raise as_refusal(error) from error
         self._objects.forget(path)
 
     def _remove(self, pod: Raw) -> None:
         """Remove our finalizer and delete the pod, in that order: the process may die between the two."""
         path, uid = names.pod_path(pod), pod["metadata"]["uid"]
-        try:
+        # 409: another pod of this name
+        with refusals(404, 409):
             released = self._release(path, pod)
             if released is not None and released["metadata"].get("deletionGracePeriodSeconds") != 0:
                 self.client.delete(path, grace_seconds=0, uid=uid)
-        except ApiError as error:
-            # 409: another pod of this name.
-            if error.status not in (404, 409):
-                raise as_refusal(error) from error
         self._watching.hide(pod)
 
     def _release(self, path: str, pod: Raw) -> Raw | None:
@@ -371,10 +344,8 @@ class KubernetesEngine:
         if parts is None:
             return None
         query = {"labelSelector": names.of_job(self._profile.installation, parts[0])}
-        try:
+        with refusals():
             found = self.client.get("/api/v1/pods", query)["items"]
-        except ApiError as error:
-            raise as_refusal(error) from error
         ours = (pod for pod in found if self._profile.is_our_pod(pod) and names.pod_name(pod) == pod_name)
         return next(ours, None)
 

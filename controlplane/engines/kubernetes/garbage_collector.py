@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from controlplane.engines.kubernetes import names
-from controlplane.engines.kubernetes.api_errors import as_refusal
+from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
@@ -43,10 +43,8 @@ class Sweeper:
             return
         began_at = self._clock()
         used = {_attempt(pod) for pod in pods}
-        try:
+        with refusals():
             self._remove_unused(used)
-        except ApiError as error:
-            raise as_refusal(error) from error
         self._swept_at = began_at
 
     def _remove_unused(self, used: set[tuple[str, str, str]]) -> None:

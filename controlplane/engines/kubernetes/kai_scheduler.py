@@ -11,12 +11,11 @@ from typing import Any
 
 from controlplane.engines.base import PodReport, PodSpec, Verdict
 from controlplane.engines.kubernetes import kai, names
-from controlplane.engines.kubernetes.api_errors import as_refusal
+from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.engines.kubernetes.scheduler import Scheduler
 from controlplane.kubernetes_api.client import Client
-from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
 from controlplane.kubernetes_api.reflector import Reflector
 from controlplane.scheduling.reasons import ENGINE_UNREACHABLE
@@ -80,13 +79,10 @@ class KaiScheduler(Scheduler):
     def forget_project(self, project: str) -> None:
         """Remove the project's queue, if it is ours. KAI keeps one that still has pod groups until they are gone."""
         path = f"{kai.QUEUES}/{kai.project_queue(project, self._profile)}"
-        try:
+        with refusals(404):
             found = self._client.get(path)
             if self._profile.has_made(found):
                 self._client.delete(path, uid=found["metadata"]["uid"])
-        except ApiError as error:
-            if error.status != 404:
-                raise as_refusal(error) from error
 
     def close(self) -> None:
         if self._is_started:

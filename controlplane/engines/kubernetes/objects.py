@@ -7,10 +7,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from controlplane.engines.base import NAME_TAKEN, NAMESPACE_NOT_OURS, EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import names
-from controlplane.engines.kubernetes.api_errors import as_refusal
+from controlplane.engines.kubernetes.api_errors import as_refusal, refusals
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
@@ -41,6 +42,16 @@ class Objects:
         self._tidied_at = clock()
         self._lock = threading.Lock()
 
+    def read(self, path: str, **options: Any) -> Raw | None:
+        """Return an object, None if it does not exist. `options`: of `Client.get`. Raises EngineRefused."""
+        try:
+            found: Raw = self._client.get(path, **options)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise as_refusal(error) from error
+        return found
+
     def make(self, collection: str, body: Raw) -> Raw:
         """Return the object in the cluster, created now or earlier by us. Raises EngineRefused."""
         try:
@@ -70,11 +81,8 @@ class Objects:
 
     def check_queue(self, path: str) -> Raw:
         """Return the Queue, {} if it does not exist yet. Raises EngineRefused for one that is not ours."""
-        try:
-            found: Raw = self._client.get(path)
-        except ApiError as error:
-            if error.status != 404:
-                raise as_refusal(error) from error
+        found = self.read(path)
+        if found is None:
             return {}
         if names.made_by(found) != self._installation:
             raise EngineRefused(
@@ -129,38 +137,30 @@ class Objects:
             )
 
     def _require_namespace(self, path: str, body: Raw) -> Raw:
-        try:
-            found: Raw = self._client.get(path)
-        except ApiError as error:
-            if error.status != 404:
-                raise as_refusal(error) from error
-            found = self._make_namespace(path, body)
+        found = self.read(path)
+        if found is None:
+            # 409: another process was first
+            with refusals(409):
+                found = self._client.create("/api/v1/namespaces", body)
+        found = found or self._read_made(path)
         self.check_namespace(found)
         return found
 
-    def _make_namespace(self, path: str, body: Raw) -> Raw:
-        try:
-            made: Raw = self._client.create("/api/v1/namespaces", body)
-            return made
-        except ApiError as error:
-            if error.status != 409:
-                raise as_refusal(error) from error
-        found: Raw = self._client.get(path)
-        return found
-
     def _adopt(self, path: str, body: Raw) -> Raw:
-        try:
-            found: Raw = self._client.get(path)
-        except ApiError as error:
-            # Gone between the two calls: the caller's next try makes it.
-            if error.status == 404:
-                raise EngineUnreachable(f"{path} was there and is gone.") from error
-            raise as_refusal(error) from error
+        found = self._read_made(path)
         wanted, labels = body["metadata"].get("labels") or {}, found["metadata"].get("labels") or {}
         if any(labels.get(key) != wanted.get(key) for key in IDENTITY):
             raise EngineRefused(NAME_TAKEN, f"{path} exists and is not ours.")
         if _anchor_of(found) and _anchor_of(body) not in ("", _anchor_of(found)):
             raise EngineUnreachable(f"{path} goes with the anchor of an earlier try, which is gone.")
+        return found
+
+    def _read_made(self, path: str) -> Raw:
+        """Return an object that exists by the last answer. Raises EngineUnreachable if it went since: the caller's next
+        try makes it."""
+        found = self.read(path)
+        if found is None:
+            raise EngineUnreachable(f"{path} was there and is gone.")
         return found
 
     def _remembered(self, path: str, make: Callable[[], Raw]) -> Raw:

@@ -6,7 +6,7 @@ import time
 
 from controlplane.engines.base import ADMISSION_REFUSED, EngineRefused, NodeReport, PodSpec
 from controlplane.engines.kubernetes import kai, manifests, mpi, names, reports, tenancy
-from controlplane.engines.kubernetes.api_errors import as_refusal
+from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.cluster_cache import Watching
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.mpi_operator import MpiOperator
@@ -14,7 +14,6 @@ from controlplane.engines.kubernetes.objects import Objects
 from controlplane.engines.kubernetes.scheduler import Scheduler
 from controlplane.engines.kubernetes.ssh_keys import new_key_pair
 from controlplane.kubernetes_api.client import Client
-from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
 
 # In an anchor's data, by pod name.
@@ -89,8 +88,5 @@ class PodStarter:
         """Note the devices of a pod that the cluster's scheduler has placed. One that is gone is not created again."""
         if known is None or reports.devices_of(known) == spec.devices:
             return
-        try:
+        with refusals(404):
             self._pods.observe(self._client.merge(names.pod_path(known), kai.devices_patch(spec)))
-        except ApiError as error:
-            if error.status != 404:
-                raise as_refusal(error) from error

@@ -14,7 +14,7 @@ from typing import Any
 
 from controlplane.engines.base import NOT_PERMITTED, EngineRefused
 from controlplane.engines.kubernetes import names, tenancy
-from controlplane.engines.kubernetes.api_errors import as_refusal
+from controlplane.engines.kubernetes.api_errors import as_refusal, refusals
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.engines.kubernetes.tenancy import Wanted
@@ -120,13 +120,11 @@ class Syncer:
             self.objects.require_namespace(one.body)
         if one.body["kind"] == QUEUE and _identity(one.body) not in self._there:
             self.objects.check_queue(one.path)
-        try:
+        with refusals(kind=one.body["kind"]):
             found = self.client.apply(one.path, one.body)
             if extra := added(found, one.body):
                 log.info("%s had more in it than we want: %s", one.path, extra)
                 found = self.client.merge(one.path, {"spec": extra})
-        except ApiError as error:
-            raise as_refusal(error, one.body["kind"]) from error
         self._known[one.path] = _Known(one.body, _shape(found))
 
     def _take_stock(self, wanted: tuple[Wanted, ...]) -> None:
@@ -157,12 +155,9 @@ class Syncer:
                 continue
             path = tenancy.wanted(found).path
             log.info("%s is not wanted any more: it is removed", path)
-            try:
+            # 409: another one of this name
+            with refusals(409):
                 self.client.delete(path, uid=found["metadata"]["uid"])
-            except ApiError as error:
-                # Another one of this name.
-                if error.status != 409:
-                    raise as_refusal(error) from error
 
     def _may_go(self, found: Raw) -> bool:
         if found["kind"] == QUEUE:
