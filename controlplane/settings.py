@@ -57,7 +57,8 @@ CODE_MOST_BYTES = env.integer(os.environ, "TRAINYARD_CODE_MOST_MIB", 1, 10_000) 
 CODE_KEEP_DAYS = env.integer(os.environ, "TRAINYARD_CODE_KEEP_DAYS", 1, 3650)
 ARTIFACT_MOST_BYTES = env.integer(os.environ, "TRAINYARD_ARTIFACT_MOST_GIB", 1, 100_000) << 30
 try:
-    LAKE_PLACE = bucket_place(  # None: contents are in LAKE_DIR too
+    # None: contents are in LAKE_DIR too
+    LAKE_PLACE = bucket_place(
         env.text(os.environ, "TRAINYARD_LAKE"),
         env.text(os.environ, "TRAINYARD_S3_ENDPOINT"),
         env.text(os.environ, "TRAINYARD_S3_REGION"),

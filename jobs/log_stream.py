@@ -34,10 +34,7 @@ POLL_SECONDS = 0.1
 # Between looks at the job while its log is silent.
 LOOK_SECONDS = 1.0
 # The same, for a while, where news is near: before the first line, after the last.
-SOON_SECONDS, SOON_MOST = (
-    0.2,
-    50,
-)
+SOON_SECONDS, SOON_MOST = 0.2, 50
 HEARTBEAT_SECONDS = 10.0
 PAGE_LINES = 1000
 STREAMS_OF_USER, STREAMS_OF_JOB = 64, 200

@@ -16,11 +16,10 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from controlplane.cli.errors import TIMED_OUT, UNREACHABLE, USAGE, ApiError, CliError
 from controlplane.cli.version import VERSION
+from controlplane.http_client import LATER, open_connection, retry_delay
 
 API = "/api/v1"
-RETRIED_STATUSES = frozenset({429, 502, 503})
 MAX_ATTEMPTS = 4
-MAX_WAIT_SECONDS = 30.0
 TIMEOUT_SECONDS = 30.0
 
 Payload = bytes | Callable[[], Iterator[bytes]] | None
@@ -121,7 +120,7 @@ class Client:
         """Yield the body of a GET in pieces as they arrive, on a connection of its own. Closed when
         the iterator is.
         """
-        connection = self._open(timeout)
+        connection = open_connection(self._parts, timeout)
         try:
             headers = {**self._headers("GET", extra or {}, None), "Accept": "text/event-stream"}
             connection.request("GET", self._target(path, query), headers=headers)
@@ -137,7 +136,7 @@ class Client:
 
     def open(self, path: str, extra: Mapping[str, str]) -> http.client.HTTPResponse:
         """The answer to a GET on a connection of its own, to be read in pieces; closing it closes that."""
-        connection = self._open(self._timeout)
+        connection = open_connection(self._parts, self._timeout)
         try:
             connection.request(
                 "GET",
@@ -165,7 +164,7 @@ class Client:
     def _attempts(self, method: str, target: str, payload: Payload, headers: dict[str, str]) -> Response:
         response = self._exchange_again(method, target, payload, headers)
         for attempt in range(1, MAX_ATTEMPTS):
-            if response.status not in RETRIED_STATUSES:
+            if response.status not in LATER:
                 break
             self._sleep(retry_delay(response.headers.get("Retry-After"), attempt))
             response = self._exchange_again(method, target, payload, headers)
@@ -196,17 +195,11 @@ class Client:
 
     def _exchange(self, method: str, target: str, payload: Payload, headers: dict[str, str]) -> Response:
         if self._connection is None:
-            self._connection = self._open(self._timeout)
+            self._connection = open_connection(self._parts, self._timeout)
         body = payload() if callable(payload) else payload
         self._connection.request(method, target, body=body, headers=headers)
         answer = self._connection.getresponse()
         return Response(answer.status, answer.headers, answer.read())
-
-    def _open(self, timeout: float) -> http.client.HTTPConnection:
-        host, port = self._parts.hostname or "", self._parts.port
-        if self._parts.scheme == "https":
-            return http.client.HTTPSConnection(host, port, timeout=timeout)
-        return http.client.HTTPConnection(host, port, timeout=timeout)
 
     def _headers(self, method: str, extra: Mapping[str, str], key: str | None) -> dict[str, str]:
         headers = {
@@ -234,25 +227,6 @@ class Client:
 def segment(name: str) -> str:
     """Return a name made safe as one path segment."""
     return quote(name, safe="")
-
-
-def retry_delay(retry_after: str | None, attempt: int) -> float:
-    """Seconds to wait: what Retry-After asks (seconds or a date), else 0.5, 1, 2 ...; at most MAX_WAIT_SECONDS."""
-    if retry_after is None:
-        return min(0.25 * 2.0**attempt, MAX_WAIT_SECONDS)
-    try:
-        return min(max(float(retry_after), 0.0), MAX_WAIT_SECONDS)
-    except ValueError:
-        return min(max(_seconds_until(retry_after), 0.0), MAX_WAIT_SECONDS)
-
-
-def _seconds_until(http_date: str) -> float:
-    from email.utils import parsedate_to_datetime
-
-    try:
-        return parsedate_to_datetime(http_date).timestamp() - time.time()
-    except ValueError:
-        return 1.0
 
 
 def _checked_url(url: str) -> SplitResult:

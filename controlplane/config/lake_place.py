@@ -97,8 +97,9 @@ def _keys_of_file(path: str) -> dict[str, str]:
         parser.read_string(Path(path).read_text())
         section = parser["default"]
     except (OSError, UnicodeError, configparser.Error, KeyError) as error:
+        # the text of a parser's error quotes the file
         raise ValueError(
             f"TRAINYARD_S3_CREDENTIALS: {path} cannot be read as a credentials file with a section [default]"
             f" ({type(error).__name__})."
-        ) from None  # the text of a parser's error quotes the file
+        ) from None
     return {name.upper(): value for name, value in section.items()}

@@ -29,9 +29,8 @@ from controlplane.http.header_limits import HEADERS_MOST_BYTES, HEADERS_MOST_COU
 SWEEP_SECONDS = 0.5
 # Between probes of a websocket that is not being read.
 PROBE_SECONDS = 2.0
-LINGER_SECONDS = (
-    1.0  # what a refused client still sends is read, or it would see a reset instead of the answer
-)
+# what a refused client still sends is read, or it would see a reset instead of the answer
+LINGER_SECONDS = 1.0
 # Requests sent ahead of their answers.
 PIPELINE_MOST = 16
 # Of a websocket after its close: what was on its way.

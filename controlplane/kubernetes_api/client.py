@@ -70,9 +70,8 @@ class Client:
         self._patience_seconds = patience_seconds
         self.bucket = bucket or TokenBucket()
         self.calls: Counter[tuple[str, str]] = Counter()
-        self._dated: tuple[str, float] | None = (
-            None  # the last answer's Date header, and when that was (monotonic)
-        )
+        # the last answer's Date header, and when that was (monotonic)
+        self._dated: tuple[str, float] | None = None
         # The headers that were sent last.
         self._credentials: Mapping[str, str] = {}
         self._counting = threading.Lock()

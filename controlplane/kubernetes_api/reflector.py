@@ -119,9 +119,8 @@ class Reflector:
                     list_at = time.monotonic()
                 self._watch(list_at + self._relist_seconds)
             except ApiError as error:
-                self._version = (
-                    ""  # 410: a gap. After any other refusal it is not known either what was missed.
-                )
+                # 410: a gap. After any other refusal it is not known either what was missed.
+                self._version = ""
                 self._fail(error)
             except (Unreachable, Refused) as error:
                 self._fail(error)
@@ -148,9 +147,8 @@ class Reflector:
         query = {**self._query, "limit": str(PAGE)}
         found: list[Entry] = []
         while True:
-            page = self._client.get(
-                self._path, query, timeout_seconds=_LIST_SECONDS, tries=1
-            )  # we wait ourselves
+            # we wait ourselves
+            page = self._client.get(self._path, query, timeout_seconds=_LIST_SECONDS, tries=1)
             found += [self._model.entry(obj) for obj in page.get("items") or ()]
             more = page["metadata"].get("continue")
             if not more or self._closing.is_set():

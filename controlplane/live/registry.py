@@ -50,9 +50,8 @@ class TopicKind:
 
     name: str
     parse: Callable[[str], str | None]  # the subject as it is known here; None for one of the wrong shape
-    project_of: Callable[
-        [str], int | None
-    ]  # the id of the subject's project, None when there is no such subject
+    # the id of the subject's project, None when there is no such subject
+    project_of: Callable[[str], int | None]
     # (subject, its project's id) -> the state now, inside `snapshot_read.one_moment`; None when it is gone
     read: Callable[[str, int], Reading | None]
     is_touched: Callable[[Touch], bool]  # whether the state may be another after the event

@@ -25,9 +25,8 @@ from controlplane.commands.run import CLAIM_SECONDS, CommandRun
 from controlplane.loop.claim_tokens import new_token
 from controlplane.models import Cluster, Command
 
-BEGIN_SECONDS = (
-    15  # after its claim; a call that begins in time is over, or has given up, when the claim ends
-)
+# after its claim; a call that begins in time is over, or has given up, when the claim ends
+BEGIN_SECONDS = 15
 LOOK_AGAIN_SECONDS = 1.0
 # Times its width: so much a lane holds claimed.
 AHEAD = 3

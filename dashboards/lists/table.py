@@ -62,9 +62,8 @@ class ListView:
     filters: tuple[Filter, ...] = ()
     size: int = 100
     live: str = ""  # the parts of the topic `activity` that redraw it; "" for a list that is not live
-    verbs: tuple[
-        tuple[str, Text], ...
-    ] = ()  # what can be done with selected rows: (verb, label of its button)
+    # what can be done with selected rows: (verb, label of its button)
+    verbs: tuple[tuple[str, Text], ...] = ()
     empty: str = ""  # the template shown when there is no row
 
 

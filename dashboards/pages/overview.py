@@ -14,9 +14,8 @@ from controlplane.models import Event
 from dashboards.pages.base_page import show, signed_in
 from dashboards.reads.overview import overview_page, usable_project
 
-FRESH_SECONDS = (
-    2.0  # how old a kept drawing may be on a page that is opened: the feed brings it up to date at once
-)
+# how old a kept drawing may be on a page that is opened: the feed brings it up to date at once
+FRESH_SECONDS = 2.0
 KEPT_MOST = 32
 LEAST_HEADER = "X-Live-Seq"
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 
 from dashboards import formats
 from dashboards.gpu_use import LOOKS as USE_LOOKS
@@ -205,51 +205,51 @@ def happened(kind: str) -> str:
     return kind.partition(".")[2].replace("_", " ")
 
 
-@register.simple_tag
-def tab_label(name: str) -> str:
-    """The name of a job's tab."""
-    labels = {
-        "overview": gettext("Overview"),
-        "logs": gettext("Logs"),
-        "metrics": gettext("Metrics"),
-        "events": gettext("Events"),
-        "pods": gettext("Pods"),
-        "spec": gettext("Spec"),
-        "terminal": gettext("Terminal"),
-        "workers": gettext("Workers"),
-    }
-    return labels[name]
+# Words for names in rows, by the tag that shows them.
+_WORDS = {
+    "tab_label": {
+        "overview": gettext_lazy("Overview"),
+        "logs": gettext_lazy("Logs"),
+        "metrics": gettext_lazy("Metrics"),
+        "events": gettext_lazy("Events"),
+        "pods": gettext_lazy("Pods"),
+        "spec": gettext_lazy("Spec"),
+        "terminal": gettext_lazy("Terminal"),
+        "workers": gettext_lazy("Workers"),
+    },
+    "scale_cause": {
+        "user": gettext_lazy("asked for"),
+        "recovery": gettext_lazy("grows back after a loss"),
+        "growth": gettext_lazy("grows into idle GPUs"),
+        "reclaim": gettext_lazy("its GPUs are owed"),
+        "start": gettext_lazy("all are ready"),
+        "loss": gettext_lazy("a worker was lost"),
+        "reform": gettext_lazy("workers lost one another"),
+        "grow": gettext_lazy("newcomers join"),
+        "shrink": gettext_lazy("workers leave"),
+        "roll_back": gettext_lazy("taken back"),
+    },
+    "scale_state": {
+        "pending": gettext_lazy("Preparing"),
+        "running": gettext_lazy("Switching"),
+        "succeeded": gettext_lazy("Done"),
+        "rolled_back": gettext_lazy("Taken back"),
+        "failed": gettext_lazy("Failed"),
+    },
+}
 
 
-@register.simple_tag
-def scale_cause(cause: str) -> str:
-    """Why the number of workers changed, or a generation began."""
-    labels = {
-        "user": gettext("asked for"),
-        "recovery": gettext("grows back after a loss"),
-        "growth": gettext("grows into idle GPUs"),
-        "reclaim": gettext("its GPUs are owed"),
-        "start": gettext("all are ready"),
-        "loss": gettext("a worker was lost"),
-        "reform": gettext("workers lost one another"),
-        "grow": gettext("newcomers join"),
-        "shrink": gettext("workers leave"),
-        "roll_back": gettext("taken back"),
-    }
-    return labels[cause]
+def _word_tag(tag: str) -> None:
+    """Register a tag that shows the word for a name."""
+
+    def word(name: str) -> str:
+        return str(_WORDS[tag][name])
+
+    register.simple_tag(word, name=tag)
 
 
-@register.simple_tag
-def scale_state(state: str) -> str:
-    """The state of a change of the number of workers."""
-    labels = {
-        "pending": gettext("Preparing"),
-        "running": gettext("Switching"),
-        "succeeded": gettext("Done"),
-        "rolled_back": gettext("Taken back"),
-        "failed": gettext("Failed"),
-    }
-    return labels[state]
+for _tag in _WORDS:
+    _word_tag(_tag)
 
 
 @register.simple_tag

@@ -254,9 +254,8 @@ class VersionVerify(LakeView):
 
 def _body(call: Call) -> bytes:
     stream: Any = call.request.data
-    return (
-        b"" if isinstance(stream, dict) else bytes(stream.read())
-    )  # a request without a body has an empty dict
+    # a request without a body has an empty dict
+    return b"" if isinstance(stream, dict) else bytes(stream.read())
 
 
 def _digests(body: bytes) -> list[bytes]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from controlplane.http_client import LATER, open_connection, retry_delay
 from datasets.ingest.packs import pack_index
 from datasets.ingest.reader import Content, FileChanged
 from datasets.ingest.worker import SinkSpec
@@ -15,8 +16,8 @@ from datasets.ingest.worker import SinkSpec
 PART_BYTES = 16 << 20
 TRIES = 6
 TIMEOUT_SECONDS = 300.0
-LATER = frozenset({408, 429, 502, 503})
-LONGEST_WAIT_SECONDS = 30.0
+# 408: the server gave up on a slow body, of which it keeps what arrived.
+_LATER = LATER | {408}
 
 
 class UploadRefused(Exception):
@@ -76,35 +77,30 @@ class HttpSink:
     def _ask(self, method: str, address: str, body: bytes) -> Any:
         """Send a request; retry it while the server asks to wait or a connection breaks: every request may be
         repeated."""
-        failure = ""
+        failure, asked = "", None
         for attempt in range(TRIES):
             if attempt:
-                time.sleep(min(LONGEST_WAIT_SECONDS, 0.25 * 2.0**attempt))
+                time.sleep(retry_delay(asked, attempt))
             try:
-                status, raw = self._exchange(method, address, body)
+                status, asked, raw = self._exchange(method, address, body)
             except (OSError, http.client.HTTPException) as error:
                 self._close()
+                asked = None
                 failure = f"{self._parts.netloc} cannot be reached: {str(error) or type(error).__name__}"
                 continue
             if status < 300:
                 return json.loads(raw)
             failure = _detail(status, raw)
-            if status not in LATER:
+            if status not in _LATER:
                 break
         raise UploadRefused(failure)
 
-    def _exchange(self, method: str, address: str, body: bytes) -> tuple[int, bytes]:
+    def _exchange(self, method: str, address: str, body: bytes) -> tuple[int, str | None, bytes]:
         if self._connection is None:
-            self._connection = self._open()
+            self._connection = open_connection(self._parts, TIMEOUT_SECONDS)
         self._connection.request(method, self._path + address, body=body, headers=self._headers)
         answer = self._connection.getresponse()
-        return answer.status, answer.read()
-
-    def _open(self) -> http.client.HTTPConnection:
-        host, port = self._parts.hostname or "", self._parts.port
-        if self._parts.scheme == "https":
-            return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS)
-        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+        return answer.status, answer.headers.get("Retry-After"), answer.read()
 
     def _close(self) -> None:
         if self._connection is not None:

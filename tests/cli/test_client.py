@@ -7,8 +7,9 @@ from email.utils import format_datetime
 
 import pytest
 
-from controlplane.cli.client import MAX_ATTEMPTS, Client, retry_delay
+from controlplane.cli.client import MAX_ATTEMPTS, Client
 from controlplane.cli.errors import ApiError, CliError
+from controlplane.http_client import retry_delay
 from tests.cli.conftest import job
 from tests.cli.scripted import Reply, page, problem
 

@@ -41,6 +41,7 @@ LAYERS = {
     "controlplane.clusters.node_names": "pure",
     "controlplane.clusters.quantities": "pure",
     "controlplane.fields": "pure",
+    "controlplane.http_client": "portable",
     "controlplane.notation": "pure",
     "controlplane.api.json_schema": "pure",
     "controlplane.remote_errors": "pure",

@@ -58,9 +58,8 @@ class Beginning:
     _last_ms: int = 0
     _size: int = 0  # bytes of what we read
     _open_ms: int = 0  # when its stream was opened
-    _heard_ms: int | None = (
-        None  # until then a stream was open and gave nothing; at first: when the container began
-    )
+    # until then a stream was open and gave nothing; at first: when the container began
+    _heard_ms: int | None = None
     _unheard_ms: int = 0  # how long, before that, none was
 
     def listen(self, now_ms: int, started_ms: int | None) -> None:

@@ -31,9 +31,8 @@ MPI_JOB, MPI_ROLE = "training.kubeflow.org/job-name", "training.kubeflow.org/job
 
 # Labels of nodes, ours and those of NVIDIA's feature discovery.
 POOL = "trainyard.io/pool"
-GPU_RESOURCE = (
-    "trainyard.io/gpu-resource"  # in our reports only: the resource of a node that renames shared GPUs
-)
+# in our reports only: the resource of a node that renames shared GPUs
+GPU_RESOURCE = "trainyard.io/gpu-resource"
 GPU_MODEL = "nvidia.com/gpu.product"
 # MiB of a whole device, also where it is shared.
 GPU_MEMORY = "nvidia.com/gpu.memory"
@@ -51,9 +50,8 @@ USER_LABELS = "trainyard.io/labels"
 FINALIZER = "trainyard.io/report"
 # The scheduling gate of a pod that must never start.
 STOP_GATE = "trainyard.io/stopped"
-PLACE_GATE = (
-    "trainyard.io/place"  # of one that an operator made, until we have said which pod it is and where it goes
-)
+# of one that an operator made, until we have said which pod it is and where it goes
+PLACE_GATE = "trainyard.io/place"
 
 WORK_DIR = "/work"
 MAIN_CONTAINER = "main"

@@ -9,9 +9,8 @@ from controlplane.engines.kubernetes.api_errors import pod_refusals
 from controlplane.kubernetes_api.channel_socket import V4_PROTOCOL, ChannelSocket
 from controlplane.kubernetes_api.credentials import Access
 
-_REFUSING_SECONDS = (
-    0.05  # a refusal arrives within 10 ms on one machine; a later one is an end without a reason
-)
+# a refusal arrives within 10 ms on one machine; a later one is an end without a reason
+_REFUSING_SECONDS = 0.05
 
 
 def open_port(access: Access, namespace: str, pod: str, port: int) -> socket.socket:

@@ -307,10 +307,8 @@ def _storage(client: Client, profile: ClusterProfile) -> Checks:
     names = [each["metadata"]["name"] for each in classes]
     default = [each["metadata"]["name"] for each in classes if _is_default(each)]
     there = f"There is {', '.join(names) or 'none'}; the default is {', '.join(default) or 'not set'}."
-    chosen, lost = (
-        profile.work_storage_class,
-        "Working directories and checkpoints in them are lost with their pods.",
-    )
+    chosen = profile.work_storage_class
+    lost = "Working directories and checkpoints in them are lost with their pods."
     return _classes_of_volumes(names, default) + _first(
         "storage",
         (not chosen, WARNING, f"No storage class is set (work_storage_class). {there}", lost),

@@ -23,11 +23,12 @@ from typing import Any
 from controlplane.engines.base import CodeSource, DeviceShare, GangMember, MemberReport, Mount, PodSpec
 from controlplane.engines.local import processes
 
+# as in workloads.common.membership
 MEMBERSHIP, STATUS, DOORBELL = (
     "membership.json",
     "status.json",
     "doorbell",
-)  # as in workloads.common.membership
+)
 # Bytes; a pod writes it; more is cut, and is no JSON then.
 LONGEST_STATUS = 64 * 1024
 SPEC, LAUNCH, START, EXIT, STOP, LOCK, CONTROL = "spec", "launch", "start", "exit", "stop", "lock", "control"
