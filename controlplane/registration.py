@@ -6,7 +6,7 @@
 | `loop_steps` | `STEPS`, periodic work of the loop | `controlplane.loop.steps` |
 | `live_topics` | `TOPICS`; in one app `OVERVIEW` and `LOG_TAIL` | `controlplane.live.registry` |
 | `event_streams` | `STREAMS`, endless responses | `controlplane.live.streams` |
-| `holdings` | `HOLDINGS`, what it keeps in projects and on clusters | `controlplane.holdings` |
+| `holdings` | `HOLDINGS`, what it keeps in projects and on clusters | `controlplane.app_holdings` |
 | `metrics` | `GAUGES` of /metrics | `controlplane.http.metrics` |
 | `api.refusals` | `TRANSLATIONS`, exceptions of its actions as problems | `controlplane.api.errors` |
 | `api.urls` | `urlpatterns` below /api/v1/ | `controlplane.api.urls` |

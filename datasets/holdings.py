@@ -1,7 +1,7 @@
 """What datasets, volumes and snapshots keep in projects."""
 
 from controlplane.actions.errors import Conflict
-from controlplane.holdings import Holdings
+from controlplane.app_holdings import Holdings
 from controlplane.models import Project
 from datasets.models import DatasetVersion
 from datasets.queries.caches import users_of, uses_of

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from controlplane.access import Actor
 from controlplane.actions.errors import Conflict
+from controlplane.app_holdings import Holdings
 from controlplane.clusters.node_names import some_of
-from controlplane.holdings import Holdings
 from controlplane.models import Cluster, Project
 from jobs.kinds.registry import KINDS, POOL_KINDS
 from jobs.lifecycle import FINAL_STATES

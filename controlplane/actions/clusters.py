@@ -17,11 +17,11 @@ from django.utils import timezone
 from controlplane.access import SYSTEM, Actor, require_admin
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
+from controlplane.app_holdings import holdings
 from controlplane.clusters.credentials import CredentialsUnreadable, decrypt, encrypt
 from controlplane.clusters.node_names import name_here, name_there
 from controlplane.engines.kinds import engine_kind
 from controlplane.fields import LONGEST_MESSAGE
-from controlplane.holdings import holdings
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event, Node
 from controlplane.models.commands import CommandQuerySet

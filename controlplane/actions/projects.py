@@ -8,8 +8,8 @@ from django.db import IntegrityError, transaction
 from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
+from controlplane.app_holdings import counts_of, holdings
 from controlplane.engines.kinds import engine_kind
-from controlplane.holdings import counts_of, holdings
 from controlplane.loop.wake import wake
 from controlplane.models import (
     Cluster,

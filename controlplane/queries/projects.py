@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from controlplane.app_holdings import project_statuses, shown_kinds
 from controlplane.clusters.settings import NAMESPACE_PREFIX
-from controlplane.holdings import project_statuses, shown_kinds
 from controlplane.models import Department, Membership, Project
 from controlplane.models.projects import Share
 from controlplane.notation import decimal

@@ -86,7 +86,7 @@ LAYERS = {
     "jobs.run_times": "queries",
     "jobs.planning": "actions",
     "jobs.what_if": "queries",
-    "controlplane.holdings": "queries",
+    "controlplane.app_holdings": "queries",
     "controlplane.queries": "queries",
     "controlplane.access": "access",
     "controlplane.clusters.credentials": "credentials",

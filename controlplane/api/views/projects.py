@@ -25,8 +25,8 @@ from controlplane.api.json_schema import INTEGER, NUMBER, STRING, listed, nullab
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.api.schemas import MEMBER, PROJECT
+from controlplane.app_holdings import known_kinds
 from controlplane.fields import FieldError, Refused
-from controlplane.holdings import known_kinds
 from controlplane.models import Cluster, Department, Membership, NodePool, Project, Role
 from controlplane.queries.projects import project_detail, project_rows
 
