@@ -18,7 +18,8 @@ def open_connection(parts: SplitResult, timeout: float) -> http.client.HTTPConne
 
 
 def retry_delay(retry_after: str | None, attempt: int) -> float:
-    """Seconds to wait: what Retry-After asks (seconds or a date), else 0.5, 1, 2 ...; at most LONGEST_WAIT_SECONDS."""
+    """Return seconds to wait: what Retry-After asks (seconds or a date), else 0.5, 1, 2 ...; at most
+    LONGEST_WAIT_SECONDS."""
     if retry_after is None:
         return min(0.25 * 2.0**attempt, LONGEST_WAIT_SECONDS)
     try:

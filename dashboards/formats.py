@@ -130,14 +130,15 @@ def figure(value: float | None) -> str:
 
 
 def fraction(progress: Any) -> float | None:
-    """How much of a job is done, 0 to 1, from its progress record {"step", "total_steps", ...}; None when unknown."""
+    """Return how much of a job is done, 0 to 1, from its progress record {"step", "total_steps", ...}; None when
+    unknown."""
     if not isinstance(progress, dict) or not progress.get("total_steps") or progress.get("step") is None:
         return None
     return float(min(1.0, max(0.0, progress["step"] / progress["total_steps"])))
 
 
 def rounded(value: float, places: int) -> float | int:
-    """A number as the browser writes it into an attribute: 25.0 -> 25."""
+    """Return a number as the browser writes it into an attribute: 25.0 -> 25."""
     short = round(value, places)
     return int(short) if short == int(short) else short
 

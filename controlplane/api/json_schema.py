@@ -14,12 +14,12 @@ OBJECT: Schema = {"type": "object", "additionalProperties": True}
 
 
 def ref(component: str) -> Schema:
-    """A reference to a component."""
+    """Return the schema that refers to a component."""
     return {"$ref": f"#/components/schemas/{component}"}
 
 
 def nullable(schema: Schema) -> Schema:
-    """The schema, or null."""
+    """Return the schema, or null."""
     kind = schema.get("type")
     return (
         {**schema, "type": [kind, "null"]} if isinstance(kind, str) else {"anyOf": [schema, {"type": "null"}]}
@@ -27,12 +27,12 @@ def nullable(schema: Schema) -> Schema:
 
 
 def listed(items: Schema) -> Schema:
-    """A list."""
+    """Return the schema of a list."""
     return {"type": "array", "items": items}
 
 
 def record(about: str, **properties: Schema) -> Schema:
-    """An object that has every one of these fields and no other."""
+    """Return the schema of an object that has every one of these fields and no other."""
     return {
         "type": "object",
         "description": about,
@@ -43,5 +43,5 @@ def record(about: str, **properties: Schema) -> Schema:
 
 
 def partial(schema: Schema, *optional: str) -> Schema:
-    """The record without the duty to have these fields."""
+    """Return the record without the duty to have these fields."""
     return schema | {"required": [name for name in schema["required"] if name not in optional]}

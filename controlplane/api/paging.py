@@ -170,7 +170,7 @@ def _columns(listing: Listing, ordering: str) -> tuple[tuple[str, ...], bool]:
 
 
 def _beyond(columns: Sequence[str], values: Sequence[Any], is_descending: bool) -> Q:
-    """Rows after `values` in the order of the columns: a > x, or a = x and b > y, ..."""
+    """Return rows after `values` in the order of the columns: a > x, or a = x and b > y, ..."""
     beyond, equal = Q(), Q()
     lookup = "lt" if is_descending else "gt"
     for column, value in zip(columns, values, strict=True):

@@ -106,7 +106,7 @@ def _call(module: ModuleType, command: registry.Command, args: object) -> int:
 
 
 def split_leading(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Options before the command (`yard -p team-a list jobs`) and the command's own words."""
+    """Return options before the command (`yard -p team-a list jobs`) and the command's own words."""
     position = 0
     while position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
         position += 2 if argv[position] in _LEADING_WITH_VALUE else 1

@@ -135,7 +135,7 @@ class Client:
             connection.close()
 
     def open(self, path: str, extra: Mapping[str, str]) -> http.client.HTTPResponse:
-        """The answer to a GET on a connection of its own, to be read in pieces; closing it closes that."""
+        """Return the answer to a GET on a connection of its own, to be read in pieces; closing it closes that."""
         connection = open_connection(self._parts, self._timeout)
         try:
             connection.request(

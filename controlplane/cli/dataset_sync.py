@@ -42,7 +42,7 @@ class Binding:
         self._folder = Path(session.config.path).absolute().parent / "sync" / key.hexdigest()[:32]
 
     def dataset(self) -> str:
-        """The id of the dataset that this directory is, "" when it was never said."""
+        """Return the id of the dataset that this directory is, "" when it was never said."""
         try:
             return str(json.loads((self._folder / "dataset.json").read_text())["id"])
         except (OSError, ValueError, KeyError):
@@ -55,7 +55,7 @@ class Binding:
         (self._folder / "dataset.json").write_text(json.dumps(document))
 
     def index(self, dataset: str) -> Path:
-        """The stat index of this directory as that dataset."""
+        """Return the stat index of this directory as that dataset."""
         return self._folder / f"{dataset}.index"
 
 
@@ -161,7 +161,7 @@ def make_directories(root: bytes, directories: Iterable[bytes]) -> None:
 
 
 def _batches(manifest: Manifest, places: list[int]) -> Iterator[list[int]]:
-    """Runs of places that follow one another, or one large file."""
+    """Yield runs of places that follow one another, or one large file."""
     batch: list[int] = []
     size = 0
     for place in places:
@@ -218,7 +218,7 @@ def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]])
 
 
 def _is_there(root: bytes, entry: Entry) -> bool:
-    """Whether a file is there as the version has it. Raises CliError for another one in its place."""
+    """Return whether a file is there as the version has it. Raises CliError for another one in its place."""
     path = os.path.join(root, entry.path)
     try:
         status = os.lstat(path)
@@ -243,13 +243,13 @@ def _hash(path: bytes) -> bytes:
 
 
 def fetch(session: Session, path: str) -> bytes:
-    """The bytes of a GET."""
+    """Return the bytes of a GET."""
     with open_stream(session, path) as answer:
         return answer.read()
 
 
 def open_stream(session: Session, path: str) -> http.client.HTTPResponse:
-    """The answer to a GET, to be read in pieces."""
+    """Return the answer to a GET, to be read in pieces."""
     return session.client.open(path, BYTES_TYPE)
 
 

@@ -55,7 +55,7 @@ def mebibytes(mib: float | None) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in powers of 1000: `512 B`, `4.2 MB`, `1.5 TB`."""
+    """Return bytes in powers of 1000: `512 B`, `4.2 MB`, `1.5 TB`."""
     amount = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:
@@ -65,7 +65,7 @@ def size(count: int) -> str:
 
 
 def binary_size(count: int | None) -> str:
-    """Bytes in powers of 1024: `512 B`, `4.2 MiB`, `10 GiB`; `?` for None."""
+    """Return bytes in powers of 1024: `512 B`, `4.2 MiB`, `10 GiB`; `?` for None."""
     if count is None:
         return "?"
     amount = float(count)

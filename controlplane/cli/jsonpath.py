@@ -53,7 +53,7 @@ def values(path: str, document: Any) -> list[Any]:
 
 
 def _tokens(template: str) -> Iterator[tuple[bool, str]]:
-    """Pairs of whether it stood in braces, and the text."""
+    """Yield pairs of whether it stood in braces, and the text."""
     end = 0
     for match in _BRACES.finditer(template):
         yield False, template[end : match.start()]

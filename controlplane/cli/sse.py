@@ -70,7 +70,7 @@ def events(client: Client, path: str, query: Query, last_id: str = "") -> Iterat
 
 
 def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], None]) -> Iterator[Event]:
-    """Events over as many connections as it takes, each going on after the last event that had an id."""
+    """Yield events over as many connections as it takes, each going on after the last event that had an id."""
     breaks, last_id = 0, ""
     while True:
         failure: CliError | None = None

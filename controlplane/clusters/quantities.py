@@ -21,7 +21,7 @@ _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)([numkMG
 
 
 def amount(quantity: object) -> Fraction:
-    """A quantity in its base unit: CPUs, bytes, pieces. Raises ValueError for what is none."""
+    """Return a quantity in its base unit: CPUs, bytes, pieces. Raises ValueError for what is none."""
     return quantity if isinstance(quantity, Fraction) else _read(str(quantity))
 
 
@@ -34,12 +34,12 @@ def _read(text: str) -> Fraction:
 
 
 def whole(quantity: object) -> int:
-    """Whole pieces, rounded down: of what is there."""
+    """Return whole pieces, rounded down: of what is there."""
     return int(amount(quantity))
 
 
 def pieces(quantity: object) -> int:
-    """Whole pieces, rounded up: of what is asked for."""
+    """Return whole pieces, rounded up: of what is asked for."""
     return -int(-amount(quantity) // 1)
 
 
@@ -49,7 +49,7 @@ def milli(quantity: object) -> int:
 
 
 def mib(quantity: object) -> int:
-    """MiB, rounded up."""
+    """Return MiB, rounded up."""
     return -int(-amount(quantity) / MIB // 1)
 
 

@@ -31,7 +31,7 @@ class CommandRun:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The cluster that the command concerns. Raises LookupError when it concerns none."""
+        """Return the cluster that the command concerns. Raises LookupError when it concerns none."""
         return Cluster.objects.get(pk=self.command.required_cluster_id)
 
     def report(self, done: int, total: int | None = None, message: str = "") -> None:

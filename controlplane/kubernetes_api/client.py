@@ -146,7 +146,7 @@ class Client:
 
     @property
     def server_date(self) -> str | None:
-        """The Date header of the last answer."""
+        """Return the Date header of the last answer."""
         return self._dated[0] if self._dated else None
 
     def server_time(self) -> datetime:

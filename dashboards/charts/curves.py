@@ -68,7 +68,7 @@ def joined(runs: Sequence[Run]) -> Joined:
 
 
 def curve_chart(curve: Curve, runs: Sequence[Run], *, theme: Theme, marks: Sequence[Mark] = ()) -> Chart:
-    """The figure of one curve; values as stored. `marks`: what happened at which step, beside the attempts."""
+    """Return the figure of one curve; values as stored. `marks`: what happened at which step, beside the attempts."""
     palette, whole = palette_for(theme), joined(runs)
     whole.marks.extend(marks)
     scaled = [(x, value * curve.scale) for x, value in whole.points]

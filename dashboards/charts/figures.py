@@ -43,7 +43,7 @@ class Stroke:
 
     @property
     def last(self) -> float | None:
-        """The newest value."""
+        """Return the newest value."""
         return next((value for _x, value in reversed(self.points) if value is not None), None)
 
 

@@ -21,7 +21,7 @@ class Palette:
     projects: tuple[str, ...]
 
     def project(self, index: int) -> str:
-        """The colour of a project's palette index."""
+        """Return the colour of a project's palette index."""
         return self.projects[index % len(self.projects)]
 
 
@@ -56,5 +56,5 @@ DARK = Palette(
 
 
 def palette_for(theme: str) -> Palette:
-    """The palette of a theme; light for anything but "dark"."""
+    """Return the palette of a theme; light for anything but "dark"."""
     return DARK if theme == "dark" else LIGHT

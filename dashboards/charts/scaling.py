@@ -43,7 +43,7 @@ def scaled(runs: Sequence[Measured]) -> list[Scaled]:
 
 
 def throughput_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
-    """Samples per second against what the smallest run promises."""
+    """Return the figure of samples per second against what the smallest run promises."""
     palette, found = palette_for(theme), scaled(runs)
     rates = [(float(one.run.workers), one.run.samples_per_second) for one in found]
     ideal = [(x, found[0].run.samples_per_second / found[0].run.workers * x) for x, _rate in rates]
@@ -79,7 +79,7 @@ def efficiency_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
 
 
 def allreduce_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
-    """The share of a step in which gradients are under way."""
+    """Return the figure of the share of a step in which gradients are under way."""
     palette, found = palette_for(theme), [one for one in scaled(runs) if one.run.allreduce_share is not None]
     points = [(float(one.run.workers), (one.run.allreduce_share or 0.0) * 100) for one in found]
     strokes = [Stroke("allreduce", "all-reduce", points, palette.accent)]

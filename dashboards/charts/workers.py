@@ -30,7 +30,7 @@ def worker_chart(
     start: datetime,
     end: datetime,
 ) -> Chart:
-    """Spans of one attempt by rank; `generations` are (time, number, workers)."""
+    """Return the figure of spans of one attempt by rank; `generations` are (time, number, workers)."""
     palette, highest = palette_for(theme), max((span.rank for span in spans), default=0)
     height = min(MOST_HEIGHT, max(LEAST_HEIGHT, HEIGHT_PER_WORKER * (highest + 4)))
     axes = Axes("Time", "Worker", (-0.6, highest + 0.6), y_step=1, x_range=(start, end), height=height)

@@ -22,7 +22,7 @@ def text(key: str) -> Cell:
 
 
 def number(key: str) -> Cell:
-    """A number with separators."""
+    """Return a number with separators."""
     return lambda row: formats.number(row[key])
 
 
@@ -32,27 +32,27 @@ def ago(key: str, otherwise: Text = formats.NOTHING) -> Cell:
 
 
 def linked(page: str, key: str) -> Cell:
-    """The name of the row's object, as the link to its page."""
+    """Return the name of the row's object, as the link to its page."""
     return lambda row: link(reverse(page, args=[row[key]]), row[key])
 
 
 def part(template: str, **names: str) -> Cell:
-    """A template's markup; `names`: its variables, each the name of the row's value."""
+    """Return a template's markup; `names`: its variables, each the name of the row's value."""
     return lambda row: render_to_string(template, {name: row[key] for name, key in names.items()})
 
 
 def link(url: str, label: str) -> SafeString:
-    """The main link of a row."""
+    """Return the main link of a row."""
     return format_html('<a class="main" href="{}" title="{}">{}</a>', url, label, label)
 
 
 def badge(tone: str, label: Text) -> SafeString:
-    """A state in its colour."""
+    """Return a state in its colour."""
     return format_html('<span class="badge {}">{}</span>', tone, label)
 
 
 def chip(palette_index: int | None, name: str, *, is_link: bool = True) -> SafeString:
-    """A project in its colour, as the link to its page."""
+    """Return a project in its colour, as the link to its page."""
     colour = palette_index or 0
     if not is_link:
         return format_html('<span class="chip p-{}">{}</span>', colour, name)

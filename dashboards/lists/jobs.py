@@ -144,8 +144,8 @@ def _states(actor: Actor) -> list[tuple[str, Text]]:
 
 
 def _summary(jobs: QuerySet[Job]) -> str:
-    """How many jobs, and the GPUs that they ask for and hold. A request in MiB counts as its share of the cluster's
-    largest GPU, as in a project's requested GPUs."""
+    """Return how many jobs, and the GPUs that they ask for and hold. A request in MiB counts as its share of the
+    cluster's largest GPU, as in a project's requested GPUs."""
     shapes = jobs.order_by().values_list("project__cluster_id", "milli_gpus", "gpu_memory_mib", "pods_wanted")
     counted = list(shapes.annotate(Count("pk"), Sum("allocated_milli")))
     largest = largest_device_mib() if any(shape[2] for shape in counted) else {}

@@ -122,13 +122,13 @@ def _conditions(actor: Actor) -> list[tuple[str, Text]]:
 
 
 def _of_devices(value: Any) -> Any:
-    """A sum or mean over a node's devices, as an expression to sort by."""
+    """Return a sum or mean over a node's devices, as an expression to sort by."""
     found = Device.objects.filter(node=OuterRef("pk")).order_by().values("node").annotate(found=value)
     return lambda at: Subquery(found.values("found"))
 
 
 def _of_pods(column: str) -> Any:
-    """What the pods on a node reserve of one resource, as an expression to sort by."""
+    """Return what the pods on a node reserve of one resource, as an expression to sort by."""
     held = Pod.objects.filter(node=OuterRef("pk"), released_at=None).order_by().values("node")
     return lambda at: Subquery(held.annotate(found=Sum(column)).values("found"))
 

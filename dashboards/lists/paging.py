@@ -91,7 +91,7 @@ def moment_of(cursor: str) -> datetime | None:
 
 
 def _beyond(terms: Sequence[Term], values: Sequence[Any], *, is_backward: bool) -> Q:
-    """Rows after `values` in the order of the terms: a > x, or a = x and b > y."""
+    """Return rows after `values` in the order of the terms: a > x, or a = x and b > y."""
     found, equal = Q(pk__in=()), Q()
     for term, value in zip(terms, values, strict=True):
         found |= equal & term.beyond(value, is_backward=is_backward)

@@ -38,7 +38,7 @@ def _name(row: Row) -> str:
 
 
 def _of_jobs(value: Any, **states: Any) -> Any:
-    """A sum over a project's jobs, as an expression to sort by."""
+    """Return a sum over a project's jobs, as an expression to sort by."""
     jobs = Job.objects.filter(project=OuterRef("pk"), **states).exclude(state__in=FINAL_STATES)
     found = jobs.order_by().values("project").annotate(found=value)
     return lambda at: Coalesce(Subquery(found.values("found")), 0)

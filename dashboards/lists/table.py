@@ -196,7 +196,7 @@ def _ordered(
 
 
 def _beside(column: Column) -> Text:
-    """What stands beside a cell where its head does not stand above it: numbers need it, words do not."""
+    """Return what stands beside a cell where its head does not stand above it: numbers need it, words do not."""
     return column.label if "num" in column.css.split() else ""
 
 

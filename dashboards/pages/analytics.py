@@ -42,7 +42,7 @@ class Range:
 
 @signed_in
 def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """The page; its charts come by themselves."""
+    """Show the page; its charts come by themselves."""
     chosen = _chosen(request)
     lines = series.allocation_lines(chosen.start, chosen.end)
     used = [(line, usage(carried(line.points, chosen.start, chosen.end))) for line in lines]
@@ -63,7 +63,7 @@ def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def analytics_chart(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """A chart of the page, over the range that the page was asked for."""
+    """Show a chart of the page, over the range that the page was asked for."""
     if name not in _CHARTS:
         raise NotVisible(f"There is no chart {name!r}.")
     return answer(_CHARTS[name](actor, _chosen(request), theme(request)))
@@ -71,7 +71,7 @@ def analytics_chart(request: HttpRequest, actor: Actor, name: str) -> HttpRespon
 
 @signed_in
 def analytics_csv(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """The recorded changes of the range: time, project, GPUs held from then on."""
+    """Return the recorded changes of the range as CSV: time, project, GPUs held from then on."""
     chosen = _chosen(request)
     out = io.StringIO()
     writer = csv.writer(out)

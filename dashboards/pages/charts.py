@@ -25,7 +25,7 @@ TEMPLATE_SECONDS = 300
 
 @signed_in
 def template(request: HttpRequest, actor: Actor, theme: str) -> HttpResponseBase:
-    """The Plotly template that the figures of a theme name."""
+    """Return the Plotly template that the figures of a theme name."""
     response = HttpResponse(orjson.dumps(template_json(theme_of(theme))), content_type="application/json")
     response["Cache-Control"] = f"private, max-age={TEMPLATE_SECONDS}"
     return response
@@ -51,7 +51,7 @@ def allocation(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def project_quota(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """A project's allocated GPUs against its quota over the last `span` seconds."""
+    """Show a project's allocated GPUs against its quota over the last `span` seconds."""
     project = project_for(actor, name)
     span, start, now = _range(request)
     held, quota = history.project_levels(project, start, now)
@@ -73,7 +73,7 @@ def node_use(request: HttpRequest, actor: Actor, name: str, metric: str) -> Http
 
 @signed_in
 def job_curve(request: HttpRequest, actor: Actor, job_id: str, name: str) -> HttpResponseBase:
-    """Loss or accuracy of a job over its steps, or what it uses over time."""
+    """Show loss or accuracy of a job over its steps, or what it uses over time."""
     job = job_for(actor, job_id)
     if name in history.JOB_USES:
         return answer(job_use_chart(**history.job_use(job, name, timezone.now()), theme=theme(request)))

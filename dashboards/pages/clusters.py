@@ -35,7 +35,7 @@ UPLOAD_BYTES = 1024 * 1024
 
 @signed_in
 def cluster_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Every cluster with how it stands."""
+    """Show every cluster with how it stands."""
     require_admin(actor)
     page = list_page(CLUSTERS, actor, Cluster.objects.filter(detached_at=None), request.GET.dict())
     return show(request, actor, "dashboards/clusters.html", {"page": page})
@@ -43,7 +43,7 @@ def cluster_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def cluster_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """One cluster: what was found there, its nodes, what detaching takes along."""
+    """Show one cluster: what was found there, its nodes, what detaching takes along."""
     require_admin(actor)
     cluster = _cluster_for(name)
     context = {
@@ -58,7 +58,7 @@ def cluster_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
 
 @signed_in
 def cluster_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """The form that attaches a cluster."""
+    """Show the form that attaches a cluster."""
     require_admin(actor)
     errors: dict[str, str] = {}
     kind = _kind_to_attach(request)
@@ -75,7 +75,7 @@ def cluster_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def cluster_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """The form that changes scheduler, settings or credentials."""
+    """Show the form that changes scheduler, settings or credentials."""
     require_admin(actor)
     cluster = _cluster_for(name)
     kind = engine_kind(cluster.engine)
@@ -151,7 +151,7 @@ def _edit(request: HttpRequest, actor: Actor, cluster: Cluster) -> None:
 
 
 def _access(request: HttpRequest, kind: EngineKind) -> dict[str, Any]:
-    """How the cluster is reached, as REST takes it: one of the kind's ways, or its fields."""
+    """Return how the cluster is reached, as REST takes it: one of the kind's ways, or its fields."""
     for name in _widgets(kind, "way"):
         if request.POST.get("reach") == name:
             return {name: True}
@@ -167,7 +167,7 @@ def _widgets(kind: EngineKind, widget: str) -> list[str]:
 
 
 def _upload(request: HttpRequest, kind: EngineKind, name: str) -> str:
-    """The chosen file, or what was pasted."""
+    """Return the chosen file, or what was pasted."""
     chosen = request.FILES.get(f"{name}_file")
     text = request.POST.get(name, "").strip()
     try:

@@ -114,7 +114,7 @@ def initial_fields() -> dict[str, str]:
 
 @signed_in
 def job_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """The form, empty or filled from another job (`?clone=<id>`), and the submission itself."""
+    """Show the form, empty or filled from another job (`?clone=<id>`), and the submission itself."""
     if request.method == "POST":
         return _submit(request, actor)
     raw = initial_fields() | {
@@ -132,7 +132,7 @@ def job_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_POST
 @signed_in
 def job_preview(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """What a submission would be: the command line, refusals by field, and what to expect. Writes nothing."""
+    """Show what a submission would be: the command line, refusals by field, and what to expect. Writes nothing."""
     raw = request.POST.dict()
     checked = _check(actor, raw)
     return JsonResponse(
@@ -143,7 +143,7 @@ def job_preview(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_POST
 @signed_in
 def job_plan(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """A part of the form: where and when a submission would start, and what would stop for it. Writes nothing."""
+    """Show a part of the form: where and when a submission would start, and what would stop for it. Writes nothing."""
     raw = request.POST.dict()
     checked, context = _check(actor, raw), dict[str, Any]()
     try:
@@ -166,11 +166,11 @@ class Checked:
     expectation: str = ""
 
     def command(self, raw: Mapping[str, str]) -> str:
-        """The same from a shell, with what is filled in."""
+        """Return the same from a shell, with what is filled in."""
         return yard_submit(raw.get("project", ""), self.body)
 
     def hint(self, raw: Mapping[str, str]) -> str:
-        """What to expect, or what is in the way of knowing it."""
+        """Return what to expect, or what is in the way of knowing it."""
         others = [detail for field, detail in self.errors.items() if field != "name"]
         if others:
             return others[0]
@@ -210,7 +210,7 @@ def _check(actor: Actor, raw: Mapping[str, str]) -> Checked:
 
 
 def _outlook(project: Project, spec: Mapping[str, Any]) -> str:
-    """What to expect of a submission, and what is odd about it."""
+    """Return what to expect of a submission, and what is odd about it."""
     return " ".join(filter(None, (reads.expectation(project, spec), image_notice(project, spec))))
 
 
@@ -225,7 +225,7 @@ def _spec_errors(body: Mapping[str, Any]) -> Errors:
 def _form(
     request: HttpRequest, actor: Actor, raw: Mapping[str, str], checked: Checked, *, is_refused: bool
 ) -> HttpResponseBase:
-    """The form; refusals are shown at their fields once it was sent, not while it is still empty."""
+    """Show the form; refusals are shown at their fields once it was sent, not while it is still empty."""
     more = {field.name for field in INPUTS if field.input and field.input.section == MORE}
     offers = {
         "kinds": [(kind.name, kind.label) for kind in KINDS.values()],

@@ -44,7 +44,7 @@ TABS = ("overview", "workers", "logs", "metrics", "events", "pods", "spec", "ter
 
 @signed_in
 def job_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Jobs newest first, or as the address sorts and filters them."""
+    """Show jobs newest first, or as the address sorts and filters them."""
     usable = next(iter(projects_to_submit_to(actor)), None)
     page = list_page(JOBS, actor, visible_jobs(actor), request.GET.dict(), can_select=usable is not None)
     context = {"page": page, "usable": usable, "verbs_url": reverse("jobs-selected")}
@@ -53,7 +53,7 @@ def job_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overview") -> HttpResponseBase:
-    """One job: how it is, why, where, on what, and what it says."""
+    """Show one job: how it is, why, where, on what, and what it says."""
     job = job_for(actor, job_id)
     hidden = set() if KINDS[job.kind].is_elastic else {"workers"}
     if tab not in TABS or tab in hidden:
@@ -80,14 +80,14 @@ def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overvi
 
 @signed_in
 def job_outlook(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase:
-    """A part of a queued job's page: when it is expected to start, and what would start it."""
+    """Show a part of a queued job's page: when it is expected to start, and what would start it."""
     found = job_reads.job_outlook(actor, job_for(actor, job_id))
     return render(request, "dashboards/parts/outlook.html", {"outlook": found})
 
 
 @signed_in
 def job_log(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase:
-    """The whole log of one rank as a text file: of one attempt (default: the newest), or of all of them."""
+    """Show the whole log of one rank as a text file: of one attempt (default: the newest), or of all of them."""
     job = job_for(actor, job_id)
     rank = job_reads.whole(request.GET.get("rank"), 0)
     if request.GET.get("attempt") == "all":

@@ -4,7 +4,7 @@ from django.utils.translation import gettext as _
 
 
 def words() -> dict[str, str]:
-    """The word list of the page's language."""
+    """Return the word list of the page's language."""
     return {
         "feed_live": _("Live"),
         "feed_connecting": _("Connecting"),
@@ -34,7 +34,7 @@ def words() -> dict[str, str]:
 
 
 def _keys() -> dict[str, str]:
-    """What the keyboard's shortcuts do."""
+    """Return what the keyboard's shortcuts do."""
     return {
         "key_palette": _("search or jump to"),
         "key_overview": _("overview"),
@@ -73,7 +73,7 @@ def _uploads() -> dict[str, str]:
 
 
 def _charts() -> dict[str, str]:
-    """What charts say beside their figures."""
+    """Return what charts say beside their figures."""
     return {
         "chart_table": _("The chart as a table"),
         "chart_tools": _("Chart tools"),

@@ -22,14 +22,14 @@ from jobs.node_pods import node_detail
 
 @signed_in
 def node_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Nodes with their devices, those with a problem first."""
+    """Show nodes with their devices, those with a problem first."""
     page = list_page(NODES, actor, Node.objects.all(), request.GET.dict())
     return show(request, actor, "dashboards/nodes.html", {"page": page})
 
 
 @signed_in
 def node_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """One node: devices, pods, and what a drain would do."""
+    """Show one node: devices, pods, and what a drain would do."""
     node = node_for(actor, name)
     drawn = device_nodes(Node.objects.filter(pk=node.pk), visible_project_names(actor), palette())[0]
     moving = jobs_on(node) if actor.is_admin else []
@@ -46,7 +46,7 @@ def node_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase
 
 @signed_in
 def node_card(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """What a heat map shows of the node at the pointer: its devices and who holds them."""
+    """Show what a heat map shows of the node at the pointer: its devices and who holds them."""
     node = node_for(actor, name)
     colours = palette()
     drawn = device_nodes(Node.objects.filter(pk=node.pk), visible_project_names(actor), colours)[0]

@@ -29,7 +29,7 @@ class Drawing:
     drawn_at: float
 
     def is_good(self, least: int | None) -> bool:
-        """Whether it serves a reader who needs event `least` in it, or who opens the page (None)."""
+        """Return whether it serves a reader who needs event `least` in it, or who opens the page (None)."""
         if least is not None and least >= 0:
             return self.seq >= least
         return time.monotonic() - self.drawn_at < FRESH_SECONDS or self.seq == Event.objects.last_seq()

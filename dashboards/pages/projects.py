@@ -91,11 +91,11 @@ class ProjectForm(forms.Form):
 
     @property
     def pools(self) -> list[forms.BoundField]:
-        """The fields of node pools, one for each kind of job that has them."""
+        """Return the fields of node pools, one for each kind of job that has them."""
         return [self[name] for name in (f"{kind.name}_pools" for kind in POOL_KINDS) if name in self.fields]
 
     def model_fields(self) -> dict[str, Any]:
-        """The values as Project's own fields."""
+        """Return the values as Project's own fields."""
         values = dict(self.cleaned_data)
         pools = {
             kind.name: values.pop(f"{kind.name}_pools")
@@ -107,7 +107,7 @@ class ProjectForm(forms.Form):
 
 @signed_in
 def project_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """All projects: quota, allocation, fair share."""
+    """Show all projects: quota, allocation, fair share."""
     page = list_page(PROJECTS, actor, Project.objects.all(), request.GET.dict())
     return show(request, actor, "dashboards/projects.html", {"page": page})
 
@@ -131,7 +131,7 @@ def project_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def project_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """One project: what it may use, what it holds, who is in it, and its jobs."""
+    """Show one project: what it may use, what it holds, who is in it, and its jobs."""
     return _page(request, actor, project_for(actor, name), {})
 
 
@@ -153,7 +153,7 @@ def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
 @require_POST
 @signed_in
 def project_what_if(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """A part of the form: what the share that is filled in would do. Writes nothing."""
+    """Show a part of the form: what the share that is filled in would do. Writes nothing."""
     project = project_for(actor, name, needed=Role.OWNER)
     form = ProjectForm(request.POST, project=project)
     if not form.is_valid():
@@ -252,7 +252,7 @@ def _show_form(
 def _page(
     request: HttpRequest, actor: Actor, project: Project, errors: Mapping[str, str]
 ) -> HttpResponseBase:
-    """A project's page; `errors` by field: "user" and "role" of who is added, "role of <name>" of a member."""
+    """Show a project's page; `errors` by field: "user" and "role" of who is added, "role of <name>" of a member."""
     role = role_in(actor, project)
     unfinished, count = unfinished_of(actor, project)
     context = {

@@ -133,7 +133,7 @@ def _why_not(job: Job, verb: Verb, role: str | None) -> str:
 
 
 def _roles(actor: Actor) -> dict[int, str] | None:
-    """The actor's roles by the key of the project; None for an admin, who owns all of them."""
+    """Return the actor's roles by the key of the project; None for an admin, who owns all of them."""
     if actor.is_admin:
         return None
     return dict(Membership.objects.filter(user=actor.user).values_list("project_id", "role"))
@@ -219,6 +219,6 @@ def _ids(texts: Sequence[str]) -> list[uuid.UUID]:
 
 
 def _back(asked: str) -> str:
-    """The list as its reader had it; other addresses lead to the list as it comes."""
+    """Return the list as its reader had it; other addresses lead to the list as it comes."""
     place = reverse("jobs")
     return asked if asked == place or asked.startswith(f"{place}?") else place

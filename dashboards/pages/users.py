@@ -35,7 +35,7 @@ from dashboards.reads import users as reads
 
 @signed_in
 def user_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """All users; admins create them here."""
+    """Show all users; admins create them here."""
     require_admin(actor)
     errors: dict[str, str] = {}
     if request.method == "POST":
@@ -49,14 +49,14 @@ def user_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def user_page(request: HttpRequest, actor: Actor, username: str) -> HttpResponseBase:
-    """A person with projects and latest jobs, for those who share a project; verbs for oneself and for admins."""
+    """Show a person with projects and latest jobs, for those who share a project; verbs for oneself and for admins."""
     return _user_page(request, actor, _subject(actor, username), {})
 
 
 def _user_page(
     request: HttpRequest, actor: Actor, subject: User, errors: Mapping[str, str]
 ) -> HttpResponseBase:
-    """The page of a user; `errors` of the password form, by field."""
+    """Show the page of a user; `errors` of the password form, by field."""
     context = {
         "errors": errors,
         "subject": subject,
@@ -170,7 +170,7 @@ def _issue(request: HttpRequest, actor: Actor) -> str:
 
 
 def _days(text: str) -> int:
-    """What the field says; 0, which is refused, for what is no number of days."""
+    """Return what the field says; 0, which is refused, for what is no number of days."""
     if not text:
         return TOKEN_DAYS
     return int(text) if text.isdecimal() and len(text) < 10 else 0

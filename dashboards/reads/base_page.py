@@ -11,12 +11,12 @@ from jobs.lifecycle import FINAL_STATES
 
 
 def unfinished_jobs(actor: Actor) -> int:
-    """How many unfinished jobs the actor sees."""
+    """Return how many unfinished jobs the actor sees."""
     return visible_jobs(actor).exclude(state__in=FINAL_STATES).count()
 
 
 def clusters() -> list[dict[str, Any]]:
-    """Every cluster by name: how it stands (as `shown_state`), and its nodes."""
+    """Return every cluster by name: how it stands (as `shown_state`), and its nodes."""
     rows = Cluster.objects.filter(detached_at=None).order_by("name")
     counted = rows.annotate(node_count=Count("nodes")).values("name", "state", "is_reachable", "node_count")
     return [
@@ -30,5 +30,5 @@ def clusters() -> list[dict[str, Any]]:
 
 
 def shown_state(state: str, *, is_reachable: bool) -> str:
-    """A cluster's condition in one word: its state, or "unreachable"."""
+    """Return a cluster's condition in one word: its state, or "unreachable"."""
     return "unreachable" if state == Cluster.ATTACHED and not is_reachable else state

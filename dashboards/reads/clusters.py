@@ -13,12 +13,12 @@ OUTCOMES = {"ok": "good", "warning": "warning", "failed": "bad"}
 
 
 def rows(clusters: list[Cluster]) -> list[Row]:
-    """Clusters with the state, its colour and how many checks did not go well."""
+    """Return clusters with the state, its colour and how many checks did not go well."""
     return [_row(shown) for shown in cluster_rows(clusters, is_admin=True)]
 
 
 def written(value: Any) -> str:
-    """A setting as the form takes it: text as it is, anything else as JSON."""
+    """Return a setting as the form takes it: text as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -159,7 +159,7 @@ def _device_square(device: tuple[Any, ...], is_away: bool) -> Square:
 
 
 def _node_square(node: Mapping[str, Any]) -> Square:
-    """A node as one square: projects side by side by what they hold of it, as high as its mean use."""
+    """Return a node as one square: projects side by side by what they hold of it, as high as its mean use."""
     use, whole = float(node["utilization"] or 0), node["gpus"] * 1000
     parts = tuple(Part(project, milli / whole, use) for project, milli in sorted(node["projects"].items()))
     is_away = not (node["is_ready"] and node["is_reachable"])

@@ -143,7 +143,7 @@ def _node_lines(
 
 
 def _share(line: Series | None, whole: int | None) -> tuple[Point, ...]:
-    """A line of shares; `whole`: what its values are a share of, None where they are shares already."""
+    """Return a line of shares; `whole`: what its values are a share of, None where they are shares already."""
     if whole is None:
         return tuple(_points(line))
     return tuple((at, value / whole) for at, value in _points(line)) if whole else ()
@@ -158,7 +158,7 @@ def _device(node: Node, index: int) -> str:
 
 
 def _quota_points(project: Project) -> list[Point]:
-    """The quota now, and before each edit of it; the audit does not have what the program itself changed."""
+    """Return the quota now, and before each edit of it; the audit does not have what the program itself changed."""
     edits = AuditEntry.objects.filter(
         object_type="project", object_name=project.name, verb="project.edit", at__gte=project.created_at
     ).order_by("-at")

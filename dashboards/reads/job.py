@@ -26,7 +26,7 @@ FIGURES = 6
 
 
 def figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
-    """The strip of a job: what it has reached, when it ends, what it uses. {"name", "value", "unit", "under"}.
+    """Return the strip of a job: what it has reached, when it ends, what it uses. {"name", "value", "unit", "under"}.
 
     `reached` is the last progress of each attempt: until a new one reports, the one before it counts.
     """
@@ -87,8 +87,8 @@ def _asked_figures(detail: Row) -> list[Row]:
 
 
 def explain(actor: Actor, job: Job) -> Row | None:
-    """Why a queued job waits: the numbers compared, who is ahead, who holds. None when it runs. What takes longer to
-    know is its outlook."""
+    """Return why a queued job waits: the numbers compared, who is ahead, who holds. None when it runs. What takes
+    longer to know is its outlook."""
     if job.state != QUEUED:
         return None
     reasons = explanation(job, visible_project_names(actor))
@@ -100,7 +100,7 @@ def explain(actor: Actor, job: Job) -> Row | None:
 
 
 def job_outlook(actor: Actor, job: Job) -> Row:
-    """When a queued job is expected to start, and what would start it; takes seconds."""
+    """Return when a queued job is expected to start, and what would start it; takes seconds."""
     found = outlook(job, visible_project_names(actor))
     fixes = [fix["message"] for fix in found["would_start_if"]]
     return {"start_estimate": found["start_estimate"], "fixes": fixes, "is_known": True}
@@ -127,7 +127,7 @@ def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool 
 
 
 def events(actor: Actor, job: Job, most: int) -> list[Row]:
-    """The job's events, newest first, as the actor may see them."""
+    """Return the job's events, newest first, as the actor may see them."""
     rows = Event.objects.filter(job_id=job.pk).exclude(kind="job.progressed").order_by("-seq")
     found = rows.values("seq", "at", "kind", "actor", "reason", "message", "data")[:most]
     sees = visible_project_names(actor)
@@ -135,18 +135,18 @@ def events(actor: Actor, job: Job, most: int) -> list[Row]:
 
 
 def pods(job: Job) -> list[Row]:
-    """Every pod of every attempt."""
+    """Return every pod of every attempt."""
     return [pod for _job_id, pod in pod_rows(Pod.objects.filter(job=job))]
 
 
 def log_ranks(job: Job) -> list[int]:
-    """The ranks that have, or will have, a log."""
+    """Return the ranks that have, or will have, a log."""
     ranks = Pod.objects.filter(job=job, attempt__number=job.attempt).order_by("rank")
     return list(ranks.values_list("rank", flat=True)) or list(range(max(1, job.pods_wanted)))
 
 
 def log_text(job: Job, attempt: int, rank: int) -> Iterator[str]:
-    """The log of one pod line by line, gaps named."""
+    """Yield the log of one pod line by line, gaps named."""
     path = log_path(settings.LOG_DIR, str(job.pk), attempt, rank)
     offset = 0
     while True:
@@ -158,14 +158,14 @@ def log_text(job: Job, attempt: int, rank: int) -> Iterator[str]:
 
 
 def whole_log_text(job: Job, rank: int) -> Iterator[str]:
-    """The logs of all attempts one after the other, each under its number."""
+    """Yield the logs of all attempts one after the other, each under its number."""
     for number in job.attempts.order_by("number").values_list("number", flat=True):
         yield f"[{_('attempt')} {number}]\n"
         yield from log_text(job, number, rank)
 
 
 def _measured(job: Job, detail: Row) -> set[str]:
-    """The names of what was measured of a job over time."""
+    """Return the names of what was measured of a job over time."""
     samples = Sample.objects.filter(by="job", subject=str(job.pk), metric__in=JOB_USES.values())
     metrics = set(samples.values_list("metric", flat=True).distinct().order_by())
     if detail["status"]["gpu_utilization"] is not None:
@@ -181,7 +181,7 @@ def _page_text(page: LogPage) -> str:
 
 
 def whole(text: str | None, default: int) -> int:
-    """A small whole number of a query, or the default."""
+    """Return a small whole number of a query, or the default."""
     return int(text) if text and text.isdecimal() and len(text) < 7 else default
 
 

@@ -144,7 +144,7 @@ def _short(seconds: float) -> str:
 
 
 def _last_start(pods: Sequence[Pod]) -> datetime | None:
-    """When the last pod of the gang began; None while one has not."""
+    """Return when the last pod of the gang began; None while one has not."""
     starts = [pod.started_at for pod in pods]
     known = [at for at in starts if at is not None]
     return max(known) if known and len(known) == len(starts) else None
@@ -176,7 +176,7 @@ def _first_line(path: Path) -> int | None:
 
 @lru_cache(maxsize=256)
 def _last_report(path: Path, size: int) -> Row:
-    """The last progress in a log of that size, {} without one."""
+    """Return the last progress in a log of that size, {} without one."""
     try:
         found = latest_progress(path) if size else None
     except OSError:

@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 def attempts(job: Job) -> list[Row]:
-    """The starts of a job, first first, with the node of each."""
+    """Return the starts of a job, first first, with the node of each."""
     rows = job.attempts.order_by("number").values(
         "number", "created_at", "started_at", "ended_at", "outcome", "reason", "message", "exit_code"
     )
@@ -18,6 +18,6 @@ def attempts(job: Job) -> list[Row]:
 
 
 def find(actor: Actor, text: str, limit: int) -> list[Row]:
-    """Jobs whose name begins with or contains a text, newest first."""
+    """Return jobs whose name begins with or contains a text, newest first."""
     jobs = visible_jobs(actor).filter(name__icontains=text).order_by("-submit_rank")
     return [{**row} for row in jobs.values("id", "name", "project__name", "state")[:limit]]

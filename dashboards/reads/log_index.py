@@ -48,8 +48,8 @@ def _attempt(job: Job, number: int, rank: int, notes: Sequence[Row]) -> Row:
 
 
 def _by_attempt(notes: Sequence[Row], begun: Mapping[int, datetime]) -> Mapping[int, list[Row]]:
-    """Notes by the attempt that they name, or that was the newest at their time; what was before the first belongs to
-    it. The event of a start may carry a time just before its attempt's."""
+    """Return notes by the attempt that they name, or that was the newest at their time; what was before the first
+    belongs to it. The event of a start may carry a time just before its attempt's."""
     found: dict[int, list[Row]] = defaultdict(list)
     for note in notes:
         earlier = [number for number, at in begun.items() if at <= note["time"]]
@@ -59,7 +59,7 @@ def _by_attempt(notes: Sequence[Row], begun: Mapping[int, datetime]) -> Mapping[
 
 
 def _notes(rows: Sequence[Row]) -> list[Row]:
-    """What of the job's events, oldest first, belongs between the lines of its log; a reason is given once."""
+    """Return what of the job's events, oldest first, belongs between the lines of its log; a reason is given once."""
     found: list[Row] = []
     why = ""
     for event in rows:
@@ -74,8 +74,8 @@ def _notes(rows: Sequence[Row]) -> list[Row]:
 
 
 def _sentence(event: Row, *, is_known: bool) -> str:
-    """One event as a sentence between lines, "" for one that the lines around it do not need. `is_known`: the event
-    before it gave the same reason."""
+    """Return one event as a sentence between lines, "" for one that the lines around it do not need. `is_known`: the
+    event before it gave the same reason."""
     kind, message, data = event["kind"], event["message"], event["data"]
     if kind == "job.starting":
         return _starting(message, data)

@@ -168,7 +168,7 @@ def _lists(facts: Facts) -> Row:
 
 
 def _queue(sees: Sees, count: int) -> tuple[list[Row], list[Row]]:
-    """The first in line, and of a longer queue the jobs that were submitted last, in the order of submission."""
+    """Return the first in line, and of a longer queue the jobs that were submitted last, in the order of submission."""
     if count <= ROWS:
         return queries.queued_rows(sees, ROWS) if count else [], []
     first = queries.queued_rows(sees, ROWS - NEWEST)
@@ -204,7 +204,7 @@ def _projects(shares: Mapping[str, Row], sees: Sees) -> Row:
 
 
 def _latest(seq: int, facts: Facts, shares: Mapping[str, Row]) -> Row:
-    """The point that live charts append: values as JSON, by the key of their line."""
+    """Return the point that live charts append: values as JSON, by the key of their line."""
     total = queries.totals(facts.devices, facts.nodes, facts.jobs)
     names = ("gpu_utilization", "gpu_memory_utilization")
     held = {f"project:{name}": row["allocated_gpus"] for name, row in shares.items()}

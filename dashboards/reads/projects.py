@@ -13,19 +13,19 @@ ROLES = {"owner": 0, "member": 1, "viewer": 2}
 
 
 def project_row(project: Project) -> Row:
-    """One project with its bar, members strongest first."""
+    """Return one project with its bar, members strongest first."""
     row = shaped([project])[0] | {"palette_index": project.palette_index, "is_visible": True}
     row["members"] = sorted(row["members"], key=lambda member: (ROLES[member["role"]], member["user"]))
     return with_bars([row])[0]
 
 
 def roles_of(actor: Actor) -> dict[str, str]:
-    """The actor's role in every project of theirs, by its name."""
+    """Return the actor's role in every project of theirs, by its name."""
     return dict(Membership.objects.filter(user=actor.user).values_list("project__name", "role"))
 
 
 def palette() -> dict[str, int]:
-    """The colour of every project, for the browser."""
+    """Return the colour of every project, for the browser."""
     return dict(Project.objects.values_list("name", "palette_index"))
 
 
@@ -41,7 +41,7 @@ def with_bars(rows: Sequence[Row]) -> list[Row]:
 
 
 def bar(quota: float, status: Row, full: float) -> dict[str, Any]:
-    """The parts of one bar, in percent of `full` GPUs."""
+    """Return the parts of one bar, in percent of `full` GPUs."""
     held, fair = status["allocated_gpus"], status["fair_share_gpus"]
     return {
         "all": _percent(held, full),

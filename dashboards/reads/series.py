@@ -116,7 +116,7 @@ def _rank_reports(job: Job, attempt: int, rank: int) -> tuple[Progress, ...]:
 
 @lru_cache(maxsize=64)
 def _reports(path: Path, size: int) -> tuple[Progress, ...]:
-    """Every progress line of a log of that size; a page asks for several curves of one log at once."""
+    """Return every progress line of a log of that size; a page asks for several curves of one log at once."""
     found: list[Progress] = []
     offset = 0
     for _page in range(CURVE_PAGES):
@@ -136,7 +136,7 @@ def _means(metric: str, start: datetime, end: datetime) -> dict[str, dict[dateti
 
 
 def _weighed(means: dict[str, dict[datetime, float]], weights: dict[str, int]) -> list[Point]:
-    """The mean over clusters, each counting as many times as `weights` says."""
+    """Return the mean over clusters, each counting as many times as `weights` says."""
     sums: dict[datetime, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for name, values in means.items():
         weight = weights.get(name, 0)
@@ -147,7 +147,7 @@ def _weighed(means: dict[str, dict[datetime, float]], weights: dict[str, int]) -
 
 
 def _summed(means: dict[str, dict[datetime, float]], whole: int) -> list[Point]:
-    """The sum over clusters as a share of `whole`."""
+    """Return the sum over clusters as a share of `whole`."""
     sums: dict[datetime, float] = defaultdict(float)
     for values in means.values():
         for at, value in values.items():

@@ -19,7 +19,7 @@ __all__ = ["expectation", "plan", "pool_names", "projects_to_submit_to"]
 
 
 def projects_to_submit_to(actor: Actor) -> list[str]:
-    """Projects in which the actor may submit jobs."""
+    """Return projects in which the actor may submit jobs."""
     projects = visible_projects(actor)
     if not actor.is_admin:
         projects = projects.filter(
@@ -29,8 +29,8 @@ def projects_to_submit_to(actor: Actor) -> list[str]:
 
 
 def plan(project: Project, body: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
-    """What the scheduler would do with a submission: {"plan", "nodes"}, or {"problem"}; takes seconds.
-    Raises what `plan_job` raises of the submission."""
+    """Return what the scheduler would do with a submission: {"plan", "nodes"}, or {"problem"}; takes seconds. Raises
+    what `plan_job` raises of the submission."""
     try:
         found = plan_job(project, body, actor=actor, sees=visible_project_names(actor))
     except SimulationFailed:
@@ -46,7 +46,7 @@ def plan(project: Project, body: Mapping[str, Any], actor: Actor) -> dict[str, A
 
 
 def expectation(project: Project, spec: Mapping[str, Any]) -> str:
-    """One sentence about what a submission would meet now. The scheduler decides; this only compares numbers."""
+    """Return one sentence about what a submission would meet now. The scheduler decides; this only compares numbers."""
     asked = _asked_milli(project, spec)
     if not asked:
         return _("It asks for no GPU and starts as soon as a node has the CPUs and memory.")

@@ -24,7 +24,7 @@ def visible_user(actor: Actor, username: str) -> User | None:
 
 
 def memberships(actor: Actor, user: User) -> list[Row]:
-    """The user's roles in projects that the actor sees."""
+    """Return the user's roles in projects that the actor sees."""
     rows = Membership.objects.filter(user=user, project__in=visible_projects(actor)).order_by("project__name")
     return [{**row} for row in rows.values("project__name", "project__palette_index", "role")]
 

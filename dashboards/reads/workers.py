@@ -26,7 +26,7 @@ def generation_marks(job: Job) -> list[Mark]:
 
 
 def timeline(job: Job, now: datetime, theme: Theme) -> Chart:
-    """Workers and generations of the present attempt over time."""
+    """Return workers and generations of the present attempt over time."""
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt).select_related("node").order_by("rank")
     spans = [
         Span(
@@ -47,7 +47,7 @@ def timeline(job: Job, now: datetime, theme: Theme) -> Chart:
 
 
 def workers(job: Job) -> Row:
-    """What the page of an elastic job's workers shows."""
+    """Return what the page of an elastic job's workers shows."""
     rows = list(_generations(job).order_by("-number")[:ROWS_MOST])
     bounds = KINDS[job.kind].bounds(job.spec) or (1, 1)
     operations = list(ScaleOperation.objects.filter(job=job).order_by("-created_at")[:ROWS_MOST])

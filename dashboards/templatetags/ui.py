@@ -48,7 +48,7 @@ def get(mapping: Any, key: str) -> Any:
 
 @register.filter
 def refusal(errors: dict[str, str], member: str) -> str:
-    """Why the role of a member was not changed, "" when it was not asked for."""
+    """Return why the role of a member was not changed, "" when it was not asked for."""
     return errors.get(f"role of {member}", "")
 
 
@@ -60,7 +60,7 @@ def indented(value: Any) -> str:
 
 @register.simple_tag
 def since(moment: datetime | str | None, style: str = "") -> SafeString | str:
-    """A time that ticks: how long it is since then, the absolute time on hover."""
+    """Return a time that ticks: how long it is since then, the absolute time on hover."""
     at = parse_datetime(moment) if isinstance(moment, str) else moment
     if at is None:
         return formats.NOTHING
@@ -72,7 +72,7 @@ def since(moment: datetime | str | None, style: str = "") -> SafeString | str:
 
 @register.simple_tag
 def moment(at: datetime | None) -> SafeString | str:
-    """An absolute time; the browser shows it in the reader's zone and language."""
+    """Return an absolute time; the browser shows it in the reader's zone and language."""
     if at is None:
         return formats.NOTHING
     iso = at.isoformat().replace("+00:00", "Z")
@@ -81,7 +81,7 @@ def moment(at: datetime | None) -> SafeString | str:
 
 @register.simple_tag
 def badge(state: str) -> SafeString:
-    """The state of a job, with its colour and shape."""
+    """Return the state of a job, with its colour and shape."""
     look = LOOKS[state]
     return format_html(
         '<span class="badge {}" data-state="{}">{}</span>', look.colour, state, gettext(look.label)
@@ -90,7 +90,7 @@ def badge(state: str) -> SafeString:
 
 @register.simple_tag
 def meter(share: float | None, tone: str = "") -> SafeString:
-    """A bar from 0 to 1."""
+    """Return a bar from 0 to 1."""
     bar = format_html('<rect class="fill" height="100%" width="{}%" rx="3"/>', _filled(share))
     return format_html(
         '<svg class="meter {}" role="img" aria-label="{}">{}</svg>', tone, formats.percent(share), bar
@@ -103,7 +103,7 @@ def _filled(share: float | None) -> int:
 
 @register.simple_tag
 def gpu_use(share: float | None, is_held: bool = True) -> SafeString | str:
-    """A GPU's utilisation as a bar, its number and, where it is idle or low, the word: dashboards/gpu_use.py."""
+    """Return a GPU's utilisation as a bar, its number and, where it is idle or low, the word: dashboards/gpu_use.py."""
     use = use_of(share, is_held=is_held)
     if share is None:
         return formats.NOTHING
@@ -126,13 +126,13 @@ def gpu_use(share: float | None, is_held: bool = True) -> SafeString | str:
 
 @register.simple_tag
 def decimals(rows: Iterable[Any], path: str) -> int:
-    """The decimals that a column needs: of the values at a path such as "status.gpus" in each row."""
+    """Return the decimals that a column needs: of the values at a path such as "status.gpus" in each row."""
     return formats.decimals(Variable(f"row.{path}").resolve({"row": row}) for row in rows)
 
 
 @register.simple_tag(takes_context=True)
 def query(context: RequestContext, **changes: Any) -> str:
-    """The page's query string with some fields changed; None or "" takes a field away."""
+    """Return the page's query string with some fields changed; None or "" takes a field away."""
     fields = context["request"].GET.copy()
     for name, value in changes.items():
         fields.pop(name, None)
@@ -143,7 +143,7 @@ def query(context: RequestContext, **changes: Any) -> str:
 
 @register.simple_tag
 def asked(job: dict[str, Any]) -> str:
-    """What a job asks for in all: GPUs, or memory of one."""
+    """Return what a job asks for in all: GPUs, or memory of one."""
     if job.get("gpu_memory_mib"):
         return formats.mebibytes(job["gpu_memory_mib"])
     return formats.number((job.get("gpus") or 0) * job.get("workers", 1))
@@ -151,7 +151,7 @@ def asked(job: dict[str, Any]) -> str:
 
 @register.simple_tag
 def ran(status: dict[str, Any]) -> SafeString | str:
-    """How long a job has run: ticking while it runs."""
+    """Return how long a job has run: ticking while it runs."""
     if status["started_at"] is None:
         return formats.NOTHING
     return (
@@ -163,7 +163,7 @@ def ran(status: dict[str, Any]) -> SafeString | str:
 
 @register.inclusion_tag("dashboards/parts/input.html", takes_context=True)
 def input(context: RequestContext, name: str, label: str, about: str = "", **options: Any) -> dict[str, Any]:  # noqa: A001 - the template word
-    """A text field of the submit form with its refusal."""
+    """Return a text field of the submit form with its refusal."""
     return {
         "name": name,
         "label": label,
@@ -175,7 +175,7 @@ def input(context: RequestContext, name: str, label: str, about: str = "", **opt
 
 @register.inclusion_tag("dashboards/parts/textarea.html", takes_context=True)
 def textarea(context: RequestContext, name: str, label: str, about: str = "") -> dict[str, Any]:
-    """A field of several lines of the submit form."""
+    """Return a field of several lines of the submit form."""
     return {
         "name": name,
         "label": label,
@@ -254,7 +254,7 @@ for _tag in _WORDS:
 
 @register.simple_tag
 def port_of(url: str) -> str:
-    """The port in a service address: <job>-<port>.<services host>, or .../services/<job>/<port>/."""
+    """Return the port in a service address: <job>-<port>.<services host>, or .../services/<job>/<port>/."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     return path.rpartition("/")[2] if path else parts.netloc.partition(".")[0].rpartition("-")[2]
@@ -262,7 +262,7 @@ def port_of(url: str) -> str:
 
 @register.simple_tag
 def node_link(names: str) -> str:
-    """The page of the first of several nodes."""
+    """Return the page of the first of several nodes."""
     return reverse("node", args=[names.partition(",")[0]])
 
 

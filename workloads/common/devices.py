@@ -35,11 +35,11 @@ class DeviceUse:
 
 
 def take_device() -> DeviceUse:
-    """The pod's first GPU, held to its share of the memory; the CPU where the GPU is simulated or there is
+    """Return the pod's first GPU, held to its share of the memory; the CPU where the GPU is simulated or there is
     none.
 
-    A share of a real GPU (TRAINYARD_GPU_MEMORY_MIB) becomes torch's own limit: the allocation that
-    exceeds it fails in this process instead of in a neighbour's.
+    A share of a real GPU (TRAINYARD_GPU_MEMORY_MIB) becomes torch's own limit: the allocation that exceeds it fails
+    in this process instead of in a neighbour's.
     """
     cpus = int(os.environ.get("OMP_NUM_THREADS", "1"))
     torch.set_num_threads(cpus)
@@ -53,6 +53,6 @@ def take_device() -> DeviceUse:
 
 
 def memory_fraction(total_mib: int) -> float:
-    """The pod's part of a device's memory, 1 where it was given all of it or no limit is known."""
+    """Return the pod's part of a device's memory, 1 where it was given all of it or no limit is known."""
     granted_mib = int(os.environ.get("TRAINYARD_GPU_MEMORY_MIB", "0") or 0)
     return min(1.0, granted_mib / total_mib) if granted_mib > 0 else 1.0

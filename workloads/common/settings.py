@@ -28,14 +28,14 @@ def flag(text: str) -> bool:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1."""
+    """Return a whole number from 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
     return int(text)
 
 
 def count(text: str) -> int:
-    """A whole number from 0."""
+    """Return a whole number from 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")
     return int(text)

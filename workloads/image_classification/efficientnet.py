@@ -23,7 +23,7 @@ DROPPED_BLOCKS = 0.2
 
 
 def channels_of(channels: float, width: float) -> int:
-    """Channels scaled by `width`, to the nearest multiple of 8, never more than a tenth below."""
+    """Return channels scaled by `width`, to the nearest multiple of 8, never more than a tenth below."""
     scaled = channels * width
     rounded = max(8, int(scaled + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * scaled else rounded
@@ -97,7 +97,7 @@ class EfficientNet(nn.Module):
 
 
 def _blocks(width: float, depth: float) -> tuple[list[nn.Module], int]:
-    """The blocks of all stages, and the channels that leave the last."""
+    """Return the blocks of all stages, and the channels that leave the last."""
     counts = [math.ceil(count * depth) for *_, count in STAGES]
     total, blocks, channels = sum(counts), list[nn.Module](), channels_of(32, width)
     for (expansion, kernel, stride, out, _), count in zip(STAGES, counts, strict=True):
@@ -111,7 +111,7 @@ def _blocks(width: float, depth: float) -> tuple[list[nn.Module], int]:
 
 
 def _convolution(before: int, after: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """A convolution that keeps the size but for its stride, normalised and activated."""
+    """Return a convolution that keeps the size but for its stride, normalised and activated."""
     return [
         nn.Conv2d(before, after, kernel, stride, (kernel - 1) // 2, groups=groups, bias=False),
         nn.BatchNorm2d(after),

@@ -85,7 +85,7 @@ def _rates(best: Sequence[float], predicted: int, true: int) -> Score:
 
 
 def _best_once(table: Sequence[Sequence[float]]) -> list[float]:
-    """Each lane's accuracy when every prediction is used once, the best pairs first."""
+    """Return each lane's accuracy when every prediction is used once, the best pairs first."""
     pairs = sorted(
         ((accuracy, lane, guess) for lane, row in enumerate(table) for guess, accuracy in enumerate(row)),
         key=lambda pair: (-pair[0], pair[1], pair[2]),
@@ -108,7 +108,8 @@ def _accuracy(guess: Lane, lane: Lane, tolerance: float) -> float:
 
 
 def _angle(lane: Lane, rows: Sequence[float]) -> float:
-    """How far the lane leans from upright, in radians, by least squares of x over y; 0 with fewer than two points."""
+    """Return how far the lane leans from upright, in radians, by least squares of x over y; 0 with fewer than two
+    points."""
     points = [(x, y) for x, y in zip(lane, rows, strict=True) if x >= 0]
     if len(points) < 2:
         return 0.0

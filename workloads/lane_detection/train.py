@@ -99,7 +99,7 @@ class LaneDetection:
         return accuracy
 
     def _scores(self, labels: Sequence[Label], device: torch.device) -> list[float]:
-        """Sums over these pictures: accuracy, false negatives, false positives, strict accuracy."""
+        """Return sums over these pictures: accuracy, false negatives, false positives, strict accuracy."""
         pictures = torch.stack([self._picture(label) for label in labels]).to(device)
         fine, lanes = self.net(pictures)
         found = [

@@ -120,7 +120,7 @@ class Training:
         return 0
 
     def _batches(self) -> Iterator[Tensor]:
-        """Indexes of what is left to train, in an order that depends on seed and epoch alone."""
+        """Yield indexes of what is left to train, in an order that depends on seed and epoch alone."""
         while self.step < self.total_steps:
             epoch, position = divmod(self.step, self.steps_per_epoch)
             generator = torch.Generator().manual_seed(SEED + epoch)
@@ -195,7 +195,7 @@ def read_settings(arguments: Sequence[str] | None) -> Settings:
 
 
 def load_digits() -> Digits:
-    """The digits of scikit-learn, shuffled once, the last HELD_OUT for testing."""
+    """Return the digits of scikit-learn, shuffled once, the last HELD_OUT for testing."""
     from sklearn.datasets import load_digits as load
 
     bunch = load()

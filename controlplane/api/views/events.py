@@ -91,7 +91,7 @@ def _shape(row: dict[str, Any], sees: Sees, project: str | None, node: str | Non
 
 
 def _visible_events(actor: Actor) -> QuerySet[Event]:
-    """Events of visible projects and of shared machines; excludes accounts and hidden projects."""
+    """Return events of visible projects and of shared machines; excludes accounts and hidden projects."""
     visible = visible_project_ids(actor)
     if visible is None:
         return Event.objects.all()

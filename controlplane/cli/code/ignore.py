@@ -31,7 +31,7 @@ class Ignore:
         ]
 
     def leaves_out(self, path: str, *, is_folder: bool = False) -> bool:
-        """Whether the patterns leave out this path itself, whatever they say of the directories above it."""
+        """Return whether the patterns leave out this path itself, whatever they say of the directories above it."""
         for pattern, is_negated, only_folders in reversed(self._rules):
             if (is_folder or not only_folders) and pattern.fullmatch(path):
                 return not is_negated

@@ -90,7 +90,7 @@ def _with_git(root: str) -> tuple[list[str], set[str], str] | None:
 
 
 def _of_repository_inside(root: str, path: str) -> list[str]:
-    """The files of a submodule, or of another repository in this one."""
+    """Return the files of a submodule, or of another repository in this one."""
     if os.path.islink(os.path.join(root, path)):
         return [path]
     inside = _with_git(os.path.join(root, path))
@@ -123,7 +123,7 @@ def _ignore(root: str) -> Ignore:
 
 
 def _walk(root: str, ignore: Ignore) -> Iterator[str]:
-    """Every file and link below a directory; directories that are left out are not entered, links not followed."""
+    """Yield every file and link below a directory; skip directories that are left out, and follow no link."""
     count = 0
     for folder, folders, files in os.walk(root):
         below = os.path.relpath(folder, root).replace(os.sep, "/")
@@ -154,7 +154,7 @@ def _checked(paths: list[str]) -> list[str]:
 
 
 def _without_credentials(url: str) -> str:
-    """A remote's address without user and password."""
+    """Return a remote's address without user and password."""
     scheme, found, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if found and "@" in rest.partition("/")[0] else url
 

@@ -87,8 +87,8 @@ def _parts(files: Sequence[File]) -> Iterator[list[File]]:
 
 
 def _archive(tree: Tree, files: Sequence[File]) -> Iterator[bytes]:
-    """A tar of files named by their hash. Its length was announced: a file that has another size by now is cut or
-    filled, and the server finds that it is not what its hash says."""
+    """Yield a tar of files named by their hash. Its length was announced: a file that has another size by now is cut
+    or filled, and the server finds that it is not what its hash says."""
     for file in files:
         content = _content(tree.root, file)
         yield _header(file) + content + bytes(_padded(file.size) - file.size)
@@ -104,7 +104,7 @@ def _content(root: str, file: File) -> bytes:
 
 
 def _header(file: File) -> bytes:
-    """The header of a plain file in a tar archive (POSIX ustar)."""
+    """Return the header of a plain file in a tar archive (POSIX ustar)."""
     name = file.sha256.encode().ljust(100, b"\0")
     start = name + b"0000644\0" + b"0000000\0" * 2 + b"%011o\0" % file.size + b"%011o\0" % 0
     end = (b"0" + bytes(100) + b"ustar\x0000").ljust(_BLOCK - len(start) - 8, b"\0")

@@ -200,5 +200,5 @@ def _causes(message: str, details: Mapping[str, Any]) -> str:
 
 
 def _words(text: str) -> str:
-    """The cluster's words on one line of bounded length."""
+    """Return the cluster's words on one line of bounded length."""
     return line(text, LONGEST_WORDS)

@@ -134,7 +134,7 @@ class ClusterProfile:
         return f"{self.installation}-{'preemptible' if is_preemptible else 'guaranteed'}"
 
     def pool_of(self, node_labels: Mapping[str, str]) -> str:
-        """A node's pool by its labels, written as pools are: small letters, digits and hyphens, at most 50."""
+        """Return a node's pool by its labels, written as pools are: small letters, digits and hyphens, at most 50."""
         keys = (self.pool_label,) if self.pool_label else POOL_LABELS
         raw = next((node_labels[key] for key in keys if node_labels.get(key)), DEFAULT_POOL)
         return re.sub(r"[^a-z0-9]+", "-", raw.lower())[:50].strip("-") or DEFAULT_POOL
@@ -151,12 +151,12 @@ class ClusterProfile:
         return terms
 
     def has_spot(self, pool: str) -> bool:
-        """Whether pods accept the spot taints of this pool."""
+        """Return whether pods accept the spot taints of this pool."""
         return EVERY_POOL in self.spot_pools or pool in self.spot_pools
 
 
 def profile_from(settings: Mapping[str, Any]) -> ClusterProfile:
-    """The profile from a cluster's settings, in which `credentials` and who we are stand beside the knobs.
+    """Return the profile from a cluster's settings, in which `credentials` and who we are stand beside the knobs.
 
     Raises SettingsInvalid (a ValueError).
     """

@@ -153,8 +153,8 @@ def _gpu(labels: Mapping[str, str], figures: Mapping[str, float]) -> Gpu:
 
 
 def _pod(labels: Mapping[str, str]) -> tuple[str, str] | None:
-    """The pod that the GPU serves. Without "exported_" labels `pod` is the exporter itself where no container that
-    uses the GPU is named beside it."""
+    """Return the pod that the GPU serves. Without "exported_" labels `pod` is the exporter itself where no container
+    that uses the GPU is named beside it."""
     is_user = bool(labels.get("exported_pod") or (labels.get("pod") and labels.get("container")))
     return (_first(labels, NAMESPACE_LABELS), _first(labels, POD_LABELS)) if is_user else None
 

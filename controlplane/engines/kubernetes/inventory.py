@@ -179,7 +179,7 @@ def _replicas(labels: Mapping[str, str]) -> int:
 
 
 def _request(container: RawView, resource: str) -> Fraction:
-    """The request; the limit where only that is given, as the API server would fill it in."""
+    """Return the request; the limit where only that is given, as the API server would fill it in."""
     resources = container.get("resources") or {}
     for kind in ("requests", "limits"):
         if resource in (resources.get(kind) or {}):

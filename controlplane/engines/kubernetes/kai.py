@@ -68,7 +68,7 @@ _SHORT_OF = (
 def queues(
     projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport], profile: ClusterProfile
 ) -> list[dict[str, Any]]:
-    """Every Queue of this installation, parents before children."""
+    """Return every Queue of this installation, parents before children."""
     root = root_queue(profile)
     tops = [item.quota_milli_gpus for item in departments]
     tops += [item.quota_milli_gpus for item in projects if not item.department]
@@ -95,12 +95,12 @@ def queues(
 
 
 def root_queue(profile: ClusterProfile) -> str:
-    """The parent of all our queues. No namespace of ours can have this name."""
+    """Return the parent of all our queues. No namespace of ours can have this name."""
     return profile.namespace_prefix.rstrip("-.")
 
 
 def department_queue(department: str, profile: ClusterProfile) -> str:
-    """A department's queue; the dot keeps it apart from every project's."""
+    """Return a department's queue; the dot keeps it apart from every project's."""
     return f"{root_queue(profile)}.{department}"
 
 
@@ -137,7 +137,7 @@ def _queue(
 
 
 def _devices(milli_gpus: int | None) -> float:
-    """Devices from milli-GPUs; whole numbers as such, as the API server gives them back."""
+    """Return devices from milli-GPUs; whole numbers as such, as the API server gives them back."""
     if milli_gpus is None:
         return UNBOUNDED
     return milli_gpus // 1000 if milli_gpus % 1000 == 0 else milli_gpus / 1000
@@ -147,13 +147,13 @@ def _devices(milli_gpus: int | None) -> float:
 
 
 def pod_groups_path(namespace: str = "") -> str:
-    """Where an installation's pod groups are listed, of one namespace or of all."""
+    """Return where an installation's pod groups are listed, of one namespace or of all."""
     within = f"/namespaces/{namespace}" if namespace else ""
     return f"/apis/{POD_GROUP_VERSION}{within}/podgroups"
 
 
 def priority_class(priority: int) -> dict[str, Any]:
-    """The PriorityClass of jobs with this priority. KAI compares the values of jobs of one queue."""
+    """Return the PriorityClass of jobs with this priority. KAI compares the values of jobs of one queue."""
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -171,7 +171,7 @@ def priority_class(priority: int) -> dict[str, Any]:
 def beside(
     spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile
 ) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """What must be there before the pod, as (path of the list, object). `owner` is an ownerReference."""
+    """Return what must be there before the pod, as (path of the list, object). `owner` is an ownerReference."""
     namespace = profile.namespace_of(spec.project)
     maps = share_config_maps(spec, owner, profile) if is_share(spec) else ()
     return (
@@ -201,7 +201,7 @@ def share_config_maps(
 
 
 def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> dict[str, Any]:
-    """The PodGroup of the pod's attempt; equal for all of its pods."""
+    """Return the PodGroup of the pod's attempt; equal for all of its pods."""
     queue = project_queue(spec.project, profile)
     wanted: dict[str, Any] = {
         "queue": queue,
@@ -226,8 +226,8 @@ def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) 
 
 
 def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """A pod as KAI takes it: its scheduler, queue and group, and a share of a device by annotation. Which devices it
-    holds is noted when it has them."""
+    """Return a pod as KAI takes it: its scheduler, queue and group, and a share of a device by annotation. Which
+    devices it holds is noted when it has them."""
     metadata = pod["metadata"]
     labels = {**metadata.get("labels", {}), QUEUE_LABEL: project_queue(spec.project, profile)}
     noted = {key: value for key, value in metadata.get("annotations", {}).items() if key != names.DEVICES}
@@ -250,7 +250,7 @@ def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dic
 
 
 def _avoiding(nodes: Sequence[str], affinity: Mapping[str, Any]) -> dict[str, Any]:
-    """The affinity, and besides it never these nodes: each of its terms must say so."""
+    """Return the affinity with these nodes excluded, in each of its terms, since they are alternatives."""
     kind = "requiredDuringSchedulingIgnoredDuringExecution"
     required = affinity.get("nodeAffinity", {}).get(kind, {"nodeSelectorTerms": [{}]})
     # a field may be compared with one name only
@@ -266,13 +266,13 @@ def _avoiding(nodes: Sequence[str], affinity: Mapping[str, Any]) -> dict[str, An
 
 
 def is_share(spec: PodSpec) -> bool:
-    """Whether the pod takes a part of one device."""
+    """Return whether the pod takes a part of one device."""
     return any(device.milli_gpus < 1000 for device in spec.devices)
 
 
 def share_annotations(spec: PodSpec) -> dict[str, str]:
-    """What asks for a part of a device. The config map's name is what KAI's webhook would choose at random: ours is
-    kept by it, and where no webhook runs its binder finds one."""
+    """Return what asks for a part of a device. The config map's name is what KAI's webhook would choose at random:
+    ours is kept by it, and where no webhook runs its binder finds one."""
     if not is_share(spec):
         return {}
     device = spec.devices[0]
@@ -300,13 +300,13 @@ def _without(resource: str, container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def group_key(pod: Mapping[str, Any]) -> str:
-    """The key of a pod's PodGroup."""
+    """Return the key of a pod's PodGroup."""
     metadata = pod["metadata"]
     return key_of(metadata["namespace"], (metadata.get("annotations") or {}).get(POD_GROUP, ""))
 
 
 def devices_patch(spec: PodSpec) -> dict[str, Any]:
-    """A merge patch that notes which devices of its node we count a placed pod on."""
+    """Return a merge patch that notes which devices of its node we count a placed pod on."""
     return {"metadata": {"annotations": {names.DEVICES: write_devices(spec.devices)}}}
 
 

@@ -209,7 +209,7 @@ class LogCopier:
                 entry.task.cancel()
 
     def _source_if_due(self, entry: WantedLog, now: float) -> LogSource | None:
-        """Where the log is, if a stream of it is to be opened now."""
+        """Return where the log is, if a stream of it is to be opened now."""
         if entry.is_drained or entry.task is not None or now < entry.look_at:
             return None
         if now < entry.retry_at and entry.is_odd:
@@ -230,7 +230,7 @@ class LogCopier:
         return source if now >= entry.retry_at else None
 
     def _source_of(self, entry: WantedLog) -> LogSource | None:
-        """Where the log is. A pod that cannot be read is left alone for a while: others' logs go on."""
+        """Return where the log is. A pod that cannot be read is left alone for a while: others' logs go on."""
         try:
             source, was_odd = self._look(entry.name), entry.is_odd
         except Exception:

@@ -135,14 +135,14 @@ class Lines:
         return pieces
 
     def rest(self) -> list[Piece]:
-        """The last line of a log that has ended without a newline."""
+        """Return the last line of a log that has ended without a newline."""
         line_ms, text = self._start(self._rest)
         if line_ms == _UNSTAMPED:
             self.remark = text[:500].decode("utf-8", "replace") or self.remark
         return [(line_ms, _CUT, text)] if text and line_ms != _UNSTAMPED else []
 
     def _start(self, line: bytes) -> tuple[int, bytes]:
-        """The time and the text of a line, or of what there is of it."""
+        """Return the time and the text of a line, or of what there is of it."""
         if self._line_ms is not None:
             return self._line_ms, line
         stamp, _, text = line.partition(b" ")

@@ -87,10 +87,11 @@ class LogStreams:
         return self.client.access.headers()
 
     async def file_began_ms(self, path: str, container: str) -> int | None:
-        """The time of the first line of the file that the node has of a log now, in Unix ms; None for an empty one.
-        Waits for no turn.
+        """Return the time of the first line of the file that the node has of a log now, in Unix ms; None for an empty
+        one. Waits for no turn.
 
-        Raises as `open`, and TimeoutError after FILE_SECONDS."""
+        Raises as `open`, and TimeoutError after FILE_SECONDS.
+        """
         query = {"container": container, "timestamps": "true", "limitBytes": str(_HEAD_BYTES)}
         async with asyncio.timeout(FILE_SECONDS), self.open(path, query, turn_seconds=0) as stream:
             stamp = (await stream.read()).partition(b" ")[0]

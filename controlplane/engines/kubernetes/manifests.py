@@ -106,7 +106,7 @@ def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
 def launch_key(
     spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any], private_key: str, public_key: str
 ) -> dict[str, Any]:
-    """The Secret with the attempt's own key pair, for a pod that `mpi.needs_launch`; `made` is the anchor."""
+    """Return the Secret with the attempt's own key pair, for a pod that `mpi.needs_launch`; `made` is the anchor."""
     metadata = _metadata(spec, profile, names.key_name(spec.job_id, spec.attempt))
     return mpi.key_secret({**metadata, "ownerReferences": [owner(made)]}, private_key, public_key)
 
@@ -114,8 +114,8 @@ def launch_key(
 def pod(
     spec: PodSpec, profile: ClusterProfile, node: NodeReport | None, made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The pod. `node` is the report of `spec.node`, None when the cluster's own scheduler chooses; `made` is the anchor
-    as the cluster answered it.
+    """Return the pod. `node` is the report of `spec.node`, None when the cluster's own scheduler chooses; `made` is
+    the anchor as the cluster answered it.
 
     Raises EngineRefused(CANNOT_SHARE, IMAGE_UNKNOWN, NOT_SUPPORTED).
     """
@@ -231,7 +231,7 @@ def image_of(spec: PodSpec, profile: ClusterProfile) -> str:
 
 
 def gpu_request(spec: PodSpec, node: NodeReport | None) -> int:
-    """How many of the node's GPU resource the pod asks for: replicas where each device is given out in parts.
+    """Return how many of the node's GPU resource the pod asks for: replicas where each device is given out in parts.
 
     Without a node, whole GPUs are counted and shares are left to the scheduler that places them.
     """

@@ -95,7 +95,7 @@ def launch_data(spec: PodSpec) -> Mapping[str, str]:
 
 
 def key_secret(metadata: Mapping[str, Any], private_key: str, public_key: str) -> dict[str, Any]:
-    """The attempt's key pair, in OpenSSH's forms. `metadata` is that of an object which the anchor owns."""
+    """Return the attempt's key pair, in OpenSSH's forms. `metadata` is that of an object which the anchor owns."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -111,8 +111,8 @@ def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> d
 
 
 def placement(found: RawView, wanted: RawView, gpu_resource: str) -> dict[str, Any]:
-    """A merge patch that makes one of our pods of `found`, which the operator made; `wanted` is that pod as we would
-    make it. 409 when it changed. Raises EngineRefused(CANNOT_SHARE)."""
+    """Return a merge patch that makes one of our pods of `found`, which the operator made; `wanted` is that pod as we
+    would make it. 409 when it changed. Raises EngineRefused(CANNOT_SHARE)."""
     if _gpus(found, gpu_resource) != _gpus(wanted, gpu_resource):
         words = "Its nodes divide their GPUs differently, and the MPI operator makes equal pods."
         raise EngineRefused(CANNOT_SHARE, f"{words} Choose one node pool, or set mpi_operator to false.")

@@ -58,22 +58,22 @@ MAIN_CONTAINER = "main"
 
 
 def namespace_of(project: str, prefix: str = "yard-") -> str:
-    """The namespace of a project. Project names have at most 50 characters, prefixes 12."""
+    """Return the namespace of a project. Project names have at most 50 characters, prefixes 12."""
     return prefix + project
 
 
 def anchor_name(job_id: str, attempt: int) -> str:
-    """The ConfigMap that owns everything of an attempt."""
+    """Return the ConfigMap that owns everything of an attempt."""
     return f"{job_id}-{attempt}"
 
 
 def service_name(job_id: str, attempt: int) -> str:
-    """The headless service of an attempt. It begins with a letter, as services must."""
+    """Return the headless service of an attempt. It begins with a letter, as services must."""
     return f"job-{job_id}-{attempt}"
 
 
 def key_name(job_id: str, attempt: int) -> str:
-    """The Secret with the key by which an attempt's launcher enters its hosts."""
+    """Return the Secret with the key by which an attempt's launcher enters its hosts."""
     return f"{job_id}-{attempt}-ssh"
 
 
@@ -83,36 +83,36 @@ def host_name(rank: int) -> str:
 
 
 def claim_name(job_id: str, rank: int) -> str:
-    """The claim of the working directory that all attempts of (job, rank) share."""
+    """Return the claim of the working directory that all attempts of (job, rank) share."""
     return f"work-{job_id}-{rank}"
 
 
 def pod_name(raw: Mapping[str, Any]) -> str:
-    """What we call a pod of ours: its name, unless an operator gave it that."""
+    """Return what we call a pod of ours: its name, unless an operator gave it that."""
     metadata = raw["metadata"]
     return str((metadata.get("labels") or {}).get(POD) or metadata["name"])
 
 
 def made_by(raw: Mapping[str, Any]) -> str | None:
-    """The installation whose label an object has."""
+    """Return the installation whose label an object has."""
     theirs: str | None = (raw["metadata"].get("labels") or {}).get(INSTALLATION)
     return theirs
 
 
 def is_unplaced(raw: Mapping[str, Any]) -> bool:
-    """Whether an operator has made this pod for us and it is none of our pods yet: it waits behind our gate."""
+    """Return whether an operator has made this pod for us and it is none of our pods yet: it waits behind our gate."""
     labels = raw["metadata"].get("labels") or {}
     return MPI_ROLE in labels and POD not in labels
 
 
 def operated(mpi_job: str, rank: int) -> str:
-    """What stands for one rank of an MPIJob as long as its pod is unplaced."""
+    """Return the key of one rank of an MPIJob while its pod is unplaced."""
     return f"{mpi_job}/{rank}"
 
 
 def operated_by(raw: Mapping[str, Any]) -> str:
-    """The same, of an unplaced pod: the launcher is rank 0, `<job>-worker-0` is rank 1. One whose labels and name no
-    operator gives stands for nothing but itself."""
+    """Return the key of an unplaced pod, as `operated`: the launcher is rank 0, `<job>-worker-0` is rank 1. A pod with
+    other labels or another name is its own key."""
     labels, name = raw["metadata"]["labels"], str(raw["metadata"]["name"])
     number = name.rpartition("-")[2]
     is_launcher = labels[MPI_ROLE] == "launcher"
@@ -132,7 +132,7 @@ def pod_path(raw: Mapping[str, Any]) -> str:
 
 
 def labels_of(spec: PodSpec, installation: str) -> dict[str, str]:
-    """The labels of an attempt's objects, without those of a single pod."""
+    """Return the labels of an attempt's objects, without those of a single pod."""
     return {
         MANAGED_BY: FIELD_MANAGER,
         INSTALLATION: installation,

@@ -106,7 +106,7 @@ OF_WEB: tuple[Rule, ...] = (
 
 
 def needed_for(profile: ClusterProfile) -> Iterator[Rule]:
-    """The rules that matter on a cluster with these settings."""
+    """Yield the rules that matter on a cluster with these settings."""
     settings = {
         ALWAYS: True,
         OPTIONAL: True,

@@ -490,7 +490,7 @@ def _bound_at(raw: Raw) -> str | None:
 
 
 def _age(since: str | None, now: datetime) -> float:
-    """Seconds since a time of the cluster; 0 for one that is not known."""
+    """Return seconds since a time of the cluster; 0 for one that is not known."""
     time = _time(since)
     return (now - time).total_seconds() if time else 0.0
 

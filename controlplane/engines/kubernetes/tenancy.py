@@ -74,7 +74,7 @@ class Wanted:
 
     @property
     def path(self) -> str:
-        """The path of the object itself."""
+        """Return the path of the object itself."""
         return f"{self.collection}/{self.body['metadata']['name']}"
 
 
@@ -94,7 +94,7 @@ def objects(
 
 
 def wanted(body: dict[str, Any]) -> Wanted:
-    """The object with the paths at which it is found."""
+    """Return the object with the paths at which it is found."""
     root, plural = _COLLECTIONS[body["kind"]]
     namespace = body["metadata"].get("namespace")
     within = f"/namespaces/{namespace}" if namespace else ""
@@ -102,12 +102,12 @@ def wanted(body: dict[str, Any]) -> Wanted:
 
 
 def every(kind: str) -> str:
-    """The path of all objects of a kind, of all namespaces."""
+    """Return the path of all objects of a kind, of all namespaces."""
     return "/".join(_COLLECTIONS[kind])
 
 
 def project_objects(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> list[dict[str, Any]]:
-    """The objects of one project, its namespace first."""
+    """Return the objects of one project, its namespace first."""
     return [
         namespace(project.name, profile),
         *quotas(project, profile, parts),
@@ -117,7 +117,7 @@ def project_objects(project: ProjectReport, profile: ClusterProfile, parts: int 
 
 
 def namespace(project: str, profile: ClusterProfile) -> dict[str, Any]:
-    """The project's namespace, with the pod security standard that it enforces."""
+    """Return the project's namespace, with the pod security standard that it enforces."""
     labels = {
         **_labels(project, profile),
         f"{POD_SECURITY}/enforce": profile.pod_security,
@@ -172,8 +172,8 @@ def _anywhere_but(addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def cluster_roles() -> list[dict[str, Any]]:
-    """What each role may do with kubectl, for all projects and installations; the chart and deploy/rbac.yaml have
-    them."""
+    """Return what each role may do with kubectl, for all projects and installations; the chart and deploy/rbac.yaml
+    have them."""
     return [_cluster_role(name) for name in ROLES]
 
 
@@ -191,7 +191,7 @@ def _cluster_role(name: str) -> dict[str, Any]:
 
 
 def binding(project: ProjectReport, name: str, profile: ClusterProfile) -> dict[str, Any]:
-    """Who has the role: the members by their user names, and a group that a site may put into its tokens."""
+    """Return who has the role: the members by their user names, and a group that a site may put into its tokens."""
     users = sorted(user for user, held in project.members if held == name)
     subjects = [("Group", f"trainyard:{project.name}:{name}"), *(("User", user) for user in users)]
     return {
