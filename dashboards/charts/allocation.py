@@ -44,9 +44,9 @@ def allocation_chart(
     live_seconds: int | None = None,
     capacity: Sequence[Point] = (),
 ) -> Chart:
-    """Return the figure of one step line a project; points are (time, GPUs) change points. `live_seconds`: the range moves with
-    now. `capacity`: change points of all GPUs there are; with them the chart is tall and shows the sum of all
-    projects."""
+    """Return the figure of one step line a project; points are (time, GPUs) change points. `live_seconds`: the range
+    moves with now. `capacity`: change points of all GPUs there are; with them the chart is tall and shows the sum of
+    all projects."""
     palette = palette_for(theme)
     held = [
         _Held(line, carried(line.points, start, end)) for line in sorted(lines, key=lambda line: line.is_gone)
