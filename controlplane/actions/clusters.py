@@ -115,7 +115,7 @@ def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
     require_admin(actor)
     with transaction.atomic():
         _refuse_in_use(cluster)
-        # nobody can carry out what is left of one that is away: its credentials go
+        # commands for an unreachable cluster are dropped with its credentials
         _open_orders(cluster).cancel()
         Command.objects.filter(cluster=cluster, kind=Command.CHECK_CLUSTER).update(payload={})
         Cluster.objects.filter(pk=cluster.pk).update(detached_at=timezone.now(), credentials="")
@@ -154,7 +154,7 @@ def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: dat
         values = {} if failed else dict(command.payload)
         values |= {"checks": [dict(check) for check in checks], "checked_at": now}
         _write(cluster, values | ({"state": verdict} if is_decided else {}))
-        # everybody reads events; what exactly a check found is for admins, on the cluster
+        # every user reads events; the details of a check are for admins, on the cluster
         message = (
             f"{cluster.name}: {', '.join(check['name'] for check in failed)}" if failed else cluster.name
         )

@@ -182,7 +182,7 @@ GROUPS = (
             Command(
                 "describe cluster", "clusters:describe_cluster", "Show a cluster and what was found there"
             ),
-            Command("cluster add", "clusters:cluster_add", "Attach a Kubernetes cluster (admins)"),
+            Command("cluster add", "clusters:cluster_add", "Attach a cluster of any kind (admins)"),
             Command("cluster edit", "clusters:cluster_edit", "Change settings or credentials (admins)"),
             Command("cluster check", "clusters:cluster_check", "Look at a cluster again (admins)"),
             Command("cluster view", "clusters:cluster_view", "Save what the scheduler sees (admins)"),

@@ -153,8 +153,8 @@ class Client:
         """Return now by the server's clock, to a second or two; by ours before its first answer."""
         if self._dated is None:
             return datetime.now(UTC)
-        date, heard_at = self._dated
-        return parsedate_to_datetime(date) + timedelta(seconds=time.monotonic() - heard_at)
+        date, answered_at = self._dated
+        return parsedate_to_datetime(date) + timedelta(seconds=time.monotonic() - answered_at)
 
     def take_turn(
         self,

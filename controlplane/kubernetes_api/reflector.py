@@ -60,7 +60,11 @@ class Reflector:
         self._relist_seconds, self._watch_seconds = relist_seconds, watch_seconds
         self._silence_seconds, self._backoff_bounds = silence_seconds, backoff_bounds
         self._model = Model(keep or (lambda obj: obj))
-        self._synced, self._closing, self._told = threading.Event(), threading.Event(), threading.Event()
+        self._synced, self._closing, self._has_listed = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
         self._contact_at = float("-inf")
         self._failures = 0
         # From which a watch goes on; "" where only a list helps.
@@ -87,9 +91,9 @@ class Reflector:
         """Wait for the first list. Return whether it is complete."""
         return self._synced.wait(timeout_seconds)
 
-    def wait_told(self, timeout_seconds: float) -> bool:
+    def wait_listed(self, timeout_seconds: float) -> bool:
         """As `wait_synced`, but return False as soon as the first list has failed."""
-        self._told.wait(timeout_seconds)
+        self._has_listed.wait(timeout_seconds)
         return self._synced.is_set()
 
     def items(self) -> Mapping[str, Any]:
@@ -137,7 +141,7 @@ class Reflector:
             return
         self._failures += 1
         self.trouble = str(error)
-        self._told.set()
+        self._has_listed.set()
         log.info("%s: %s", self._path, error)
         self._closing.wait(backoff_seconds(self._failures, *self._backoff_bounds))
 
@@ -158,7 +162,7 @@ class Reflector:
         self._touch()
         has_changed = self._model.end_list(found, number_of(self._version))
         self._synced.set()
-        self._told.set()
+        self._has_listed.set()
         if has_changed:
             self._on_change()
 

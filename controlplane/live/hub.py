@@ -45,10 +45,10 @@ class Pace:
     quiet: float = 0.1
     busy_for: float = 5.0  # after the last event
     most_share: float = 0.2  # of the time may go into looking: long looks make longer pauses
-    recheck: float = 1.0  # of everybody's rights
+    recheck: float = 1.0  # of all listeners' rights
     blocked: float = 10.0  # a reader that takes nothing for so long is let go
     retry: float = 1.0  # after a look that failed
-    keep: float = 30.0  # a topic that nobody listens to any more, for those who come back
+    keep: float = 30.0  # a topic without listeners, for those that reconnect
 
 
 class Hub:

@@ -54,7 +54,7 @@ def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bo
             if time.monotonic() - renewed_at > RENEW_AFTER_SECONDS:
                 kept = keep(LEASE, token, LEASE_SECONDS)
                 if kept is None:
-                    # We were slower than our lease; whoever took it goes on.
+                    # This process was slower than its lease; the new holder continues.
                     break
                 token, renewed_at = kept, time.monotonic()
         has_commands = any(outcomes)

@@ -296,7 +296,7 @@ def _is_in_time(order: Command, now: datetime) -> bool:
 
 
 def _enforce_limits(jobs: list[Job], now: datetime) -> None:
-    # idleness counts only while somebody watches: after an outage the collector first looks again
+    # idleness counts only while telemetry is collected: after an outage it must be collected again first
     is_watched = bool(jobs) and is_fresh(COLLECT_LEASE, WATCH_GAP_SECONDS)
     for job in jobs:
         _enforce_limit(job, now, is_watched=is_watched)

@@ -55,7 +55,7 @@ class LogKeeper:
         if self._token is not None and renew(LEASE, self._token, LEASE_SECONDS):
             return True
         if self._token is not None:
-            # We were slower than our lease: somebody else may be at it.
+            # This process was slower than its lease: another one may copy now.
             self._let_go()
         self._token = claim(LEASE, LEASE_SECONDS)
         return self._token is not None

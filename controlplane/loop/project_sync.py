@@ -56,7 +56,7 @@ def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
             outcomes.append(_sync(cluster, on_synced))
             kept = keep(LEASE, token, LEASE_SECONDS)
             if kept is None:
-                # We were slower than our lease; whoever took it goes on.
+                # This process was slower than its lease; the new holder continues.
                 break
             token = kept
     finally:

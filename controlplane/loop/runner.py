@@ -36,19 +36,20 @@ logger = logging.getLogger(__name__)
 BUSY_PAUSE_SECONDS = 0.05
 # The pause after a cycle, in cycles.
 PACE = 2
-# The longest pause after somebody's order.
-SHORT_BREATH_SECONDS = 0.25
-# The longest of any other.
-LONG_BREATH_SECONDS = 1.0
-# So long an order is worth short pauses: what it sets going takes several cycles.
+# The longest pause after a user action, in seconds.
+SHORT_PAUSE_SECONDS = 0.25
+# The longest of any other, in seconds.
+LONG_PAUSE_SECONDS = 1.0
+# After a user action pauses stay short for so long, because its effects take several cycles.
 ORDERED_SECONDS = 5.0
-GATHER_SECONDS = 0.02  # in which changes of a cluster ring once
-# After a look at all that runs comes a pause of that many times as long as the look took, up to a bound.
+# Changes of a cluster within this time cause one notification.
+GATHER_SECONDS = 0.02
+# A step that reads all jobs is followed by a pause of so many times its duration, up to a bound.
 SPARED = 4
 LONGEST_SPARED_SECONDS = 2.0
-# A cycle makes tens of thousands of objects and no circles of them: Python looks for those a fifth of the time else.
+# A cycle allocates tens of thousands of acyclic objects; with the default thresholds the GC takes a fifth of its time.
 GARBAGE_THRESHOLDS = (50_000, 20, 50)
-# Seconds, where no bell rings.
+# Seconds between runs without a notification.
 TENANTS_EVERY = 3
 # Between looks for long commands whose backoff ended or whose worker died.
 DISPATCH_SECONDS = 5.0
@@ -70,7 +71,7 @@ class Runner:
         self._steps = StepRunner()
         self._logs = LogKeeper()
         self._dispatcher, self._dispatch_bell = Dispatcher(has_broker=has_broker), threading.Event()
-        # Of whoever ran before us and was killed.
+        # Claims and leases of a predecessor that was killed.
         self._is_successor = False
 
     def start(self) -> None:
@@ -129,7 +130,7 @@ class Runner:
         how = (work, bell, is_wanted, period_seconds, quiet_seconds)
         thread = threading.Thread(target=self._repeat, args=how, name=f"loop-{name}", daemon=True)
         thread.start()
-        # Only now: who stops us meanwhile can wait for none that has not begun.
+        # Started last: `stop` cannot join a thread that has not begun.
         self._threads.append(thread)
 
     def _repeat(
@@ -169,9 +170,9 @@ class Runner:
         began, seen_event = time.monotonic(), Event.objects.last_seq()
         has_commands = run_cycle(timezone.now(), self._ring_lanes)
         if has_commands is None:
-            # another process is at it and may have looked before our ring: look again soon
+            # another process runs this and may have read before our notification: run again soon
             self._is_stopping.wait(BUSY_PAUSE_SECONDS)
-            self._verb_bell.wait(0 if self._is_ordered() else SHORT_BREATH_SECONDS)
+            self._verb_bell.wait(0 if self._is_ordered() else SHORT_PAUSE_SECONDS)
             self._cycle_bell.set()
             return
         if has_commands:
@@ -182,13 +183,13 @@ class Runner:
 
     def _pace(self, seconds: float) -> None:
         """Pause so that changes batch up; pause less after a user action."""
-        short = min(seconds, SHORT_BREATH_SECONDS)
+        short = min(seconds, SHORT_PAUSE_SECONDS)
         # Half of it gathers a burst; a user action in the other half begins a cycle, since a user waits for it.
         self._is_stopping.wait(short / 2)
         self._verb_bell.wait(short / 2)
         self._accept_notices()
         if not self._is_ordered():
-            self._verb_bell.wait(min(seconds, LONG_BREATH_SECONDS) - short)
+            self._verb_bell.wait(min(seconds, LONG_PAUSE_SECONDS) - short)
 
     def _accept_notices(self) -> None:
         if self._verb_bell.is_set():
@@ -207,7 +208,7 @@ class Runner:
             mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             mark.touch()
         except OSError:
-            logger.warning("%s could not be written; nobody can see that the loop lives", mark, exc_info=True)
+            logger.warning("%s could not be written; liveness probes will fail", mark, exc_info=True)
 
     def _ring_lanes(self) -> None:
         self._lanes_bell.set()
@@ -221,7 +222,7 @@ class Runner:
         """Start worker pools for new clusters, and close those of clusters that are gone."""
         wanted = set(clusters_with_work())
         for cluster_id in wanted - self._lanes.keys():
-            # a pod was started or stopped: take its report over at once
+            # a pod was started or stopped: read its report at once
             self._lanes[cluster_id] = [Lane(cluster_id, kind, self._again) for kind in LANES]
             for lane in self._lanes[cluster_id]:
                 self._spawn(f"lane-{cluster_id}-{lane.name}", lane.work, lane.bell, lane.is_open)
@@ -243,8 +244,8 @@ class Runner:
         if self._is_stopping.is_set():
             return
         if not sync_projects_once(on_synced=self._again):
-            # another process is at it and may have read the rows before our ring: look again soon
-            self._is_stopping.wait(SHORT_BREATH_SECONDS)
+            # another process runs this and may have read the rows before our notification: run again soon
+            self._is_stopping.wait(SHORT_PAUSE_SECONDS)
             sync_requested.set()
 
     def _keep_logs(self) -> None:
@@ -266,7 +267,7 @@ class Runner:
     def _watch_one(self, cluster: Cluster, until: float) -> None:
         while (left := until - time.monotonic()) > 0 and not self._is_stopping.is_set():
             try:
-                # In short waits, because `stop` cannot end one.
+                # Waits are short, because `stop` cannot interrupt one.
                 if engine_for(cluster).wait_for_change(min(left, PERIOD_SECONDS)):
                     self._again()
                     self._is_stopping.wait(GATHER_SECONDS)

@@ -23,7 +23,7 @@ def template_name(theme: Theme) -> str:
 @functools.cache
 def graph_objects() -> Any:
     """Return plotly.graph_objects, with the templates registered in plotly.io."""
-    # 38 MB and half a second on a busy machine: an instance whose charts nobody opens must not pay for them
+    # imported late: 38 MB and half a second on a busy machine, which an instance without opened charts does not pay
     from plotly import graph_objects as found
     from plotly import io
 

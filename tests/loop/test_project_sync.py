@@ -76,7 +76,7 @@ def test_one_process_at_a_time_tells(plant):
 
 
 def test_who_is_waited_for_while_another_process_tells_is_told_soon_after(plant, monkeypatch):
-    monkeypatch.setattr(runner, "SHORT_BREATH_SECONDS", 0)
+    monkeypatch.setattr(runner, "SHORT_PAUSE_SECONDS", 0)
     sync_requested.clear()
     loop = Runner()
     claim(LEASE, 60)

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 # After its start, until which callers wait for the first list.
 SYNC_SECONDS = 10.0
 # The same for callers that have other clusters to see to.
-GLANCE_SECONDS = 0.7
+SHORT_WAIT_SECONDS = 0.7
 # Older than that, what we saw may not be what is.
 STALE_SECONDS = 15.0
 MOST_WARNED = 1000  # pods
@@ -56,7 +56,7 @@ class Watching:
     ) -> None:
         self._client, self._profile, self._on_change = client, profile, on_change
         self._changed = threading.Condition()
-        self._changes = self._heard = 0
+        self._changes = self._noticed = 0
         self._absences = Absences()
         self._starting = threading.Lock()
         self._is_started = False
@@ -66,7 +66,7 @@ class Watching:
         self._hidden: set[str] = set()
         # Of our pods, by name.
         self._keys: dict[str, str] = {}
-        # Names of our pods that were heard of since the last notice.
+        # Names of our pods that changed since the last notice.
         self._news: set[str] = set()
         self._pods = Reflector(client, "/api/v1/pods", keep=self._trim_pod, on_change=self._notice)
         self._nodes = Reflector(client, "/api/v1/nodes", keep=_trim_node, on_change=self._notice)
@@ -136,8 +136,8 @@ class Watching:
         """Block until something changed since the last call; return False after the timeout."""
         self._start()
         with self._changed:
-            has_changed = self._changed.wait_for(lambda: self._changes != self._heard, timeout_seconds)
-            self._heard = self._changes
+            has_changed = self._changed.wait_for(lambda: self._changes != self._noticed, timeout_seconds)
+            self._noticed = self._changes
             return has_changed
 
     def close(self) -> None:
@@ -156,16 +156,16 @@ class Watching:
         self._start()
         until = self._started_at + patience_seconds
         for reflector, what in ((self._nodes, "nodes"), (self._pods, "pods")):
-            if not reflector.wait_told(max(0.0, until - time.monotonic())):
+            if not reflector.wait_listed(max(0.0, until - time.monotonic())):
                 raise EngineUnreachable(
                     f"The cluster has not told its {what} yet: {reflector.trouble or 'no answer'}"
                 )
             age = reflector.seconds_since_contact()
             if age > STALE_SECONDS and (reflector.trouble or age > SILENCE_SECONDS):
                 # Kept for as long as it is away.
-                heard_at = datetime.now(UTC) - timedelta(seconds=age)
+                answered_at = datetime.now(UTC) - timedelta(seconds=age)
                 words = (
-                    f"The cluster was last heard of at {heard_at:%Y-%m-%d %H:%M:%S} UTC: {reflector.trouble}"
+                    f"The cluster last answered at {answered_at:%Y-%m-%d %H:%M:%S} UTC: {reflector.trouble}"
                 )
                 raise EngineUnreachable(words)
             if age > STALE_SECONDS:

@@ -33,7 +33,7 @@ from controlplane.engines.kubernetes import (
     tenancy,
 )
 from controlplane.engines.kubernetes.api_errors import refusals
-from controlplane.engines.kubernetes.cluster_cache import GLANCE_SECONDS, KnownReports, Watching
+from controlplane.engines.kubernetes.cluster_cache import SHORT_WAIT_SECONDS, KnownReports, Watching
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.exec import PodProcess, open_shell
 from controlplane.engines.kubernetes.garbage_collector import Sweeper
@@ -100,7 +100,7 @@ class KubernetesEngine:
         return frozenset(found)
 
     def nodes(self) -> tuple[NodeReport, ...]:
-        seen = self._watching.look(GLANCE_SECONDS)
+        seen = self._watching.look(SHORT_WAIT_SECONDS)
         return inventory.node_reports(seen.nodes.values(), [*seen.ours.values(), *seen.others], self._profile)
 
     def start(self, spec: PodSpec) -> None:
@@ -146,7 +146,7 @@ class KubernetesEngine:
             self._watching.observe(pod)
 
     def pods(self) -> tuple[PodReport, ...]:
-        seen = self._watching.look(GLANCE_SECONDS)
+        seen = self._watching.look(SHORT_WAIT_SECONDS)
         now = self.client.server_time()
         found = self._known_reports.of(seen.ours.values(), seen.hosts, now)
         return self._scheduler.with_status(found, seen.ours, now)
@@ -167,7 +167,7 @@ class KubernetesEngine:
             return None
         if not self._profile.is_our_pod(found):
             if names.FINALIZER not in (found["metadata"].get("finalizers") or ()):
-                # Somebody else's: ours could not be made.
+                # A pod of another owner: ours could not be created.
                 return None
             raise EngineRefused(base.NAME_TAKEN, f"Pod {pod_name} is ours, and somebody changed its labels.")
         self._watching.observe(found)
@@ -216,7 +216,7 @@ class KubernetesEngine:
 
     def usage(self) -> tuple[base.UsageReport, ...]:
         gpus = dcgm.read_gpus(self._ask_prometheus) if self._ask_prometheus is not None else ()
-        seen = self._watching.look(GLANCE_SECONDS)
+        seen = self._watching.look(SHORT_WAIT_SECONDS)
         holdings = reports.holdings(seen.ours.values())
         return dcgm.usage_of(self.nodes(), holdings, gpus)
 
@@ -291,7 +291,7 @@ class KubernetesEngine:
         """Record in the attempt's anchor, if it exists, that this pod has ended or must not start, because a
         start request may arrive late."""
         parts = base.parts_of(names.pod_name(pod))
-        # Somebody else's pod with our labels.
+        # A pod of another owner with our labels.
         if parts is None:
             return
         path = (

@@ -83,7 +83,7 @@ class _Exec:
         self._access, self._pod, self._container = access, pod, container
         self._path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
         self._mark = f"trainyard-shell-{secrets.token_hex(8)}"
-        self._heard = _ExecMessages(self.is_terminal)
+        self._messages = _ExecMessages(self.is_terminal)
         output = "tty" if self.is_terminal else "stderr"
         asked = [("stdin", "true"), ("stdout", "true"), (output, "true")]
         query = [*asked, *self._command(script, self._mark, *command)]
@@ -94,7 +94,7 @@ class _Exec:
                 query,
                 _PROTOCOLS,
                 _STDIN,
-                self._heard.hear,
+                self._messages.take,
                 is_closable=not self.is_terminal,
             )
         self._is_closed = False
@@ -118,8 +118,8 @@ class _Exec:
         if self._is_closed:
             return None
         self._is_closed = True
-        exit_code = self._heard.exit_code()
-        if self._heard.status is None or self.is_terminal:
+        exit_code = self._messages.exit_code()
+        if self._messages.status is None or self.is_terminal:
             # First: once the connection is gone, the session has no leader to be known by.
             self._end_session()
         self._channel.near.close()
@@ -153,10 +153,14 @@ class PodShell(_Exec):
 
     def require_start(self) -> None:
         """Wait for the prompt. Raises EngineRefused where the shell could not be started."""
-        self._heard.decided.wait(_FIRST_WORD_SECONDS)
-        if self._heard.has_output or self._heard.status is None or self._heard.exit_code() is not None:
+        self._messages.decided.wait(_FIRST_WORD_SECONDS)
+        if (
+            self._messages.has_output
+            or self._messages.status is None
+            or self._messages.exit_code() is not None
+        ):
             return
-        words = str(self._heard.status.get("message") or "no reason was given")
+        words = str(self._messages.status.get("message") or "no reason was given")
         self.close()
         code = (
             NO_SHELL if "executable file not found" in words or "no such file" in words else POD_NOT_RUNNING
@@ -196,7 +200,7 @@ class PodProcess(_Exec):
             return STDOUT, b""
         self._unread += received
         if not received:
-            self._unread += self._heard.refusal()
+            self._unread += self._messages.refusal()
         if (piece := self._piece()) is None and not received:
             raise EOFError
         return piece or (STDOUT, b"")
@@ -225,7 +229,7 @@ class _ExecMessages:
         self._is_terminal, self._is_refusal_read = is_terminal, False
         self.status: dict[str, Any] | None = None
 
-    def hear(self, channel: int, data: bytes) -> bytes:
+    def take(self, channel: int, data: bytes) -> bytes:
         if channel in (_STDOUT, _STDERR) and data:
             self.has_output = True
             self.decided.set()

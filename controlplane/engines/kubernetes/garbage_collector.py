@@ -13,7 +13,7 @@ from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
 
-# Together with how often somebody asks for a sweep they are less than a minute: nothing is left for longer after quiet.
+# With the interval of project sync this stays below a minute, within which nothing may be orphaned.
 SWEEP_SECONDS = 15.0
 # Since it was made: a start that was on its way is told by it that its pod was already.
 GRACE_SECONDS = 40.0

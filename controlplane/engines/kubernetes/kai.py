@@ -74,7 +74,7 @@ def queues(
     tops += [item.quota_milli_gpus for item in projects if not item.department]
     # without a bound of its own a department may use all, and so may the root above it
     quota = None if None in tops else sum(milli_gpus or 0 for milli_gpus in tops)
-    # with a weight of 0 nobody below would ever have a share of idle GPUs
+    # with a weight of 0 no queue below would ever get idle GPUs
     whole = _queue(root, "", quota, None, max(quota or 0, 1000), 0, profile)
     parents = [
         _queue(

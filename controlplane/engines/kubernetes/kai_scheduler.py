@@ -95,10 +95,10 @@ class KaiScheduler(Scheduler):
                 self._is_started = True
                 self._groups.start()
                 self._evictions.start()
-                # what was evicted while nobody looked is told with whom it was for
+                # evictions before the first event are reported with the job that they were for
                 until = time.monotonic() + SYNC_SECONDS
-                self._groups.wait_told(SYNC_SECONDS)
-                self._evictions.wait_told(max(0.0, until - time.monotonic()))
+                self._groups.wait_listed(SYNC_SECONDS)
+                self._evictions.wait_listed(max(0.0, until - time.monotonic()))
 
     def _with_trouble(self, said: Verdict | None) -> Verdict | None:
         """Return the verdict with an error added while KAI's pod groups or evictions are unreadable, for

@@ -10,11 +10,11 @@ from pathlib import Path
 from controlplane.engines.kubernetes.log_copier import LogCopier
 from controlplane.logstore.reader import tail
 
-# An order that is put off comes again.
+# A refused command is retried.
 WAIT_SECONDS = 0.5
-# So long somebody is waited for who began to copy it and is not heard of.
+# Patience with a process that began to copy a log and does not finish it.
 LOG_SECONDS = 600.0
-# After our own beginning, until whoever copies logs knows which.
+# After a start, until the loop has named the logs to copy.
 BEGINNING_SECONDS = 15.0
 
 

@@ -284,7 +284,8 @@ class LogCopier:
             isinstance(error, (aiohttp.ClientConnectionError, EngineUnreachable))
             and entry.ended_at is not None
         ):
-            entry.ended_at = time.monotonic()  # nobody could be asked: that time is none of the log's
+            # while the API server cannot be reached, the log's patience does not run out
+            entry.ended_at = time.monotonic()
 
     def _patience_with(self, error: Exception) -> float:
         if isinstance(error, StreamRefused) and error.is_missing:

@@ -58,21 +58,22 @@ class Beginning:
     _last_ms: int = 0
     _size: int = 0  # bytes of what we read
     _open_ms: int = 0  # when its stream was opened
-    # until then a stream was open and gave nothing; at first: when the container began
-    _heard_ms: int | None = None
-    _unheard_ms: int = 0  # how long, before that, none was
+    # All output before was read: the container's start, then the end of each stream that gave nothing.
+    _covered_ms: int | None = None
+    # The time without an open stream before `_open_ms`.
+    _unseen_ms: int = 0
 
     def listen(self, now_ms: int, started_ms: int | None) -> None:
         """Note that a stream opens. `started_ms`, the container's start, is in whole seconds."""
-        if self._heard_ms is None and started_ms is not None:
-            self._heard_ms = started_ms + 999
+        if self._covered_ms is None and started_ms is not None:
+            self._covered_ms = started_ms + 999
         self._open_ms = now_ms
 
     def leave(self, now_ms: int) -> None:
         """Note that the stream ended without an error."""
-        if self.first_ms is None and self._heard_ms is not None:
-            self._unheard_ms += max(0, self._open_ms - self._heard_ms)
-            self._heard_ms = now_ms
+        if self.first_ms is None and self._covered_ms is not None:
+            self._unseen_ms += max(0, self._open_ms - self._covered_ms)
+            self._covered_ms = now_ms
 
     def take(self, pieces: Sequence[Piece]) -> None:
         """Count lines that were read."""
@@ -86,7 +87,7 @@ class Beginning:
         """Return the time from which on all output was read."""
         if self.first_ms is None:
             return self._open_ms
-        is_node_ahead = self._heard_ms is not None and self._heard_ms > self._open_ms + _SKEW_MS
+        is_node_ahead = self._covered_ms is not None and self._covered_ms > self._open_ms + _SKEW_MS
         return self.first_ms if is_node_ahead else min(self.first_ms, self._open_ms)
 
     def may_be_gone(self, file_size: int, *, is_end: bool = False) -> bool | None:
@@ -94,9 +95,9 @@ class Beginning:
         early to decide."""
         if self.first_ms is None and not is_end:
             return None
-        if self._heard_ms is None:
+        if self._covered_ms is None:
             return False
-        unseen_ms = self._unheard_ms + max(0, self.seen_ms - self._heard_ms)
+        unseen_ms = self._unseen_ms + max(0, self.seen_ms - self._covered_ms)
         if unseen_ms >= _LATE_MS:
             return True
         if self._size < file_size and not is_end:

@@ -21,7 +21,7 @@ from controlplane.kubernetes_api.names import RawView
 GROUP_VERSION = "kubeflow.org/v2beta1"
 # In the anchor's data.
 LAUNCHED_BY, OPERATOR = "launched_by", "mpi-operator"
-# Where the operator puts its key, which nobody needs.
+# Where the operator mounts its key; our launcher has its own.
 OPERATORS_KEY_DIR = "/etc/trainyard/operator-ssh"
 # Annotation: a variable of one host, which the template reads from there.
 OWN_WORD = "own-word.trainyard.io/"

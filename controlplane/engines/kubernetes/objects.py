@@ -18,8 +18,9 @@ from controlplane.kubernetes_api.names import Raw
 
 # How long an object that we saw is taken for granted.
 REMEMBERED_SECONDS = 30.0
-IN_USE_SECONDS = 30.0  # how long an object is spared after somebody asked for it or was at work with it
-# The labels that say whose an object is. One that has other values of them is somebody else's.
+# An object is not swept so long after its last use.
+IN_USE_SECONDS = 30.0
+# Labels that identify an object's owner; other values mean another owner.
 IDENTITY = (names.INSTALLATION, names.PROJECT, names.JOB_ID, names.ATTEMPT, names.RANK)
 _ELSEWHERE = (
     "the project under another name, or delete the cluster's projects or move them away, choose another"
@@ -35,7 +36,7 @@ class Objects:
     ) -> None:
         self._client, self._installation, self._clock = client, installation, clock
         self._seen: dict[str, tuple[float, Raw]] = {}
-        # When it was last asked for, or somebody was done with it.
+        # When it was last requested, or its last use ended.
         self._used: dict[str, float] = {}
         # How many are at work with it.
         self._users = Counter[str]()
@@ -60,7 +61,7 @@ class Objects:
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise as_refusal(error, body["kind"]) from error
-        # Not ours to read; nobody else has a reason to take an attempt's name.
+        # We may not read secrets; no other client has a reason to take an attempt's name.
         if body["kind"] == "Secret":
             return body
         return self._adopt(f"{collection}/{body['metadata']['name']}", body)

@@ -88,7 +88,7 @@ NEEDED: tuple[Rule, ...] = (
         "KAI cannot be given gangs.",
         WITH_KAI,
     ),
-    # It tells in them alone for whom it takes a job's room: without them its pods seem to be deleted by somebody.
+    # Only these events name the job that an eviction was for: without them an evicted pod looks deleted by a user.
     Rule("", "events", ("list", "watch"), "It is not told for whom KAI preempts jobs.", WITH_KAI),
 )
 

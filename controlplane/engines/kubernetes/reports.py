@@ -23,7 +23,7 @@ from controlplane.kubernetes_api.names import RawView as Raw
 
 # How long a pod may wait before it counts as failed, in seconds.
 # In which a scheduler that says nothing is at it.
-UNTOLD_SECONDS = 3
+SILENT_SECONDS = 3
 # A pod that we sent to a node: its room there was free by all that we knew.
 BIND_SECONDS = 60
 # For a volume to be provisioned and bound, before the pod itself is.
@@ -284,7 +284,7 @@ def _unbound(raw: Raw, now: datetime) -> PodReport:
     message = _said("The cluster's scheduler has not bound it", words) if words else "Waits for its node."
     limit = VOLUME_SECONDS if _VOLUME.search(words) else BIND_SECONDS
     age = _age(raw["metadata"].get("creationTimestamp"), now)
-    if not words and age <= UNTOLD_SECONDS:
+    if not words and age <= SILENT_SECONDS:
         return _open(raw, base.STARTING)
     if words and pinned_node(raw) and age > limit:
         return _end(raw, base.UNSCHEDULABLE, _said("The cluster cannot place it", words), is_gone=False)

@@ -27,9 +27,9 @@ METADATA = ("169.254.169.254/32", "fd00:ec2::254/128", "100.100.100.200/32")
 
 READ = ("get", "list", "watch")
 # What each role may do in its project's namespace with kubectl, weakest first; each may also do what those before it
-# may. Nobody may make pods or change them: that would go past the planner. Secrets are for those who run jobs.
-# They are ClusterRoles, which we may `bind` by their names: nobody may write a role with rights that they do not have,
-# so roles of ours per project would have us hold the secrets of the whole cluster.
+# may. No role may create or change pods, which would bypass the planner. Secrets are for those who run jobs.
+# They are ClusterRoles, which we may `bind` by their names: the API server refuses a role with rights that its author
+# lacks, so a role per project would need an account that may read the secrets of the whole cluster.
 RULES: dict[str, tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = {
     "viewer": (
         (

@@ -301,7 +301,7 @@ class Shim:
             os.write(fd, b"!")
             os.close(fd)
         except OSError:
-            # Nobody listens, or it has enough to read: it will look by itself.
+            # No engine listens, or its buffer is full: it polls by itself.
             pass
 
 

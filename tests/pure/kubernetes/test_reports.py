@@ -94,7 +94,7 @@ def test_a_pod_that_was_just_made_is_not_told_to_wait_for_its_node():
     made_at = datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
     told = {
         seconds: report(raw, made_at + timedelta(seconds=seconds)).reason
-        for seconds in (0, reports.UNTOLD_SECONDS, reports.UNTOLD_SECONDS + 1)
+        for seconds in (0, reports.SILENT_SECONDS, reports.SILENT_SECONDS + 1)
     }
     assert list(told.values()) == ["", "", base.WAITING_FOR_NODE]
 
