@@ -192,7 +192,7 @@ def _not_permitted(status: int, message: str) -> EngineRefused:
 
 
 def _causes(message: str, details: Mapping[str, Any]) -> str:
-    """Field and message of each cause, which is what there is to correct."""
+    """Return field and message of each cause, which is what the user has to correct."""
     causes = [
         f"{cause.get('field', '')}: {cause.get('message', '')}" for cause in details.get("causes") or ()
     ]

@@ -88,7 +88,7 @@ def write(archive: tarfile.TarFile, member: tarfile.TarInfo, folders: Folders) -
 
 
 class Counted:
-    """Passes pieces on, and keeps their size and hash."""
+    """Pass pieces on, and keep their size and hash."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self.size, self.hashed, self.pieces = 0, hashlib.sha256(), pieces

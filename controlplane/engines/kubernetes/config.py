@@ -97,11 +97,9 @@ class ClusterProfile:
         return self.has_mpi_operator and not self.work_storage_class
 
     def namespace_of(self, project: str) -> str:
-        """Return the namespace of a project."""
         return names.namespace_of(project, self.namespace_prefix)
 
     def has_made(self, raw: Mapping[str, Any]) -> bool:
-        """Return whether an object has the label of this installation."""
         return names.made_by(raw) == self.installation
 
     def is_our_pod(self, raw: Mapping[str, Any]) -> bool:
@@ -151,7 +149,6 @@ class ClusterProfile:
         return terms
 
     def has_spot(self, pool: str) -> bool:
-        """Return whether pods accept the spot taints of this pool."""
         return EVERY_POOL in self.spot_pools or pool in self.spot_pools
 
 

@@ -389,5 +389,4 @@ class KubernetesEngine:
 
 
 def scheduler_of(client: Client, objects: Objects, profile: ClusterProfile) -> Scheduler:
-    """Return the scheduler that the cluster's settings name."""
     return KaiScheduler(client, objects, profile) if profile.scheduler == KAI else Scheduler()

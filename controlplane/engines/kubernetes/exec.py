@@ -190,8 +190,8 @@ class PodProcess(_Exec):
         return self.fileno()
 
     def read(self, limit: int = 65536) -> tuple[int, bytes]:
-        """Outputs come in pieces, each behind a header that names its output and its length. Why a command could not be
-        started comes as its error output."""
+        """Return the next output and its number. The refusal of a command that could not be started is its error
+        output. Raises EOFError at the end."""
         if (piece := self._piece()) is not None:
             return piece
         try:
@@ -220,7 +220,7 @@ class PodProcess(_Exec):
 
 
 class _ExecMessages:
-    """What an exec says: output, and at the end a Status with the exit code."""
+    """Messages of an exec connection: output, and at the end a Status with the exit code."""
 
     def __init__(self, is_terminal: bool) -> None:
         # It runs, or it could not be started.
@@ -240,7 +240,7 @@ class _ExecMessages:
         return b""
 
     def exit_code(self) -> int | None:
-        """None where it has not ended, or not by itself."""
+        """Return the command's exit code, None if it has not ended or was not started."""
         if self.status is None or self.status.get("status") == "Success":
             return None if self.status is None else 0
         causes = (self.status.get("details") or {}).get("causes") or ()

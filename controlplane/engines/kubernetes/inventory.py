@@ -109,7 +109,7 @@ def _report(node: RawView, held: set[int], others: list[RawView], profile: Clust
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """Return what another owner's pod takes of its node."""
+    """What the pod of another owner takes of its node."""
 
     gpus: int
     milli_cpus: int
@@ -118,7 +118,7 @@ class _Taken:
 
 
 def _taken(pod: RawView, resource: str, extras: Iterable[str], profile: ClusterProfile) -> _Taken | None:
-    """None for a pod that cannot be read."""
+    """Return what a pod takes, None for an unreadable pod."""
     try:
         return _Taken(
             gpus=int(requests(pod, resource)) if _counts(pod, profile) else 0,

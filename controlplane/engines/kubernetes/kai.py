@@ -100,12 +100,12 @@ def root_queue(profile: ClusterProfile) -> str:
 
 
 def department_queue(department: str, profile: ClusterProfile) -> str:
-    """Return a department's queue; the dot keeps it apart from every project's."""
+    """Return the name of a department's queue; the dot distinguishes it from every project's."""
     return f"{root_queue(profile)}.{department}"
 
 
 def project_queue(project: str, profile: ClusterProfile) -> str:
-    """A project's queue has the name of its namespace, which is ours alone."""
+    """Return the name of a project's queue: that of its namespace, which no other installation has."""
     return profile.namespace_of(project)
 
 
@@ -300,7 +300,6 @@ def _without(resource: str, container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def group_key(pod: Mapping[str, Any]) -> str:
-    """Return the key of a pod's PodGroup."""
     metadata = pod["metadata"]
     return key_of(metadata["namespace"], (metadata.get("annotations") or {}).get(POD_GROUP, ""))
 

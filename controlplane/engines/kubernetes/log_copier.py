@@ -202,7 +202,7 @@ class LogCopier:
                 entry.task.cancel()
 
     def _make_room(self, streaming: list[WantedLog], wanted: int, now: float) -> None:
-        """End the oldest streams for those who wait. Resuming is exact, so it costs them nothing but time."""
+        """End the oldest streams in favour of waiting logs. Resuming is exact, so nothing is lost."""
         for entry in sorted(streaming, key=lambda entry: entry.opened_at)[: max(0, wanted)]:
             if now - entry.opened_at >= SLICE_SECONDS and entry.task is not None:
                 entry.note_left()
@@ -244,7 +244,7 @@ class LogCopier:
         return source
 
     def _settle_missing(self, entry: WantedLog) -> None:
-        """A pod that is not there has not come yet, or is gone for good."""
+        """End the log of an absent pod that existed before; one that never did may still come."""
         if entry.was_seen or os.path.exists(entry.path):
             self._end(entry, "the pod was removed before the end of its output was read", "pod_deleted None")
 

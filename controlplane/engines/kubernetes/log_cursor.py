@@ -32,7 +32,7 @@ _STEP_BACK_SECONDS = 2
 
 
 def stamp_ms(stamp: bytes) -> int:
-    """Unix ms of an RFC 3339 time of any precision. Raises ValueError."""
+    """Convert an RFC 3339 time of any precision to Unix ms. Raises ValueError."""
     time = datetime.fromisoformat(stamp.decode("ascii"))
     if time.tzinfo is None:
         raise ValueError("the time has no zone")
@@ -40,7 +40,7 @@ def stamp_ms(stamp: bytes) -> int:
 
 
 def time_of(ms: int) -> str:
-    """Unix ms -> RFC 3339, as logs show it."""
+    """Convert Unix ms to RFC 3339, as logs show it."""
     return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -76,7 +76,6 @@ class Beginning:
             self._covered_ms = now_ms
 
     def take(self, pieces: Sequence[Piece]) -> None:
-        """Count lines that were read."""
         if self.first_ms is None:
             self.first_ms = pieces[0][0]
         self._last_ms = pieces[-1][0]
@@ -154,7 +153,7 @@ class Lines:
 
 
 def _cut(line_ms: int, text: bytes, pieces: list[Piece]) -> bytes:
-    """Cut full pieces off a line; what is left of it."""
+    """Append the full pieces of a line to `pieces`; return the rest."""
     whole = len(text) - len(text) % MAX_TEXT_BYTES
     if line_ms != _UNSTAMPED:
         pieces += [(line_ms, _CUT, text[at : at + MAX_TEXT_BYTES]) for at in range(0, whole, MAX_TEXT_BYTES)]
@@ -190,11 +189,6 @@ class Cursor:
     def begin(self) -> None:
         """Note that a stream from `since` follows."""
         self._sought = sum(_is_same(piece, self._recent[-1]) for piece in self._recent)
-
-    @property
-    def latest_ms(self) -> int:
-        """Return the latest time of all pieces, 0 before the first."""
-        return self._latest_ms
 
     @property
     def is_seeking(self) -> bool:

@@ -37,8 +37,8 @@ class StreamRefused(Exception):
 
 
 class LogNotThere(Exception):
-    """The node has no file of the log, and says so in its place. It is asked again: a node that is about to begin a new
-    file puts the old one back when the container ends meanwhile. Of a container that it has removed it has none."""
+    """The node answered that it has no file of the log. Retry: during a rotation the file is absent for a moment. The
+    log of a removed container stays absent."""
 
 
 def is_removed(remark: str) -> bool:
@@ -102,7 +102,7 @@ class LogStreams:
 
 
 def most_streams() -> int:
-    """A stream takes a socket and a file; the rest of the process needs some too."""
+    """Return how many streams may be open: each takes two file descriptors, of which the process needs 256 itself."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     room = MOST_STREAMS if soft == resource.RLIM_INFINITY else (soft - 256) // 2
     return max(16, min(MOST_STREAMS, room))

@@ -67,7 +67,7 @@ class WantedLog:
     is_odd: bool = False
 
     def note_asked(self, source: LogSource) -> None:
-        """A stream is about to be asked for."""
+        """Note that a stream is being requested."""
         self.opened_at, self.opened_ms, self.is_open = time.monotonic(), source.now_ms, False
 
     def note_open(self, source: LogSource) -> None:
@@ -76,7 +76,7 @@ class WantedLog:
             self.beginning.listen(self._cluster_ms(), source.started_ms)
 
     def note_left(self) -> None:
-        """The stream, if it was opened, ends in good order."""
+        """Note that the stream, if it was opened, ended without an error."""
         if self.beginning is not None and self.is_open:
             self.beginning.leave(self._cluster_ms())
 

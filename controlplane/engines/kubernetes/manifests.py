@@ -206,7 +206,7 @@ def has_service(spec: PodSpec) -> bool:
 
 
 def write_devices(devices: Iterable[DeviceShare]) -> str:
-    """`0:1000:32768,1:500:16384`: index, milli-GPUs and MiB of each."""
+    """Return `0:1000:32768,1:500:16384`: index, milli-GPUs and MiB of each device."""
     return ",".join(f"{share.index}:{share.milli_gpus}:{share.memory_mib}" for share in devices)
 
 

@@ -29,7 +29,6 @@ OWN_WORDS = ("TRAINYARD_RANK", "TRAINYARD_NODE", "TRAINYARD_GPU_DEVICES", "TRAIN
 
 
 def collection(namespace: str) -> str:
-    """Return the path of a namespace's MPIJobs."""
     return f"/apis/{GROUP_VERSION}/namespaces/{namespace}/mpijobs"
 
 

@@ -122,12 +122,10 @@ def operated_by(raw: Mapping[str, Any]) -> str:
 
 
 def namespace_path(namespace: str) -> str:
-    """Return the API's path of a namespace."""
     return f"/api/v1/namespaces/{namespace}"
 
 
 def pod_path(raw: Mapping[str, Any]) -> str:
-    """Return the API's path of a pod."""
     return f"{namespace_path(raw['metadata']['namespace'])}/pods/{raw['metadata']['name']}"
 
 
@@ -145,10 +143,10 @@ def labels_of(spec: PodSpec, installation: str) -> dict[str, str]:
 
 
 def ours(installation: str) -> str:
-    """Selects every object of this installation."""
+    """Return the label selector of every object of this installation."""
     return selector({INSTALLATION: installation})
 
 
 def of_job(installation: str, job_id: str) -> str:
-    """Selects every object of a job, of all attempts."""
+    """Return the label selector of every object of a job, of all attempts."""
     return selector({INSTALLATION: installation, JOB_ID: job_id})

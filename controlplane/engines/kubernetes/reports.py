@@ -336,7 +336,6 @@ def _first_refusal(what: str, words: str) -> tuple[str, str]:
 
 
 def _is_at(raw: Raw, step: str) -> bool:
-    """Return whether this init container runs."""
     steps = _status(raw).get("initContainerStatuses") or ()
     return any(one.get("name") == step and "running" in (one.get("state") or {}) for one in steps)
 

@@ -74,7 +74,6 @@ class Wanted:
 
     @property
     def path(self) -> str:
-        """Return the path of the object itself."""
         return f"{self.collection}/{self.body['metadata']['name']}"
 
 
