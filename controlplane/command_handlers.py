@@ -24,7 +24,7 @@ class CheckCluster(CommandHandler):
     kind, queue, has_secrets = Command.CHECK_CLUSTER, CLUSTERS, True
 
     def run(self, run: CommandRun) -> Sequence[Any]:
-        """The engine is not opened: whether it may be is what the check finds out."""
+        """Check the cluster without opening its engine: the check decides whether that is allowed."""
         settings = engine_settings(candidate(run.cluster, run.command.payload))
         checks: Sequence[Any] = registry.check_cluster(run.cluster.engine, settings)
         return checks
@@ -33,7 +33,7 @@ class CheckCluster(CommandHandler):
         settle_check(command, [asdict(check) for check in result], timezone.now())
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        """A check that could not be made refuses its cluster."""
+        """Refuse the cluster: a check that could not be made counts as failed."""
         failed = {"name": "look", "outcome": "failed", "message": refusal.message, "without_it": ""}
         settle_check(command, [failed], timezone.now())
 
@@ -48,5 +48,5 @@ class ForgetProject(CommandHandler):
         engine_for(run.cluster).forget_project(run.command.subject_id)
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """What the account may not remove is retried until an operator grants it."""
+        """Return False for missing rights: removal is retried until an operator grants them."""
         return super().is_final(refusal) and refusal.code != NOT_PERMITTED

@@ -86,7 +86,7 @@ def load(manifest: bytes) -> tuple[Entry, ...]:
 
 
 def is_sha256(text: str) -> bool:
-    """Whether this is a SHA-256 in small hexadecimal digits."""
+    """Return whether this is a SHA-256 in small hexadecimal digits."""
     return len(text) == 64 and set(text) <= _HEXADECIMAL
 
 
@@ -121,8 +121,10 @@ def path_problem(path: str) -> str:
 
 
 def stays_inside(path: str, target: str) -> bool:
-    """Whether a symbolic link leads to a place in the tree whatever other links that obey this are in it. `..` may only
-    be at the target's beginning: after the name of another link it would lead elsewhere than it reads."""
+    """Return whether a symbolic link leads to a place in the tree whatever other links that obey this are in it.
+    `..` may only be at the target's beginning: after the name of another link it would lead elsewhere than it
+    reads.
+    """
     if not target or "\0" in target or target.startswith("/") or len(target) > PATH_MOST_BYTES:
         return False
     parts = [part for part in target.split("/") if part not in ("", ".")]

@@ -99,7 +99,7 @@ class ProjectCode:
             (self._own / _PENDING / digest).rename(trees / digest)
 
     def has(self, digest: str) -> bool:
-        """Whether the tree is complete."""
+        """Return whether the tree is complete."""
         return (self._own / _TREES / digest).exists()
 
     def pieces(self, entry: Entry) -> Iterator[bytes]:
@@ -219,7 +219,7 @@ def _mtime(path: Path) -> float:
 
 
 def _ctime(path: Path) -> float:
-    """When the file was last linked or written."""
+    """Return when the file was last linked or written."""
     try:
         return path.stat().st_ctime
     except FileNotFoundError:
@@ -227,7 +227,7 @@ def _ctime(path: Path) -> float:
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    """Whether two files have the same content; False when the first is missing."""
+    """Return whether two files have the same content; False when the first is missing."""
     with suppress(FileNotFoundError):
         return filecmp.cmp(path, other, shallow=False)
     return False

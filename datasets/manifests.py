@@ -78,7 +78,7 @@ class Manifest:
 
     @classmethod
     def empty(cls) -> "Manifest":
-        """The manifest without files."""
+        """Return the manifest without files."""
         return cls([], b"", array("Q"), b"")
 
     def __len__(self) -> int:
@@ -86,28 +86,28 @@ class Manifest:
 
     @cached_property
     def size_bytes(self) -> int:
-        """The bytes of all files, each path counted."""
+        """Return the bytes of all files, each path counted."""
         return sum(self.sizes)
 
     @cached_property
     def hash(self) -> str:
-        """The identity of the version: SHA-256 over the columns, in hexadecimal."""
+        """Return the identity of the version: SHA-256 over the columns, in hexadecimal."""
         return self._hashed(b"\0".join(self.paths))
 
     def digest(self, place: int) -> bytes:
-        """The SHA-256 of one file's content."""
+        """Return the SHA-256 of one file's content."""
         return self.digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES]
 
     def entry(self, place: int) -> Entry:
-        """One file, by its place in the order."""
+        """Return one file, by its place in the order."""
         return Entry(self.paths[place], self.kinds[place], self.sizes[place], self.digest(place))
 
     def entries(self) -> Iterator[Entry]:
-        """Every file in order."""
+        """Yield every file in order."""
         return map(self.entry, range(len(self)))
 
     def find(self, path: bytes) -> Entry | None:
-        """The file at a path, or None."""
+        """Return the file at a path, or None."""
         place = bisect_left(self.paths, path)
         return self.entry(place) if place < len(self) and self.paths[place] == path else None
 
@@ -135,7 +135,7 @@ class Manifest:
         return bisect_left(self.paths, prefix + after + _AFTER_SLASH, place)
 
     def contents(self) -> list[bytes]:
-        """The distinct digests of all files."""
+        """Return the distinct digests of all files."""
         return list(set(_slices(self.digests)))
 
     def only(self, places: Iterable[int]) -> "Manifest":

@@ -106,6 +106,6 @@ def _as_disruption(refusal: CommandRefused) -> CommandRefused:
 
 
 def _unless_gone(_function: object, _path: str, error: tuple[type, BaseException, TracebackType]) -> None:
-    """A job is forgotten twice (jobs.transitions.remove): the other command may be at the same files."""
+    """Ignore files that are gone: a job is forgotten twice (jobs.transitions.remove), by concurrent commands."""
     if not isinstance(error[1], FileNotFoundError):
         raise error[1]

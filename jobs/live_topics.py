@@ -109,7 +109,7 @@ def _is_job_touched(touch: Touch) -> bool:
 
 
 def _may_move(touch: Touch) -> bool:
-    """A job that is not final can change with the others: its place in the queue, the reason that it waits."""
+    """Return whether events of other jobs may change this one: its queue place and hold reason, until it is final."""
     record = touch.state.get("job", {}).get(touch.subject)
     return record is None or record["status"]["state"] not in FINAL_STATES
 

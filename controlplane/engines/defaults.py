@@ -11,15 +11,15 @@ class EngineDefaults:
     """The methods of `engines.base.Engine` that have no effect for such an engine."""
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
-        """The pods' output is in the log store already."""
+        """Do nothing: the pods' output is in the log store already."""
 
     def sync_projects(
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
     ) -> None:
-        """Nothing is kept per project."""
+        """Do nothing: no state is kept per project."""
 
     def forget_project(self, project: str) -> None:
-        """Nothing is kept per project."""
+        """Do nothing: no state is kept per project."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to end."""

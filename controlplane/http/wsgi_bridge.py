@@ -182,7 +182,7 @@ class WsgiBridge:
             chunk = await loop.run_in_executor(self._thread, _pull, chunks, CHUNK_BYTES)
 
     def _begin(self, environ: Environ) -> _Answer:
-        """Runs on the thread: call the application and read the start of its response."""
+        """Call the application, on the request's thread, and read the start of its response."""
         started: list[tuple[str, list[tuple[str, str]]]] = []
         is_sent = False
 

@@ -170,7 +170,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         share_file(self.path_of(located), target, mode)
 
     def path_of(self, located: Located) -> Path:
-        """The file that holds a content."""
+        """Return the path of the file that holds a content."""
         if located.pack == WHOLE:
             return self._path("objects", located.digest.hex())
         return self._path("packs", located.pack)

@@ -150,7 +150,7 @@ def _time(time_ms: int) -> datetime:
 
 
 def _check_pod(job: Job, attempt: int, rank: int, *, is_asked: bool) -> None:
-    """A job that has not started has an empty log; an attempt or rank that never was is not found."""
+    """Raise NotVisible for an attempt or rank that never existed; a job that has not started has an empty log."""
     if is_asked and not Pod.objects.filter(job=job, attempt__number=attempt, rank=rank).exists():
         raise NotVisible(f"The job has no pod of rank {rank} in attempt {attempt}.")
 

@@ -61,12 +61,12 @@ def value(read: Reader, schema: Schema, **options: Any) -> Value:
 
 
 def text(longest: int) -> Value:
-    """Text of at most so many bytes."""
+    """Return the value of a text of at most so many bytes."""
     return value(fields.text(longest), {**schemas.STRING, "maxLength": longest})
 
 
 def label(longest: int) -> Value:
-    """A DNS label."""
+    """Return the value of a DNS label."""
     return value(fields.dns_label(longest), {**schemas.STRING, "maxLength": longest})
 
 
@@ -74,18 +74,18 @@ path = value(fields.absolute_path, {**schemas.STRING, "maxLength": 4096})
 
 
 def nothing(what: str) -> Value:
-    """Only the empty value, of what does not exist yet."""
+    """Return the value of a field that may only be empty, since `what` does not exist yet."""
     return text(0).optional()._replace(read=fields.not_yet(what))
 
 
 def whole(low: int, high: int) -> Value:
-    """A whole number."""
+    """Return the value of a whole number."""
     schema = {**schemas.INTEGER, "minimum": low, "maximum": high}
     return value(fields.whole(low, high), schema, parse=int, text=f"a whole number from {low} to {high}")
 
 
 def number(read: Reader, high: int) -> Value:
-    """A count with a fraction."""
+    """Return the value of a count with a fraction."""
     schema = {**schemas.NUMBER, "minimum": 0, "maximum": high}
     return value(read, schema, parse=notation.parse_number, write=notation.write_number, text=notation.NUMBER)
 

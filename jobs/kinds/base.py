@@ -69,17 +69,17 @@ class Kind(Protocol):
 
     @property
     def pools_label(self) -> str:
-        """What a project's form calls the node pools of this kind; "" when it does not ask for them."""
+        """Return what a project's form calls the node pools of this kind; "" when it does not ask for them."""
         ...
 
     @property
     def command(self) -> str:
-        """The command of `yard` that submits one."""
+        """Return the command of `yard` that submits one."""
         ...
 
     @property
     def command_flags(self) -> tuple[str, ...]:
-        """The options that make that command submit this kind."""
+        """Return the options that make that command submit this kind."""
         ...
 
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -161,7 +161,7 @@ def refuse_worker_bounds(spec: Mapping[str, Any]) -> list[FieldError]:
 
 
 def all_must_succeed(ends: Sequence[PodEnd]) -> str | None:
-    """One failure decides; success needs every pod."""
+    """Decide on success when every pod has succeeded, and on failure with the first that failed."""
     if any(end.state == "failed" for end in ends):
         return "failed"
     return "succeeded" if ends and all(end.state == "succeeded" for end in ends) else None
