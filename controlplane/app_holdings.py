@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from controlplane.models import Cluster, Project
 from controlplane.registration import app_modules
-
-if TYPE_CHECKING:
-    from controlplane.access import Actor
 
 
 class Holdings:
@@ -31,8 +28,9 @@ class Holdings:
     def check_move(self, project: Project) -> None:
         """Check that the project may go to another cluster."""
 
-    def remove(self, project: Project, actor: "Actor") -> None:
-        """Delete what the database does not delete with the project, in the caller's transaction."""
+    def remove(self, project: Project, actor: Any) -> None:
+        """Delete what the database does not delete with the project, in the caller's transaction. `actor`: of
+        `controlplane.access`, which is above this module."""
 
     def check_detach(self, cluster: Cluster) -> None: ...
 
