@@ -36,7 +36,8 @@ class Square:
 
     parts: tuple[Part, ...]
     is_idle: bool = False
-    is_off: bool = False  # not ours to give out, or its node is not ready
+    # not ours to give out, or its node is not ready
+    is_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,14 @@ class DeviceSums:
 
     gpus: int
     held_milli: int
-    idle_milli: int  # held on devices that were last measured at 0
+    # held on devices that were last measured at 0
+    idle_milli: int
     measured: int
     use: float
     busy: int  # measured above 0
     used_mib: int
-    known_mib: int  # memory of the devices whose memory use is measured
+    # memory of the devices whose memory use is measured
+    known_mib: int
 
 
 @dataclass(frozen=True, slots=True)

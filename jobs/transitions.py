@@ -25,7 +25,8 @@ STOP_GRACE_SECONDS = 10
 # A suspension waits longer: its user wants the checkpoint more than the GPUs at once.
 SUSPEND_GRACE_SECONDS = 60
 LONGEST_GRACE_SECONDS = 3600
-REMIND_AFTER_SECONDS = 30  # a stop without effect is ordered again
+# a stop without effect is ordered again
+REMIND_AFTER_SECONDS = 30
 # A start of a process that was killed meanwhile, or that was only paused, may be on its way for this long.
 LATE_START_SECONDS = 60
 

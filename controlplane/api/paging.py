@@ -34,7 +34,8 @@ class Filter:
 class Listing:
     """A list's capabilities. `orderings`: public name -> columns, the last of them unique; none nullable."""
 
-    item: Schema  # with "properties": what ?fields= may name
+    # with "properties": what ?fields= may name
+    item: Schema
     orderings: Mapping[str, tuple[str, ...]]
     ordering: str
     filters: Mapping[str, Filter] = field(default_factory=dict)

@@ -12,7 +12,8 @@ LABEL_VALUE = re.compile(rf"(?:{LABEL_NAME})?")
 QUANTITY = re.compile(r"[1-9][0-9]*(?:[MGTP]i?|Ki|k)?")
 IMAGE_CHARS = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*")
 IMAGE_NAMES = Names(IMAGE_CHARS, 200, "like team/image:1")
-NAMESPACE_PREFIX = "yard-"  # of projects' namespaces, where the cluster's settings name none
+# of projects' namespaces, where the cluster's settings name none
+NAMESPACE_PREFIX = "yard-"
 MOUNT_PATHS = Names(re.compile(r"/[-A-Za-z0-9_./]+"), 1000, "an absolute path of plain characters")
 
 

@@ -58,7 +58,8 @@ _KEPT = {
     "cluster": ("server", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name"),
     "user": ("client-certificate-data", "client-key-data"),
 }
-CONNECTIONS = 48  # kept open; more are opened and closed again
+# kept open; more are opened and closed again
+CONNECTIONS = 48
 # A peer that is gone without a word is noticed after a minute, also on a connection on which only it sends.
 KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 PAGE = 500  # objects
 RELIST_SECONDS = 600.0
-WATCH_SECONDS = (300.0, 600.0)  # the server ends a watch at random between these
+# the server ends a watch at random between these
+WATCH_SECONDS = (300.0, 600.0)
 # Servers send a bookmark about every minute, so that a longer silence is a connection that died without a word.
 SILENCE_SECONDS = 130.0
 BACKOFF_SECONDS = (0.8, 30.0)

@@ -24,7 +24,8 @@ EXEC_FAILED = "exec_failed"
 _EXEC_SECONDS = 30.0
 # After a login that failed: first and longest, doubled, with jitter.
 _PAUSE_SECONDS = (1.0, 30.0)
-_EXEC_EARLY_SECONDS = 60.0  # a token is replaced this long before its end
+# a token is replaced this long before its end
+_EXEC_EARLY_SECONDS = 60.0
 # The part of our environment that a login program gets; it has no secrets.
 _EXEC_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 

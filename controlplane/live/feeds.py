@@ -90,7 +90,8 @@ class TickResult:
     answers: list[tuple[SubscribeRequest, Feed | str]] = field(default_factory=list)
     identities: dict[Identity, Identity | None] = field(default_factory=dict)
     had_events: bool = False
-    is_all: bool = False  # more happened than was read: everything counts as touched
+    # more happened than was read: everything counts as touched
+    is_all: bool = False
 
 
 class Reader:

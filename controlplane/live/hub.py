@@ -41,7 +41,8 @@ DETAILS = {
 class Pace:
     """Periods of the hub's work, in seconds."""
 
-    busy: float = 0.05  # between looks, while things happen or logs are watched
+    # between looks, while things happen or logs are watched
+    busy: float = 0.05
     quiet: float = 0.1
     busy_for: float = 5.0  # after the last event
     most_share: float = 0.2  # of the time may go into looking: long looks make longer pauses

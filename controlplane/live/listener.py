@@ -32,12 +32,14 @@ class Listener:
     identity: Identity
     deliver: Callable[[Frame], Awaitable[None]]
     on_end: Callable[[int, str], None]
-    fresh: dict[str, Callable[[], Frame]] = field(default_factory=dict)  # topic -> its state frame now
+    # topic -> its state frame now
+    fresh: dict[str, Callable[[], Frame]] = field(default_factory=dict)
     blocked_since: float | None = None
     is_ended: bool = False
     _queue: "deque[tuple[str, Frame | None]]" = field(default_factory=deque)
     _bytes: int = 0
-    _behind: set[str] = field(default_factory=set)  # topics of which a fresh state is queued
+    # topics of which a fresh state is queued
+    _behind: set[str] = field(default_factory=set)
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
     _writer: "asyncio.Task[None] | None" = None
 

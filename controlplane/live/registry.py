@@ -49,12 +49,14 @@ class TopicKind:
     """Topics named `<name>:<subject>`. Only those who see the subject's project may follow one."""
 
     name: str
-    parse: Callable[[str], str | None]  # the subject as it is known here; None for one of the wrong shape
+    # the subject as it is known here; None for one of the wrong shape
+    parse: Callable[[str], str | None]
     # the id of the subject's project, None when there is no such subject
     project_of: Callable[[str], int | None]
     # (subject, its project's id) -> the state now, inside `snapshot_read.one_moment`; None when it is gone
     read: Callable[[str, int], Reading | None]
-    is_touched: Callable[[Touch], bool]  # whether the state may be another after the event
+    # whether the state may be another after the event
+    is_touched: Callable[[Touch], bool]
 
 
 @dataclass(slots=True)

@@ -22,7 +22,8 @@ SCAN_BYTES = 8 * 1024 * 1024
 # The year 9999, where datetime ends.
 LATEST_MS = 253_402_300_799_000
 _TAIL_BLOCK_BYTES = 64 * 1024
-_BISECT_BYTES = 16 * 1024  # below which a bisection reads record by record
+# below which a bisection reads record by record
+_BISECT_BYTES = 16 * 1024
 # of a record; one with more was not written by us: a pod can reach its own log file
 _NUMBER_DIGITS, _TIME_DIGITS = 15, 20
 _RECORD_BYTES = MAX_TEXT_BYTES + 64

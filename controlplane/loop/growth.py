@@ -36,7 +36,8 @@ NEEDS_A_PERSON = (
     reasons.OVER_GPU_LIMIT,
     reasons.INTERACTIVE_OVER_QUOTA,
 )
-GROW_SECONDS = 120  # for newcomers that were not asked for by a user to be ready
+# for newcomers that were not asked for by a user to be ready
+GROW_SECONDS = 120
 
 
 def grow_jobs(cluster: Cluster, engine: Engine, seen: Observation, plan: Plan, now: datetime) -> bool:

@@ -37,7 +37,8 @@ WITHOUT_IT = "Jobs of the other projects go on; those of this one may not start 
 HELD_SECONDS = 30
 
 
-sync_requested = threading.Event()  # set when a cluster lacks the latest numbers
+# set when a cluster lacks the latest numbers
+sync_requested = threading.Event()
 # an engine that opens anew was told nothing
 _sent: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
 

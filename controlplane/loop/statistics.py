@@ -6,7 +6,8 @@ the joins of jobs and attempts made one cycle take seconds.
 
 from django.db import connection
 
-FEWEST = 200  # rows that are worth a look
+# rows that are worth a look
+FEWEST = 200
 # Growth alone: what changes without it, such as how busy a device is, is left to autovacuum.
 _GROWN = """
 SELECT seen.relname FROM pg_stat_user_tables AS seen JOIN pg_class ON pg_class.oid = seen.relid

@@ -75,7 +75,8 @@ class Node(models.Model):
     labels = models.JSONField(default=dict)
     is_ready = models.BooleanField(default=True)
     is_cordoned = models.BooleanField(default=False)
-    is_closed = models.BooleanField(default=False)  # its own cluster gives it nothing new
+    # its own cluster gives it nothing new
+    is_closed = models.BooleanField(default=False)
     # why the engine calls it not ready or closed
     message = models.CharField(max_length=500, blank=True, default="")
     seen_at = models.DateTimeField(default=timezone.now)

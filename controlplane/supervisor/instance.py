@@ -26,7 +26,8 @@ class Instance:
     port: int
     public_url: str
     state_dir: Path
-    redis_url: str  # empty: the supervisor starts one of its own
+    # empty: the supervisor starts one of its own
+    redis_url: str
     web_processes: int
 
     @property

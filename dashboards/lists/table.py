@@ -61,10 +61,12 @@ class ListView:
     summary: Callable[[QuerySet[Any]], str]
     filters: tuple[Filter, ...] = ()
     size: int = 100
-    live: str = ""  # the parts of the topic `activity` that redraw it; "" for a list that is not live
+    # the parts of the topic `activity` that redraw it; "" for a list that is not live
+    live: str = ""
     # what can be done with selected rows: (verb, label of its button)
     verbs: tuple[tuple[str, Text], ...] = ()
-    empty: str = ""  # the template shown when there is no row
+    # the template shown when there is no row
+    empty: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ class Page:
     summary: str
     before: str | None
     after: str | None
-    asked: Mapping[str, str] = field(default_factory=dict)  # the filters that narrow it
+    # the filters that narrow it
+    asked: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_filtered(self) -> bool:

@@ -17,9 +17,11 @@ from controlplane.registration import app_modules
 class NavigationEntry:
     """A link to a list. Texts are marked by gettext_noop and translated when shown."""
 
-    name: str  # of the route, and of the count in counts.json
+    # of the route, and of the count in counts.json
+    name: str
     label: str
-    place: int  # entries are ordered by it
+    # entries are ordered by it
+    place: int
     count: Callable[[Actor], int] | None = None
     count_means: str = ""  # what the number counts
     count_unit: str = ""  # its unit, where the label does not say it

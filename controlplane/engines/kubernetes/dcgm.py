@@ -38,7 +38,8 @@ class Holding:
     namespace: str
     node: str
     devices: tuple[DeviceShare, ...]
-    object_name: str = ""  # what the cluster calls it, where an operator named it
+    # what the cluster calls it, where an operator named it
+    object_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

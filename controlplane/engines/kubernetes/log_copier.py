@@ -279,7 +279,8 @@ class LogCopier:
 
     def _take_break(self, entry: WantedLog, error: Exception) -> None:
         if isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError):
-            entry.size = -1  # what the disk did not take is asked for again, from where the store ends
+            # what the disk did not take is asked for again, from where the store ends
+            entry.size = -1
         if (
             isinstance(error, (aiohttp.ClientConnectionError, EngineUnreachable))
             and entry.ended_at is not None

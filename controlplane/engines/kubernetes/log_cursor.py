@@ -54,7 +54,8 @@ class Beginning:
     a gap.
     """
 
-    first_ms: int | None = None  # the time of the first line that we read
+    # the time of the first line that we read
+    first_ms: int | None = None
     _last_ms: int = 0
     _size: int = 0  # bytes of what we read
     _open_ms: int = 0  # when its stream was opened
@@ -114,7 +115,8 @@ class Lines:
     """
 
     remark: str = ""
-    _rest: bytes = b""  # of a line without its end; without its stamp once `_line_ms` is known
+    # of a line without its end; without its stamp once `_line_ms` is known
+    _rest: bytes = b""
     _line_ms: int | None = None
 
     def feed(self, chunk: bytes) -> list[Piece]:

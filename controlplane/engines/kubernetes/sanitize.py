@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-LARGEST, LARGEST_SMALL = 2**31 - 1, 2**15 - 1  # of what is kept as an integer, as a small one
+# of what is kept as an integer, as a small one
+LARGEST, LARGEST_SMALL = 2**31 - 1, 2**15 - 1
 # ASCII's and Unicode's control characters, and those that turn the direction of what follows
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 

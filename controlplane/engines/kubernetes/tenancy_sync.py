@@ -50,7 +50,8 @@ class Syncer:
     _there: dict[str, Raw] = field(default_factory=dict)  # by identity, at the last look
     _wanted: frozenset[str] = frozenset()  # identities, since the last look
     _checked_at: float = -CHECK_SECONDS
-    _may_bind: bool = True  # without it users of kubectl have no rights, which the look at the cluster tells
+    # without it users of kubectl have no rights, which the look at the cluster tells
+    _may_bind: bool = True
 
     def sync(self, wanted: Iterable[Wanted]) -> None:
         """Apply all wanted objects. Raises EngineRefused for the first that failed, after trying the rest."""

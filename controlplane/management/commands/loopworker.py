@@ -12,7 +12,8 @@ from controlplane.celery_app import run_worker
 class Command(BaseCommand):
     """Run the worker in the foreground until SIGINT or SIGTERM."""
 
-    requires_system_checks: list[str] = []  # they load every page and the API: 25 MB that a worker never uses
+    # they load every page and the API: 25 MB that a worker never uses
+    requires_system_checks: list[str] = []
     help = "Host the loop in a Celery worker, as make up does."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -17,7 +17,8 @@ from controlplane.loop.wake import ring
 class Command(BaseCommand):
     """Run the worker in the foreground until SIGINT or SIGTERM."""
 
-    requires_system_checks: list[str] = []  # they load every page and the API: 25 MB that a worker never uses
+    # they load every page and the API: 25 MB that a worker never uses
+    requires_system_checks: list[str] = []
     help = "Carry out long commands: checks of clusters, removals, and what other apps declare."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
