@@ -7,6 +7,7 @@ The scheduler's core answers in the simulating process, so these functions take 
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -49,8 +50,8 @@ class _Known:
 
 # By cluster. Jobs' ids are unique, so answers for another database under the same cluster id are never found.
 _kept: dict[int, _Known] = {}
-# Readers of the same job at the same time wait for one answer.
-_asking = threading.Lock()
+# By cluster: its readers wait for one answer, which may be theirs too, and other clusters' readers do not.
+_asking: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def outlook(job: Job, sees: Sees) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def outlook(job: Job, sees: Sees) -> dict[str, Any]:
     if job.state != QUEUED or not can_replay(cluster):
         return _shown([], None, sees)
     try:
-        with _asking:
+        with _asking[cluster.pk]:
             ways, found = _ask(job, cluster)
     except SimulationFailed as error:
         logger.warning("a job's outlook could not be worked out: %s", error)

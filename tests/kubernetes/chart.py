@@ -82,7 +82,9 @@ def _apply_rights(kube: KubeCluster, without: tuple[str, str] | None, scheduler:
     objects = render(sets=sets, namespace=namespace)
     (role, *roles) = of_kind(objects, "ClusterRole")
     if without is not None:
-        role["rules"] = [_less(rule, *without) for rule in role["rules"]]
+        rules = [_less(rule, *without) for rule in role["rules"]]
+        # The API server refuses a rule without verbs.
+        role["rules"] = [rule for rule in rules if rule["verbs"]]
     account = next(one for one in objects if one["kind"] == "ServiceAccount")
     home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     kube.apply(yaml.safe_dump_all([home, account, role, *roles, *of_kind(objects, "ClusterRoleBinding")]))

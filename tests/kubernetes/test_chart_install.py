@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from controlplane.engines.kubernetes.tenancy import ROLE_NAMES
 from tests import servers
 from tests.kube import KubeCluster
 from tests.kubernetes.chart import CHART, NAME, RELEASE, Raw, helm
@@ -63,6 +64,8 @@ def installed(kube_node: KubeCluster, tmp_path_factory: pytest.TempPathFactory) 
 
 def prepare_namespace(kube: KubeCluster, urls: dict[str, str]) -> None:
     """What the guide has an admin make: the namespace with its standard, and the secret."""
+    # Made by the projects of tests before; helm takes over no objects of others.
+    kube.kubectl("delete", "clusterrole", "--ignore-not-found", *ROLE_NAMES)
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     kube.must("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": labels}})
     keys = {**urls, "secret-key": secrets.token_urlsafe(48), "bootstrap-token": TOKEN}

@@ -325,6 +325,7 @@ def test_assets_win_over_the_cache(monkeypatch, tmp_path):
 FAKE_GO = """#!/bin/sh
 echo ran >> {log}
 case "$*" in
+*csi-directories*) for name in {csi}; do touch "$3$name"; done ;;
 */server/v3) touch "$3" ;;
 *kube-apiserver*) for name in {kubernetes}; do touch "$3$name"; done ;;
 build*) touch "$3" ;;
@@ -336,7 +337,8 @@ esac
 def test_two_builders_build_once(monkeypatch, tmp_path):
     log, go = tmp_path / "log", tmp_path / "bin" / "go"
     go.parent.mkdir()
-    go.write_text(FAKE_GO.format(log=log, kubernetes=" ".join(build.KUBERNETES_PROGRAMS)))
+    csi = " ".join(["csi-directories", *build.CSI_SIDECARS])
+    go.write_text(FAKE_GO.format(log=log, kubernetes=" ".join(build.KUBERNETES_PROGRAMS), csi=csi))
     go.chmod(0o755)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{go.parent}:/usr/bin:/bin")

@@ -63,7 +63,7 @@ def test_twenty_users_on_queued_jobs_keep_no_page_of_another_user_waiting(
         add_reader(number)
     for reader in readers:
         reader.start()
-    wait_until(lambda: slow.asked == 2, what="two simulations at once")
+    wait_until(lambda: slow.asked == 1, what="one simulation of the cluster at once")
     wait_until(
         lambda: asgi.simulation_hop._queue._waiting == USERS - 3, what="all other readers in the queue"
     )

@@ -332,12 +332,12 @@ def test_the_log_as_a_file_and_curves_from_it(yard: Yard, visit: Visit, settings
 
 def test_every_tab_says_when_the_cluster_does_not_answer(yard: Yard, visit: Visit):
     client, here = visit(yard.cast.ben), f"/jobs/{yard.running.pk}"
+    said = "Cluster memory does not answer. What is shown here was last seen before."
     progress = {"step": 1, "total_steps": 2, "eta_seconds": 60}
     Job.objects.filter(pk=yard.running.pk).update(progress=progress)
-    assert "does not answer" not in (page := client.get(here).content.decode())
+    assert said not in (page := client.get(here).content.decode())
     assert "Finishes in" in page
     Cluster.objects.update(is_reachable=False)
-    said = "Cluster memory does not answer. What is shown here was last seen before."
     for tab in set(TABS) - {"workers"}:  # of elastic jobs alone
         assert said in client.get(here if tab == "overview" else f"{here}/{tab}").content.decode()
     assert "Finishes in" not in client.get(here).content.decode()
