@@ -32,8 +32,10 @@ def plan_job(project: Project, body: Mapping[str, Any], *, actor: Actor, sees: S
         return _answer(None, (), [], None, None)
     # Only now: a submission locks the counter of events, for which every other writer would wait.
     seen = observe(project.cluster, timezone.now()).view
-    seen = replace(seen, jobs=(*seen.jobs, job))
     learned = learned_run_times(project.cluster, submitted)
+    expected = learned.expected.get(job.id, job.expected_runtime_seconds)
+    job = replace(job, expected_runtime_seconds=expected)
+    seen = replace(seen, jobs=(*seen.jobs, job))
     found = simulator.ask("foresee", seen, job.id, learned, budget_seconds=BUDGET_SECONDS)
     jobs = {one.id: one for one in seen.jobs}
     victims = [mention(jobs[one].project, one, jobs[one].label) for one in found.victims]

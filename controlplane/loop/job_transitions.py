@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Min, Q
+from django.db.models import F, Min, Q, QuerySet
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import DISRUPTIONS
@@ -24,6 +24,7 @@ from jobs.kinds.registry import KINDS
 from jobs.limits import limit_reached
 from jobs.models import Attempt, Job, Pod
 from jobs.transitions import (
+    LONGEST_GRACE_SECONDS,
     REMIND_AFTER_SECONDS,
     Move,
     Target,
@@ -34,6 +35,7 @@ from jobs.transitions import (
     remove,
     request_stops,
     send,
+    stop_pods,
 )
 
 SETTLED_IN = timedelta(minutes=10)  # an attempt that ran for so long was not disrupted by where it was sent
@@ -283,10 +285,19 @@ def _retry_stops(jobs: list[Job], now: datetime) -> None:
     for job in jobs:
         if job.state != lifecycle.STOPPING:
             continue
-        pods = Pod.objects.filter(job=job, released_at=None).values("name")
+        pods = list(Pod.objects.filter(job=job, released_at=None).values_list("name", flat=True))
         orders = Command.objects.filter(kind=STOP_POD, subject_id__in=pods)
-        if not orders.unfinished().exists() and not any(_is_in_time(order, now) for order in orders):
-            request_stops(job, grace_seconds=0)
+        is_recent = orders.filter(finished_at__gt=now - timedelta(seconds=REMIND_AFTER_SECONDS)).exists()
+        if not is_recent and not orders.unfinished().exists():
+            stop_pods(job.project, _without_grace(pods, orders, now), 0)
+
+
+def _without_grace(pods: Sequence[str], orders: QuerySet[Command], now: datetime) -> list[str]:
+    """Return the pods whose last stop that was carried out gave them no grace that still runs."""
+    since = now - timedelta(seconds=LONGEST_GRACE_SECONDS + REMIND_AFTER_SECONDS)
+    done = orders.filter(state=Command.DONE, finished_at__gt=since, payload__grace_seconds__gt=0)
+    last = {order.subject_id: order for order in done.order_by("pk")}
+    return [name for name in pods if name not in last or not _is_in_time(last[name], now)]
 
 
 def _is_in_time(order: Command, now: datetime) -> bool:

@@ -8,7 +8,6 @@ from operator import is_
 from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 
 from controlplane.clusters import quantities
 from controlplane.engines.base import UNSCHEDULABLE
@@ -118,13 +117,11 @@ def observe(
 
 
 def observe_job(job: Job) -> JobView:
-    """Read one queued job that has never run."""
+    """Read one queued job that has never run. A run time that it does not declare is left to the caller."""
     [row] = plain_rows(Job.objects.filter(pk=job.pk), _JOB_COLUMNS)
     cluster = job.project.cluster
     waits = _Waits({}, volume_waits(cluster.pk), data_waits(cluster))
-    learned = KeptRunTimes()
-    learned.renew(cluster, timezone.now(), ())
-    return _job_view(row, learned.of(row), (), *waits.of(row["id"]))
+    return _job_view(row, None, (), *waits.of(row["id"]))
 
 
 class KeptJobs:

@@ -20,7 +20,7 @@ from datasets.queries.datasets import subset_rows, version_rows, version_shape, 
 from datasets.selection import PATTERN_MOST_BYTES, PATTERNS_MOST, Selection
 
 # Of a body: more than a list of the paths of a large version takes.
-BODY_MOST_BYTES = 64 << 20
+BODY_MOST_BYTES = 16 << 20
 _PATTERNS = BodyField(
     fields.listed(fields.text(PATTERN_MOST_BYTES), PATTERNS_MOST),
     {**listed(STRING), "maxItems": PATTERNS_MOST},

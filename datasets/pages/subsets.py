@@ -24,6 +24,8 @@ from datasets.selection import PATTERN_MOST_BYTES, PATTERNS_MOST, Selection
 from datasets.storage.base import Blocked
 
 VERSIONS_OFFERED = 100
+# Of the version: selecting among more takes too long for the thread of the pages.
+FILES_MOST = 100_000
 
 
 class SubsetForm(forms.Form):
@@ -90,6 +92,10 @@ def _saved(form: SubsetForm, dataset: Dataset, actor: Actor) -> DatasetVersion |
     version = find_version(dataset, sent["version"])
     if version is None:
         form.add_error("version", _("{name} has no such version.").format(name=dataset.name))
+        return None
+    if version.files > FILES_MOST:
+        words = _("It has more than {count} files; save a subset of it with: yard dataset subset {name}/NAME")
+        form.add_error("version", words.format(count=f"{FILES_MOST:,}", name=version))
         return None
     try:
         return save_subset(version, sent["name"], Selection(sent["include"], sent["exclude"]), actor=actor)[0]

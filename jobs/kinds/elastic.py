@@ -3,6 +3,7 @@ many as fit, at least `min_workers`. It may borrow, and when it is preempted it 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from controlplane.fields import FieldError
@@ -50,7 +51,7 @@ class Elastic(Batch):
     def sizes(self, spec: Mapping[str, Any]) -> tuple[int, ...]:
         # Jobs of older versions have neither field.
         if step := spec.get("worker_step"):
-            return tuple(range(spec["min_workers"], spec["max_workers"] + 1, step))
+            return _stepped(spec["min_workers"], spec["max_workers"], step)
         return tuple(spec.get("worker_sizes") or ())
 
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
@@ -64,6 +65,12 @@ class Elastic(Batch):
             "maxWorkers": most,
             "gpus": f"{spec['gpus'] / 1000:g}",
         }
+
+
+@lru_cache(maxsize=1024)
+def _stepped(fewest: int, most: int, step: int) -> tuple[int, ...]:
+    """Return the sizes of a job with steps; thousands of equal jobs share one object."""
+    return tuple(range(fewest, most + 1, step))
 
 
 def sizes_text(sizes: Sequence[int], wanted: int) -> str:

@@ -156,6 +156,7 @@ def _advance(standing: Standing, operation: Operation) -> Answer:
 
 def _release(standing: Standing, operation: Operation) -> Answer:
     stay = tuple(rank for rank in standing.members if rank not in operation.leaving)
+    stay = stay[: largest_size(standing.sizes, len(stay))]
     if len(stay) < standing.fewest:
         why = f"{len(stay)} workers would be left, and the job needs {standing.fewest}."
         return Answer(outcome=FAILED, message=why)
@@ -173,6 +174,10 @@ def _admit(standing: Standing, operation: Operation) -> Answer:
         why = f"Worker {first.rank} ended before it could join (exit code {first.exit_code})."
         return Answer(outcome=ROLLED_BACK, message=why, stop=waiting)
     late = [worker.rank for worker in newcomers if not worker.can_join]
+    size = len(standing.members) + len(operation.joining)
+    if largest_size(standing.sizes, size) != size:
+        why = f"A worker was lost meanwhile, and {size} workers are not an allowed size."
+        return Answer(outcome=ROLLED_BACK, message=why, stop=waiting)
     if newcomers and not late:
         return Answer((*standing.members, *operation.joining), GROW, RUNNING)
     if operation.is_overdue:

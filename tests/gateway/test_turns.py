@@ -108,3 +108,21 @@ async def test_more_look_ups_of_a_user_than_may_wait_are_refused(gate):
     results = await asyncio.gather(*flood, return_exceptions=True)
     refused = [result for result in results if isinstance(result, TooManyRequests)]
     assert [error.code for error in refused] == ["too_many_requests"]
+
+
+async def test_rights_are_looked_up_again_however_many_requests_of_the_user_wait(monkeypatch, gate):
+    def look() -> None:
+        assert gate.wait(patience(30))
+
+    def refuse(*_asked: object) -> None:
+        raise NotVisible("gone")
+
+    monkeypatch.setattr(admission, "RECHECK_SECONDS", 0.01)
+    monkeypatch.setattr(admission, "admit", refuse)
+    flood = [asyncio.create_task(turns.in_thread(EVE, "", look)) for _ in range(turns.MOST_OF_CLIENT + 2)]
+    await asyncio.sleep(0)
+    rights = asyncio.create_task(admission._recheck(EVE, "job"))
+    await asyncio.sleep(0.05)
+    gate.set()
+    assert not await asyncio.wait_for(rights, patience(10))
+    await asyncio.gather(*flood)

@@ -278,7 +278,9 @@ class LogCopier:
         return entry.ended_at is not None and time.monotonic() - entry.ended_at > entry.patience_seconds
 
     def _take_break(self, entry: WantedLog, error: Exception) -> None:
-        if isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError):
+        # A time-out of ours has no errno: the store is as we left it.
+        is_silence = isinstance(error, TimeoutError) and error.errno is None
+        if isinstance(error, OSError) and not is_silence and not isinstance(error, aiohttp.ClientError):
             # what the disk did not take is asked for again, from where the store ends
             entry.size = -1
         if (
