@@ -15,7 +15,7 @@ from controlplane.engines.kubernetes import log_copier, log_copy, log_streams, l
 from controlplane.engines.kubernetes.log_copier import LogCopier
 from controlplane.engines.kubernetes.log_copy import MAY_BE_GONE
 from controlplane.engines.kubernetes.log_cursor import Piece, stamp_ms
-from controlplane.engines.kubernetes.log_target import LogSource
+from controlplane.engines.kubernetes.log_target import LogSource, WantedLog
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.logstore.reader import read_page, tail
@@ -193,6 +193,16 @@ def test_a_stream_that_gave_much_and_fell_silent_is_doubted_once(
     stuck.put(b"")
     stuck.put(b"")
     assert pod.end() == (["one", "two"], [])
+
+
+def test_a_silent_stream_leaves_what_is_known_of_the_node_s_file(start: Start) -> None:
+    """Else the file that the node began meanwhile would be taken for the one that was read."""
+    entry = WantedLog("pod", "unread", size=7, file_began_ms=1)
+    copier = start([FIRST]).copier
+    copier._take_break(entry, TimeoutError())
+    assert entry.size == 7
+    copier._take_break(entry, OSError(28, "No space left on device"))
+    assert entry.size == -1
 
 
 def test_what_a_full_disk_did_not_take_is_asked_for_again(

@@ -6,9 +6,12 @@ import json
 
 from controlplane.access import SYSTEM
 from controlplane.loop.telemetry_step import collect_once
+from controlplane.models import Command
 from jobs.actions import stop_job, suspend_job
+from jobs.command_kinds import STOP_POD
 from jobs.models import Pod
 from jobs.queries import job_detail
+from jobs.transitions import REMIND_AFTER_SECONDS
 from tests.builders import make_job, make_project
 
 
@@ -59,3 +62,15 @@ def test_a_long_grace_is_not_cut_by_the_reminder_of_a_stop(plant):
     assert pod.exit_code == 143  # not killed
     job.refresh_from_db()
     assert job_detail(job)["status"]["reason"]["message"].endswith("No checkpoint was reported.")
+
+
+def test_a_stop_that_failed_is_repeated_whatever_its_grace(plant):
+    plant.engine.faults.stop_delay_seconds = 500
+    job = make_job(make_project())
+    plant.settle()
+    suspend_job(job, actor=SYSTEM, grace_seconds=300)
+    plant.in_seconds(1)
+    Command.objects.filter(kind=STOP_POD).update(state=Command.FAILED)
+    plant.in_seconds(REMIND_AFTER_SECONDS + 5)
+    job.refresh_from_db()
+    assert job.state == "suspended"

@@ -176,3 +176,17 @@ def test_the_least_harm_leaves_first_and_the_first_member_last():
     assert [rank for rank, _ in chosen] == [3, 1, 2, 4, 0]
     assert "spot" in chosen[0][1]
     assert chosen[1][1] == "straggler: 400 ms per step, 100 ms is typical"
+
+
+def test_newcomers_are_sent_away_when_a_loss_makes_their_size_one_that_is_not_allowed():
+    ready = [Worker(rank, True, "ready") for rank in (4, 5, 6, 7)]
+    growing = Operation(joining=(4, 5, 6, 7))
+    found = answer(standing(training(0), training(2), *ready, operation=growing, sizes=(2, 4, 8)))
+    assert (found.outcome, found.stop) == (rules.ROLLED_BACK, (4, 5, 6, 7))
+
+
+def test_a_loss_before_a_shrink_leaves_an_allowed_size():
+    shrinking = Operation(leaving=(4,))
+    workers = [training(rank) for rank in (1, 2, 3, 4)]
+    found = answer(standing(*workers, operation=shrinking, sizes=(2, 4, 8)))
+    assert found == Answer((1, 2), rules.SHRINK, rules.RUNNING)

@@ -162,6 +162,19 @@ def test_a_subset_is_saved_and_read_on_pages(cast: Cast, version: DatasetVersion
     assert [str(cache.version) for cache in Cache.objects.all()] == ["xray@1/train"]
 
 
+def test_the_page_leaves_versions_of_many_files_to_yard(
+    cast: Cast, version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("datasets.pages.subsets.FILES_MOST", 3)
+    client, path = Client(), f"/datasets/{version.dataset_id}/subset"
+    client.force_login(cast.ben)
+    refused = client.post(path, {"version": "1", "name": "train", "include": "*"})
+    assert refused.status_code == 400
+    assert "more than 3 files; save a subset of it with: yard dataset subset xray@1/NAME" in (
+        refused.content.decode()
+    )
+
+
 def test_the_lineage_of_a_subset_leads_to_its_version_and_jobs(cast: Cast, api: Any, version: DatasetVersion):
     subset = make_subset(version, "train", "train/")
     _submit(cast, version.dataset, subset="train")
