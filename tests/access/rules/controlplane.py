@@ -1,4 +1,4 @@
-"""Accounts, clusters, nodes, projects and telemetry."""
+"""Accounts, clusters, the list of nodes, and projects."""
 
 from tests.access.roles import (
     ADMIN_READS,
@@ -29,11 +29,6 @@ REST: dict[str, dict[str, Rule]] = {
     "clusters/<str:name>/view": {"GET": ADMIN_READS},
     "node-pools": {"GET": EVERYBODY, "POST": ADMIN_WRITES},
     "nodes": {"GET": EVERYBODY},
-    "nodes/<str:name>": {"GET": EVERYBODY, "PATCH": ADMIN_WRITES},
-    "nodes/<str:name>/cordon": {"POST": ADMIN_WRITES},
-    "nodes/<str:name>/uncordon": {"POST": ADMIN_WRITES},
-    "nodes/<str:name>/drain": {"POST": ADMIN_WRITES},
-    "nodes/<str:name>/confirm-dead": {"POST": ADMIN_WRITES},
     "departments": {"GET": EVERYBODY, "POST": ADMIN_WRITES},
     "departments/<str:name>": {"GET": EVERYBODY, "PATCH": ADMIN_WRITES, "DELETE": ADMIN_WRITES},
     "projects": {"GET": EVERYBODY, "POST": ADMIN_WRITES},
@@ -46,8 +41,6 @@ REST: dict[str, dict[str, Rule]] = {
     },
     "events": {"GET": EVERYBODY},
     "audit": {"GET": ADMIN_READS},
-    "telemetry/overview": {"GET": EVERYBODY},
-    "telemetry/series": {"GET": EVERYBODY},
     "openapi.json": {"GET": EVERYBODY},
 }
 

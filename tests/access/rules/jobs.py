@@ -1,6 +1,7 @@
-"""Jobs."""
+"""Jobs, the nodes that hold them, and telemetry."""
 
 from tests.access.roles import (
+    ADMIN_WRITES,
     EVERYBODY,
     FEED_EVERYBODY,
     FEED_VIEWERS,
@@ -16,6 +17,13 @@ REST: dict[str, dict[str, Rule]] = {
     "projects/<str:name>/jobs/plan": {"POST": MEMBERS_WRITE},
     "projects/<str:name>/what-if": {"POST": OWNERS_WRITE},
     "images": {"GET": EVERYBODY},
+    "nodes/<str:name>": {"GET": EVERYBODY, "PATCH": ADMIN_WRITES},
+    "nodes/<str:name>/cordon": {"POST": ADMIN_WRITES},
+    "nodes/<str:name>/uncordon": {"POST": ADMIN_WRITES},
+    "nodes/<str:name>/drain": {"POST": ADMIN_WRITES},
+    "nodes/<str:name>/confirm-dead": {"POST": ADMIN_WRITES},
+    "telemetry/overview": {"GET": EVERYBODY},
+    "telemetry/series": {"GET": EVERYBODY},
     "jobs": {"GET": EVERYBODY},
     "jobs/<str:job_id>": {"GET": VIEWERS_READ, "PATCH": MEMBERS_WRITE, "DELETE": MEMBERS_WRITE},
     "jobs/<str:job_id>/stop": {"POST": MEMBERS_WRITE},
