@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Min, Q, QuerySet
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import DISRUPTIONS
 from controlplane.fields import LONGEST_MESSAGE
+from controlplane.logstore.progress import latest_progress
+from controlplane.logstore.reader import log_path
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, is_fresh
 from controlplane.loop.membership import newest_generations, ranks_of
 from controlplane.models import Cluster, Command, Event
@@ -229,9 +232,26 @@ def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
         exit_code = step.exit_code if job.exit_code is None else job.exit_code
         fields |= {"allocated_milli": 0, "next_state": "", "exit_code": exit_code, "gpu_utilization": None}
         fields |= _unseen_start(job)
+    if job.state == lifecycle.STOPPING and step.target in (lifecycle.QUEUED, lifecycle.SUSPENDED):
+        fields |= _last_checkpoint(job)
     if step.target == lifecycle.QUEUED:
         fields |= {"queued_at": now}
     return fields
+
+
+def _last_checkpoint(job: Job) -> dict[str, Any]:
+    """Return the progress with the checkpoint of a stopped attempt, which telemetry may not have read yet. Logs copied
+    from a cluster may not have it yet either: then telemetry adds it."""
+    newest = newest_generations([job]) if KINDS[job.kind].is_elastic else {}
+    speaker = next(iter(ranks_of(newest.get(job.pk))), 0)
+    path = log_path(settings.LOG_DIR, str(job.pk), job.attempt, speaker)
+    try:
+        found = latest_progress(path)
+    except (OSError, ValueError):
+        return {}
+    if found is None or found.checkpoint_at is None:
+        return {}
+    return {"progress": {**job.progress, **found.as_json()}}
 
 
 def _unseen_start(job: Job) -> dict[str, Any]:

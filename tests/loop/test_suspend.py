@@ -29,7 +29,6 @@ def test_a_suspended_job_has_its_grace_to_save_a_checkpoint_and_says_which(plant
     saved = {"checkpoint_at": int(plant.clock().timestamp()), "checkpoint_step": 1200}
     plant.engine.print_line(pod.name, json.dumps({"trainyard": 1, **saved}))
     plant.in_seconds(10)
-    collect_once(plant.clock())
     job.refresh_from_db()
     pod.refresh_from_db()
     assert (job.state, pod.exit_code) == ("suspended", 143)

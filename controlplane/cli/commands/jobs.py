@@ -8,7 +8,7 @@ from typing import Any
 from controlplane.cli import formats
 from controlplane.cli.code.about import describe_code
 from controlplane.cli.commands.explanation import estimate_text
-from controlplane.cli.commands.wait import settled
+from controlplane.cli.commands.wait import wait_for
 from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import FINAL_STATES, each_name, find_job, is_id, job_id, jobs_named
 from controlplane.cli.parsing import Parser, duration_seconds
@@ -266,7 +266,7 @@ def _each(args: Namespace, session: Session, verb: str, body: Row | None = None,
     def act(name: str) -> None:
         answer = session.client.post(f"jobs/{job_id(session, name)}/{verb}", body)
         if awaited:
-            answer = settled(session, answer["id"], awaited)
+            answer = wait_for(session, answer["id"], frozenset({awaited}))
         why = f": {reason_text(answer)}" if awaited else ""
         session.output.object(answer, f"job {name} is {answer['status']['state']}{why}")
 

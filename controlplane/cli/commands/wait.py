@@ -13,8 +13,6 @@ from controlplane.cli.session import Session
 from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
 
 STATES = frozenset({"queued", "starting", "running", "scaling", "suspended", "stopping"}) | FINAL_STATES
-# Within which the last lines of an ended pod are read.
-LAST_OUTPUT_SECONDS = 2.0
 _FINISHED = ("finished", "done")
 # What a job in this state has been through for certain.
 _PASSED = {
@@ -91,20 +89,6 @@ def wait_for(
         return job
     finally:
         changes.close()
-
-
-def settled(session: Session, identifier: str, state: str) -> dict[str, Any]:
-    """Return the job once it is in a state; one without a checkpoint a moment later, as its last output may be read
-    after its end."""
-    job = wait_for(session, identifier, frozenset({state}))
-    if "checkpoint_at" in (job["status"]["progress"] or {}):
-        return job
-    changes = ChangeListener(session.client, f"job:{identifier}")
-    try:
-        changes.wait(LAST_OUTPUT_SECONDS)
-    finally:
-        changes.close()
-    return dict(session.get(f"jobs/{identifier}"))
 
 
 def exit_code_of_job(job: dict[str, Any]) -> int:
