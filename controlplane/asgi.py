@@ -43,6 +43,7 @@ from controlplane.simulation.client import simulator
 from controlplane.simulation.routes import asks_simulation
 from dashboards.routing import websocket_application
 from datasets.api.uploads import UPLOADS, admit_upload
+from datasets.queries.lake import limit_waits
 
 SERVICES, METRICS, POD_CODE = "/services/", "/metrics", "/api/v1/pod-code/"
 # Websockets into pods, and the module of `controlplane.gateway` that serves each.
@@ -195,6 +196,7 @@ async def _lifespan(receive: Receive, send: Send) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
+            limit_waits()
             await send({"type": "lifespan.startup.complete"})
         else:
             await close_hub()

@@ -12,7 +12,7 @@ from controlplane.config.work_directories import checkpoint_directory, job_direc
 from controlplane.models import Command, Project
 from datasets.actions.artifacts import KEEP, Kept, artifact_failed, artifact_ready, artifact_waits
 from datasets.ingest.engine import Progress, Synced, sync_tree
-from datasets.ingest.tree import SourceMissing, walk
+from datasets.ingest.tree import Directory, SourceMissing, walk
 from datasets.ingest.worker import WorkerFailed
 from datasets.long_work import DATA, is_cancelled, refusals
 from datasets.manifests import Manifest
@@ -90,21 +90,32 @@ def _entries(directory: Path) -> str:
 
 
 def _refuse_size(artifact: Artifact, root: Path) -> None:
-    """Raise CommandRefused for a directory beyond the limits, before any of it is read."""
+    """Raise CommandRefused for a directory beyond the limits, before any file of it is read, and as soon as it is known
+    to be beyond."""
+    files = size = 0
+
+    def note(directory: Directory) -> None:
+        nonlocal files, size
+        files += len(directory.rows)
+        size += sum(row[2] for row in directory.rows)
+        _refuse_more(artifact.path, files, size)
+
     try:
-        found = walk(os.fsencode(root))
+        walk(os.fsencode(root), note)
     except SourceMissing as error:
         raise CommandRefused("output_missing", str(error)) from error
-    if not found.files:
+    if not files:
         raise CommandRefused("output_empty", f"{artifact.path} has no files.")
-    if found.files > FILES_MOST:
-        words = f"{artifact.path} has {found.files:,} files, at most {FILES_MOST:,} are kept; write archives."
+
+
+def _refuse_more(path: str, files: int, size: int) -> None:
+    if files > FILES_MOST:
+        words = f"{path} has {files:,} files or more, at most {FILES_MOST:,} are kept; write archives."
         raise CommandRefused("too_many_files", words)
-    size = sum(row[2] for directory in found.directories for row in directory.rows)
-    if size > settings.ARTIFACT_MOST_BYTES:
-        most = settings.ARTIFACT_MOST_BYTES
+    most = settings.ARTIFACT_MOST_BYTES
+    if size > most:
         words = (
-            f"{artifact.path} has {size:,} bytes, at most {most:,} are kept. Keep a part of it, or have an admin raise"
+            f"{path} has {size:,} bytes or more, at most {most:,} are kept. Keep a part of it, or have an admin raise"
             " TRAINYARD_ARTIFACT_MOST_GIB."
         )
         raise CommandRefused("artifact_too_large", words)

@@ -75,21 +75,28 @@ def note_failure(command: Command, token: str, error: BaseException) -> None:
 
 def _refusal_of(command: Command, error: BaseException) -> CommandRefused:
     if isinstance(error, CommandRefused):
+        error.message = _storable(error.message)
         return error
     if isinstance(error, EngineRefused):
-        return CommandRefused(error.code, error.message, is_passing=error.is_passing)
+        return CommandRefused(error.code, _storable(error.message), is_passing=error.is_passing)
     if not isinstance(error, Exception):
         raise error
     # a fault of ours or of the engine's: such a command must neither stop the others nor be tried for ever
     logger.error("%s of %s failed", command.kind, command.subject_id, exc_info=error)
-    return CommandRefused("engine_error", f"The engine failed {Command.MOST_TRIES} times: {error}")
+    return CommandRefused("engine_error", _storable(f"The engine failed {Command.MOST_TRIES} times: {error}"))
+
+
+def _storable(text: str) -> str:
+    """Return text that databases take. A refusal that cannot be written would leave its command claimed, and the same
+    try would be repeated for ever; file names of users can hold anything."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _note_unreachable(command: Command, token: str, error: EngineUnreachable) -> None:
     """Whether the engine is out of reach is for reconcile to say, and then tries are not counted; one that answers
     everything but this is broken."""
     handler = handler_for(command.kind)
-    refusal = CommandRefused(CLUSTER_FAILED, str(error), is_passing=True)
+    refusal = CommandRefused(CLUSTER_FAILED, _storable(str(error)), is_passing=True)
     is_reachable = Cluster.objects.filter(pk=command.required_cluster_id, is_reachable=True).exists()
     if is_reachable:
         handler.on_retry(command, refusal)
@@ -111,7 +118,7 @@ def _try_again(
     pauses = handler.backoff_seconds
     wait = timedelta(seconds=pauses[min(command.tries, len(pauses)) - 1])
     Command.objects.filter(pk=command.pk, claim_token=token, state=Command.CLAIMED).update(
-        state=Command.PENDING, error=str(refusal)[:LONGEST_ERROR], not_before=Now() + wait, sent_at=None
+        state=Command.PENDING, error=refusal.message[:LONGEST_ERROR], not_before=Now() + wait, sent_at=None
     )
 
 

@@ -1,6 +1,7 @@
 """What is in a version, and how content comes in and out. Bodies are bytes, not JSON: they pass without a copy."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 from urllib.parse import quote
 
@@ -335,9 +336,12 @@ def file_response(project: Project, entry: Entry) -> HttpResponseBase:
     lake = lake_of(project)
     name = entry.path.rpartition(b"/")[2].decode("utf-8", "replace")
     media = media_type(name)
-    pieces = (
-        lake.read(entry.digest, at, PIECE_BYTES) for at in range(0, max(1, entry.size_bytes), PIECE_BYTES)
+    # Read before the answer begins: a lake that is away is a refusal with its reason, and no file that ends early.
+    first = lake.read(entry.digest, 0, PIECE_BYTES)
+    others = (
+        lake.read(entry.digest, at, PIECE_BYTES) for at in range(PIECE_BYTES, entry.size_bytes, PIECE_BYTES)
     )
+    pieces = chain([first], others)
     response = StreamingHttpResponse(pieces, content_type=media or BYTES)
     response.headers["Content-Length"] = str(entry.size_bytes)
     # a user's file never runs in our origin: what is no plain picture is saved

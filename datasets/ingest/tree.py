@@ -3,7 +3,7 @@
 import marshal
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -55,9 +55,9 @@ class SourceMissing(Exception):
     """The directory to read is not there, or not a directory."""
 
 
-def walk(root: bytes) -> Walk:
+def walk(root: bytes, note: Callable[[Directory], None] = lambda directory: None) -> Walk:
     """Return every file and inner link below `root`. Sockets, pipes, devices and links out of the tree are skipped and
-    named. Raises SourceMissing."""
+    named. `note` is called with each directory that was read; what it raises ends the walk. Raises SourceMissing."""
     if not os.path.isdir(root):
         raise SourceMissing(f"{os.fsdecode(root)} is not a directory.")
     found = Walk([], [])
@@ -74,6 +74,7 @@ def walk(root: bytes) -> Walk:
         waiting += below
         if rows:
             found.directories.append(Directory(path, rows))
+            note(found.directories[-1])
     found.directories.sort(key=lambda directory: directory.path)
     return found
 

@@ -4,19 +4,34 @@ other projects, and a project's storage is what its folder holds."""
 import threading
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 
 from controlplane.config.lake_place import BucketPlace
 from controlplane.models import Project
 from datasets.manifests import Manifest, ManifestInvalid, decode
-from datasets.storage.base import ContentMissing, Lake
+from datasets.storage.base import Blocked, ContentMissing, Lake
 from datasets.storage.folder import FolderLake
 
 # Of manifests that a process keeps; some 150 bytes each.
 KEPT_FILES = 2_000_000
 
+# How long a web process waits for a lake that another request opens, in seconds.
+OPENING_SECONDS = 10
+# Fields of datasets.storage.bucket.Patience of a web process, for all calls and for those that store.
+REQUEST_PATIENCE: dict[str, Any] = {
+    "connect_seconds": 3.0,
+    "answer_seconds": 5.0,
+    "request_seconds": 60.0,
+    "retry_seconds": 5.0,
+    "retries": 1,
+    "open_seconds": 10.0,
+}
+WRITE_PATIENCE: dict[str, Any] = {"connect_seconds": 3.0, "retry_seconds": 5.0, "retries": 1}
+_is_web = threading.Event()
 _lakes: dict[int, Lake] = {}
+_opening: dict[int, threading.Lock] = {}
 # by project too: a hash that another project has must stay unknown here
 _manifests: OrderedDict[tuple[int, str], Manifest] = OrderedDict()
 _lock = threading.Lock()
@@ -25,9 +40,22 @@ _lock = threading.Lock()
 def lake_of(project: Project) -> Lake:
     """Return the project's lake. Raises Blocked."""
     with _lock:
+        opening = _opening.setdefault(project.pk, threading.Lock())
+    # An index that is missing is made again, which takes long for a large lake: other projects' lakes do not wait.
+    if not opening.acquire(timeout=OPENING_SECONDS if _is_web.is_set() else -1):
+        raise Blocked("unreachable", "The lake is being opened, which takes long; try again later.")
+    try:
         if project.pk not in _lakes:
             _lakes[project.pk] = open_lake(str(project.pk))
         return _lakes[project.pk]
+    finally:
+        opening.release()
+
+
+def limit_waits() -> None:
+    """Have lakes that are opened from now on refuse after seconds what a bucket does not answer. For web processes: a
+    request that waits holds a thread that others need."""
+    _is_web.set()
 
 
 def open_lake(key: str) -> Lake:
@@ -36,9 +64,11 @@ def open_lake(key: str) -> Lake:
     if place is None:
         return FolderLake(folder)
     # imported here: most installations have no bucket, and the client takes 10 MB in every process
-    from datasets.storage.bucket import Bucket
+    from datasets.storage.bucket import Bucket, Patience
     from datasets.storage.s3 import S3Lake
 
+    if _is_web.is_set():
+        return S3Lake(Bucket(place, Patience(**REQUEST_PATIENCE), Patience(**WRITE_PATIENCE)), folder)
     return S3Lake(Bucket(place), folder)
 
 

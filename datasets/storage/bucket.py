@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from obstore.store import S3Store
 
 from controlplane.config.lake_place import BucketPlace
 from datasets.storage.base import Blocked
+from datasets.storage.circuit_breaker import CircuitBreaker
 
 # Parts of one multipart upload that are under way at once, and the size of each.
 PARTS_AT_ONCE, PART_BYTES = 4, 8 << 20
@@ -33,13 +35,15 @@ _GAP_BYTES = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a bucket may take. `answer_seconds`: without a byte; `request_seconds`: for one request;
-    `retry_seconds` and `retries`: how long a call is repeated after its first failure."""
+    `retry_seconds` and `retries`: how long a call is repeated after its first failure; `open_seconds`: how long further
+    calls fail at once after one without an answer, for all buckets of the same place in this process."""
 
     connect_seconds: float = 5.0
     answer_seconds: float = 30.0
     request_seconds: float = 300.0
     retry_seconds: float = 60.0
     retries: int = 5
+    open_seconds: float = 0.0
 
 
 class KeyMissing(LookupError):
@@ -53,34 +57,25 @@ class TooShort(Exception):
 class Bucket:
     """The objects below a prefix of a bucket. Safe to use from several threads."""
 
-    def __init__(self, place: BucketPlace, patience: Patience = Patience()) -> None:
+    def __init__(
+        self, place: BucketPlace, patience: Patience = Patience(), write_patience: Patience | None = None
+    ) -> None:
+        """`write_patience`: for objects that are stored, whose bytes take their time on a slow line."""
         self._where = f"s3://{place.bucket}" + (f" at {place.endpoint}" if place.endpoint else "")
-        self._store = S3Store(
-            place.bucket,
-            prefix=place.prefix or None,
-            config=_config(place),
-            client_options={
-                "allow_http": place.endpoint.startswith("http://"),
-                "connect_timeout": timedelta(seconds=patience.connect_seconds),
-                "read_timeout": timedelta(seconds=patience.answer_seconds),
-                "timeout": timedelta(seconds=patience.request_seconds),
-            },
-            retry_config={
-                "max_retries": patience.retries,
-                "retry_timeout": timedelta(seconds=patience.retry_seconds),
-            },
-        )
+        self._store = _store(place, patience)
+        self._writes = self._store if write_patience is None else _store(place, write_patience)
+        self._breaker = _breaker(self._where, patience.open_seconds)
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Store an object with one request."""
         with self._translated(key):
-            obstore.put(self._store, key, data, use_multipart=False)
+            obstore.put(self._writes, key, data, use_multipart=False)
 
     def put_slice(self, key: str, path: Path, start: int, length: int) -> None:
         """Store a part of a file as an object, by a multipart upload when it is large."""
         with self._translated(key):
             obstore.put(
-                self._store,
+                self._writes,
                 key,
                 _slices(path, start, length),
                 use_multipart=length > PART_BYTES,
@@ -155,14 +150,18 @@ class Bucket:
     def _translated(self, key: str) -> Iterator[None]:
         """Raise what an operator can act on. The client's text quotes answers with an access key, so that it is neither
         repeated nor chained."""
+        if not self._breaker.admits():
+            raise Blocked("unreachable", f"{self._where} did not answer a moment ago; try again later.")
         try:
             yield
         except (BaseError, FileNotFoundError) as error:
             found = _CODE.search(str(error))
             code = found[1] if found else ""
-            if isinstance(error, NotFoundError | FileNotFoundError) and code in _OF_A_KEY:
-                raise KeyMissing(key) from None
-            raise self._blocked(error, code) from None
+            is_missing = isinstance(error, NotFoundError | FileNotFoundError) and code in _OF_A_KEY
+            blocked = self._blocked(error, code)
+            self._breaker.record(is_answered=is_missing or bool(code) or blocked.code != "unreachable")
+            raise KeyMissing(key) if is_missing else blocked from None
+        self._breaker.record(is_answered=True)
 
     def _blocked(self, error: Exception, code: str) -> Blocked:
         if code == "NoSuchBucket":
@@ -208,6 +207,30 @@ def _slices(path: Path, start: int, length: int) -> Iterator[bytes]:
         while length > 0 and (piece := file.read(min(PART_BYTES, length))):
             length -= len(piece)
             yield piece
+
+
+def _store(place: BucketPlace, patience: Patience) -> S3Store:
+    return S3Store(
+        place.bucket,
+        prefix=place.prefix or None,
+        config=_config(place),
+        client_options={
+            "allow_http": place.endpoint.startswith("http://"),
+            "connect_timeout": timedelta(seconds=patience.connect_seconds),
+            "read_timeout": timedelta(seconds=patience.answer_seconds),
+            "timeout": timedelta(seconds=patience.request_seconds),
+        },
+        retry_config={
+            "max_retries": patience.retries,
+            "retry_timeout": timedelta(seconds=patience.retry_seconds),
+        },
+    )
+
+
+@cache
+def _breaker(where: str, open_seconds: float) -> CircuitBreaker:
+    """Return the breaker that all buckets of this place in the process share."""
+    return CircuitBreaker(open_seconds)
 
 
 def _config(place: BucketPlace) -> Any:

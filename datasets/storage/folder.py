@@ -58,7 +58,7 @@ from datasets.storage.files import (
     write_flushed,
     write_new,
 )
-from datasets.storage.indexed import IndexedLake
+from datasets.storage.indexed import IndexedLake, by_file
 from datasets.storage.parts import append, locked_part
 
 _REMOVED_AT_ONCE = 200  # objects, while no flush can end
@@ -147,15 +147,6 @@ class FolderLake(IndexedLake[ContentIndex]):
         with open(self.path_of(located), "rb", buffering=0) as file:
             return os.pread(file.fileno(), max(0, length), located.offset + offset)
 
-    def read_many(
-        self, digests: Sequence[bytes], budget: Budget = UNLIMITED
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """See Lake."""
-        located = self.locate(digests)
-        for _, some in self._by_file(located):
-            budget.check()
-            yield from self.contents(some)
-
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
         """See Lake."""
         with self._opened(located[0]) as file:
@@ -202,10 +193,10 @@ class FolderLake(IndexedLake[ContentIndex]):
         wanted = set(digests)
         located = self._index.locate(wanted)
         damaged: list[Located] = []
-        for path, contents in self._by_file(located):
+        for contents in by_file(located):
             budget.check()
             try:
-                damaged += damaged_in(path, contents)
+                damaged += damaged_in(self.path_of(contents[0]), contents)
             except FileNotFoundError:
                 self._forget_file(contents)
         for one in damaged:
@@ -299,14 +290,6 @@ class FolderLake(IndexedLake[ContentIndex]):
             else:
                 with open(path, "rb", buffering=0) as file:
                     away.write_bytes(os.pread(file.fileno(), located.size_bytes, located.offset))
-
-    def _by_file(self, located: Sequence[Located]) -> Iterator[tuple[Path, list[Located]]]:
-        start = 0
-        for place, one in enumerate(located):
-            following = located[place + 1] if place + 1 < len(located) else None
-            if following is None or one.pack == WHOLE or following.pack != one.pack:
-                yield self.path_of(one), list(located[start : place + 1])
-                start = place + 1
 
     def _fill_index(self) -> None:
         self._adopt_unindexed(UNLIMITED)

@@ -5,17 +5,27 @@ from __future__ import annotations
 import fcntl
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import groupby
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from datasets.manifests import decode
-from datasets.storage.base import ContentMissing, Verified
+from datasets.storage.base import UNLIMITED, Budget, ContentMissing, Verified
 from datasets.storage.contents import WHOLE, ContentIndex, Located
 from datasets.storage.files import blocked, changed_at, locked
 
 Index = TypeVar("Index", bound=ContentIndex)
+
+
+def by_file(located: Sequence[Located]) -> Iterator[list[Located]]:
+    """Split contents into those of one pack, and single ones that are files of their own."""
+    for pack, group in groupby(located, key=lambda one: one.pack):
+        if pack == WHOLE:
+            yield from ([one] for one in group)
+        else:
+            yield list(group)
 
 
 class IndexedLake(ABC, Generic[Index]):
@@ -66,6 +76,28 @@ class IndexedLake(ABC, Generic[Index]):
             missing = min(wanted - {one.digest for one in located})
             raise ContentMissing(f"The lake has no content {missing.hex()}.")
         return located
+
+    @abstractmethod
+    def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
+        """See Lake."""
+
+    def read_many(
+        self, digests: Sequence[bytes], budget: Budget = UNLIMITED
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """See Lake."""
+        for some in by_file(self.locate(digests)):
+            budget.check()
+            yield from self._contents_wherever(some)
+
+    def _contents_wherever(self, located: Sequence[Located]) -> list[tuple[bytes, bytes]]:
+        try:
+            return list(self.contents(located))
+        except ContentMissing:
+            # A collection moves contents to other packs, also after they were located.
+            moved = self.locate(one.digest for one in located)
+            if moved == list(located):
+                raise
+            return [found for some in by_file(moved) for found in self.contents(some)]
 
     def in_use(self) -> AbstractContextManager[None]:
         """See Lake."""

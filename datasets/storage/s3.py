@@ -48,7 +48,7 @@ from datasets.storage.files import (
     blocked,
     write_flushed,
 )
-from datasets.storage.indexed import IndexedLake
+from datasets.storage.indexed import IndexedLake, by_file
 from datasets.storage.parts import append, locked_part
 from datasets.storage.pieces import (
     PIECE_BYTES,
@@ -119,14 +119,6 @@ class S3Lake(IndexedLake[AgedIndex]):
         length = located.size_bytes - offset if length is None else min(length, located.size_bytes - offset)
         return b"".join(self._pieces.ranges(located, offset, max(0, length)))
 
-    def read_many(
-        self, digests: Sequence[bytes], budget: Budget = UNLIMITED
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """See Lake."""
-        for some in _by_file(self.locate(digests)):
-            budget.check()
-            yield from self.contents(some)
-
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
         """See Lake."""
         if located[0].pack == WHOLE:
@@ -176,7 +168,7 @@ class S3Lake(IndexedLake[AgedIndex]):
         wanted = set(digests)
         located = self._index.locate(wanted)
         moved_away: set[bytes] = set()
-        for some in _by_file(located):
+        for some in by_file(located):
             budget.check()
             try:
                 damaged = self._damaged(some, budget)
@@ -357,14 +349,6 @@ class S3Lake(IndexedLake[AgedIndex]):
         except (PackInvalid, KeyMissing, TooShort):
             return []
         return [Located(name_of(key), place.offset, place.size_bytes, place.digest) for place in places]
-
-
-def _by_file(located: Sequence[Located]) -> Iterator[list[Located]]:
-    for pack, group in groupby(located, key=lambda one: one.pack):
-        if pack == WHOLE:
-            yield from ([one] for one in group)
-        else:
-            yield list(group)
 
 
 def _is_folder(key: str) -> bool:

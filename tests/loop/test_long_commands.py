@@ -281,3 +281,17 @@ def test_each_kind_has_one_handler(copying: type[Copying]) -> None:
         register(Copying)
     with pytest.raises(LookupError, match="no_such_kind"):
         registry.handler_for("no_such_kind")
+
+
+@pytest.mark.parametrize("is_passing", [True, False])
+def test_a_refusal_with_text_that_no_database_takes_is_written(
+    db: None, copying: type[Copying], *, is_passing: bool
+) -> None:
+    def refused(_: CommandRun) -> None:
+        raise CommandRefused("unreadable", "a\0\udc80b", is_passing=is_passing)
+
+    copying.body = refused
+    command = order()
+    carry_out_here(command.pk)
+    command.refresh_from_db()
+    assert (command.state, command.error) == ("pending" if is_passing else "failed", "a\ufffd?b")

@@ -1,5 +1,8 @@
 """Datasets whose lake is a bucket: from upload to cache, and what clients see while the server is away."""
 
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -7,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from django.conf import settings
+from django.test import Client
 
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import Cluster, Command, Project
@@ -19,7 +23,7 @@ from datasets.queries.caches import key_of, store_of
 from datasets.storage.bucket import Bucket, Patience
 from tests.app.api.test_datasets import BYTES, FILES, sent
 from tests.cast import Cast
-from tests.datasets import make_dataset, pack_of
+from tests.datasets import make_dataset, make_version, pack_of
 from tests.s3_server import S3Server
 from tests.waiting import wait_until
 
@@ -86,3 +90,46 @@ def test_a_server_that_is_away_is_said_so_and_loses_nothing(
     made = ben.post(f"datasets/{dataset.pk}/versions", {"manifest": manifest, "parent": 0})
     assert made.status == 201
     assert not lake.lacking([sha256(b"alpha").digest()])
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        yield server
+
+
+def connections(server: socket.socket) -> int:
+    """Return how many were made since the last call."""
+    count = 0
+    try:
+        while True:
+            server.accept()[0].close()
+            count += 1
+    except BlockingIOError:
+        return count
+
+
+def test_a_bucket_that_never_answers_holds_up_one_request_for_seconds_and_others_not_at_all(
+    api, cast, dataset, s3: S3Server, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
+):
+    version = make_version(dataset, FILES)
+    lake_module._lakes.pop(cast.project.pk).close()
+    monkeypatch.setattr(lake_module, "_is_web", threading.Event())
+    monkeypatch.setitem(lake_module.REQUEST_PATIENCE, "answer_seconds", 0.5)
+    place = replace(settings.LAKE_PLACE, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
+    monkeypatch.setattr(settings, "LAKE_PLACE", place)
+    lake_module.limit_waits()
+    began = time.monotonic()
+    answer = api("vera").get(f"versions/{version.pk}/content?path=a.txt", accept="*/*")
+    assert (answer.status, answer.body["code"]) == (503, "unreachable")
+    # below what a worker waits
+    assert time.monotonic() - began < Patience().answer_seconds
+    assert connections(silent) > 0
+    page = Client()
+    page.force_login(cast.vera)
+    for _ in range(3):
+        text = page.get(f"/datasets/{dataset.pk}/files", {"file": "a.txt"}).content.decode()
+        assert "did not answer a moment ago" in text
+    assert connections(silent) == 0

@@ -1,0 +1,97 @@
+"""Opening lakes, and reading from them while they change."""
+
+import threading
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from datasets.ingest.reader import Content
+from datasets.queries import lake as lake_module
+from datasets.queries.lake import lake_of
+from datasets.storage.base import Blocked, ContentMissing, Lake
+from datasets.storage.contents import Located
+from datasets.storage.folder import FolderLake
+from tests.cast import Cast
+from tests.datasets import make_dataset, make_version
+from tests.waiting import wait_until
+
+
+@pytest.mark.django_db
+def test_a_lake_that_takes_long_to_open_holds_up_no_other_project(
+    cast: Cast, own_lakes: Path, monkeypatch: pytest.MonkeyPatch
+):
+    go_on, real = threading.Event(), lake_module.open_lake
+
+    def opened(key: str) -> Lake:
+        if key == str(cast.project.pk):
+            go_on.wait()
+        return real(key)
+
+    monkeypatch.setattr(lake_module, "open_lake", opened)
+    slow = threading.Thread(target=lake_of, args=[cast.project])
+    slow.start()
+    try:
+        wait_until(lambda: cast.project.pk in lake_module._opening)
+        assert lake_of(cast.other) is lake_of(cast.other)
+        assert slow.is_alive()
+    finally:
+        go_on.set()
+        slow.join()
+    assert lake_of(cast.project) is lake_of(cast.project)
+
+
+def _pack(lake: FolderLake, *texts: bytes) -> list[Located]:
+    written = lake.put_contents([Content(sha256(text).digest(), text) for text in texts])
+    lake.flush(written)
+    return written
+
+
+def test_contents_that_a_collection_moves_meanwhile_are_read_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lake = FolderLake(tmp_path / "lake")
+    before = _pack(lake, b"one", b"two")
+    lake.path_of(before[0]).unlink()
+    lake._index.forget_pack(before[0].pack)
+    _pack(lake, b"two", b"one", b"three")
+    digests, located = [one.digest for one in before], lake.locate
+    answers = [before]
+    monkeypatch.setattr(lake, "locate", lambda some: answers.pop() if answers else located(some))
+    assert sorted(data for _, data in lake.read_many(digests)) == [b"one", b"two"]
+
+
+def test_contents_that_are_lost_are_missing(tmp_path: Path):
+    lake = FolderLake(tmp_path / "lake")
+    before = _pack(lake, b"one")
+    lake.path_of(before[0]).unlink()
+    with pytest.raises(ContentMissing):
+        list(lake.read_many([before[0].digest]))
+
+
+@pytest.mark.django_db
+def test_a_lake_that_is_away_refuses_a_download_with_the_reason(
+    api, cast: Cast, own_lakes: Path, monkeypatch: pytest.MonkeyPatch
+):
+    version = make_version(make_dataset(cast.project), {"a.txt": "alpha"})
+
+    def away(*_: object) -> bytes:
+        raise Blocked("unreachable", "s3://lake does not answer.")
+
+    monkeypatch.setattr(lake_of(cast.project), "read", away)
+    answer = api("vera").get(f"versions/{version.pk}/content?path=a.txt", accept="*/*")
+    assert (answer.status, answer.body["code"]) == (503, "unreachable")
+    assert "does not answer" in answer.body["detail"]
+
+
+@pytest.mark.django_db
+def test_a_request_does_not_wait_long_for_a_lake_that_another_one_opens(
+    cast: Cast, own_lakes: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lake_module, "_is_web", threading.Event())
+    monkeypatch.setattr(lake_module, "OPENING_SECONDS", 0.05)
+    monkeypatch.setitem(lake_module._opening, cast.project.pk, threading.Lock())
+    lake_module.limit_waits()
+    with lake_module._opening[cast.project.pk], pytest.raises(Blocked, match="try again later"):
+        lake_of(cast.project)
+    assert lake_of(cast.project)
