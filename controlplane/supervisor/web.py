@@ -10,7 +10,6 @@ import uvicorn
 from django.conf import settings
 
 from controlplane.http.connections import Limits, ServerConfig
-from datasets.queries.lake import limit_waits
 
 # Open event streams and websockets end then; clients resume by event number.
 GRACE_SECONDS = 3
@@ -25,7 +24,6 @@ def serve(handle: int, gate: int) -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     django.setup()
     importlib.import_module("controlplane.urls")
-    limit_waits()
     os.read(gate, 1)
     limits = Limits(connections=settings.CONNECTIONS, per_address=settings.CONNECTIONS_PER_ADDRESS)
     config = ServerConfig(
