@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from workloads.common.distributed import Place
+from workloads.common.place import Place
 from workloads.common.training import Batch
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.waiting import patience
 from workloads.allreduce.sweep import Measurement, parse_size, sizes
-from workloads.common.distributed import Place, place_from
+from workloads.common.place import Place, place_from
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,13 +51,16 @@ def test_sizes_double_and_are_read_with_their_unit():
 
 
 @pytest.mark.slow
-def test_two_ranks_sum_rightly_and_rank_0_reports():
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def test_ranks_sum_rightly_and_rank_0_reports_sizes_and_pairs():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
     command += ["-m", "workloads.allreduce.sweep", "--json", "--to", "64B"]
     ran = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, timeout=patience(240), check=False
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
-    *rows, summary = [json.loads(line) for line in ran.stdout.splitlines()]
+    *rows, summary, first, second, third = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [(row["size_bytes"], row["wrong"]) for row in rows] == [(8, 0), (16, 0), (32, 0), (64, 0)]
-    assert (summary["ranks"], summary["backend"]) == (2, "gloo")
+    assert (summary["ranks"], summary["backend"]) == (3, "gloo")
+    pairs = [["rank 0", "rank 1"], ["rank 0", "rank 2"], ["rank 1", "rank 2"]]
+    assert [found["allreduce_pair"] for found in (first, second, third)] == pairs
+    assert first["bus_gb_per_s"] > 0

@@ -132,8 +132,13 @@ def test_it_trains_on_folders_of_pictures_and_names_what_is_missing(folders: Pat
     Image.effect_noise((200, 200), 50).save(broken)
     broken.write_bytes(broken.read_bytes()[: broken.stat().st_size // 2])
     monkeypatch.setenv("TRAINYARD_CHECKPOINT_DIR", str(folders / "d"))
+    assert train.main([*arguments, "--data-dir", str(folders)]) == 0
+    assert f": {broken} cannot be read: image file is truncated" in capsys.readouterr().out
+    monkeypatch.setenv("MAX_BAD_RECORDS", "0")
+    assert train.main([*arguments, "--data-dir", str(folders)]) == 0, "nothing is left to train"
+    monkeypatch.setenv("TRAINYARD_CHECKPOINT_DIR", str(folders / "e"))
     assert train.main([*arguments, "--data-dir", str(folders)]) == 1
-    assert f"{broken} cannot be read: image file is truncated" in capsys.readouterr().out
+    assert "More than 0 records cannot be used" in capsys.readouterr().out
     assert train.main([*arguments, "--data-dir", str(folders / "no")]) == 1
     assert "Pictures are in train/CLASS/ of DATA_DIR" in capsys.readouterr().out
     with pytest.raises(SystemExit):

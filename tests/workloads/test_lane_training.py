@@ -9,7 +9,10 @@ import pytest
 
 from controlplane.logstore.progress import parse_progress
 from workloads.common import checkpoint
+from workloads.common.records import Skipped
 from workloads.lane_detection import train as program
+from workloads.lane_detection.data import LISTS
+from workloads.lane_detection.prepare import prepare
 from workloads.lane_detection.synthetic import write_clips
 
 
@@ -38,6 +41,26 @@ def test_it_prepares_trains_validates_and_resumes(tmp_path: Path, monkeypatch, c
     assert checkpoint.load_latest(tmp_path / "c", "scnn-small")[0] == 2
     assert program.main(["--model", "full"]) == 1
     assert "is of scnn-small, not of scnn-full" in capsys.readouterr().out
+
+
+def test_broken_pictures_are_named_once_and_skipped_up_to_the_limit(tmp_path: Path, monkeypatch, capsys):
+    data = tmp_path / "data"
+    write_clips(data, 5)
+    prepare(data, Skipped())
+    lists = {name: (data / LISTS / f"{name}.txt").read_text().split() for name in ("train", "val")}
+    broken = [data / words[0] for words in lists.values()]
+    for picture in broken:
+        picture.write_bytes(picture.read_bytes()[:-1000])
+    arguments = ["--data-dir", str(data), "--model", "small", "--batch-size", "2", "--use-val", "true"]
+    monkeypatch.setenv("TRAINYARD_CHECKPOINT_DIR", str(tmp_path / "c"))
+    assert program.main([*arguments, "--epochs", "2", "--use-val", "false"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count(f"{broken[0]} cannot be read") == 1
+    assert "done: 2 steps" in printed or "done: 4 steps" in printed
+    monkeypatch.setenv("MAX_BAD_RECORDS", "0")
+    monkeypatch.setenv("TRAINYARD_CHECKPOINT_DIR", str(tmp_path / "d"))
+    assert program.main([*arguments, "--epochs", "1"]) == 1
+    assert "More than 0 records cannot be used" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.engines import base
-from controlplane.engines.base import PodSpec
+from controlplane.engines.base import DeviceShare, PodSpec
 from controlplane.logstore.progress import Progress, find_progress, latest_progress
 from tests.contract.harness import EngineCase, make_case
 from tests.waiting import patience, wait_until
@@ -48,6 +48,20 @@ def test_it_trains_and_shows_its_progress(case: EngineCase):
 def test_its_own_command_line_works_too(case: EngineCase):
     spec = case.start("python", image="registry/quickstart:1", args=("train.py", "--epochs", "1"))
     assert case.wait_end(spec, 120).state == base.SUCCEEDED, case.text(spec)
+
+
+def test_workers_share_each_batch_and_stop_together(case: EngineCase):
+    devices = tuple(DeviceShare(index, 1000, 32768) for index in (0, 1))
+    env = {"EPOCHS": "100000", "BATCH_SIZE": "300"}
+    spec = case.start(
+        "python", image="quickstart", args=("train.py", "--workers", "2"), env=env, devices=devices
+    )
+    wait_until(lambda: '"workers": 2' in case.text(spec), 180, "the first progress line")
+    assert "started at step 0 of 500000" in case.text(spec)
+    case.engine.stop(spec.name, 60)
+    report = case.wait_end(spec, 60)
+    assert (report.reason, report.exit_code) == (base.STOPPED, 143), case.text(spec)
+    assert case.text(spec).count("stopping: saved step-") == 1
 
 
 def test_a_bad_setting_fails_in_words(case: EngineCase):

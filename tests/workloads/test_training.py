@@ -89,6 +89,9 @@ def test_the_checkpoint_of_another_model_is_refused_and_left(tmp_path: Path):
     with pytest.raises(checkpoint.OtherModel, match="is of resnet50, not of line"):
         run(tmp_path, 1)
     assert checkpoint.load_latest(tmp_path, "resnet50")[0] == 3
+    checkpoint.save(tmp_path, 4, {})
+    with pytest.raises(checkpoint.OtherModel, match="is of a program that names none, not of line"):
+        run(tmp_path, 1)
 
 
 def test_a_truncated_checkpoint_is_refused_by_its_manifest(tmp_path: Path, capsys):

@@ -3,12 +3,18 @@
 Rank 0 prints a table, or a JSON line per size with --json: bytes, seconds, algorithm bandwidth (bytes / seconds), bus
 bandwidth (times 2(n-1)/n, what each link carries) and how many results were wrong. Bandwidths are in GB/s (10^9 bytes).
 The mean is that of all rows, as NCCL's own test reports it, so it depends on the sweep.
+
+With three or more ranks follows one JSON line for each pair of nodes, with the bus bandwidth between one rank of each:
+a slow link shows there. The page of the job has them as a heat map.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
+import socket
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -18,11 +24,15 @@ import torch
 from torch import Tensor, distributed
 
 from workloads.common.devices import take_device
-from workloads.common.distributed import Place, joined_ranks
+from workloads.common.distributed import joined_ranks
+from workloads.common.place import Place
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 WARM_UP, REPEATS = 5, 20
 FLOAT_BYTES = 4
+PAIR_BYTES = 4 << 20
+# So many nodes have 120 pairs; each is measured while the others wait.
+MOST_NODES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,24 @@ def measure(size_bytes: int, device: torch.device, place: Place) -> Measurement:
     return Measurement(size_bytes, float(seconds[0]) / place.world_size, place.world_size, int(seconds[1]))
 
 
+def measure_pairs(device: torch.device, place: Place) -> Iterator[tuple[str, str, Measurement]]:
+    """Yield on all ranks the names of two nodes, and what one rank of each measured with the other, pair after pair.
+    With fewer than three nodes the pairs are ranks."""
+    names = [""] * place.world_size
+    distributed.all_gather_object(names, os.environ.get("TRAINYARD_NODE") or socket.gethostname())
+    firsts = {name: rank for rank, name in reversed(list(enumerate(names)))}
+    if len(firsts) < 3:
+        firsts = {f"rank {rank}": rank for rank in range(place.world_size)}
+    ends = sorted(firsts.items(), key=lambda pair: pair[1])[:MOST_NODES]
+    for (first, one), (second, other) in itertools.combinations(ends, 2):
+        group = distributed.new_group([one, other])
+        seconds = torch.zeros(1, device=device)
+        if place.rank in (one, other):
+            seconds += _pair_seconds(device, group) / 2
+        distributed.all_reduce(seconds)
+        yield first, second, Measurement(PAIR_BYTES, float(seconds), 2, 0)
+
+
 def parse_size(text: str) -> int:
     """`8`, `64KiB`, `1GiB` as bytes."""
     number = text.rstrip("BKMGi")
@@ -83,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--to", dest="high", type=parse_size, default=UNITS["MiB"] * 64, help="largest (64MiB)"
     )
     parser.add_argument("--json", action="store_true", help="a JSON line per size instead of the table")
+    parser.add_argument("--no-pairs", dest="pairs", action="store_false", help="leave out the pairs of nodes")
     options = parser.parse_args(arguments)
     device = take_device().device
     with joined_ranks(device) as place:
@@ -93,7 +122,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(_line(rows[-1], options.json), flush=True)
         if place.is_first:
             print(_summary(rows, device, options.json), flush=True)
+        if place.world_size > 2 and options.pairs:
+            for first, second, pair in measure_pairs(device, place):
+                if place.is_first:
+                    found = {"allreduce_pair": [first, second], "bus_gb_per_s": round(pair.bus_gb_per_s, 4)}
+                    print(json.dumps(found), flush=True)
     return 1 if any(row.wrong for row in rows) else 0
+
+
+def _pair_seconds(device: torch.device, group: distributed.ProcessGroup | None) -> float:
+    message, repeats = torch.ones(PAIR_BYTES // FLOAT_BYTES, device=device), REPEATS // 4
+    distributed.all_reduce(message, group=group)
+    _synchronize(device)
+    start = time.perf_counter()
+    for _ in range(repeats):
+        distributed.all_reduce(message, group=group)
+    _synchronize(device)
+    return (time.perf_counter() - start) / repeats
 
 
 def _wrong(message: Tensor, place: Place) -> int:

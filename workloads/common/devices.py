@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from workloads.common.place import place_from
 from workloads.common.progress import Meter
 
 MIB = 1024 * 1024
@@ -25,7 +26,7 @@ class DeviceUse:
         try:
             return float(torch.cuda.utilization(self.device)) / 100
         except (ModuleNotFoundError, RuntimeError):
-            # The driver's library does not tell.
+            # the driver's library does not report it
             return None
 
     def memory_mib(self) -> int:
@@ -35,8 +36,8 @@ class DeviceUse:
 
 
 def take_device() -> DeviceUse:
-    """Return the pod's first GPU, held to its share of the memory; the CPU where the GPU is simulated or there is
-    none.
+    """Return this worker's GPU of the pod, the first for a lone worker, held to its share of the memory; the CPU where
+    the GPU is simulated or there is none.
 
     A share of a real GPU (TRAINYARD_GPU_MEMORY_MIB) becomes torch's own limit: the allocation that exceeds it fails
     in this process instead of in a neighbour's.
@@ -45,7 +46,9 @@ def take_device() -> DeviceUse:
     torch.set_num_threads(cpus)
     if not os.environ.get("TRAINYARD_GPU_DEVICES", "0") or not torch.cuda.is_available():
         return DeviceUse(torch.device("cpu"), Meter(cpus))
-    device = torch.device("cuda", 0)
+    # an MPI rank of a pod with one device sees that device alone
+    index = place_from(os.environ).local_rank % torch.cuda.device_count()
+    device = torch.device("cuda", index)
     fraction = memory_fraction(torch.cuda.get_device_properties(device).total_memory // MIB)
     if fraction < 1:
         torch.cuda.set_per_process_memory_fraction(fraction, device)

@@ -3,53 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 from torch import distributed
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
+from workloads.common.place import Place, place_from
+
 LOOPBACK, DEFAULT_PORT = "127.0.0.1", "29400"
 JOIN_SECONDS = "300"
-# (rank, world size, rank on this node) as each launcher names them; the first whose names are all set counts
-LAUNCHERS = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),  # Open MPI
-    # MPICH and Intel MPI.
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-)
 
 
 class RanksMissing(RuntimeError):
     """Some ranks have not joined in time. The text names them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where this process stands among the ranks of its job."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-
-    @property
-    def is_first(self) -> bool:
-        return self.rank == 0
-
-
-def place_from(env: Mapping[str, str]) -> Place:
-    """Return the place that a launcher gave this process, rank 0 of 1 where none did. Raises ValueError for a rank that
-    is not below the world size."""
-    for rank_name, size_name, local_name in LAUNCHERS:
-        if rank_name in env and size_name in env:
-            place = Place(int(env[rank_name]), int(env[size_name]), int(env.get(local_name, "0")))
-            if not 0 <= place.rank < place.world_size:
-                raise ValueError(f"{rank_name}={place.rank} is not below {size_name}={place.world_size}.")
-            return place
-    return Place(0, 1, 0)
 
 
 @contextmanager

@@ -24,6 +24,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
+# Marks ranks as such, so that none starts ranks again. Every launcher passes on an argument, not every one a variable,
+# and each names the rank differently.
+LAUNCHED_ARGUMENT, LAUNCHED = "--launched", "TRAINYARD_LAUNCHED"
 RANKS, FAILURES, ERROR_FILE = "TRAINYARD_RANKS", "TRAINYARD_FAILURES", "TRAINYARD_ERROR_FILE"
 # of a rank, by launcher; the last is our own
 RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "RANK")
@@ -51,21 +54,34 @@ class Failure:
         return f"Rank {self.rank}{where} failed first, with exit code {self.exit_code}{what}"
 
 
+class LaunchRefused(ValueError):
+    """Ranks cannot be started. The text says why."""
+
+
 def main(arguments: Sequence[str]) -> int:
-    module, *rest = arguments
+    is_launched = arguments[0] == LAUNCHED_ARGUMENT
+    module, *rest = arguments[is_launched:]
     rank = next((int(os.environ[name]) for name in RANK_NAMES if name in os.environ), None)
-    if rank is None and int(os.environ.get(RANKS, "1")) > 1:
-        return Launch(
-            int(os.environ[RANKS]), [sys.executable, "-m", "workloads.common.launch", module, *rest]
-        ).run()
-    return _run(module, rest, rank)
+    if is_launched:
+        os.environ[LAUNCHED] = "1"
+    if rank is not None or int(os.environ.get(RANKS, "1")) == 1:
+        return _run(module, rest, rank)
+    try:
+        return Launch(int(os.environ[RANKS]), module, rest).run()
+    except LaunchRefused as refusal:
+        print(refusal, file=sys.stderr)
+        return 2
 
 
 class Launch:
-    """The ranks of one run. Passes SIGTERM on to them."""
+    """The ranks of one run of a module. Passes SIGTERM on to them. `is_local`: on this machine, without mpirun. Raises
+    LaunchRefused in a process that is a rank already."""
 
-    def __init__(self, ranks: int, command: Sequence[str]) -> None:
-        self._ranks, self._command = ranks, command
+    def __init__(self, ranks: int, module: str, arguments: Sequence[str], *, is_local: bool = False) -> None:
+        if LAUNCHED in os.environ:
+            raise LaunchRefused(f"This process was started as a rank: it does not start {ranks} more.")
+        program = [sys.executable, "-m", "workloads.common.launch", LAUNCHED_ARGUMENT, module]
+        self._ranks, self._command, self._is_local = ranks, [*program, *arguments], is_local
         self._processes: list[subprocess.Popen[bytes]] = []
         self._is_stopped = False
 
@@ -82,15 +98,16 @@ class Launch:
         return failure.exit_code
 
     def _start(self, env: dict[str, str]) -> None:
-        mpirun = working_mpirun()
+        mpirun = "" if self._is_local else working_mpirun()
         if mpirun:
             print(f"{self._ranks} ranks by {mpirun}", flush=True)
             command = [mpirun, "-n", str(self._ranks), *self._command]
             self._processes = [subprocess.Popen(command, env=env)]
             return
-        print(
-            f"{self._ranks} ranks by this program, on this machine: there is no mpirun that runs", flush=True
-        )
+        why = "" if self._is_local else ": there is no mpirun that runs"
+        print(f"{self._ranks} ranks by this program, on this machine{why}", flush=True)
+        # of a launcher that started this process alone
+        env = {name: value for name, value in env.items() if name not in RANK_NAMES}
         for rank in range(self._ranks):
             own = {"RANK": str(rank), "WORLD_SIZE": str(self._ranks), "LOCAL_RANK": str(rank)}
             self._processes.append(subprocess.Popen(self._command, env={**env, **own}))

@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 from workloads.common import checkpoint
 from workloads.common.allreduce_time import AllReduceTime
 from workloads.common.devices import DeviceUse, take_device
-from workloads.common.distributed import Place, joined_ranks
+from workloads.common.distributed import joined_ranks
+from workloads.common.place import Place
 from workloads.common.progress import report
 from workloads.common.stopping import EXIT_CODE, StopRequest
 

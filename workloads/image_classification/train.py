@@ -17,7 +17,9 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from workloads.common import checkpoint
-from workloads.common.distributed import Place, means_over_ranks
+from workloads.common.distributed import means_over_ranks
+from workloads.common.place import Place
+from workloads.common.readable import Readable
 from workloads.common.records import BadRecord, Skipped, TooManyBadRecords
 from workloads.common.schedule import cosine
 from workloads.common.settings import Settings, count, positive
@@ -73,14 +75,15 @@ class Classification:
         if place.is_first:
             skipped.report()
         self._options, self._is_multi = options, options.labels is not None
-        self._outputs, self._validation = data.outputs, data.validation
+        self._outputs = data.outputs
+        self._validation = None if data.validation is None else Readable(data.validation, skipped)
         self.model = f"{options.model}-{data.outputs}{'-labels' if self._is_multi else ''}"
         torch.manual_seed(0)
         self.net: nn.Module = make_net(options.model, data.outputs)
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
             self.net.parameters(), lr=options.learning_rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY
         )
-        self.data: Dataset[Any] = data.train
+        self.data: Dataset[Any] = Readable(data.train, skipped)
 
     def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         pictures, targets = batch
@@ -97,7 +100,7 @@ class Classification:
     def validate(self, place: Place, device: torch.device) -> float | None:
         if self._validation is None:
             return None
-        numbers = range(place.rank, len(self._validation), place.world_size)  # type: ignore[arg-type]  # has a length
+        numbers = range(place.rank, len(self._validation), place.world_size)
         loader = DataLoader(Subset(self._validation, numbers), batch_size=self._options.batch_size)
         right = 0.0
         for pictures, targets in loader:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from torch import Tensor, distributed, nn
 from torch.utils.data import Dataset
 
 from workloads.common import checkpoint
-from workloads.common.distributed import Place, means_over_ranks
+from workloads.common.distributed import means_over_ranks
 from workloads.common.pictures import normalised, opened
+from workloads.common.place import Place
+from workloads.common.readable import Readable
 from workloads.common.records import BadRecord, Skipped, TooManyBadRecords
 from workloads.common.schedule import polynomial
 from workloads.common.settings import Settings, count, flag, positive
@@ -63,9 +66,9 @@ class LaneDetection:
             weight_decay=WEIGHT_DECAY,
             nesterov=True,
         )
-        self.data: Dataset[Any] = Lanes(
-            read_list(options.data_dir, "train", skipped), options.size, is_augmented=True
-        )
+        samples = read_list(options.data_dir, "train", skipped)
+        self.data: Dataset[Any] = Readable(Lanes(samples, options.size, is_augmented=True), skipped)
+        self._skipped, self._broken = skipped, set[str]()
         self._labels = list(_validation(options.data_dir, skipped)) if options.is_validating else []
         if place.is_first:
             skipped.report()
@@ -85,11 +88,14 @@ class LaneDetection:
         if not self._labels:
             return None
         mine = self._labels[place.rank :: place.world_size]
-        sums = [0.0] * 4
+        sums, scored = [0.0] * 4, 0
         for start in range(0, len(mine), self._options.val_batch_size):
-            batch = mine[start : start + self._options.val_batch_size]
-            sums = [total + part for total, part in zip(sums, self._scores(batch, device), strict=True)]
-        accuracy, missed, invented, strict = means_over_ranks(sums, len(mine), device)
+            labels, pictures = self._read(mine[start : start + self._options.val_batch_size])
+            if labels:
+                parts = self._scores(labels, pictures.to(device))
+                sums = [total + part for total, part in zip(sums, parts, strict=True)]
+                scored += len(labels)
+        accuracy, missed, invented, strict = means_over_ranks(sums, scored, device)
         if place.is_first:
             print(
                 f"validated on {len(self._labels)} pictures: accuracy {accuracy:.4f} (strict {strict:.4f}),"
@@ -98,9 +104,18 @@ class LaneDetection:
             )
         return accuracy
 
-    def _scores(self, labels: Sequence[Label], device: torch.device) -> list[float]:
+    def _read(self, labels: Sequence[Label]) -> tuple[list[Label], Tensor]:
+        """Return the labels whose pictures can be read, and those pictures. A broken picture is counted once, not once
+        per epoch."""
+        known = [label for label in labels if label.picture not in self._broken]
+        read = [(one, self._skipped.read(one.picture, partial(self._picture, one))) for one in known]
+        self._broken |= {one.picture for one, picture in read if picture is None}
+        pictures = [picture for _, picture in read if picture is not None]
+        kept = [one for one, picture in read if picture is not None]
+        return kept, torch.stack(pictures) if pictures else torch.empty(0)
+
+    def _scores(self, labels: Sequence[Label], pictures: Tensor) -> list[float]:
         """Return sums over these pictures: accuracy, false negatives, false positives, strict accuracy."""
-        pictures = torch.stack([self._picture(label) for label in labels]).to(device)
         fine, lanes = self.net(pictures)
         found = [
             lanes_of(each, exists, label.rows)

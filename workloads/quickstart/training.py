@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from workloads.common import checkpoint
 from workloads.common.devices import DeviceUse, take_device
+from workloads.common.distributed import joined_ranks
+from workloads.common.place import Place
 from workloads.common.progress import report
 from workloads.common.stopping import EXIT_CODE, StopRequest
+from workloads.quickstart.settings import HELD_OUT, Settings
 
 REPORT_EVERY_SECONDS = 1.0
-HELD_OUT = 297  # of 1,797 pictures
 SEED = 1797
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the user may choose."""
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    checkpoints: Path
+MODEL = "quickstart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +62,10 @@ class DigitNet(nn.Module):
 class Training:
     """The state of one run, and how to save and resume it."""
 
-    def __init__(self, settings: Settings, data: Digits, use: DeviceUse) -> None:
+    def __init__(self, settings: Settings, data: Digits, use: DeviceUse, place: Place) -> None:
         torch.manual_seed(SEED)
-        self.settings = settings
-        self.use = use
+        self.settings, self.checkpoints = settings, checkpoint.checkpoint_dir()
+        self.use, self.place = use, place
         self.data = Digits(
             *(t.to(use.device) for t in (data.train_x, data.train_y, data.test_x, data.test_y))
         )
@@ -85,11 +77,15 @@ class Training:
         self.accuracy = 0.0
 
     def resume(self) -> bool:
-        """Go on from the newest checkpoint; False when there is none."""
-        found = checkpoint.load_latest(self.settings.checkpoints)
-        if found is None:
+        """Go on from the newest checkpoint, which the first worker reads for all; False when there is none. Raises
+        OtherModel."""
+        read: list[Any] = [None]
+        if self.place.is_first:
+            read = [checkpoint.load_latest(self.checkpoints, MODEL)]
+        distributed.broadcast_object_list(read, 0)
+        if read[0] is None:
             return False
-        self.step, state = found
+        self.step, state = read[0]
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.accuracy = float(state["accuracy"])
@@ -101,22 +97,25 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "accuracy": self.accuracy,
         }
-        return checkpoint.save(self.settings.checkpoints, self.step, state)
+        return checkpoint.save(self.checkpoints, self.step, state, MODEL)
 
     def run(self, stop: StopRequest) -> int:
         """Train to the end, or to the step after a stop was asked for. The exit code."""
         pace = _Pace(self)
         for batch in self._batches():
-            loss = self._train_step(batch)
+            loss, is_asked = self._train_step(batch, stop)
             is_epoch_end = self.step % self.steps_per_epoch == 0
-            if is_epoch_end:
+            if is_epoch_end and self.place.is_first:
                 self.accuracy = self._test()
                 self.save()
-            if stop and self.step < self.total_steps:
-                print(f"stopping: saved {self.save().name}", flush=True)
+            if is_asked and self.step < self.total_steps:
+                if self.place.is_first:
+                    print(f"stopping: saved {self.save().name}", flush=True)
                 return EXIT_CODE
-            pace.report(loss, is_due=self.step == self.total_steps)
-        print(f"done: accuracy {self.accuracy:.4f} on {HELD_OUT} held out pictures", flush=True)
+            if self.place.is_first:
+                pace.report(loss, is_due=self.step == self.total_steps)
+        if self.place.is_first:
+            print(f"done: accuracy {self.accuracy:.4f} on {HELD_OUT} held out pictures", flush=True)
         return 0
 
     def _batches(self) -> Iterator[Tensor]:
@@ -128,17 +127,25 @@ class Training:
             size = self.settings.batch_size
             yield from (order[at : at + size] for at in range(position * size, len(order), size))
 
-    def _train_step(self, batch: Tensor) -> float:
+    def _train_step(self, batch: Tensor, stop: StopRequest) -> tuple[float, bool]:
+        """Train on this worker's part of a batch. Returns the loss over all workers, and whether any is to stop."""
         self.net.train()
-        batch = batch.to(self.use.device)
-        loss = nn.functional.cross_entropy(
-            self.net(_shifted(self.data.train_x[batch])), self.data.train_y[batch]
-        )
+        mine = batch.to(self.use.device)[self.place.rank :: self.place.world_size]
+        pictures, digits = _shifted(self.data.train_x[mine]), self.data.train_y[mine]
+        loss = nn.functional.cross_entropy(self.net(pictures), digits, reduction="sum") / len(batch)
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
+        self._sum_over_workers([one.grad for one in self.net.parameters() if one.grad is not None])
         self.optimizer.step()
         self.step += 1
-        return float(loss.item())
+        sums = torch.stack([loss.detach(), loss.new_tensor(float(bool(stop)))])
+        self._sum_over_workers([sums])
+        return float(sums[0]), bool(sums[1])
+
+    def _sum_over_workers(self, tensors: Sequence[Tensor]) -> None:
+        if self.place.world_size > 1:
+            for tensor in tensors:
+                distributed.all_reduce(tensor)
 
     @torch.no_grad()
     def _test(self) -> float:
@@ -170,28 +177,25 @@ class _Pace:
             gpu_memory_mib=training.use.memory_mib(),
             loss=loss,
             accuracy=training.accuracy,
+            samples_per_second=training.settings.batch_size / seconds_per_step,
+            workers=training.place.world_size,
         )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    settings = read_settings(arguments)
+def train(settings: Settings) -> int:
+    """Train as one rank, or alone. Returns the exit code."""
     stop = StopRequest()
     use = take_device()
-    training = Training(settings, load_digits(), use)
-    start = "resumed" if training.resume() else "started"
-    print(f"{start} at step {training.step} of {training.total_steps} on {use.device}", flush=True)
-    return training.run(stop)
-
-
-def read_settings(arguments: Sequence[str] | None) -> Settings:
-    """Arguments win over the environment. Ends the program with words on a bad value."""
-    parser = argparse.ArgumentParser(prog="train.py", description="Train on handwritten digits.")
-    env = os.environ
-    parser.add_argument("--epochs", type=_positive, default=env.get("EPOCHS", "80"))
-    parser.add_argument("--batch-size", type=_positive, default=env.get("BATCH_SIZE", "64"))
-    parser.add_argument("--learning-rate", type=float, default=env.get("LEARNING_RATE", "0.001"))
-    options = parser.parse_args(arguments)
-    return Settings(options.epochs, options.batch_size, options.learning_rate, checkpoint.checkpoint_dir())
+    with joined_ranks(use.device) as place:
+        training = Training(settings, load_digits(), use, place)
+        try:
+            start = "resumed" if training.resume() else "started"
+        except checkpoint.CheckpointRefused as refusal:
+            print(refusal, flush=True)
+            return 1
+        if place.is_first:
+            print(f"{start} at step {training.step} of {training.total_steps} on {use.device}", flush=True)
+        return training.run(stop)
 
 
 def load_digits() -> Digits:
@@ -209,10 +213,3 @@ def _shifted(pictures: Tensor) -> Tensor:
     """Each batch moved by up to a pixel, so that the network does not learn places by heart."""
     down, right = (int(shift) for shift in torch.randint(-1, 2, (2,)))
     return torch.roll(pictures, (down, right), dims=(2, 3))
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return number

@@ -1,0 +1,35 @@
+"""A data set of which some samples turn out to be broken only when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from functools import partial
+from typing import Any, cast
+
+from torch.utils.data import Dataset
+
+from workloads.common.records import BadRecord, Skipped
+
+
+class Readable(Dataset[Any]):
+    """The same samples. One that cannot be read is skipped, and the next that can takes its place, so that batches keep
+    their size. Raises TooManyBadRecords; processes that read data count for themselves."""
+
+    def __init__(self, data: Dataset[Any], skipped: Skipped) -> None:
+        self._data, self._skipped = data, skipped
+        self._count = len(cast(Sized, data))
+        self._broken: set[int] = set()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        for further in range(self._count):
+            number = (index + further) % self._count
+            if number in self._broken:
+                continue
+            sample = self._skipped.read(f"sample {number}", partial(self._data.__getitem__, number))
+            if sample is not None:
+                return sample
+            self._broken.add(number)
+        raise BadRecord("No sample can be read.")
