@@ -26,6 +26,7 @@ from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.reads import job as job_reads
 from dashboards.reads import job_story as story
 from dashboards.reads import workers as worker_reads
+from dashboards.reads.links import link_grid
 from dashboards.reads.log_index import ATTEMPTS_MOST, log_index
 from dashboards.reads.submit import projects_to_submit_to
 from datasets.pages.artifacts import artifacts_of_job
@@ -165,7 +166,8 @@ def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
-    return {"curves": job_reads.curves(job, detail, story.reached_by_attempt(job), is_whole=True)}
+    reached = story.reached_by_attempt(job)
+    return {"curves": job_reads.curves(job, detail, reached, is_whole=True), "links": link_grid(job)}
 
 
 def _logs(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
