@@ -35,7 +35,7 @@ class Messages(nn.Module):
 
 class _Passing(torch.autograd.Function):
     """Slices (s, n, l, c) and a weight (c, c, k) -> slices. A slice of length l is kept with zeros on both sides, so
-    that its windows are a view of it and a convolution is one matrix product."""
+    that its windows are one copy and a convolution is one matrix product."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, is_reversed: bool) -> Tensor:
@@ -92,7 +92,7 @@ def _inner(padded: Tensor) -> Tensor:
 
 
 def _windows(padded: Tensor) -> Tensor:
-    """(n, l + k - 1, c) -> (n, l, k * c), a view: neighbouring windows overlap in memory."""
+    """(n, l + k - 1, c) -> (n, l, k * c). A copy: the overlapping view would make the product one per picture."""
     pictures, length, channels = padded.shape
     size = (pictures, length - KERNEL + 1, KERNEL * channels)
-    return padded.as_strided(size, (padded.stride(0), channels, 1), padded.storage_offset())
+    return padded.as_strided(size, (padded.stride(0), channels, 1), padded.storage_offset()).contiguous()
