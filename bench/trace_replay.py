@@ -94,6 +94,7 @@ class Replay:
     on_queue: Callable[[ClusterView, TraceJob], None] | None = None
     on_finish: Callable[[TraceJob], None] | None = None
     on_submit: Callable[[TraceJob], None] | None = None
+    on_plan: Callable[[ClusterView, Plan], None] | None = None
     _jobs: dict[str, TraceJob] = field(default_factory=dict)
     _active: dict[str, JobView] = field(default_factory=dict)
     _queued: dict[str, JobView] = field(default_factory=dict)
@@ -168,6 +169,8 @@ class Replay:
         for _ in range(MOST_CYCLES):
             view = self.view(now)
             plan = self.decide(view)
+            if self.on_plan is not None:
+                self.on_plan(view, plan)
             outcome.cycles += 1
             self._apply(now, plan, outcome)
             if not plan.preempts:

@@ -1,7 +1,8 @@
 """A month of a real trace through `decide` in virtual time, beside EASY backfill, and openb's packing.
 
-Run: python -m bench.traces [--days 28] [--only itp|openb] [--order shortest] [--min-runtime 86400]. The traces are
-beside the repository, in ../shared/traces, or in the folder that TRAINYARD_TRACES names.
+Run: python -m bench.traces [--days 28] [--only itp|openb] [--order shortest] [--min-runtime 86400] [--worst 50].
+--worst prints the gangs that waited longest, and why. The traces are beside the repository, in ../shared/traces, or in
+the folder that TRAINYARD_TRACES names.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import csv
 import gc
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +20,9 @@ from pathlib import Path
 from bench.harness import Row, quantile, report
 from bench.openb import SEEDS, allocation
 from bench.trace_replay import Outcome, Replay, TraceJob, easy
+from bench.trace_waits import GangReasons
 from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, DeviceView, NodeView, ProjectView
 
 TRACES = Path(os.environ.get("TRAINYARD_TRACES", Path(__file__).resolve().parents[2] / "shared" / "traces"))
@@ -44,7 +48,13 @@ def itp(options: argparse.Namespace) -> list[Row]:
     trace = read_jobs(TRACES / "itp" / "itp_jobs.csv")
     quotas = quotas_by_gpu_hours(trace, NODES * DEVICES)
     jobs = [job for job in trace if job.submitted < options.days * DAY]
-    ours = replay(jobs, quotas, partial(with_policies, order=options.order, min_runtime=options.min_runtime))
+    policies, reasons = (
+        partial(with_policies, order=options.order, min_runtime=options.min_runtime),
+        GangReasons(),
+    )
+    ours = replay(jobs, quotas, policies, reasons.on_plan if options.worst else None)
+    for line in reasons.lines(ours.jobs, options.worst):
+        sys.stdout.write(f"{line}\n")
     peer = easy([replace(job) for job in jobs], NODES)
     count_inside_quota(peer.jobs, quotas)
     return rows(ours, peer)
@@ -71,6 +81,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=float, default=28)
     parser.add_argument("--only", choices=("itp", "openb"))
+    parser.add_argument("--worst", type=int, default=0, help="print so many gangs of 16 GPUs and more")
     parser.add_argument("--order", choices=("submission", "shortest"), default="submission")
     parser.add_argument(
         "--min-runtime", type=int, default=MIN_RUNTIME_SECONDS, help="seconds; the product's is 3600"
@@ -115,6 +126,7 @@ def replay(
     jobs: Sequence[TraceJob],
     quotas: dict[str, int],
     policies: Callable[[ClusterView], ClusterView] = with_policies,
+    on_plan: Callable[[ClusterView, Plan], None] | None = None,
 ) -> Outcome:
     """Return what our scheduler makes of the jobs."""
     devices = tuple(DeviceView(index, 32_768) for index in range(DEVICES))
@@ -125,7 +137,8 @@ def replay(
         ProjectView(name, quota * 1000, quota * 1000, created_rank=rank)
         for rank, (name, quota) in enumerate(sorted(quotas.items()))
     )
-    return Replay(nodes, projects, Scheduler().decide, prepare=policies).run([replace(job) for job in jobs])
+    driver = Replay(nodes, projects, Scheduler().decide, prepare=policies, on_plan=on_plan)
+    return driver.run([replace(job) for job in jobs])
 
 
 def count_inside_quota(jobs: Sequence[TraceJob], quotas: dict[str, int]) -> None:

@@ -279,7 +279,7 @@ def _reserved(details: Details) -> str:
         details.get("reserved_for_name") or details.get("reserved_for"),
         details.get("reserved_for_project"),
     )
-    keeper = f"job {name}" if name else f"a job of {project}" if project else "an older job"
+    keeper = f"job {name}" if name else f"a job of {project}" if project else "another job"
     at = details.get("reserved_at")
     if at is None:
         return f"The free GPUs are kept for {keeper}, which is first in line."

@@ -44,13 +44,13 @@ class Reservation:
         self._later: dict[int, NodeCapacity] = {order: room.nodes[order] for order in sorted(orders)}
 
     def binds(self, item: Waiting, *, is_idle: bool = False, is_placed: bool = False) -> bool:
-        """Return whether a job must not delay the gang: a later one of its project, or one that borrows; not
-        if it ends in time. A gang larger than the share of its project borrows itself, and binds no job inside a
-        share. `is_idle`: for growth on idle capacity, which is bound for every project. `is_placed`: the job is
-        part of the plan, so that its account contains it already."""
+        """Return whether a job must not delay the gang: a later one of its project, or one above its quota; not if it
+        ends in time. A gang larger than the share of its project borrows itself, and binds no job inside a quota.
+        `is_idle`: for growth on idle capacity, which is bound for every project. `is_placed`: the job is part of the
+        plan, so that its account contains it already."""
         if not self.is_delayed_by(item.job):
             return False
-        is_owed = item.account.is_in_share_with(0 if is_placed else item.milli_gpus) and not is_idle
+        is_owed = item.account.is_in_quota_with(0 if is_placed else item.milli_gpus) and not is_idle
         if item.account is not self.item.account:
             return not is_owed
         is_later = job_key(item.job) > job_key(self.item.job)

@@ -170,8 +170,8 @@ def _is_kept_back(hold: Hold) -> bool:
 
 
 def who_waits_for_a_gang_would_delay_it(view: ClusterView, plan: Plan) -> bool:
-    """A job that is kept back for an older gang is later in the gang's project, or borrows, and would run
-    beyond the gang's time; the gang has one reservation and is not the same job."""
+    """A job that is kept back for a gang is later in the gang's project, or above its quota, and would run beyond the
+    gang's time; the gang has one reservation and is not the same job."""
     jobs, holds = {job.id: job for job in view.jobs}, {hold.job: hold for hold in plan.holds}
     if sum("reserved" in hold.details for hold in plan.holds) > 1:
         return False
@@ -182,17 +182,18 @@ def who_waits_for_a_gang_would_delay_it(view: ClusterView, plan: Plan) -> bool:
             expected is None or view.now + (rounded_up(expected) or 0) > hold.details["reserved_at"] - 600
         )
         is_later = job_key(job) > job_key(gang)
-        is_bound = is_later if job.project == gang.project else _borrows(hold)
+        is_bound = is_later if job.project == gang.project else _is_above_quota(hold)
         if not (is_long and is_bound and "reserved" in holds[gang.id].details):
             return False
     return True
 
 
-def _borrows(hold: Hold) -> bool:
-    numbers = hold.details
-    with_job = numbers["allocated_milli_gpus"] + numbers["request_milli_gpus"]
-    quota = numbers["quota_milli_gpus"]
-    return with_job > numbers["fair_share_milli_gpus"] and quota is not None and with_job > quota
+def _is_above_quota(hold: Hold) -> bool:
+    quota = hold.details["quota_milli_gpus"]
+    return (
+        quota is not None
+        and hold.details["allocated_milli_gpus"] + hold.details["request_milli_gpus"] > quota
+    )
 
 
 def the_reservation_is_kept(view: ClusterView, plan: Plan) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench.trace_replay import Replay, TraceJob, easy
+from bench.trace_waits import GangReasons
 from bench.traces import quotas_by_gpu_hours, read_jobs
 from controlplane.scheduling.cycle import decide
 from tests.pure.scheduling.builders import nodes, project
@@ -24,6 +25,17 @@ def trace(tmp_path):
 
 def by_id(outcome):
     return {job.id: job for job in outcome.jobs}
+
+
+def test_the_reasons_of_the_gangs_that_waited_longest_are_counted_by_the_hour():
+    """The first holds both nodes for four hours. The second waits three; arrivals of others make the cycles."""
+    jobs = [TraceJob("first", "p", 0, 4 * 3600, 16), TraceJob("second", "p", 3600, 60, 16)]
+    jobs += [TraceJob(f"s{hour}", "p", hour * 3600, 60, 8) for hour in (2, 3)]
+    reasons = GangReasons()
+    outcome = Replay(nodes(2), (project("p", 16),), decide, on_plan=reasons.on_plan).run(jobs)
+    [line] = reasons.lines(outcome.jobs, 1)
+    assert "second p: 16 GPUs" in line
+    assert "waited 10800 s: over_fair_share 3 h" in line
 
 
 def test_a_preempted_job_falls_back_to_its_checkpoint_and_pays_the_restart(tmp_path):
