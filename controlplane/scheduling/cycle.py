@@ -127,7 +127,7 @@ class _Cycle:
     def reserve_for_oldest(self) -> None:
         """Reserve for the oldest gang that has no room, if the ends of running jobs are expected."""
         state = self._state
-        if not state.expected:
+        if not state.ends:
             return
         heads = [one.head for one in self._classes if one.at < len(one.jobs) and one.head.is_gang]
         heads = [item for item in heads if self._may_reserve(item.job)]
@@ -139,7 +139,7 @@ class _Cycle:
             if not is_refused(item)
             and (is_backing_off(item.job, self._view.now) or not self._moves.fits(item))
         )
-        state.reservation = reserve(waiting, state.running, state.capacity.soon, self._view.now)
+        state.reservation = reserve(waiting, state.expected_ends, state.capacity.soon, self._view.now)
 
     def reserve_again(self) -> None:
         """Reserve anew once the victims are final: a gang's time may have depended on the end of one of them."""

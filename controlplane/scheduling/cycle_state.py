@@ -23,6 +23,7 @@ from controlplane.scheduling.limits import is_bound
 from controlplane.scheduling.order import JobClass, Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
 from controlplane.scheduling.reservation import Reservation
+from controlplane.scheduling.runtimes import End, ExpectedEnds
 from controlplane.scheduling.victims import (
     Candidate,
     Kind,
@@ -63,9 +64,9 @@ class CycleState:
         self.candidates = Candidates(view.now)
         self.jobs = {job.id: job for job in view.jobs}
         self._undo: list[Callable[[], object]] = []
-        # Active jobs with an expected run time.
-        self.expected = sum(job.expected_runtime_seconds is not None for job in active)
+        self.ends = ExpectedEnds()
         for job in active:
+            self.ends.add(job)
             self._add_candidate(job)
 
     def choose_scorer(self) -> None:
@@ -83,7 +84,7 @@ class CycleState:
     def depends_on_time(self) -> bool:
         """Return whether a plan at another time could differ: ends are expected, jobs are protected for a while, or
         what jobs would lose was compared."""
-        return bool(self.expected or self.candidates.were_searched or self.candidates.has_fresh())
+        return bool(self.ends or self.candidates.were_searched or self.candidates.has_fresh())
 
     @property
     def withheld_milli_gpus(self) -> int:
@@ -120,7 +121,7 @@ class CycleState:
     def _add_active(self, job: JobView) -> None:
         book_active(self.accounts, (job,))
         self.total_milli_gpus += self._on_closed_nodes(job)
-        self.expected += job.expected_runtime_seconds is not None
+        self.ends.add(job)
         self.capacity.start(job, job.placements)
         if job.is_stopping:
             self._stopping[job.id] = job
@@ -130,7 +131,7 @@ class CycleState:
     def _remove_active(self, job: JobView) -> None:
         book_active(self.accounts, (job,), -1)
         self.total_milli_gpus -= self._on_closed_nodes(job)
-        self.expected -= job.expected_runtime_seconds is not None
+        self.ends.remove(job)
         if job.is_stopping:
             del self._stopping[job.id]
             self.capacity.stop(job, -1)
@@ -208,12 +209,12 @@ class CycleState:
             return None
         return held if held.is_delayed_by(item.job) else None
 
-    def running(self) -> list[JobView]:
-        """Return the jobs that run or start in this plan and are not being stopped, with their places."""
-        found = [job for job in self.jobs.values() if job.state == "active" and job.id not in self._stopping]
-        return found + [
+    def expected_ends(self) -> list[End]:
+        """Return the expected ends of the jobs that run or start in this plan and are not being stopped."""
+        starts = [
             replace(self.jobs[name], placements=start.placements) for name, start in self.starts.items()
         ]
+        return self.ends.at(self.view.now, self._stopping, starts)
 
     def is_in_gap(self, item: Waiting) -> bool:
         """Return whether a job of this plan uses nodes on which the reservation's gang is to start."""

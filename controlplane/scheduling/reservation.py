@@ -7,14 +7,16 @@ mechanism: `promised` (see cycle_state).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from operator import itemgetter
 
 from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
 from controlplane.scheduling.fit import Request, place
 from controlplane.scheduling.order import Waiting, job_key
-from controlplane.scheduling.runtimes import ends_by, expected_end
+from controlplane.scheduling.runtimes import End, ends_by
 from controlplane.scheduling.view import JobView, PodPlacement
 
 
@@ -98,14 +100,15 @@ class Reservation:
 
 
 def reserve(
-    gangs: Iterator[Waiting], running: Callable[[], Iterable[JobView]], soon: FreeCapacity, now: int
+    gangs: Iterator[Waiting], ends_at: Callable[[], Sequence[End]], soon: FreeCapacity, now: int
 ) -> Reservation | None:
-    """Return the reservation of the first of these gangs, oldest first, that has a time; None if none has.
-    `running` returns the jobs that hold what `soon` lacks and are not stopping: asked only if a gang waits."""
+    """Return the reservation of the first of these gangs, in this order, that has a time; None if none has.
+    `ends_at` returns the expected ends of the jobs that hold what `soon` lacks and are not stopping: asked only if a
+    gang waits."""
     first = next(gangs, None)
     if first is None:
         return None
-    ends = expected_ends(running(), now)
+    ends = ends_at()
     timeless: set[Request] = set()
     for item in chain((first,), gangs) if ends else ():
         if item.request not in timeless:
@@ -116,18 +119,7 @@ def reserve(
     return None
 
 
-def expected_ends(running: Iterable[JobView], now: int) -> list[tuple[int, JobView]]:
-    """Return the running jobs whose end is expected, with that time, in order."""
-    ends = [
-        (end, job.submit_rank, job.id, job) for job in running if (end := expected_end(job, now)) is not None
-    ]
-    ends.sort()
-    return [(end, job) for end, _, _, job in ends]
-
-
-def _earliest(
-    item: Waiting, ends: Sequence[tuple[int, JobView]], soon: FreeCapacity, now: int
-) -> Reservation | None:
+def _earliest(item: Waiting, ends: Sequence[End], soon: FreeCapacity, now: int) -> Reservation | None:
     """Find by bisection the first expected end after which the gang fits: what fits once fits after more
     ends."""
     earliest = _lower_bound(item.request, ends, soon)
@@ -135,14 +127,14 @@ def _earliest(
         return None
     # A gang that backs off does not start before.
     not_before = max(now, item.job.not_before or 0)
-    times = sorted({end for end, _ in ends if end > not_before and end >= earliest})
+    times = [end for end, *_ in ends[bisect_right(ends, not_before, key=itemgetter(0)) :] if end >= earliest]
     if earliest <= not_before != now:
         times.insert(0, not_before)
     low, high = 0, len(times) - 1
     # The bound is the time itself but for shortages of other resources: it is tried first.
     step, found = low, None
     while low <= high:
-        room = _room_at(times[step], ends, soon)
+        room = _room_at(times[step], item.request, ends, soon)
         placements = place(item.request, room)
         if placements is not None:
             found = Reservation(item, times[step], placements, room, now)
@@ -153,17 +145,22 @@ def _earliest(
     return found
 
 
-def _room_at(at: int, ends: Sequence[tuple[int, JobView]], soon: FreeCapacity) -> FreeCapacity:
-    room = soon.borrowed()
-    for end, job in ends:
-        if end > at:
-            break
+def _room_at(at: int, request: Request, ends: Sequence[End], soon: FreeCapacity) -> FreeCapacity:
+    """Return what is free then on the nodes that can have enough devices for the request."""
+    needed, room = request.whole_devices, soon.borrowed()
+    ended = [job for *_, job in ends[: bisect_right(ends, at, key=itemgetter(0))]]
+    free = {node.name: node.whole for node in soon.nodes}
+    for job in ended if needed else ():
         for placement in job.placements:
-            room.give(placement, job)
+            free[placement.node] = free.get(placement.node, 0) + len(placement.devices)
+    for job in ended:
+        for placement in job.placements:
+            if free.get(placement.node, 0) >= needed:
+                room.give(placement, job)
     return room
 
 
-def _lower_bound(request: Request, ends: Sequence[tuple[int, JobView]], soon: FreeCapacity) -> int | None:
+def _lower_bound(request: Request, ends: Sequence[End], soon: FreeCapacity) -> int | None:
     """Return a time before which too few nodes can have enough whole devices free; None if they never have."""
     needed = request.whole_devices
     if not needed:
@@ -176,7 +173,7 @@ def _lower_bound(request: Request, ends: Sequence[tuple[int, JobView]], soon: Fr
     fitting = sum([whole // needed for whole in free.values()])
     if fitting >= request.pods:
         return 0
-    for end, job in ends:
+    for end, _, _, job in ends:
         for placement in job.placements:
             before = free.get(placement.node)
             if before is not None:

@@ -5,7 +5,13 @@ An expected run time is declared by the user. Seconds throughout.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Sequence
+
 from controlplane.scheduling.view import JobView
+
+End = tuple[int, int, str, JobView]
+"""(expected end, first submission, id, job)."""
 
 # An overdue job is expected to need as long again as it is late, at least this long: so its end keeps its distance.
 LEAST_LEFT = 600
@@ -36,3 +42,58 @@ def rounded_up(seconds: int | None) -> int | None:
         return seconds
     step = 1 << max(0, (seconds - 1).bit_length() - STEPS.bit_length())
     return -(-seconds // step) * step
+
+
+class ExpectedEnds:
+    """Active jobs in the order of their expected ends, kept in step as jobs come and go."""
+
+    __slots__ = ("_started", "_starting")
+
+    def __init__(self) -> None:
+        # By the end expected at the start. Those of the jobs that are overdue move on with time.
+        self._started: list[End] = []
+        self._starting: dict[str, JobView] = {}
+
+    def __len__(self) -> int:
+        return len(self._started) + len(self._starting)
+
+    def add(self, job: JobView) -> None:
+        """Add an active job; one without an expected run time has no end."""
+        if job.expected_runtime_seconds is None:
+            return
+        if job.started_at is None:
+            self._starting[job.id] = job
+        else:
+            insort(self._started, (*_key(job, job.started_at + job.expected_runtime_seconds), job))
+
+    def remove(self, job: JobView) -> None:
+        """Remove a job as it was added."""
+        if job.expected_runtime_seconds is None:
+            return
+        if job.started_at is None:
+            del self._starting[job.id]
+        else:
+            key = _key(job, job.started_at + job.expected_runtime_seconds)
+            del self._started[bisect_left(self._started, key)]
+
+    def at(self, now: int, but: Collection[str], starts: Sequence[JobView]) -> list[End]:
+        """Return the ends expected at this time, the first one first, of these starts too; without the jobs of
+        these ids."""
+        overdue = bisect_right(self._started, now, key=_end)
+        moved = [job for *_, job in self._started[:overdue]]
+        found = [
+            (*_key(job, end), job)
+            for job in (*moved, *self._starting.values(), *starts)
+            if (end := expected_end(job, now)) is not None
+        ]
+        found += self._started[overdue:]
+        found.sort()
+        return [one for one in found if one[2] not in but] if but else found
+
+
+def _key(job: JobView, end: int) -> tuple[int, int, str]:
+    return end, job.submit_rank, job.id
+
+
+def _end(end: End) -> int:
+    return end[0]

@@ -76,7 +76,11 @@ def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement,
     """Every way to place the whole gang, but for pods that change places. Leaves `room` unchanged between them."""
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools]
     for pools in choices or [()]:
-        nodes = [node for node in room.nodes if node.is_open and (not pools or node.pool in pools)]
+        nodes = [
+            node
+            for node in room.nodes
+            if node.is_open and node.whole >= request.whole_devices and (not pools or node.pool in pools)
+        ]
         nodes.sort(key=lambda node: (node.whole, node.milli_cpus, node.order))
         found = islice(_rest_of_gang(request, room, nodes, []), MAX_WAYS)
         yield from list(found)
