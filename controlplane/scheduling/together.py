@@ -76,25 +76,33 @@ def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement,
     """Every way to place the whole gang, but for pods that change places. Leaves `room` unchanged between them."""
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools]
     for pools in choices or [()]:
-        nodes = [
-            node
-            for node in room.nodes
-            if node.is_open and node.whole >= request.whole_devices and (not pools or node.pool in pools)
-        ]
+        nodes = _nodes_with(request.whole_devices, room, pools)
         nodes.sort(key=lambda node: (node.whole, node.milli_cpus, node.order))
         found = islice(_rest_of_gang(request, room, nodes, []), MAX_WAYS)
         yield from list(found)
 
 
+def _nodes_with(devices: int, room: FreeCapacity, pools: Collection[str]) -> list[NodeCapacity]:
+    """Return the open nodes of these pools (of all if none is named) with at least so many whole devices free."""
+    return [
+        room.nodes[order]
+        for name, pool in room.pools.items()
+        if not pools or name in pools
+        for bucket in pool.by_whole[devices:]
+        for order in bucket
+    ]
+
+
 def _rest_of_gang(
     request: Request, room: FreeCapacity, nodes: Sequence[NodeCapacity], placed: Sequence[PodPlacement]
 ) -> Iterator[tuple[PodPlacement, ...]]:
-    if len(placed) == request.pods:
-        yield tuple(placed)
-        return
+    is_last = len(placed) + 1 == request.pods
     for at, node in enumerate(nodes):
         for devices in _devices(request, node):
             placement = PodPlacement(len(placed), node.name, devices)
+            if is_last:
+                yield (*placed, placement)
+                continue
             room.take(placement, request)
             found = list(islice(_rest_of_gang(request, room, nodes[at:], [*placed, placement]), MAX_WAYS))
             room.give(placement, request)
