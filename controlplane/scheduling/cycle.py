@@ -131,8 +131,7 @@ class _Cycle:
             return
         heads = [one.head for one in self._classes if one.at < len(one.jobs) and one.head.is_gang]
         heads = [item for item in heads if self._may_reserve(item.job)]
-        # What needs several nodes at once is never free by chance; one node is.
-        heads.sort(key=lambda item: (item.request.pods == 1, item.job.submit_rank, item.job.id))
+        heads.sort(key=lambda item: (item.job.submit_rank, item.job.id))
         waiting = (
             item
             for item in heads

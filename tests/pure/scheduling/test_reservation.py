@@ -100,14 +100,6 @@ def test_a_job_above_the_quota_of_another_project_is_bound_also_inside_its_share
     assert shares["q"] == 2000
 
 
-def test_a_gang_of_several_pods_goes_before_an_older_one_on_one_node():
-    older = job("one0", "p", 8, rank=0, expected_runtime_seconds=HOUR)
-    held = [running(job(f"h{at}", "p", 1, expected_runtime_seconds=2 * HOUR), (f"n{at}", [7]), started_at=NOW)
-            for at in range(2)]  # fmt: skip
-    plan = decide(view(nodes(2), (project("p", 24),), [*held, older, gang()], now=NOW))
-    assert [hold.job for hold in plan.holds if "reserved" in hold.details] == ["g1"]
-
-
 def test_an_older_job_of_the_project_is_not_bound():
     plan = decide(one_long(gang(), job("old0", "p", 1, rank=0)))
     assert names(plan.starts) == ["old0"]
