@@ -45,7 +45,8 @@ from dashboards.routing import websocket_application
 from datasets.api.uploads import UPLOADS, admit_upload
 from datasets.queries.lake import limit_waits
 
-SERVICES, METRICS, POD_CODE = "/services/", "/metrics", "/api/v1/pod-code/"
+SERVICES, METRICS = "/services/", "/metrics"
+OF_PODS = ("/api/v1/pod-code/", "/api/v1/pod-data/")
 # Websockets into pods, and the module of `controlplane.gateway` that serves each.
 INTO_PODS = {"/ws/shell/": "shell", "/ws/exec/": "command", "/ws/forward/": "forward"}
 
@@ -122,7 +123,7 @@ def _http(scope: Scope) -> Application:
     path = scope["path"]
     if path in PATHS:
         return probes
-    if path == METRICS or path.startswith(POD_CODE):
+    if path == METRICS or path.startswith(OF_PODS):
         return _any_host
     if not is_own_host(scope):
         return _no_host

@@ -8,7 +8,7 @@ from django.db.models import Q, QuerySet
 
 from controlplane.access import Actor, Forbidden, NotVisible, require_write, role_in, visible_project_ids
 from controlplane.models import Project, Role
-from datasets.models import Artifact, Cache, Dataset, DatasetVersion, Snapshot, Volume
+from datasets.models import Artifact, Cache, CacheLocation, Dataset, DatasetVersion, Snapshot, Volume
 
 H = TypeVar("H", Volume, Snapshot, Artifact)
 
@@ -97,10 +97,17 @@ def visible_caches(actor: Actor) -> QuerySet[Cache]:
     return Cache.objects.filter(version__dataset__in=visible_datasets(actor))
 
 
+def visible_locations(actor: Actor) -> QuerySet[CacheLocation]:
+    """Return the cache locations of all projects, and those of the projects the actor may see."""
+    ids = visible_project_ids(actor)
+    rows = CacheLocation.objects.all()
+    return rows if ids is None else rows.filter(Q(project=None) | Q(project__in=ids))
+
+
 def cache_for(actor: Actor, cache_id: str, *, needed: str = Role.VIEWER) -> Cache:
     """Return a cache by id, with its version, dataset, project and location. Raises NotVisible or Forbidden."""
     missing = NotVisible("There is no such cache that you can see.")
-    rows = Cache.objects.select_related("version__dataset__project", "location__cluster")
+    rows = Cache.objects.select_related("version__dataset__project", "location__cluster", "location__project")
     cache = rows.filter(pk=uuid_of(cache_id, missing)).first()
     if cache is None:
         raise missing

@@ -18,16 +18,17 @@ from datasets.actions.cache_upkeep import aged_caches
 from datasets.actions.caches import EVICT_CACHE, FILL_CACHE, cache_event, evict, refill
 from datasets.aging import to_make_room
 from datasets.cache_shares import Charges, charges
-from datasets.long_work import DATA, budget_of
+from datasets.cache_volumes import WAITED_FOR, Caches, caches_of
+from datasets.long_work import DATA, budget_of, refusals
 from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation
-from datasets.queries.caches import free_bytes, key_of, store_of, wanted_versions
+from datasets.queries.caches import free_bytes, key_of, wanted_versions
 from datasets.queries.lake import lake_of, manifest_named
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
-from datasets.storage.cache import CacheStore, Progress
+from datasets.storage.cache import Progress
 
 # Tried again without end: room is made by other commands, and a bucket's server comes back.
-MAKING_ROOM, UNREACHABLE = "making_room", "unreachable"
+MAKING_ROOM = "making_room"
 # At least, between two reports of a fill.
 REPORT_SECONDS = 1.0
 
@@ -39,14 +40,16 @@ class FillCache(CommandHandler):
     kind, queue = FILL_CACHE, DATA
 
     def run(self, run: CommandRun) -> Charges[str] | None:
-        rows = Cache.objects.select_related("version__dataset__project", "location__cluster")
+        rows = Cache.objects.select_related(
+            "version__dataset__project", "location__cluster", "location__project"
+        )
         cache = rows.filter(pk=run.command.subject_id).first()
         if cache is None or not _begin(cache):
             return None
         project, version = cache.version.dataset.project, cache.version
         try:
             manifest = manifest_named(project, version.manifest)
-            store = store_of(cache.location)
+            store = caches_of(cache.location, run)
             _make_room(cache, store, manifest)
             report = _Reporter(run, cache)
             store.fill(key_of(version.pk), lake_of(project), manifest, budget_of(run), report)
@@ -56,7 +59,7 @@ class FillCache(CommandHandler):
             detail = f"{error} Repair it: yard dataset verify, then sync --full from where the files are."
             raise CommandRefused("content_missing", detail) from error
         except Blocked as blocked:
-            is_passing = blocked.code == UNREACHABLE
+            is_passing = blocked.code in WAITED_FOR
             raise CommandRefused(blocked.code, blocked.detail, is_passing=is_passing) from blocked
         return charges(store.manifests())
 
@@ -72,7 +75,7 @@ class FillCache(CommandHandler):
             _happened("cache.ready", cache)
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
-        return refusal.code in (MAKING_ROOM, UNREACHABLE) or super().may_retry(command, refusal)
+        return refusal.code in (MAKING_ROOM, *WAITED_FOR) or super().may_retry(command, refusal)
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
         cache = _cache_of(command)
@@ -91,13 +94,15 @@ class EvictCache(CommandHandler):
     kind, queue, is_cleanup = EVICT_CACHE, DATA, True
 
     def run(self, run: CommandRun) -> Charges[str] | None:
-        location = CacheLocation.objects.filter(pk=run.command.payload["location"]).first()
+        rows = CacheLocation.objects.select_related("cluster", "project")
+        location = rows.filter(pk=run.command.payload["location"]).first()
         if location is None:
             return None
-        store, key = store_of(location), run.command.payload["key"]
+        store, key = caches_of(location, run), run.command.payload["key"]
         # A repeat, or an order for a tree without a cache, may come after the version was asked for again.
         live = Cache.objects.filter(version=key, location=location).exclude(state=Cache.EVICTING)
-        store.remove(key, live.exists)
+        with refusals():
+            store.remove(key, live.exists)
         return charges(store.manifests())
 
     def on_done(self, command: Command, result: Charges[str] | None) -> None:
@@ -110,7 +115,7 @@ class EvictCache(CommandHandler):
         if found is None:
             return
         _happened("cache.evicted", found)
-        if found.version_id in wanted_versions(location.cluster):
+        if found.version_id in wanted_versions(location):
             refill(found)
         else:
             found.delete()
@@ -153,7 +158,7 @@ def _begin(cache: Cache) -> bool:
     return True
 
 
-def _make_room(cache: Cache, store: CacheStore, manifest: Manifest) -> None:
+def _make_room(cache: Cache, store: Caches, manifest: Manifest) -> None:
     """Reserve the room for a fill, or have old caches removed where it does not fit. Raises CommandRefused: at once
     where it can never fit, and to be tried again while room is being made or other fills may yet end."""
     lacking = store.lacking_bytes(manifest)

@@ -19,7 +19,7 @@ from controlplane.fields import FieldError
 from controlplane.models import Device, Node, Project
 from datasets.actions.artifacts import artifact_refusals
 from datasets.actions.mounting import known_volumes, volume_refusals
-from datasets.queries.caches import holds_caches
+from datasets.queries.caches import cache_refusal
 from datasets.queries.code import code_fields, code_refusal, digest_of, find_tree
 from datasets.queries.mounts import mountable_versions
 from jobs import lifecycle
@@ -145,10 +145,7 @@ def datasets_unknown(project: Project, specs: Specs) -> Refusals:
     ]
     if not mounts:
         return []
-    if not holds_caches(project.cluster):
-        detail = (
-            f"{project.cluster.name} mounts no datasets yet; bring the data in the image or on a host path."
-        )
+    if detail := cache_refusal(project.cluster):
         return [(place, FieldError("/datasets", "datasets_not_supported", detail)) for place, _, _ in mounts]
     found = mountable_versions(project, {_asked(each) for _, _, each in mounts})
     refused: Refusals = []

@@ -1,4 +1,5 @@
-"""Tokens derived from the secret key: of a job's server, for requests through the gateway, and of pods, for code."""
+"""Tokens derived from the secret key: of a job's server, for requests through the gateway, and of pods, for code and
+datasets."""
 
 from __future__ import annotations
 
@@ -21,3 +22,9 @@ def code_token(secret_key: str, job_id: str, attempt: int) -> str:
     return hmac.new(
         secret_key.encode(), f"code token:{job_id}:{attempt}".encode(), hashlib.sha256
     ).hexdigest()
+
+
+def cache_token(secret_key: str, cache_id: str) -> str:
+    """Return the token with which a pod downloads the version of a cache, 64 hexadecimal digits. The server takes it
+    while the cache is being filled."""
+    return hmac.new(secret_key.encode(), b"cache token:" + cache_id.encode(), hashlib.sha256).hexdigest()

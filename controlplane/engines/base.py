@@ -193,12 +193,13 @@ class CodeSource:
 
 
 class Mount(NamedTuple):
-    """A directory of the node, or a `claim` of the cluster, and where the pod finds it. As a list, it is its JSON."""
+    """A directory of the node or (of `sub_path` in) a `claim`, and where the pod has it. As a list, it is its JSON."""
 
     source: str
     path: str
     is_read_only: bool = False
     claim: str = ""
+    sub_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,8 +397,7 @@ class Engine(Protocol):
 
     def pods(self) -> tuple[PodReport, ...]:
         """Return every pod that was started, or stopped before its start, and is not forgotten. Up to some seconds
-        old: a pod that another process has just started may be missing.
-        """
+        old: a pod that another process has just started may be missing."""
 
     def find(self, pod_name: str, project: str) -> PodReport | None:
         """Return one pod's current report; None: it certainly does not exist. Raises EngineRefused if that is

@@ -11,7 +11,7 @@ from controlplane.scheduling.reasons import DATASET_GONE, describe
 from datasets.actions.caches import EVICT_CACHE, TREE, cache_event, ensure_wanted, evict, refill
 from datasets.aging import Aged, too_old
 from datasets.models import Cache, CacheLocation
-from datasets.queries.caches import key_of, store_of, wanted_versions, without_their_data
+from datasets.queries.caches import key_of, keys_at, wanted_versions, without_their_data
 from datasets.storage.base import Blocked
 from jobs import lifecycle
 from jobs.transitions import Target, send
@@ -24,7 +24,7 @@ def keep_caches(now: datetime) -> None:
     """Do what is due at every location. Safe to repeat."""
     _end_jobs_without_data()
     for location in CacheLocation.objects.select_related("cluster"):
-        ensure_wanted(location.cluster)
+        ensure_wanted(location)
         _retry_failed(location, now)
         _age_out(location, now)
         _compare_with_disk(location)
@@ -32,7 +32,7 @@ def keep_caches(now: datetime) -> None:
 
 def aged_caches(location: CacheLocation) -> list[Aged]:
     """Return the caches of a location that hold room."""
-    wanted = wanted_versions(location.cluster)
+    wanted = wanted_versions(location)
     rows = Cache.objects.filter(location=location, state__in=(Cache.READY, Cache.FAILED))
     return [
         Aged(
@@ -55,7 +55,7 @@ def _end_jobs_without_data() -> None:
 
 
 def _retry_failed(location: CacheLocation, now: datetime) -> None:
-    wanted = wanted_versions(location.cluster)
+    wanted = wanted_versions(location)
     failed = Cache.objects.filter(location=location, state=Cache.FAILED, changed_at__lt=now - RETRY)
     for cache in failed.filter(version__in=wanted):
         with transaction.atomic():
@@ -76,7 +76,7 @@ def _compare_with_disk(location: CacheLocation) -> None:
     # before the disk: a fill that ends in between has its files there
     ready = list(location.caches.filter(state=Cache.READY).select_related("version__dataset"))
     try:
-        found = store_of(location).keys()
+        found = keys_at(location)
     except Blocked:
         return
     for cache in ready:

@@ -5,35 +5,49 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, Actor, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.loop.wake import wake
-from controlplane.models import Cluster, Command, Event
+from controlplane.models import Cluster, Command, Event, Project
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
-from datasets.queries.caches import UNFINISHED, holds_caches, key_of, users_of, uses_of
+from datasets.queries.caches import (
+    UNFINISHED,
+    cache_refusal,
+    has_cache_volumes,
+    is_used_at,
+    key_of,
+    location_of,
+    users_of,
+    uses_of,
+)
 from jobs.models import Job
 
 FILL_CACHE, EVICT_CACHE = "datasets.fill_cache", "datasets.evict_cache"
 CACHE, TREE = "cache", "cache_tree"  # Command.subject_kind
 
 
-def location_for(cluster: Cluster) -> CacheLocation:
-    """Return the cluster's location, created when it is first needed. Raises Invalid for a cluster without one."""
-    if not holds_caches(cluster):
-        detail = f"{cluster.name} has no cache location: its pods cannot mount datasets yet."
-        raise invalid("/location", "no_location", detail)
-    return CacheLocation.objects.filter(cluster=cluster).first() or _new_location(cluster)
+def location_for(cluster: Cluster, project: Project | None = None) -> CacheLocation:
+    """Return where caches for jobs of a project are in a cluster, created when it is first needed. `project`: None only
+    where caches are in a directory for all projects. Raises Invalid for a cluster without a location."""
+    if words := cache_refusal(cluster):
+        raise invalid("/location", "no_location", words)
+    return location_of(cluster, project) or _new_location(cluster, project)
 
 
-def _new_location(cluster: Cluster) -> CacheLocation:
+def _new_location(cluster: Cluster, project: Project | None) -> CacheLocation:
+    owner = project if has_cache_volumes(cluster) else None
+    name = f"{cluster.name}.{owner.name}" if owner else cluster.name
     with transaction.atomic():
         # The name of a detached cluster is free again; its caches stay until they are too old.
-        for old in CacheLocation.objects.filter(name=cluster.name, cluster__detached_at__isnull=False):
+        for old in CacheLocation.objects.filter(name=name, cluster__detached_at__isnull=False):
             CacheLocation.objects.filter(pk=old.pk).update(name=f"{old.name}-{old.cluster_id}")
-        location, _ = CacheLocation.objects.get_or_create(cluster=cluster, defaults={"name": cluster.name})
+        location, _ = CacheLocation.objects.get_or_create(
+            cluster=cluster, project=owner, defaults={"name": name}
+        )
     return location
 
 
@@ -80,7 +94,7 @@ def clear_cache(cache: Cache, *, actor: Actor) -> Cache:
     with transaction.atomic():
         if not evict([cache.pk]):
             reread(cache)
-            uses = uses_of([cache.version]).filter(job__project__cluster=cache.location.cluster_id)
+            uses = uses_of([cache.version]).filter(is_used_at(cache.location))
             if cache.state != Cache.EVICTING and uses.exists():
                 users = users_of(uses, cache.version.dataset.project)
                 raise Conflict("cache_in_use", f"The cache is used by {users}; it can be removed afterwards.")
@@ -138,18 +152,17 @@ def use_datasets(jobs: Sequence[Job]) -> None:
         )
         for job, each in wanted
     )
-    _bring(jobs[0].project.cluster, wanted, versions)
+    _bring(jobs[0].project, wanted, versions)
 
 
-def ensure_wanted(cluster: Cluster) -> None:
-    """Have brought to the cluster what its unfinished jobs want and what is not there, and note that they use it: a
-    project may have moved, and a cache may have been removed under a job that was just submitted."""
-    uses = DatasetUse.objects.filter(UNFINISHED, version__isnull=False, job__project__cluster=cluster)
+def ensure_wanted(location: CacheLocation) -> None:
+    """Have brought to a location what unfinished jobs want there and what is not there, and note that they use it: a
+    cache may have been removed under a job that was just submitted."""
+    uses = DatasetUse.objects.filter(UNFINISHED, is_used_at(location), version__isnull=False)
     # of several mounts of a version, one that asks for a cache decides
     wanted = dict(uses.order_by("is_cached").values_list("version_id", "is_cached"))
     if not wanted:
         return
-    location = location_for(cluster)
     known = Cache.objects.filter(location=location, version__in=wanted)
     known.update(used_at=timezone.now())
     missing = wanted.keys() - set(known.values_list("version_id", flat=True))
@@ -181,11 +194,11 @@ def cache_event(kind: str, cache: Cache, actor: Actor) -> Event:
 
 
 def _bring(
-    cluster: Cluster,
+    project: Project,
     wanted: Sequence[tuple[Job, Mapping[str, Any]]],
     versions: Mapping[str, DatasetVersion],
 ) -> None:
-    location = location_for(cluster)
+    location = location_for(project.cluster, project)
     for key, version in sorted(versions.items()):
         jobs = [(job, each) for job, each in wanted if each["version_id"] == key]
         is_kept = any(each["cached"] for _, each in jobs)
@@ -223,5 +236,10 @@ def _order_fill(cache: Cache) -> None:
 
 def _wanting() -> Any:
     """Return the mounts in unfinished jobs of the cache that an outer query names."""
-    same = {"version": OuterRef("version"), "job__project__cluster": OuterRef("location__cluster")}
+    same: dict[str, Any] = {
+        "version": OuterRef("version"),
+        "job__project__cluster": OuterRef("location__cluster"),
+    }
+    # A location without a project is of all.
+    same["job__project"] = Coalesce(OuterRef("location__project"), F("job__project"))
     return DatasetUse.objects.filter(UNFINISHED, Q(**same))

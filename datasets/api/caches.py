@@ -3,20 +3,18 @@
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
-
 from controlplane import fields
-from controlplane.access import NotVisible, require_admin, require_write
+from controlplane.access import Actor, NotVisible, require_admin, require_write
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.json_schema import INTEGER, STRING, nullable, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
 from controlplane.models import Cluster, Role
-from datasets.access import cache_for, version_for, visible_caches
+from datasets.access import cache_for, version_for, visible_caches, visible_locations
 from datasets.actions.caches import cache_version, clear_cache, edit_location, location_for, pin_cache
 from datasets.api.schemas import CACHE, CACHE_LOCATION
-from datasets.models import Cache, CacheLocation
+from datasets.models import Cache, CacheLocation, DatasetVersion
 from datasets.queries.caches import (
     cache_rows,
     cache_shape,
@@ -43,7 +41,7 @@ CACHES = Listing(
 LOCATIONS = Listing(CACHE_LOCATION, {"name": ("name",)}, "name")
 NEW_CACHE = {
     "version_id": BodyField(fields.text(36), {**STRING, "format": "uuid"}, is_required=True),
-    "location": BodyField(fields.text(63), STRING),
+    "location": BodyField(fields.text(130), STRING),
 }
 CHANGES = {
     "room_bytes": BodyField(fields.optional(fields.whole(0, query.BIGGEST)), nullable(INTEGER)),
@@ -68,10 +66,8 @@ class Caches(ApiView):
     def post(self, call: Call) -> Answer:
         require_write(call.actor)
         version = version_for(call.actor, call.body["version_id"], needed=Role.MEMBER)
-        cluster = version.dataset.project.cluster
-        if name := call.body.get("location"):
-            cluster = _cluster(name)
-        cache = cache_version(version, location_for(cluster), actor=call.actor)
+        location = _location_for(call.actor, version, call.body.get("location", ""))
+        cache = cache_version(version, location, actor=call.actor)
         return Answer(cache_shape(cache), 201)
 
 
@@ -115,7 +111,9 @@ class CacheLocations(ApiView):
         query=LOCATIONS.parameters(),
     )
     def get(self, call: Call) -> Answer:
-        return paged(call, CacheLocation.objects.all(), LOCATIONS, fetch=location_rows, shape=location_shapes)
+        return paged(
+            call, visible_locations(call.actor), LOCATIONS, fetch=location_rows, shape=location_shapes
+        )
 
 
 class CacheLocationDetail(ApiView):
@@ -123,19 +121,19 @@ class CacheLocationDetail(ApiView):
 
     @operation("A cache location", answer=ref("CacheLocation"))
     def get(self, call: Call, name: str) -> Answer:
-        return Answer(_shape(_location(name)))
+        return Answer(_shape(_location(call.actor, name)))
 
     @operation("Change a location's room or age limit", answer=ref("CacheLocation"), body=CHANGES)
     def patch(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
-        location = _location(name)
+        location = _location(call.actor, name)
         if call.body:
             edit_location(location, call.body, actor=call.actor)
         return Answer(_shape(location))
 
 
-def _location(name: str) -> CacheLocation:
-    location = location_rows(CacheLocation.objects.filter(name=name))
+def _location(actor: Actor, name: str) -> CacheLocation:
+    location = location_rows(visible_locations(actor).filter(name=name))
     if not location:
         raise NotVisible(f"There is no cache location named {name!r}.")
     return location[0]
@@ -145,13 +143,20 @@ def _shape(location: CacheLocation) -> dict[str, Any]:
     return location_shapes([location])[0]
 
 
-def _cluster(name: str) -> Cluster:
-    """Return the cluster of a location; one that has none yet has its own name for it."""
-    by_location: QuerySet[Cluster] = Cluster.objects.filter(detached_at=None, cache_location__name=name)
-    cluster = by_location.first() or Cluster.objects.filter(detached_at=None, name=name).first()
+def _location_for(actor: Actor, version: DatasetVersion, name: str) -> CacheLocation:
+    """Return where a version is brought to: a location by its name or its cluster's, by default that of the version's
+    project. The volume of a project takes versions that its jobs may mount."""
+    project = version.dataset.project
+    if not name:
+        return location_for(project.cluster, project)
+    found = visible_locations(actor).filter(name=name, cluster__detached_at=None)
+    location = found.select_related("cluster", "project").first()
+    if location is not None and (location.project in (None, project) or version.dataset.is_shared):
+        return location
+    cluster = Cluster.objects.filter(detached_at=None, name=name).first()
     if cluster is None:
         raise NotVisible(f"There is no cache location named {name!r}.")
-    return cluster
+    return location_for(cluster, project)
 
 
 def _check_ids(keys: list[str] | None) -> None:

@@ -10,19 +10,31 @@ from datasets.models.datasets import version_name
 
 
 class CacheLocation(models.Model):
-    """A directory beside a cluster's GPUs that holds caches."""
+    """A directory beside a cluster's GPUs that holds caches, or a volume of a project in its cluster."""
 
-    # Created when it is first needed, named as the cluster.
-    cluster = models.OneToOneField("controlplane.Cluster", models.CASCADE, related_name="cache_location")
-    name = models.CharField(max_length=63, unique=True)
+    # Created when it is first needed, named as the cluster, or as cluster.project.
+    cluster = models.ForeignKey("controlplane.Cluster", models.CASCADE, related_name="cache_locations")
+    # Whose namespace has the volume; None for a directory, which is of all projects.
+    project = models.ForeignKey("controlplane.Project", models.CASCADE, null=True, related_name="+")
+    # The trees on a volume, as the pod that worked there last reported them.
+    kept_keys = models.JSONField(default=list)
+    name = models.CharField(max_length=130, unique=True)
     # "": below TRAINYARD_CACHE_DIR.
     directory = models.CharField(max_length=500, blank=True, default="")
-    # None: as much as its disk has.
+    # None: as much as its disk has, or the volume's size.
     room_bytes = models.BigIntegerField(null=True)
     # Caches that no job used for this long are removed.
     unused_days = models.PositiveIntegerField(default=1)
     # Contents of all caches, each counted once.
     used_bytes = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cluster"], condition=Q(project=None), name="cache_location_of_cluster"
+            ),
+            models.UniqueConstraint(fields=["cluster", "project"], name="cache_location_of_project"),
+        ]
 
     def __str__(self) -> str:
         return self.name

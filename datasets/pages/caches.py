@@ -28,7 +28,7 @@ def cache_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRespon
         messages.error(request, _("{name} has no such version.").format(name=dataset.name))
         return redirect("dataset-page", dataset.pk)
     try:
-        location = location_for(dataset.project.cluster)
+        location = location_for(dataset.project.cluster, dataset.project)
     except Invalid as refusal:
         messages.error(request, str(refusal.errors[0].detail))
         return redirect("dataset-page", dataset.pk)

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, Q, QuerySet, prefetch_related_objects
 
+from controlplane.clusters import quantities
 from controlplane.engines.kinds import engine_kind
 from controlplane.models import Cluster, Project
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
+from datasets.queries.code import control_url
 from datasets.storage.cache import CacheStore, tree_below
+from datasets.storage.claims import CACHE_CLAIM
 from jobs.lifecycle import FINAL_STATES, QUEUED
 from jobs.models import Job
 
@@ -23,9 +26,37 @@ NAMED = 5
 DataProgress = tuple[tuple[str, str | int], ...]
 
 
-def holds_caches(cluster: Cluster) -> bool:
-    """Return whether jobs of this cluster can mount directories of the control plane's machine."""
-    return engine_kind(cluster.engine).mounts_volumes
+def has_cache_volumes(cluster: Cluster) -> bool:
+    """Return whether caches of this cluster are on volumes of its projects, not in a directory that its nodes see."""
+    kind = engine_kind(cluster.engine)
+    return kind.claims_volumes and not kind.mounts_volumes
+
+
+def cache_refusal(cluster: Cluster) -> str:
+    """Return why jobs of this cluster cannot mount datasets, "" if they can."""
+    if engine_kind(cluster.engine).mounts_volumes:
+        return ""
+    if not has_cache_volumes(cluster):
+        return f"{cluster.name} mounts no datasets; bring the data in the image or on a host path."
+    lacking = {
+        "cache_storage_class=CLASS": cluster.settings.get("cache_storage_class"),
+        "control_url=https://...": control_url(cluster),
+        "code_image=IMAGE": cluster.settings.get("code_image") or cluster.settings.get("default_image"),
+    }
+    wanted = [f"--set {name}" for name, value in lacking.items() if not value]
+    if not wanted:
+        return ""
+    return (
+        f"Caches of {cluster.name} are not configured. An admin names a storage class with ReadWriteMany, the address"
+        f" of the control plane for pods, and an image with python3: yard cluster edit {cluster.name}"
+        f" {' '.join(wanted)}"
+    )
+
+
+def location_of(cluster: Cluster, project: Project | None) -> CacheLocation | None:
+    """Return where caches for jobs of a project are, None before the first is needed."""
+    owner = project if has_cache_volumes(cluster) else None
+    return CacheLocation.objects.filter(cluster=cluster, project=owner).first()
 
 
 def directory_of(location: CacheLocation) -> Path:
@@ -34,8 +65,16 @@ def directory_of(location: CacheLocation) -> Path:
 
 
 def store_of(location: CacheLocation) -> CacheStore:
-    """Return the caches of a location. Raises Blocked."""
+    """Return the caches of a location that is a directory. Raises Blocked."""
     return CacheStore(directory_of(location))
+
+
+def keys_at(location: CacheLocation) -> set[str]:
+    """Return the trees of a location, read at once: on its disk, or as the last pod on its volume reported them. Raises
+    Blocked."""
+    if location.project_id is None:
+        return store_of(location).keys()
+    return set(CacheLocation.objects.values_list("kept_keys", flat=True).get(pk=location.pk))
 
 
 def key_of(version_id: object) -> str:
@@ -46,6 +85,12 @@ def key_of(version_id: object) -> str:
 def uses_of(rows: QuerySet[DatasetVersion] | Iterable[DatasetVersion]) -> QuerySet[DatasetUse]:
     """Return the mounts of these versions in unfinished jobs."""
     return DatasetUse.objects.filter(UNFINISHED, version__in=rows)
+
+
+def is_used_at(location: CacheLocation) -> Q:
+    """Return the filter of mounts in jobs that use the caches of a location."""
+    used = Q(job__project__cluster=location.cluster_id)
+    return used if location.project_id is None else used & Q(job__project=location.project_id)
 
 
 def users_of(uses: QuerySet[DatasetUse], project: Project) -> str:
@@ -61,19 +106,22 @@ def data_waits(cluster: Cluster) -> Mapping[str, DataProgress]:
     """Return the queued jobs whose datasets are not ready at the cluster's location, by id, with details of the first
     of them: two queries at most."""
     rows = DatasetUse.objects.filter(job__state=QUEUED, job__project__cluster=cluster).order_by("pk")
-    uses = list(rows.only("job_id", "version_id", "dataset_name", "number", "subset"))
+    uses = list(
+        rows.select_related("job").only("job__project", "version", "dataset_name", "number", "subset")
+    )
     if not uses:
         return {}
     versions = {use.version_id for use in uses}
+    found = Cache.objects.filter(location__cluster=cluster, version__in=versions)
     caches = {
-        cache.version_id: cache
-        for cache in Cache.objects.filter(location__cluster=cluster, version__in=versions).select_related(
-            "version"
-        )
+        (cache.location.project_id, cache.version_id): cache
+        for cache in found.select_related("version", "location")
     }
+    is_apart = has_cache_volumes(cluster)
     waits: dict[str, DataProgress] = {}
     for use in uses:
-        job, cache = str(use.job_id), caches.get(use.version_id) if use.version_id else None
+        job, place = str(use.job_id), use.job.project_id if is_apart else None
+        cache = caches.get((place, use.version_id)) if use.version_id else None
         if job not in waits and (cache is None or cache.state != Cache.READY):
             waits[job] = (("dataset", str(use)), *_progress_details(cache))
     return waits
@@ -105,11 +153,21 @@ def _eta_seconds(cache: Cache) -> int | None:
 
 
 def dataset_mounts(job: Job) -> list[list[Any]]:
-    """Return [source, mount path, True] for each dataset of a job whose caches are ready. It is asked for every pod in
-    the transaction that starts them: two queries for a job, and no file is touched."""
+    """Return the fields of engines.base.Mount for each dataset of a job whose caches are ready. It is asked for every
+    pod in the transaction that starts them: two queries for a job, and no file is touched."""
     if not job.spec.get("datasets"):
         return []
-    directory = directory_of(job.project.cluster.cache_location)
+    cluster = job.project.cluster
+    if has_cache_volumes(cluster):
+        top = Path()
+        return [
+            ["", each["mount_path"], True, CACHE_CLAIM, str(tree_below(top, each["version_id"]))]
+            for each in job.spec["datasets"]
+        ]
+    # once for all pods of the job
+    prefetch_related_objects([cluster], "cache_locations")
+    [location] = (one for one in cluster.cache_locations.all() if one.project_id is None)
+    directory = directory_of(location)
     return [
         [str(tree_below(directory, each["version_id"])), each["mount_path"], True]
         for each in job.spec["datasets"]
@@ -189,7 +247,7 @@ def _location_shape(location: CacheLocation, caches: int, hits: int) -> dict[str
     return {
         "name": location.name,
         "cluster": location.cluster.name,
-        "room_bytes": location.room_bytes,
+        "room_bytes": room_of(location),
         "used_bytes": location.used_bytes,
         "free_bytes": free_bytes(location),
         "unused_days": location.unused_days,
@@ -201,6 +259,8 @@ def _location_shape(location: CacheLocation, caches: int, hits: int) -> dict[str
 def free_bytes(location: CacheLocation, reserved: int = 0, written: int = 0) -> int:
     """Return how much more fits: what the room leaves, and at most what the disk has free. `reserved`: for fills under
     way, of which `written` is on the disk already."""
+    if location.project_id is not None:
+        return max(0, (room_of(location) or 0) - location.used_bytes - reserved)
     path = directory_of(location)
     while not path.exists():
         path = path.parent
@@ -210,9 +270,18 @@ def free_bytes(location: CacheLocation, reserved: int = 0, written: int = 0) -> 
     return max(0, min(disk, location.room_bytes - location.used_bytes - reserved))
 
 
-def wanted_versions(cluster: Cluster) -> set[Any]:
-    """Return the ids of versions that unfinished jobs of the cluster mount."""
-    uses = DatasetUse.objects.filter(UNFINISHED, version__isnull=False, job__project__cluster=cluster)
+def room_of(location: CacheLocation) -> int | None:
+    """Return the bytes that a location may take, None for as much as its disk has."""
+    if location.project_id is None or location.room_bytes is not None:
+        return location.room_bytes
+    cluster = location.cluster
+    size = cluster.settings.get("cache_size") or engine_kind(cluster.engine).knobs["cache_size"].default
+    return int(quantities.pieces(str(size)))
+
+
+def wanted_versions(location: CacheLocation) -> set[Any]:
+    """Return the ids of versions that unfinished jobs mount from a location."""
+    uses = DatasetUse.objects.filter(UNFINISHED, is_used_at(location), version__isnull=False)
     return set(uses.values_list("version_id", flat=True))
 
 

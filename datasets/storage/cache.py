@@ -83,7 +83,7 @@ class CacheStore:
 
     def lacking_bytes(self, manifest: Manifest) -> int:
         """Return the bytes of contents that a fill would have to bring."""
-        return sum(size for name, size in _contents(manifest).items() if not self._content(name).exists())
+        return sum(size for name, size in contents_of(manifest).items() if not self._content(name).exists())
 
     def fill(
         self,
@@ -121,7 +121,7 @@ class CacheStore:
 
     def trusted(self) -> set[str]:
         """Return the contents that a whole tree names: they were checked and flushed."""
-        return {name for manifest in self.manifests().values() for name in _contents(manifest)}
+        return {name for manifest in self.manifests().values() for name in contents_of(manifest)}
 
     def content(self, name: str) -> Path:
         """Return the file of a content, with its directory made."""
@@ -155,9 +155,9 @@ class CacheStore:
     def _remove_contents(self, manifest: Manifest) -> int:
         # of fills under way too
         others = (self._manifest(key) for key in self.keys())
-        live = {name for other in others if other is not None for name in _contents(other)}
+        live = {name for other in others if other is not None for name in contents_of(other)}
         freed = 0
-        for name, size in _contents(manifest).items():
+        for name, size in contents_of(manifest).items():
             if name not in live:
                 self._content(name).unlink(missing_ok=True)
                 freed += size
@@ -183,7 +183,7 @@ class _Fill:
     ) -> None:
         self._store, self._lake, self._manifest = store, lake, manifest
         self._budget, self._report = budget, report
-        self._sizes = _contents(manifest)
+        self._sizes = contents_of(manifest)
         self._files: dict[str, int] = {}
         for entry in manifest.entries():
             if entry.kind != LINK:
@@ -329,7 +329,7 @@ def _digest(name: str) -> bytes:
     return bytes.fromhex(name.removesuffix("x"))
 
 
-def _contents(manifest: Manifest) -> dict[str, int]:
+def contents_of(manifest: Manifest) -> dict[str, int]:
     """Return the contents of a version's files by their name in the store, with their sizes."""
     return {_name(entry): entry.size_bytes for entry in manifest.entries() if entry.kind != LINK}
 

@@ -1,4 +1,10 @@
-"""Names of the objects that volumes and snapshots are in a Kubernetes cluster. Pure."""
+"""Names of the objects that volumes, snapshots and caches are in a Kubernetes cluster. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# The caches of a project, in its namespace.
+CACHE_CLAIM = "trainyard-caches"
 
 
 def claim_name(volume: str) -> str:
@@ -9,3 +15,17 @@ def claim_name(volume: str) -> str:
 def snapshot_name(snapshot: str) -> str:
     """Return the VolumeSnapshot of a snapshot, in its project's namespace."""
     return f"snapshot-{snapshot}"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTask:
+    """One run of the pod that works on the caches of a project. `name`: a repeat with the same one goes on with the
+    pod that is there. `key` "": fill nothing. `keep`: the trees that stay. `url`, `token`: where the content of `key`
+    is. `digest`: of its manifest."""
+
+    name: str
+    keep: Sequence[str]
+    key: str = ""
+    url: str = ""
+    token: str = ""
+    digest: str = ""

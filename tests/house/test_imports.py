@@ -63,6 +63,10 @@ LAYERS = {
     "controlplane.engines.place_files": "plain",
     "controlplane.engines.kubernetes.code_fetch": "plain",  # its text runs in pods
     "controlplane.engines.kubernetes.code_delivery": "rendering",
+    "controlplane.engines.kubernetes.cache_fill": "plain",  # its text runs in a pod
+    "controlplane.engines.kubernetes.member_agent": "plain",  # the same
+    "controlplane.engines.kubernetes.elastic": "rendering",
+    "controlplane.engines.kubernetes.cache_pods": "rendering",
     "controlplane.engines.kubernetes.names": "rendering",
     "controlplane.engines.kubernetes.sanitize": "rendering",
     "controlplane.engines.kubernetes.dcgm": "rendering",
@@ -151,6 +155,7 @@ LAYERS = {
     "datasets.actions": "actions",
     "datasets.storage.csi": "engines",
     "datasets.volume_storage": "loop",
+    "datasets.cache_volumes": "loop",
     "datasets.storage": "plain",  # as the log store: uploads are written into the lake by api, read by the engines
     "datasets.api": "api",
     "datasets.loop_steps": "loop",

@@ -48,7 +48,7 @@ def test_an_admin_of_a_plain_cluster(gpu_node):
     assert "mps" in found["sharing"].message
     assert found["storage"].outcome == WARNING
     assert "lost" in found["storage"].without_it
-    assert found["snapshots"].outcome == found["prometheus"].outcome == WARNING
+    assert found["caches"].outcome == found["snapshots"].outcome == found["prometheus"].outcome == WARNING
     assert "own launcher" in found["mpi_launcher"].message
 
 
@@ -57,12 +57,14 @@ def test_what_the_settings_ask_for_and_is_not_there(gpu_node):
         gpu_node.kubeconfig_text,
         scheduler="kai",
         work_storage_class="not-there",
+        cache_storage_class="not-there",
         mpi_operator=True,
         gpu_resource="amd.com/gpu",
         prometheus={"url": f"http://127.0.0.1:{free_port()}"},
     )
     assert {check.name for check in found.values() if check.outcome == FAILED} == {
         "storage",
+        "caches",
         "mpi_operator",
         "kai",
     }

@@ -89,10 +89,12 @@ class Events:
 
 
 @contextmanager
-def running(limits: Limits | None = None, served: Any = application) -> Iterator[Server]:
+def running(
+    limits: Limits | None = None, served: Any = application, address: str = "127.0.0.1"
+) -> Iterator[Server]:
     """Serve controlplane.asgi as `make up` does."""
     listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener.bind((address, 0))
     config = ServerConfig(served, limits or Limits(), lifespan="on", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]), name="test-web", daemon=True)

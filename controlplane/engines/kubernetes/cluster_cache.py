@@ -140,6 +140,12 @@ class Watching:
             self._noticed = self._changes
             return has_changed
 
+    def ring(self) -> None:
+        """Wake those who wait for a change."""
+        with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
+
     def close(self) -> None:
         if self._is_started:
             self._pods.close()

@@ -66,6 +66,8 @@ class ClusterProfile:
     work_storage_class: str = ""
     work_size: str = "20Gi"
     work_access_mode: str = "ReadWriteOnce"
+    cache_storage_class: str = ""
+    cache_size: str = "100Gi"
     shm_mib: int | None = None
     runtime_class: str = ""
     service_account: str = ""

@@ -26,6 +26,7 @@ from controlplane.engines.base import (
 )
 from controlplane.engines.kubernetes import (
     dcgm,
+    elastic,
     inventory,
     manifests,
     names,
@@ -33,6 +34,7 @@ from controlplane.engines.kubernetes import (
     tenancy,
 )
 from controlplane.engines.kubernetes.api_errors import refusals
+from controlplane.engines.kubernetes.cache_volume import CacheVolume
 from controlplane.engines.kubernetes.cluster_cache import SHORT_WAIT_SECONDS, KnownReports, Watching
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.exec import PodProcess, open_shell
@@ -41,6 +43,7 @@ from controlplane.engines.kubernetes.kai_scheduler import KaiScheduler
 from controlplane.engines.kubernetes.log_completion import LogEnds
 from controlplane.engines.kubernetes.log_copier import LogCopier
 from controlplane.engines.kubernetes.log_target import LogSource
+from controlplane.engines.kubernetes.membership import Memberships
 from controlplane.engines.kubernetes.node_suffix import with_suffix
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.engines.kubernetes.pod_starter import FORGOTTEN, PodStarter
@@ -87,6 +90,7 @@ class KubernetesEngine:
         self._scheduler = scheduler_of(self.client, self._objects, self._profile)
         self._starter = PodStarter(self.client, self._objects, self._watching, self._profile, self._scheduler)
         self._known_reports = KnownReports()
+        self._memberships = Memberships(self._open_agent, self._watching.ring)
         self._paths: Mapping[str, str] = {}
         self._ask_prometheus = prometheus_of(self._profile.prometheus, self.client)
 
@@ -95,6 +99,8 @@ class KubernetesEngine:
         found = {base.SHELL, base.REACHES_PORTS}
         if self._ask_prometheus is not None:
             found.add(base.USAGE)
+        if not self._scheduler.places_pods:
+            found.add(base.MEMBERSHIP)
         if self._scheduler.has_fractions(self._watching.last_nodes().values()):
             found.add(base.FRACTIONS)
         return frozenset(found)
@@ -184,6 +190,7 @@ class KubernetesEngine:
         self._remember_end(pod)
         self._remove(pod)
         self._log_ends.forget(pod_name)
+        self._memberships.forget(pod_name)
 
     def forget_job(self, job_id: str) -> None:
         base.check_pod_name(job_id)
@@ -204,6 +211,11 @@ class KubernetesEngine:
         }
         kind = ClaimKind(storage_class, size_bytes, access_mode)
         return CsiVolumes(self.client, self._profile.namespace_of(project), labels, kind)
+
+    def caches(self, project: str) -> CacheVolume:
+        """Return the volume of a project's caches."""
+        self._objects.require_namespace(tenancy.namespace(project, self._profile))
+        return CacheVolume(self.client, project, self._profile)
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
         path = self._log_path(pod_name)
@@ -229,6 +241,15 @@ class KubernetesEngine:
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
         return open_port(self.client.access, *self._running(pod_name), port)
+
+    def exchange(self, pod_name: str, membership: str) -> base.MemberReport:
+        """See engines.base.MembershipEngine."""
+        pod = self._watching.last_seen(pod_name)
+        is_running = pod is not None and reports.is_running(pod)
+        return self._memberships.exchange(pod_name, membership, is_running=is_running)
+
+    def _open_agent(self, pod_name: str) -> base.Process:
+        return self.run_command(pod_name, elastic.agent_command())
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
         self._paths = dict(paths)
@@ -266,6 +287,7 @@ class KubernetesEngine:
             self._scheduler.forget_project(project)
 
     def close(self) -> None:
+        self._memberships.close()
         self._copier.close()
         self._scheduler.close()
         self._watching.close()

@@ -19,7 +19,7 @@ from controlplane.engines.base import (
     NodeReport,
     PodSpec,
 )
-from controlplane.engines.kubernetes import code_delivery, mounts, mpi, names
+from controlplane.engines.kubernetes import code_delivery, elastic, mounts, mpi, names
 from controlplane.engines.kubernetes.config import SPOT_TAINTS, ClusterProfile
 from controlplane.engines.kubernetes.names import WORK_DIR
 from controlplane.engines.pod_env import device_env, identity_env, thread_env
@@ -134,7 +134,7 @@ def pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": _without_empty(_pod_spec(spec, profile, node)),
+        "spec": without_empty(_pod_spec(spec, profile, node)),
     }
 
 
@@ -153,7 +153,7 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
     container = {
         "name": names.MAIN_CONTAINER,
         "image": "stopped-before-its-start",
-        **_without_empty({"securityContext": _container_security(profile)}),
+        **without_empty({"securityContext": container_security(profile)}),
     }
     return {
         "apiVersion": "v1",
@@ -168,7 +168,7 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
             "schedulingGates": [{"name": names.STOP_GATE}],
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
-            "securityContext": _pod_security(profile),
+            "securityContext": pod_security(profile),
             "containers": [container],
         },
     }
@@ -287,7 +287,7 @@ def _is_plain(key: str, value: str) -> bool:
 
 def _annotations(spec: PodSpec) -> dict[str, str]:
     rest = {key: value for key, value in spec.labels.items() if not _is_plain(key, value)}
-    return _without_empty(
+    return without_empty(
         {
             names.DEVICES: write_devices(spec.devices),
             names.DECLARED_PORTS: ",".join(map(str, spec.ports)),
@@ -302,7 +302,7 @@ def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -
         "subdomain": names.service_name(spec.job_id, spec.attempt),
     }
     secrets = dict.fromkeys((*profile.image_pull_secrets, *spec.image_pull_secrets))
-    container = _without_empty(_container(spec, profile, node))
+    container = without_empty(_container(spec, profile, node))
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": spec.grace_seconds,
@@ -318,7 +318,7 @@ def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -
         "nodeSelector": dict(profile.node_selector),
         "affinity": _affinity(spec, profile),
         "tolerations": _tolerations(spec, profile, node),
-        "securityContext": _pod_security(profile),
+        "securityContext": pod_security(profile),
         **(named if has_service(spec) else {}),
         **(_HOST_NETWORK if profile.host_network else {}),
         "dnsConfig": mpi.dns_config(spec, profile.namespace_of(spec.project)),
@@ -341,15 +341,8 @@ def _container(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) 
         "env": _environment(spec, profile, node),
         "ports": [{"containerPort": port} for port in spec.ports],
         "resources": _resources(spec, profile, node),
-        "securityContext": _container_security(profile),
-        "volumeMounts": [
-            {
-                "name": name,
-                "mountPath": path,
-                **({"readOnly": True} if name.startswith(mounts.READ_ONLY) else {}),
-            }
-            for name, (path, _) in _volumes(spec, profile).items()
-        ],
+        "securityContext": container_security(profile),
+        "volumeMounts": mounts.volume_mounts(_volumes(spec, profile), spec.mounts),
     }
 
 
@@ -382,6 +375,7 @@ def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None
     values |= {name: {"valueFrom": source} for name, source in secret.items()}
     values = {name: value for name, value in values.items() if name not in GIVES_DEVICES}
     values |= {name: {"value": _literal(value)} for name, value in own.items()}
+    values |= elastic.environment(spec, profile)
     if not spec.node:
         values["TRAINYARD_NODE"] = {"valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     return [{"name": name, **value} for name, value in values.items()]
@@ -431,7 +425,7 @@ def _volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dic
     """Return volumes by name, each with its mount path and source."""
     claim = {"persistentVolumeClaim": {"claimName": names.claim_name(spec.job_id, spec.rank)}}
     work = (WORK_DIR, claim if profile.work_storage_class else {"emptyDir": {}})
-    volumes = {"work": work, **mpi.volumes(spec)}
+    volumes = {"work": work, **mpi.volumes(spec), **elastic.volumes(spec, profile)}
     if spec.large_shm:
         # it counts as the pod's memory, so more than that is never of use
         size = min(profile.shm_mib or spec.memory_mib // 2, spec.memory_mib)
@@ -467,7 +461,8 @@ def _tolerations(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None
     return [*(dict(toleration) for toleration in profile.tolerations), *spot]
 
 
-def _pod_security(profile: ClusterProfile) -> dict[str, Any]:
+def pod_security(profile: ClusterProfile) -> dict[str, Any]:
+    """Return the security context of a pod, as the cluster's settings say."""
     return _without_none(
         {
             "runAsNonRoot": True if profile.pod_security == "restricted" else None,
@@ -481,7 +476,8 @@ def _pod_security(profile: ClusterProfile) -> dict[str, Any]:
     )
 
 
-def _container_security(profile: ClusterProfile) -> dict[str, Any]:
+def container_security(profile: ClusterProfile) -> dict[str, Any]:
+    """Return the security context of a container that the pod security standard asks for."""
     if profile.pod_security != "restricted":
         return {}
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -491,6 +487,6 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+def without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Drop empty texts, lists and dicts, and None; keep False and 0."""
     return {name: value for name, value in fields.items() if value not in ("", [], {}, None)}

@@ -9,6 +9,7 @@ from controlplane.engines.base import Mount
 
 # Volumes with this prefix are mounted read-only.
 READ_ONLY = "host-"
+_MOUNT = "mount-"
 
 
 def volumes_of(
@@ -21,9 +22,30 @@ def volumes_of(
     }
     for number, mount in enumerate(mounts):
         claim = {"persistentVolumeClaim": {"claimName": mount.claim}}
-        name = f"{READ_ONLY * mount.is_read_only}mount-{number}"
+        name = f"{READ_ONLY * mount.is_read_only}{_MOUNT}{number}"
         found[name] = mount.path, claim if mount.claim else _directory(mount.source)
     return found
+
+
+def volume_mounts(
+    volumes: Mapping[str, tuple[str, Mapping[str, Any]]], mounts: Sequence[Mount]
+) -> list[dict[str, Any]]:
+    """Return how a container mounts volumes, given by name with their mount path."""
+    return [
+        {
+            "name": name,
+            "mountPath": path,
+            **({"readOnly": True} if name.startswith(READ_ONLY) else {}),
+            **_sub_path(name, mounts),
+        }
+        for name, (path, _) in volumes.items()
+    ]
+
+
+def _sub_path(volume: str, mounts: Sequence[Mount]) -> dict[str, str]:
+    name = volume.removeprefix(READ_ONLY)
+    found = mounts[int(name.removeprefix(_MOUNT))].sub_path if name.startswith(_MOUNT) else ""
+    return {"subPath": found} if found else {}
 
 
 def _directory(path: str) -> dict[str, Any]:

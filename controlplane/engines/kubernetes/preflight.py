@@ -309,12 +309,13 @@ def _storage(client: Client, profile: ClusterProfile) -> Checks:
     there = f"There is {', '.join(names) or 'none'}; the default is {', '.join(default) or 'not set'}."
     chosen = profile.work_storage_class
     lost = "Working directories and checkpoints in them are lost with their pods."
-    return _classes_of_volumes(names, default) + _first(
+    work = _first(
         "storage",
         (not chosen, WARNING, f"No storage class is set (work_storage_class). {there}", lost),
         (chosen in names, OK, f"Working directories are kept by the storage class {chosen}."),
         (True, FAILED, f"There is no storage class {chosen} (work_storage_class). {there}"),
     )
+    return _classes_of_volumes(names, default) + _class_of_caches(profile, names, there) + work
 
 
 def _classes_of_volumes(names: list[str], default: list[str]) -> list[Check]:
@@ -323,6 +324,17 @@ def _classes_of_volumes(names: list[str], default: list[str]) -> list[Check]:
     if not found:
         return [Check("storage_classes", WARNING, "There is no storage class.", "Volumes cannot be made.")]
     return [Check("storage_classes", OK, f"Storage classes of volumes: {', '.join(found)}.", found=found)]
+
+
+def _class_of_caches(profile: ClusterProfile, names: list[str], there: str) -> list[Check]:
+    chosen = profile.cache_storage_class
+    if chosen and chosen not in names:
+        return [Check("caches", FAILED, f"There is no storage class {chosen} (cache_storage_class). {there}")]
+    words = f"Datasets are cached on volumes of {profile.cache_size} of the storage class {chosen}."
+    none = "No storage class with ReadWriteMany is set for caches (cache_storage_class)."
+    return [
+        Check("caches", OK, words) if chosen else Check("caches", WARNING, none, "Jobs mount no datasets.")
+    ]
 
 
 def _is_default(storage_class: Mapping[str, Any]) -> bool:

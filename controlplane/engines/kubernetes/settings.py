@@ -185,7 +185,8 @@ KNOBS: dict[str, Knob] = {
     "code_image": Knob(
         or_empty(image),
         "",
-        "An image with python3, in which pods download the code of jobs; empty: the job's own image.",
+        "An image with python3, in which pods download jobs' code and fill caches; empty: the job's own image, and for"
+        " caches the default one.",
     ),
     "image_pull_policy": Knob(
         one_of("", "Always", "IfNotPresent", "Never"),
@@ -208,6 +209,13 @@ KNOBS: dict[str, Knob] = {
         "ReadWriteOnce",
         "How working directories are mounted; ReadWriteMany lets an attempt start on another node at once.",
     ),
+    "cache_storage_class": Knob(
+        or_empty(object_name),
+        "",
+        "The storage class, one with ReadWriteMany, of the volume of caches of each project; empty: jobs mount no"
+        " datasets.",
+    ),
+    "cache_size": Knob(quantity, "100Gi", "The size of a project's volume of caches."),
     "shm_mib": Knob(
         fields.optional(fields.whole(1, 10_000_000)),
         None,

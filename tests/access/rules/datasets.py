@@ -24,6 +24,7 @@ REST: dict[str, dict[str, Rule]] = {
     "projects/<str:name>/code/<str:tree>/content": {"PUT": MEMBERS_WRITE},
     "projects/<str:name>/code/<str:tree>/commit": {"POST": MEMBERS_WRITE},
     "pod-code/<str:job_id>/<str:attempt>": {"GET": BY_POD_TOKEN},
+    "pod-data/<str:cache_id>": {"GET": BY_POD_TOKEN},
     "projects/<str:name>/code/<str:tree>/archive": {"GET": VIEWERS_READ},
     "datasets": {"GET": EVERYBODY},
     "datasets/<str:dataset_id>": {"GET": VIEWERS_READ, "PATCH": MEMBERS_WRITE, "DELETE": OWNERS_WRITE},

@@ -124,6 +124,7 @@ READS = [
 ]
 BYTES_OUT = {
     "pod-code/{job_id}/{attempt}",
+    "pod-data/{cache_id}",
     "projects/{name}/code/{tree}/archive",
     "openapi.json",
     "versions/{version_id}/content",

@@ -1,0 +1,351 @@
+"""What the pod that fills caches runs, on the volume of a project: remove trees that are no longer kept, and bring one.
+
+Sent as text (see cache_pods.py), so it imports nothing of ours, and runs on Python 3.9. The layout is that of
+datasets/storage/cache.py, the manifest's form that of datasets/manifests.py. One such pod at a time works on a volume.
+Configured by the variables below. It prints JSON lines: {"progress": [files, bytes, bytes brought]}, at the end
+{"keys": [the trees that are there]}.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import struct
+import sys
+import time
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple, NoReturn
+
+# Exit codes.
+NOT_FETCHED, MISSING, DAMAGED, DISK_FULL, NOT_WRITABLE = 81, 82, 83, 84, 85
+URL, TOKEN, KEY, KEEP, HASH, ROOT = (
+    "TRAINYARD_CACHE_URL",
+    "TRAINYARD_CACHE_TOKEN",
+    "TRAINYARD_CACHE_KEY",
+    "TRAINYARD_CACHE_KEEP",
+    "TRAINYARD_CACHE_HASH",
+    "TRAINYARD_CACHE_ROOT",
+)
+TOKEN_HEADER = "X-Trainyard-Cache-Token"
+# A control plane that restarts is back within this time.
+RETRY_SECONDS, ANSWER_SECONDS, PAUSE_SECONDS = 300, 60, 2
+# Contents of one request: the server holds them in memory, but for a content that is asked for alone. The gaps between
+# their places limit the length of its address.
+PIECE_CONTENTS, PIECE_BYTES, PIECE_GAPS = 2000, 8 << 20, 300
+CHUNK_BYTES = 1 << 20
+REPORT_SECONDS = 1.0
+MAGIC, HEAD, DIGEST_BYTES = b"trainyard-manifest-1\n", struct.Struct("<QQQ"), 32
+EXECUTABLE, LINK = 1, 2
+PART = ".part"
+
+
+class Entry(NamedTuple):
+    """One file of a version."""
+
+    path: bytes
+    kind: int
+    size: int
+    digest: bytes
+
+    @property
+    def name(self) -> str:
+        """The name of its content in the store."""
+        return self.digest.hex() + ("x" if self.kind == EXECUTABLE else "")
+
+
+def main() -> None:
+    """Do the work, and exit with a code that names a failure; its sentence is the last line on stderr."""
+    root, key = Path(os.environ[ROOT]), os.environ.get(KEY, "")
+    keep = set(filter(None, os.environ.get(KEEP, "").split(",")))
+    try:
+        for folder in ("contents", "manifests", "trees"):
+            (root / folder).mkdir(exist_ok=True)
+        remove_unkept(root, keep | {key})
+        if key:
+            fill(root, key)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            leave(DISK_FULL, "The volume of caches is full: enlarge it, or clear caches.")
+        leave(NOT_WRITABLE, f"The volume of caches cannot be written: {error}")
+    say(keys=sorted(path.name for path in (root / "trees").iterdir() if not path.name.endswith(PART)))
+
+
+def remove_unkept(root: Path, keep: set[str]) -> None:
+    """Remove every tree and manifest that is not kept, and every content that no manifest names."""
+    removed = False
+    for path in (root / "trees").iterdir():
+        if path.name not in keep:
+            removed = True
+            remove_tree(path)
+    for path in (root / "manifests").iterdir():
+        if path.name not in keep:
+            removed = True
+            path.unlink()
+    if removed:
+        live: set[str] = set()
+        for path in (root / "manifests").iterdir():
+            live.update(entry.name for entry in entries_of(path.read_bytes()))
+        for path in (root / "contents").glob("*/*"):
+            if path.parent.name + path.name not in live:
+                path.unlink()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a tree, whose directories are read-only."""
+    for folder, _, _ in os.walk(path):
+        os.chmod(folder, 0o755)
+    shutil.rmtree(path)
+
+
+def fill(root: Path, key: str) -> None:
+    """Make the tree of a version, unless it is there; it appears whole, by rename."""
+    tree, manifest = root / "trees" / key, root / "manifests" / key
+    if tree.is_dir():
+        return
+    entries = manifest_of(manifest)
+    Fill(root, entries).bring()
+    part = tree.with_name(key + PART)
+    if part.exists():
+        remove_tree(part)
+    make_tree(root, part, entries)
+    os.sync()
+    part.rename(tree)
+    os.sync()
+
+
+def manifest_of(path: Path) -> list[Entry]:
+    """Return the version's files; the manifest is stored first, so that contents that a killed pod left are known."""
+    if not path.exists():
+        with asked("") as answer:
+            stored = answer.read()
+        if hash_of(stored) != os.environ[HASH]:
+            leave(DAMAGED, "The manifest that arrived is not that of the version.")
+        fresh = path.with_name(path.name + PART)
+        fresh.write_bytes(stored)
+        fresh.rename(path)
+    return entries_of(path.read_bytes())
+
+
+def columns_of(stored: bytes) -> tuple[int, int, bytes]:
+    """Return the number of files, the bytes of their joined paths, and the inflated columns."""
+    count, joined, packed = HEAD.unpack_from(stored, len(MAGIC))
+    start = len(MAGIC) + HEAD.size
+    return count, joined, zlib.decompress(stored[start : start + packed])
+
+
+def hash_of(stored: bytes) -> str:
+    """Return the identity of a manifest, "" for what is none."""
+    if not stored.startswith(MAGIC) or len(stored) < len(MAGIC) + HEAD.size:
+        return ""
+    count, joined, columns = columns_of(stored)
+    seen = hashlib.sha256(MAGIC + HEAD.pack(count, joined, 0) + columns)
+    seen.update(stored[len(stored) - count * DIGEST_BYTES :])
+    return seen.hexdigest()
+
+
+def entries_of(stored: bytes) -> list[Entry]:
+    """Return the files of a stored manifest."""
+    count, joined, columns = columns_of(stored)
+    paths = columns[:joined].split(b"\0") if count else []
+    kinds, digests = columns[joined : joined + count], stored[len(stored) - count * DIGEST_BYTES :]
+    sizes = struct.unpack(f"<{count}Q", columns[joined + count :])
+    return [
+        Entry(path, kinds[at], sizes[at], digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES])
+        for at, path in enumerate(paths)
+    ]
+
+
+class Fill:
+    """The contents that a tree needs, on their way."""
+
+    def __init__(self, root: Path, entries: list[Entry]) -> None:
+        self.root, self.entries = root, entries
+        self.files, self.bytes, self.moved, self.said = 0, 0, 0, 0.0
+        self.users: dict[str, int] = {}
+        for entry in entries:
+            self.users[entry.name] = self.users.get(entry.name, 0) + 1
+
+    def bring(self) -> None:
+        """Fetch every content that is not there; those that a killed pod left are read again."""
+        seen, trusted = set(), self.trusted()
+        piece: list[int] = []
+        size = gaps = 0
+        for at, entry in enumerate(self.entries):
+            if entry.name in seen:
+                continue
+            seen.add(entry.name)
+            is_there = self.place(entry).exists()
+            if is_there and (entry.name in trusted or is_intact(self.place(entry), entry)):
+                self.note(entry, 0)
+                continue
+            is_long = len(piece) == PIECE_CONTENTS or gaps == PIECE_GAPS
+            if piece and (is_long or size + entry.size > PIECE_BYTES):
+                self.fetch(piece)
+                piece, size, gaps = [], 0, 0
+            gaps += bool(piece) and at != piece[-1] + 1
+            piece.append(at)
+            size += entry.size
+        if piece:
+            self.fetch(piece)
+        self.note(None, 0)
+
+    def trusted(self) -> set[str]:
+        """Return the contents that a whole tree names: they were checked and flushed."""
+        manifests = [
+            path for path in (self.root / "manifests").iterdir() if (self.root / "trees" / path.name).is_dir()
+        ]
+        return {entry.name for path in manifests for entry in entries_of(path.read_bytes())}
+
+    def place(self, entry: Entry) -> Path:
+        """Return where a content is kept."""
+        return self.root / "contents" / entry.name[:2] / entry.name[2:]
+
+    def fetch(self, places: list[int]) -> None:
+        """Fetch the contents of the files at these places of the manifest, in the order in which they come."""
+        wanted: dict[bytes, list[Entry]] = {}
+        for at in places:
+            wanted.setdefault(self.entries[at].digest, []).append(self.entries[at])
+        with asked(ranges_of(places)) as answer:
+            while wanted:
+                digest = answer.read(DIGEST_BYTES)
+                if digest not in wanted:
+                    leave(NOT_FETCHED, "An answer of the control plane was cut off.")
+                self.store(answer, wanted.pop(digest))
+
+    def store(self, answer: IO[bytes], same: list[Entry]) -> None:
+        """Write a content from the stream under each name that it has."""
+        first = self.place(same[0])
+        first.parent.mkdir(exist_ok=True)
+        fresh = first.with_name(first.name + PART)
+        with open(fresh, "wb") as file:
+            for chunk in chunks(answer, same[0].size):
+                file.write(chunk)
+                self.moved += len(chunk)
+                self.note(None, REPORT_SECONDS)
+            os.fchmod(file.fileno(), mode_of(same[0]))
+        if not is_intact(fresh, same[0]):
+            fresh.unlink()
+            leave(DAMAGED, f"The content {same[0].digest.hex()} arrived damaged.")
+        for other in same[1:]:
+            shutil.copyfile(fresh, self.place(other))
+            self.place(other).chmod(mode_of(other))
+            self.note(other, REPORT_SECONDS)
+        fresh.rename(first)
+        self.note(same[0], REPORT_SECONDS)
+
+    def note(self, entry: Entry | None, after_seconds: float) -> None:
+        """Count a content that is there, and report at most every `after_seconds`."""
+        if entry is not None:
+            self.files += self.users[entry.name]
+            self.bytes += self.users[entry.name] * entry.size
+        now = time.monotonic()
+        if now - self.said >= after_seconds:
+            self.said = now
+            say(progress=[self.files, self.bytes, self.moved])
+
+
+def make_tree(root: Path, part: Path, entries: list[Entry]) -> None:
+    """Link the contents into a new tree, in which nothing can be written."""
+    top, folders = os.fsencode(part), {b""}
+    part.mkdir()
+    for entry in entries:
+        folder = entry.path.rpartition(b"/")[0]
+        if folder not in folders:
+            os.makedirs(os.path.join(top, folder), exist_ok=True)
+            folders.add(folder)
+        target, source = os.path.join(top, entry.path), root / "contents" / entry.name[:2] / entry.name[2:]
+        if entry.kind == LINK:
+            os.symlink(source.read_bytes(), target)
+            continue
+        try:
+            os.link(source, target)
+        except OSError as error:
+            # A file system without hard links, or a content with as many as it permits.
+            if error.errno not in (errno.EMLINK, errno.EPERM, errno.ENOTSUP):
+                raise
+            shutil.copyfile(source, target)
+            os.chmod(target, mode_of(entry))
+    for found, _, _ in os.walk(top):
+        os.chmod(found, 0o555)
+
+
+def mode_of(entry: Entry) -> int:
+    """Return the read-only mode of a file."""
+    return 0o555 if entry.kind == EXECUTABLE else 0o444
+
+
+def is_intact(path: Path, entry: Entry) -> bool:
+    """Return whether a file has exactly the content of an entry."""
+    seen = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
+                seen.update(chunk)
+    except FileNotFoundError:
+        return False
+    return seen.digest() == entry.digest
+
+
+def chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
+    """Yield the next `size` bytes of a stream; fewer where it ends early."""
+    while size > 0:
+        chunk = stream.read(min(size, CHUNK_BYTES))
+        if not chunk:
+            return
+        size -= len(chunk)
+        yield chunk
+
+
+def ranges_of(places: list[int]) -> str:
+    """Return ascending numbers as 0-99,105."""
+    found: list[list[int]] = []
+    for place in places:
+        if found and place == found[-1][1] + 1:
+            found[-1][1] = place
+        else:
+            found.append([place, place])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in found)
+
+
+def asked(places: str) -> IO[bytes]:
+    """Return the control plane's answer: the manifest for no places. Repeats while it does not answer."""
+    deadline = time.monotonic() + RETRY_SECONDS
+    while True:
+        url = f"{os.environ[URL]}?places={places}" if places else os.environ[URL]
+        request = urllib.request.Request(url, headers={TOKEN_HEADER: os.environ[TOKEN]})
+        try:
+            answer: IO[bytes] = urllib.request.urlopen(request, timeout=ANSWER_SECONDS)
+            return answer
+        except urllib.error.HTTPError as error:
+            if error.code in (404, 409, 410):
+                leave(MISSING, "The control plane has this version or its contents no more.")
+            problem = f"{os.environ[URL]} answers {error.code}"
+        except (OSError, ValueError) as error:
+            problem = f"{os.environ[URL]}: {getattr(error, 'reason', None) or error}"
+        if time.monotonic() > deadline:
+            leave(NOT_FETCHED, f"The control plane could not be reached within {RETRY_SECONDS} s. {problem}")
+        say(waits=problem)
+        time.sleep(PAUSE_SECONDS)
+
+
+def say(**fields: object) -> None:
+    """Print one line for the control plane, which follows the log."""
+    sys.stdout.write(f"{json.dumps(fields)}\n")
+    sys.stdout.flush()
+
+
+def leave(code: int, words: str) -> NoReturn:
+    """End with this exit code; the kubelet keeps the last lines as the container's message."""
+    sys.stderr.write(f"{words}\n")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

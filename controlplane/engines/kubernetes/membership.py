@@ -1,0 +1,213 @@
+"""Memberships of elastic pods, over one exec per pod that stays open.
+
+The agent at its other end (member_agent.py) replaces the membership file and reports the worker's status. What is lost
+with a connection is sent again over the next one. Decision 54 has the measurements.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from controlplane.engines.base import STDOUT, EngineRefused, EngineUnreachable, MemberReport, Process
+
+logger = logging.getLogger(__name__)
+
+# Connections that are opened at once.
+OPENING = 8
+# After a connection ended or could not be opened.
+PAUSE_SECONDS = 1.0
+# A pod that no cycle asked about for this long is no elastic job's any more.
+UNASKED_SECONDS = 120.0
+# Of one line; a status has at most 64 KiB, and its escapes may take six times as much.
+LONGEST_LINE = 512 * 1024
+
+
+@dataclass(slots=True)
+class _Line:
+    """The connection to one pod. `text`, `age`: what its agent reported last; they outlive the connection."""
+
+    wanted: str = ""
+    sent: str = ""
+    text: str = ""
+    age: float = 0.0
+    process: Process | None = None
+    is_opening: bool = False
+    not_before: float = 0.0
+    asked_at: float = 0.0
+    unread: bytearray = field(default_factory=bytearray)
+    unsent: bytes = b""
+
+
+class Memberships:
+    """The connections of one process. `open_agent` starts the agent in a pod and raises EngineRefused or
+    EngineUnreachable; `on_change` is called after a worker has reported."""
+
+    def __init__(self, open_agent: Callable[[str], Process], on_change: Callable[[], None]) -> None:
+        self._open_agent, self._on_change = open_agent, on_change
+        self._lines: dict[str, _Line] = {}
+        self._lock = threading.Lock()
+        self._opening: ThreadPoolExecutor | None = None
+        self._thread: threading.Thread | None = None
+        self._far, self._near = socket.socketpair()
+        self._near.setblocking(False)
+        self._is_closed = False
+
+    def exchange(self, pod_name: str, membership: str, *, is_running: bool) -> MemberReport:
+        """See engines.base.MembershipEngine. Returns at once: what is sent arrives within milliseconds, and what the
+        pod wrote is what its agent reported last."""
+        now = time.monotonic()
+        with self._lock:
+            line = self._lines.setdefault(pod_name, _Line())
+            line.asked_at = now
+            line.wanted = membership or line.wanted
+            wants_open = is_running and line.process is None and not line.is_opening
+            if wants_open and now >= line.not_before and not self._is_closed:
+                line.is_opening = True
+                self._start().submit(self._open, pod_name, line)
+            is_behind = line.process is not None and line.wanted != line.sent
+            report = MemberReport(line.text, line.age) if line.text else MemberReport()
+        if is_behind:
+            self._wake()
+        return report
+
+    def forget(self, pod_name: str) -> None:
+        """Drop what is known of a pod that has ended."""
+        with self._lock:
+            line = self._lines.get(pod_name)
+            if line is not None:
+                line.asked_at = 0.0
+        self._wake()
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            self._is_closed = True
+        self._wake()
+        if self._opening is not None:
+            self._opening.shutdown(wait=True, cancel_futures=True)
+        if self._thread is not None:
+            self._thread.join()
+        # What was being opened meanwhile.
+        for line in self._lines.values():
+            self._end(line)
+        self._far.close()
+        self._near.close()
+
+    def _start(self) -> ThreadPoolExecutor:
+        if self._opening is None:
+            self._opening = ThreadPoolExecutor(OPENING, thread_name_prefix="membership-open")
+            self._thread = threading.Thread(target=self._serve, name="membership", daemon=True)
+            self._thread.start()
+        return self._opening
+
+    def _open(self, pod_name: str, line: _Line) -> None:
+        process = None
+        try:
+            process = self._open_agent(pod_name)
+        except (EngineRefused, EngineUnreachable) as error:
+            logger.info("the membership of pod %s is not delivered yet: %s", pod_name, error)
+        finally:
+            with self._lock:
+                line.process, line.is_opening = process, False
+                line.sent, line.unsent = "", b""
+                line.unread.clear()
+                line.not_before = time.monotonic() + PAUSE_SECONDS
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self._far.send(b".", socket.MSG_DONTWAIT)
+        except OSError:
+            # Full: it is awake. Or closed.
+            pass
+
+    def _serve(self) -> None:
+        """Read and write all connections, on a thread of its own."""
+        while not self._is_closed:
+            with selectors.DefaultSelector() as ready:
+                ready.register(self._near, selectors.EVENT_READ)
+                lines = self._open_lines()
+                for line in lines:
+                    assert line.process is not None
+                    events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
+                    ready.register(line.process.fileno(), events, line)
+                for key, _ in ready.select(PAUSE_SECONDS):
+                    if key.data is None:
+                        self._near.recv(4096)
+                    else:
+                        self._turn(key.data)
+
+    def _open_lines(self) -> list[_Line]:
+        """Return the connections that are open, after those of forgotten pods were closed, with what they are to
+        send."""
+        now = time.monotonic()
+        with self._lock:
+            old = [name for name, line in self._lines.items() if now - line.asked_at > UNASKED_SECONDS]
+            gone = [self._lines.pop(name) for name in old if not self._lines[name].is_opening]
+            lines = [line for line in self._lines.values() if line.process is not None]
+        for line in gone:
+            self._end(line)
+        for line in lines:
+            if line.wanted != line.sent and not line.unsent:
+                line.sent = line.wanted
+                line.unsent = json.dumps(line.sent).encode() + b"\n"
+                self._write(line)
+        return [line for line in lines if line.process is not None]
+
+    def _turn(self, line: _Line) -> None:
+        self._write(line)
+        if line.process is None:
+            return
+        try:
+            while True:
+                output, data = line.process.read()
+                if not data:
+                    break
+                if output == STDOUT:
+                    self._take(line, data)
+                else:
+                    logger.info("the membership agent says: %s", data[:200].decode(errors="replace"))
+        except (EOFError, OSError):
+            self._end(line)
+
+    def _write(self, line: _Line) -> None:
+        if line.process is None or not line.unsent:
+            return
+        try:
+            line.unsent = line.unsent[line.process.write(line.unsent) :]
+        except OSError:
+            self._end(line)
+
+    def _take(self, line: _Line, data: bytes) -> None:
+        *whole, rest = (bytes(line.unread) + data).split(b"\n")
+        line.unread = bytearray(rest[:LONGEST_LINE])
+        for text in whole:
+            try:
+                said = json.loads(text)
+                line.age = float(said["age"])
+                if "text" in said:
+                    line.text = str(said["text"])
+                    self._on_change()
+            except (ValueError, KeyError, TypeError):
+                continue
+
+    def _end(self, line: _Line) -> None:
+        process, line.process = line.process, None
+        if process is None:
+            return
+        # Its age is not known while there is no connection, and a pod is not frozen for that.
+        line.age = 0.0
+        line.not_before = time.monotonic() + PAUSE_SECONDS
+        if self._opening is not None and not self._is_closed:
+            # It may wait for the pod.
+            self._opening.submit(process.close)
+        else:
+            process.close()

@@ -1,0 +1,174 @@
+"""What the pod that fills caches runs: trees appear whole, share contents, and are removed; failures have names."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from controlplane.engines.kubernetes import cache_fill, cache_pods
+from controlplane.engines.kubernetes.config import ClusterProfile
+from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
+from datasets.storage.claims import CacheTask
+from tests.waiting import patience
+
+RUN, TEXT = b"#!/bin/sh\necho ran\n", b"one"
+ONE = {"bin/run": (EXECUTABLE, RUN), "a": (FILE, TEXT), "b": (FILE, TEXT), "link": (LINK, b"bin/run")}
+
+
+@dataclass
+class Control:
+    """A control plane that serves one version."""
+
+    root: Path
+    url: str = ""
+    manifest: Manifest = field(default_factory=Manifest.empty)
+    contents: dict[bytes, bytes] = field(default_factory=dict)
+    asked: list[int] = field(default_factory=list)
+    status: int = 200
+
+    def offer(self, files: dict[str, tuple[int, bytes]]) -> None:
+        self.contents = {sha256(content).digest(): content for _, content in files.values()}
+        self.manifest = make_manifest(
+            Entry(path.encode(), kind, len(content), sha256(content).digest())
+            for path, (kind, content) in files.items()
+        )
+
+    def fill(self, key: str, *keep: str) -> subprocess.CompletedProcess[str]:
+        """Run the pod's command in its environment, with the paths of this machine."""
+        task = CacheTask("7", keep, key, self.url, "token", self.manifest.hash)
+        container = cache_pods.pod("team", ClusterProfile(default_image="p"), task)["spec"]["containers"][0]
+        variables = {each["name"]: each["value"] for each in container["env"]}
+        _, *arguments = container["command"]
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env=variables | {cache_fill.ROOT: str(self.root)},
+            capture_output=True,
+            text=True,
+            timeout=patience(60),
+            check=False,
+        )
+
+    def tree(self, key: str) -> dict[str, str]:
+        """Paths and contents of a tree's files."""
+        top = self.root / "trees" / key
+        return {str(path.relative_to(top)): path.read_text() for path in top.rglob("*") if path.is_file()}
+
+    def kept(self) -> set[bytes]:
+        """The contents on the volume."""
+        return {path.read_bytes() for path in (self.root / "contents").rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Control]:
+    control = Control(tmp_path / "caches")
+    control.root.mkdir()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            _, _, asked = self.path.partition("?places=")
+            if not asked:
+                self.answer(control.manifest.encode())
+                return
+            ranges = [one.partition("-") for one in asked.split(",")]
+            places = [at for first, _, last in ranges for at in range(int(first), int(last or first) + 1)]
+            control.asked += places
+            wanted = dict.fromkeys(control.manifest.digest(place) for place in places)
+            self.answer(b"".join(digest + control.contents[digest] for digest in wanted))
+
+        def answer(self, body: bytes) -> None:
+            assert self.headers[cache_fill.TOKEN_HEADER] == "token"
+            self.send_response(control.status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        control.url = f"http://127.0.0.1:{server.server_address[1]}/"
+        yield control
+        server.shutdown()
+        thread.join()
+
+
+def said(ran: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def test_a_tree_is_whole_read_only_and_reported(control: Control):
+    control.offer(ONE)
+    lines = said(control.fill("one"))
+    assert lines[-2:] == [
+        {"progress": [4, len(RUN) + 2 * len(TEXT) + len(b"bin/run"), len(RUN) + len(TEXT) + len(b"bin/run")]},
+        {"keys": ["one"]},
+    ]
+    tree = control.root / "trees" / "one"
+    assert control.tree("one") == {name: ONE[name][1].decode() for name in ("a", "b", "bin/run")} | {
+        "link": RUN.decode()
+    }
+    assert [oct(path.stat().st_mode & 0o777) for path in (tree, tree / "a", tree / "bin/run")] == [
+        "0o555",
+        "0o444",
+        "0o555",
+    ]
+    assert (tree / "a").stat().st_ino == (tree / "b").stat().st_ino
+
+
+def test_what_is_there_is_not_brought_again_and_what_nothing_names_goes(control: Control):
+    control.offer(ONE)
+    said(control.fill("one"))
+    control.asked.clear()
+    control.offer({**ONE, "b": (FILE, b"two")})
+    assert said(control.fill("two", "one"))[-1] == {"keys": ["one", "two"]}
+    assert [control.manifest.paths[place] for place in control.asked] == [b"b"]
+    assert control.tree("two")["b"] == "two"
+    assert said(control.fill("", "one"))[-1] == {"keys": ["one"]}
+    assert control.kept() == {RUN, TEXT, b"bin/run"}
+    assert control.tree("one")["b"] == "one"
+
+
+def test_a_damaged_leftover_of_a_killed_pod_is_brought_again(control: Control):
+    control.offer(ONE)
+    name = sha256(TEXT).hexdigest()
+    place = control.root / "contents" / name[:2] / name[2:]
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"cut")
+    (control.root / "trees" / "one.part").mkdir(parents=True)
+    said(control.fill("one"))
+    assert control.tree("one")["a"] == "one"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(404, cache_fill.MISSING), (409, cache_fill.MISSING)], ids=["gone", "lost"]
+)
+def test_a_version_that_is_gone_ends_it_with_its_reason(control: Control, status: int, code: int):
+    control.offer(ONE)
+    control.status = status
+    ran = control.fill("one")
+    assert (ran.returncode, ran.stderr.splitlines()[-1]) == (
+        code,
+        "The control plane has this version or its contents no more.",
+    )
+
+
+def test_contents_that_are_not_the_versions_are_not_kept(control: Control):
+    control.offer(ONE)
+    control.contents[sha256(TEXT).digest()] = b"bad"
+    ran = control.fill("one")
+    assert ran.returncode == cache_fill.DAMAGED
+    assert sha256(TEXT).hexdigest() in ran.stderr
+    assert b"bad" not in control.kept()
+    assert not (control.root / "trees" / "one").exists()

@@ -1,0 +1,118 @@
+"""What runs beside the program of an elastic pod, over pipes in place of an exec: memberships arrive whole, statuses
+come back, and what a broken connection lost is sent again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.engines.base import STDOUT, EngineRefused, MemberReport
+from controlplane.engines.kubernetes import elastic
+from controlplane.engines.kubernetes.membership import Memberships
+from tests.waiting import patience, wait_until
+from workloads.common.membership import READY, Mailbox, Member, Membership, Status
+
+GIVEN = json.dumps({"generation": 3, "members": [{"id": 0, "address": "10.0.0.7:4000"}]})
+
+
+class Agent:
+    """The agent on this machine, as engines.base.Process: input and output share a socket in a real exec, here a pair
+    of pipes does, of which only the output is waited for."""
+
+    def __init__(self, directory: Path) -> None:
+        *command, _ = elastic.agent_command()
+        self.process = subprocess.Popen(
+            [sys.executable, *command[1:], str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        os.set_blocking(self.stdout.fileno(), False)
+
+    def fileno(self) -> int:
+        return self.stdout.fileno()
+
+    def input_fileno(self) -> int:
+        return self.stdin.fileno()
+
+    def read(self, limit: int = 65536) -> tuple[int, bytes]:
+        try:
+            data = os.read(self.stdout.fileno(), limit)
+        except BlockingIOError:
+            return STDOUT, b""
+        if not data:
+            raise EOFError
+        return STDOUT, data
+
+    def write(self, data: bytes) -> int:
+        return os.write(self.stdin.fileno(), data)
+
+    def close_input(self) -> None:
+        self.stdin.close()
+
+    def close(self) -> int | None:
+        self.stdin.close()
+        self.stdout.close()
+        return self.process.wait(patience(10))
+
+
+class Pod:
+    """A pod with a mailbox; `agents` are those that were started in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.mailbox = directory, Mailbox(directory)
+        self.agents: list[Agent] = []
+        self.refusals, self.rings = 1, 0
+        self.memberships = Memberships(self.open, self.ring)
+
+    def open(self, name: str) -> Agent:
+        if self.refusals:
+            self.refusals -= 1
+            raise EngineRefused("pod_not_running", "It does not run.")
+        self.agents.append(Agent(self.directory))
+        return self.agents[-1]
+
+    def ring(self) -> None:
+        self.rings += 1
+
+    def exchange(self, membership: str = "") -> MemberReport:
+        return self.memberships.exchange("pod", membership, is_running=True)
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[Pod]:
+    pod = Pod(tmp_path)
+    yield pod
+    pod.memberships.close()
+    assert all(agent.process.poll() is not None for agent in pod.agents)
+
+
+def test_a_membership_arrives_and_the_status_comes_back(pod: Pod):
+    assert pod.exchange(GIVEN) == MemberReport()
+    wait_until(lambda: pod.exchange(GIVEN) and pod.mailbox.membership(), 20, "the membership")
+    assert pod.mailbox.membership() == Membership(3, (Member(0, "10.0.0.7:4000"),))
+    pod.mailbox.report(Status(0, "10.0.0.7:4000", state=READY))
+    wait_until(lambda: pod.exchange().text, 20, "the status")
+    assert json.loads(pod.exchange().text)["state"] == READY
+    assert pod.rings == 1
+
+
+def test_a_program_without_a_beat_gets_older(pod: Pod):
+    pod.mailbox.report(Status(0, "10.0.0.7:4000"))
+    os.utime(pod.directory / "status.json", (1, 1))
+    wait_until(lambda: pod.exchange().silent_seconds > 1000, 20, "its age")
+
+
+def test_over_a_new_connection_the_newest_membership_is_sent_again(pod: Pod):
+    pod.mailbox.report(Status(0, "10.0.0.7:4000"))
+    wait_until(lambda: pod.exchange().text, 20, "the first connection")
+    pod.agents[0].process.kill()
+    wait_until(lambda: pod.exchange(GIVEN).text and len(pod.agents) == 2, 20, "another connection")
+    assert pod.exchange().silent_seconds < 1000
+    wait_until(pod.mailbox.membership, 20, "the membership")
