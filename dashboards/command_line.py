@@ -20,6 +20,9 @@ def yard_submit(project: str, spec: Mapping[str, Any]) -> str:
     for field in DECLARED:
         if field.name not in _TRAILING and spec.get(field.name) not in (None, "", [], {}):
             words += _options(kind, field, spec[field.name])
+    if spec.get("code"):
+        # No option names a tree that was uploaded; the directory that it came from makes the same one.
+        words += ["--code", "."]
     command = [word for name in _TRAILING for word in spec.get(name) or ()]
     words += [*kind.command_flags, *(["--", *command] if command else [])]
     return " ".join(map(shlex.quote, words))

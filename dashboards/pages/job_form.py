@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
@@ -15,6 +16,7 @@ from controlplane.models import Project, Role
 from dashboards.command_line import yard_submit
 from dashboards.pages.base_page import show, signed_in
 from dashboards.reads import submit as reads
+from datasets.code_manifest import FILES_MOST
 from jobs.access import job_for, visible_jobs
 from jobs.actions import check_submission, clone_body, submit_job
 from jobs.fields import values
@@ -239,6 +241,7 @@ def _form(
         "hint": checked.hint(raw),
         "projects": reads.projects_to_submit_to(actor),
         "sections": _sections(offers),
+        "code_most": {"files": FILES_MOST, "bytes": settings.CODE_MOST_BYTES},
         "images": known_images(visible_jobs(actor)),
     }
     return show(request, actor, "dashboards/job_form.html", context, status=400 if is_refused else 200)

@@ -1,5 +1,6 @@
 """The code that a job asks for. Pure."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from controlplane import fields
@@ -45,4 +46,13 @@ def wanted(value: Any) -> dict[str, Any]:
     return {name: fields.inside(_READERS[name], each, f"/{name}") for name, each in value.items()}
 
 
-VALUE = values.value(wanted, _WANTED, answer=_SHOWN).optional()
+def _parse(text: str) -> dict[str, str]:
+    tree, _, commit = text.partition("@")
+    return {"tree": tree, "commit": commit} if commit else {"tree": tree}
+
+
+def _write(code: Mapping[str, Any]) -> str:
+    return f"{code['tree']}@{code['commit']}" if code.get("commit") else str(code["tree"])
+
+
+VALUE = values.value(wanted, _WANTED, answer=_SHOWN, parse=_parse, write=_write).optional()

@@ -132,6 +132,7 @@ DECLARED = (
                           label="Keep it also when the job fails or is stopped"),
           input=Input("Output to keep", WRITES, 2,
                       "Below the working directory. Kept as an artifact when the job succeeds.")),
-    Field("code", "the code tree that it runs, brought by `--code` or `--git`", code.VALUE),
+    Field("code", "the code tree that it runs, brought by `--code` or `--git`", code.VALUE,
+          input=Input("Code", RUNS, 3, "The tree of a folder below, or of another job.")),
 )  # fmt: skip
 FIELDS = {field.name: field for field in DECLARED}

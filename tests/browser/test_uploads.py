@@ -1,10 +1,13 @@
 """Files that the browser reads become the version that `yard dataset sync` makes of them."""
 
+import subprocess
 from hashlib import sha256
 from pathlib import Path
 
-from playwright.sync_api import Route
+from playwright.sync_api import Route, expect
 
+from controlplane.cli.code.listing import list_files
+from controlplane.cli.code.tree import read_tree
 from datasets.manifests import FILE, Entry, make_manifest
 from datasets.storage.folder import WHOLE_BYTES
 from tests.browser.conftest import Open, Watched, Yard
@@ -63,3 +66,46 @@ def test_a_folder_becomes_a_version_and_files_are_added_to_it(open_as: Open, yar
     seen.page.set_input_files("#f-files", written(tmp_path / "more", {"a.txt": b"other"}) / "a.txt")
     send(seen)
     assert newest(yard, dataset)["manifest"] == hash_of({**files, "a.txt": b"other"})
+
+
+def repository(root: Path) -> Path:
+    """A repository in which git, .gitignore files and .yardignore each decide over some files."""
+    written(
+        root,
+        {
+            "train.py": b"print(open('sub/a.txt').read())\n",
+            "sub/a.txt": b"alpha\n",
+            "sub/forced.log": b"tracked, and ignored by a pattern\n",
+            "sub/.gitignore": b"b*\n!bring.back\n",
+            "sub/bring.back": b"kept\n",
+            "sub/b.txt": b"ignored\n",
+            "build/x.o": b"ignored\n",
+            ".gitignore": b"build/\n*.log\n",
+            ".yardignore": b"data/\n",
+            "data/big": b"stays\n",
+            "run.sh": b"true\n",
+        },
+    )
+    (root / "run.sh").chmod(0o755)
+    git = ["git", "-C", str(root), "-c", "user.email=a@example.org", "-c", "user.name=a"]
+    for words in (["init", "-q"], ["add", "-A"], ["add", "-f", "sub/forced.log"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    return written(root, {"new.py": b"pass\n", "other.log": b"ignored\n"})
+
+
+def test_a_folder_becomes_the_code_that_the_command_line_makes_of_it(
+    open_as: Open, yard: Yard, tmp_path: Path
+):
+    root = repository(tmp_path / "code")
+    expected = read_tree(list_files(str(root)), {"XDG_CACHE_HOME": str(tmp_path)})
+    seen = open_as("ben", "/new/job")
+    seen.page.fill("#f-name", "with-code")
+    seen.page.fill("#f-image", "ubuntu")
+    seen.page.fill("#f-command", "sh run.sh")
+    seen.page.set_input_files("#tree-folder", root)
+    expect(seen.page.locator("#f-code")).to_have_value(f"sha256:{expected.digest}")
+    seen.page.click("#job-form button.primary")
+    seen.page.wait_for_url("**/jobs/*-*-*")
+    job = yard.call("GET", "/jobs?name=with-code")["results"][0]
+    yard.jobs.append(job["id"])
+    assert job["code"]["tree"] == f"sha256:{expected.digest}"

@@ -12,7 +12,7 @@ DECLARATION = "jobs/fields/declared.py"
 FACES = {
     "jobs/api/schemas.py": {"name"},
     "controlplane/cli/commands/submit.py": {"name", "kind", "command", "volumes", "code"},
-    "dashboards/command_line.py": {"name", "kind", "command", "args"},
+    "dashboards/command_line.py": {"name", "kind", "command", "args", "code"},
     "dashboards/pages/job_form.py": {"name", "kind", "command", "args", "volumes", "code"},
     "dashboards/templates/dashboards/job_form.html": {"command"},
     "dashboards/templates/dashboards/parts/job_field.html": {"name"},
@@ -65,4 +65,4 @@ def test_the_rule_bites() -> None:
 
 def test_every_field_has_a_flag_and_an_input_unless_another_brings_it() -> None:
     assert [one.name for one in DECLARED if not (one.flags or one.commands)] == ["name", "kind", "code"]
-    assert [one.name for one in DECLARED if not one.input] == ["args", "compute_template", "code"]
+    assert [one.name for one in DECLARED if not one.input] == ["args", "compute_template"]
