@@ -3,6 +3,7 @@
 import os
 import secrets
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from urllib.parse import urlsplit
@@ -52,6 +53,7 @@ ALLOW_REMOTE = env.switch(os.environ, "TRAINYARD_ALLOW_REMOTE")
 ALLOW_KUBECONFIG_EXEC = env.switch(os.environ, "TRAINYARD_ALLOW_KUBECONFIG_EXEC")
 MIN_RUNTIME_SECONDS = env.integer(os.environ, "TRAINYARD_MIN_RUNTIME_SECONDS", 0, 31_536_000)
 QUEUE_ORDER = env.choice(os.environ, "TRAINYARD_QUEUE_ORDER", ("submission", "shortest"))
+USAGE_HALF_LIFE = timedelta(hours=env.integer(os.environ, "TRAINYARD_USAGE_HALF_LIFE_HOURS", 0, 2160))
 PLACEMENT = env.choice(os.environ, "TRAINYARD_PLACEMENT", ("packed", "fragmentation"))
 CODE_MOST_BYTES = env.integer(os.environ, "TRAINYARD_CODE_MOST_MIB", 1, 10_000) << 20
 CODE_KEEP_DAYS = env.integer(os.environ, "TRAINYARD_CODE_KEEP_DAYS", 1, 3650)

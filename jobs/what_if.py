@@ -32,7 +32,10 @@ def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -
         setattr(changed, column, changes[column])
     view = observe(project.cluster, timezone.now()).view
     run_times = learned_run_times(project.cluster).expected
-    found = simulator.ask("compare", view, project_view(changed), run_times, budget_seconds=BUDGET_SECONDS)
+    usage = next(one.usage for one in view.projects if one.name == project.name)
+    found = simulator.ask(
+        "compare", view, project_view(changed, usage), run_times, budget_seconds=BUDGET_SECONDS
+    )
     lists = {name: getattr(found, name) for name in ("sooner", "later", "preempted", "spared")}
     return {
         "followed_seconds": found.seconds,

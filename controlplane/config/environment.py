@@ -135,6 +135,12 @@ SETTINGS = (
         " the shortest expected run time, declared or learned from earlier jobs. A long job waits then while shorter"
         " ones keep coming.",
     ),
+    Setting(
+        "TRAINYARD_USAGE_HALF_LIFE_HOURS",
+        "0",
+        "Past use lowers what a project gets of the GPUs above all quotas: use that is so many hours old counts half, 1"
+        " to 2160; 0: past use does not count.",
+    ),
     Setting("TRAINYARD_ARTIFACT_MOST_GIB", "100", "Size that one artifact of a job may have, 1 to 100000."),
     Setting(
         "TRAINYARD_LAKE_DIR",

@@ -23,6 +23,7 @@ from controlplane.scheduling.view import (
     ProjectView,
     placements_from_lists,
 )
+from controlplane.telemetry.usage import KeptUsage
 from datasets.queries.caches import DataProgress, data_waits
 from datasets.queries.volumes import volume_waits
 from jobs import lifecycle
@@ -101,11 +102,13 @@ def observe(
     jobs = kept.views
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
+    nodes = _node_views(cluster, held, nodes_with_orphans)
+    usage = kept.usage.of(now, sum(len(node.devices) for node in nodes), settings.USAGE_HALF_LIFE)
     view = ClusterView(
         name=cluster.name,
         now=int(now.timestamp()),
-        nodes=_node_views(cluster, held, nodes_with_orphans),
-        projects=tuple(project_view(project) for project in projects),
+        nodes=nodes,
+        projects=tuple(project_view(project, usage.get(project.pk, 0.0)) for project in projects),
         departments=_department_views(projects),
         jobs=jobs,
         is_engine_reachable=cluster.is_reachable,
@@ -132,6 +135,7 @@ class KeptJobs:
         self.views: tuple[JobView, ...] = ()
         self.holds: Mapping[str, HoldStatus] = {}
         self._rows = RowCache(_JOB_COLUMNS)
+        self.usage = KeptUsage()
         self._run_times = KeptRunTimes()
         self._known: dict[str, tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]] = {}
 
@@ -314,8 +318,8 @@ def _node_views(
     )
 
 
-def project_view(project: Project) -> ProjectView:
-    """Return what the scheduler sees of a project."""
+def project_view(project: Project, usage: float = 0.0) -> ProjectView:
+    """Return what the scheduler sees of a project. `usage`: the part of the cluster that it used lately."""
     return ProjectView(
         name=project.name,
         quota_milli_gpus=project.gpu_quota_milli,
@@ -325,6 +329,7 @@ def project_view(project: Project) -> ProjectView:
         created_rank=project.pk,
         department=project.department.name if project.department else None,
         node_pools=tuple((kind, tuple(pools)) for kind, pools in sorted(project.node_pools.items())),
+        usage=usage,
     )
 
 

@@ -118,13 +118,17 @@ def open_accounts(view: ClusterView) -> dict[str, Account]:
         )
         for item in view.departments
     }  # fmt: skip
-    return {
+    accounts = {
         item.name: Account(
             item.name, parents.get(item.department or ""), item.quota_milli_gpus, item.limit_milli_gpus,
             item.weight, item.priority, item.created_rank, item.usage,
         )
         for item in view.projects
     }  # fmt: skip
+    for account in accounts.values():
+        if account.parent is not None:
+            account.parent.usage += account.usage
+    return accounts
 
 
 def held_milli_gpus(job: JobView) -> int:

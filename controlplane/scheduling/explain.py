@@ -115,8 +115,10 @@ class Explainer:
     def _standing(self, item: Waiting) -> dict[str, Any]:
         account = item.account
         size = {"pods": item.request.pods, "most_pods": item.job.pods} if item.is_elastic else {}
+        used = {"used_percent": round(100 * account.usage)} if account.usage else {}
         return {
             **size,
+            **used,
             **self._own_reservation(item),
             "project": account.name,
             "request_milli_gpus": item.milli_gpus,

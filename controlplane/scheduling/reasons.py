@@ -247,7 +247,9 @@ def _over_fair_share(details: Details) -> str:
     is_at_share = details.get("allocated_milli_gpus") == details.get("fair_share_milli_gpus")
     standing = "is at" if is_at_share else "would pass"
     share = _number(details, "fair_share_milli_gpus")
-    return f"{head} and {_project(details)} {standing} its fair share ({share})."
+    used = details.get("used_percent")
+    past = f" Past use, {used} % of the GPUs, lowers that share." if used else ""
+    return f"{head} and {_project(details)} {standing} its fair share ({share}).{past}"
 
 
 def _cluster_full(details: Details) -> str:

@@ -129,6 +129,7 @@ LAYERS = {
     "controlplane.telemetry": "telemetry",
     "controlplane.telemetry.metrics": "plain",
     "controlplane.telemetry.queries": "queries",
+    "controlplane.telemetry.usage": "queries",
     "controlplane.live": "live",
     "controlplane.gateway": "gateway",
     "controlplane.api": "api",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from dataclasses import replace
 
@@ -44,6 +45,17 @@ def test_no_property_is_violated_where_places_are_chosen_by_fragmentation():
 
 def test_no_property_is_violated_where_the_shortest_goes_first():
     views = {seed: replace(random_view(seed), queue_order="shortest") for seed in range(60_000, 60_150)}
+    assert {seed: broken for seed, one in views.items() if (broken := violations(one))} == {}
+
+
+def test_no_property_is_violated_where_past_use_counts():
+    views = {}
+    for seed in range(70_000, 70_060):
+        dice, one = random.Random(seed), random_view(seed)
+        projects = tuple(
+            replace(project, usage=dice.choice((0.0, 0.1, 0.5, 1.0))) for project in one.projects
+        )
+        views[seed] = replace(one, projects=projects)
     assert {seed: broken for seed, one in views.items() if (broken := violations(one))} == {}
 
 

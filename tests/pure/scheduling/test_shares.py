@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,6 +105,20 @@ def test_a_departments_share_is_divided_among_its_projects():
         "b": 3000,
         "c": 4000,
     }
+
+
+def test_past_use_lowers_the_surplus_of_a_project_and_of_its_department():
+    departments = (DepartmentView("d", 0, 1000), DepartmentView("e", 0, 1000))
+    projects = [project(name, 0, weight=1, department="e" if name == "c" else "d") for name in "abc"]
+    jobs = [job(f"{name}{at}", name) for name in "abc" for at in range(12)]
+
+    def shares(*usage):
+        used = [replace(one, usage=part) for one, part in zip(projects, usage, strict=True)]
+        plan = decide(view(nodes(1, 12), used, jobs, departments=departments))
+        return [share.fair_share_milli_gpus // 1000 for share in plan.shares]
+
+    assert shares(0.0, 0.0, 0.0) == [3, 3, 6]
+    assert shares(0.5, 0.0, 0.0) == [1, 3, 8]
 
 
 def test_a_departments_quota_above_the_cluster_is_no_surplus():

@@ -1,0 +1,68 @@
+"""What each project has used of a cluster lately, older use counting less."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from django.db.models import Sum
+
+from controlplane.models import Sample
+from controlplane.telemetry.metrics import GPU_SECONDS, MEMBER, STEPS, floor
+
+STEP_SECONDS = STEPS[-1]
+# Use that is older than so many half-lives does not count: a thirty-second of it would.
+HALF_LIVES = 5
+# Use of one span counts alike.
+SPANS_PER_HALF_LIFE = 4
+RENEWED_EVERY = timedelta(minutes=10)
+# Parts are rounded to this many digits, or plans would change with every sample.
+DIGITS = 2
+
+
+def decayed_usage(now: datetime, gpus: int, half_life: timedelta) -> Mapping[int, float]:
+    """Return, by project id, the part of this many GPUs that its jobs held during the last half-lives, 0 to 1: use that
+    is a half-life old counts half."""
+    if not gpus:
+        return {}
+    span = max(STEP_SECONDS, int(half_life.total_seconds()) // SPANS_PER_HALF_LIFE)
+    spans = max(1, int(HALF_LIVES * half_life.total_seconds()) // span)
+    used: dict[int, float] = defaultdict(float)
+    possible = 0.0
+    # The first span begins with the current step, which is not complete yet.
+    end, until = floor(now, STEP_SECONDS) + timedelta(seconds=STEP_SECONDS), now
+    for _ in range(spans):
+        start = end - timedelta(seconds=span)
+        weight = 0.5 ** ((now - start).total_seconds() / half_life.total_seconds())
+        for project, seconds in _held(start, end).items():
+            used[project] += weight * seconds
+        possible += weight * gpus * (until - start).total_seconds()
+        end = until = start
+    return {project: min(1.0, round(seconds / possible, DIGITS)) for project, seconds in used.items()}
+
+
+def _held(start: datetime, end: datetime) -> Mapping[int, float]:
+    """Return the GPU seconds of each project in the steps that begin in start..end."""
+    rows = Sample.objects.filter(
+        metric=GPU_SECONDS, by=MEMBER, step_seconds=STEP_SECONDS, at__gte=start, at__lt=end
+    )
+    held: dict[int, float] = defaultdict(float)
+    for subject, seconds in rows.values_list("subject").annotate(Sum("total")).order_by():
+        held[int(subject.split("/")[0])] += seconds
+    return held
+
+
+class KeptUsage:
+    """The usage of a cluster's projects, read again after RENEWED_EVERY."""
+
+    def __init__(self) -> None:
+        self._usage: Mapping[int, float] = {}
+        self._read: tuple[datetime, int] | None = None
+
+    def of(self, now: datetime, gpus: int, half_life: timedelta) -> Mapping[int, float]:
+        """Return the usage by project id; empty where the half-life is 0, so that past use does not count."""
+        if not half_life:
+            return {}
+        is_kept = self._read is not None and self._read[1] == gpus
+        if self._read is None or not is_kept or not timedelta() <= now - self._read[0] < RENEWED_EVERY:
+            self._usage, self._read = decayed_usage(now, gpus, half_life), (now, gpus)
+        return self._usage
