@@ -18,7 +18,7 @@ from django.db import DatabaseError
 from controlplane.access import Actor, Forbidden, NotVisible
 from controlplane.engines.base import REACHES_PORTS, Engine, EngineRefused, EngineUnreachable
 from controlplane.gateway.limits import TooManyRequests, connect_on_thread
-from controlplane.gateway.turns import in_thread, note_user
+from controlplane.gateway.turns import in_thread, in_turn_of, note_user
 from controlplane.live.asgi import Scope, client_address
 from controlplane.live.identity import Credential, identify
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
@@ -174,8 +174,8 @@ async def until_refused(credential: Credential, job_id: str) -> None:
 async def _recheck(credential: Credential, job_id: str) -> bool:
     await asyncio.sleep(RECHECK_SECONDS)
     try:
-        # A lane of its own: rights must not last while the user's other requests fill the user's.
-        await in_thread(None, f"rights {hash((credential, job_id))}", admit, credential, job_id)
+        # A turn of its own: rights must not last while the user's other requests fill the user's queue.
+        await in_turn_of(f"rights {hash((credential, job_id))}", admit, credential, job_id)
     except (NotSignedIn, NotVisible, Forbidden):
         return False
     except (DatabaseError, TooManyRequests) as error:

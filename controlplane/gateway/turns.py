@@ -33,8 +33,13 @@ async def in_thread(
     client's address until the user is known (`note_user`). Raises TooManyRequests.
     """
     secret = credential.secret.encode() if credential else b""
+    return await in_turn_of(clients.client_of(secret, address), work, *arguments)
+
+
+async def in_turn_of(client: str, work: Callable[..., T], *arguments: object) -> T:
+    """Run a function that reads the database, off the event loop, in a client's turn. Raises TooManyRequests."""
     try:
-        async with _queue.turn(clients.client_of(secret, address)):
+        async with _queue.turn(client):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(_thread, on_own_connection, work, *arguments)
     except QueueFull as full:

@@ -99,13 +99,13 @@ def test_open_requests_are_bounded_by_port_and_by_project(monkeypatch):
 async def test_connections_of_one_credential_share_a_look_at_the_database(monkeypatch):
     looks = []
 
-    async def look(_credential, _address, _work, credential, job_id):
+    async def look(_client, _work, credential, job_id):
         looks.append(job_id)
         if len(looks) > 2:
             raise NotVisible("gone")
 
     monkeypatch.setattr(admission, "RECHECK_SECONDS", 0.01)
-    monkeypatch.setattr(admission, "in_thread", look)
+    monkeypatch.setattr(admission, "in_turn_of", look)
     await asyncio.gather(*(until_refused(Credential("token", "x"), "job") for _ in range(100)))
     assert len(looks) == 3
 

@@ -15,10 +15,16 @@ from jobs.transitions import REMIND_AFTER_SECONDS
 from tests.builders import make_job, make_project
 
 
-def test_a_suspended_job_has_its_grace_to_save_a_checkpoint_and_says_which(plant):
-    plant.engine.faults.stop_delay_seconds = 50
+def running_job(plant, *, stops_in):
+    """Return a running job whose pod takes these seconds to stop."""
+    plant.engine.faults.stop_delay_seconds = stops_in
     job = make_job(make_project())
     plant.settle()
+    return job
+
+
+def test_a_suspended_job_has_its_grace_to_save_a_checkpoint_and_says_which(plant):
+    job = running_job(plant, stops_in=50)
     pod = Pod.objects.get(job=job)
     plant.engine.print_line(pod.name, json.dumps({"trainyard": 1, "step": 1150, "loss": 0.5}))
     collect_once(plant.clock())
@@ -39,9 +45,7 @@ def test_a_suspended_job_has_its_grace_to_save_a_checkpoint_and_says_which(plant
 
 
 def test_a_stop_shortens_the_grace_of_a_suspension(plant):
-    plant.engine.faults.stop_delay_seconds = 500
-    job = make_job(make_project())
-    plant.settle()
+    job = running_job(plant, stops_in=500)
     suspend_job(job, actor=SYSTEM, grace_seconds=300)
     plant.in_seconds(5)
     stop_job(job, actor=SYSTEM)
@@ -52,9 +56,7 @@ def test_a_stop_shortens_the_grace_of_a_suspension(plant):
 
 
 def test_a_long_grace_is_not_cut_by_the_reminder_of_a_stop(plant):
-    plant.engine.faults.stop_delay_seconds = 90
-    job = make_job(make_project())
-    plant.settle()
+    job = running_job(plant, stops_in=90)
     suspend_job(job, actor=SYSTEM, grace_seconds=120)
     plant.in_seconds(95)
     pod = Pod.objects.get(job=job)
@@ -64,9 +66,7 @@ def test_a_long_grace_is_not_cut_by_the_reminder_of_a_stop(plant):
 
 
 def test_a_stop_that_failed_is_repeated_whatever_its_grace(plant):
-    plant.engine.faults.stop_delay_seconds = 500
-    job = make_job(make_project())
-    plant.settle()
+    job = running_job(plant, stops_in=500)
     suspend_job(job, actor=SYSTEM, grace_seconds=300)
     plant.in_seconds(1)
     Command.objects.filter(kind=STOP_POD).update(state=Command.FAILED)
