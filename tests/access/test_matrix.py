@@ -110,9 +110,11 @@ def test_pages_carry_nothing_inline(world: World):
 
 
 def _callers(*, is_declared: bool) -> list[tuple[str, str]]:
-    """Everybody with each credential; a verb that no rule names is tried with one."""
-    credentials = ("token", "session") if is_declared else ("token",)
-    return [(person, one) for person in PEOPLE for one in credentials] + [("read_only", "token")]
+    """Everybody with each credential. A verb that no rule names has no handler that could look at the person: it is
+    tried without a credential, as a stranger and as the admin."""
+    if not is_declared:
+        return [(person, "token") for person in ("anonymous", "chi", "root", "read_only")]
+    return [(person, one) for person in PEOPLE for one in ("token", "session")] + [("read_only", "token")]
 
 
 def _targets(world: World, route: str) -> tuple[Target, ...]:

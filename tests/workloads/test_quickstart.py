@@ -31,12 +31,12 @@ def last_progress(case: EngineCase, spec: PodSpec) -> Progress:
 
 
 def test_it_trains_and_shows_its_progress(case: EngineCase):
-    env = {"EPOCHS": "3", "BATCH_SIZE": "300"}
+    env = {"EPOCHS": "2", "BATCH_SIZE": "300"}
     spec = case.start(image="gcr.io/run-ai-demo/quickstart", env=env)
     report = case.wait_end(spec, 120)
     assert report.state == base.SUCCEEDED, case.text(spec)
     progress = last_progress(case, spec)
-    assert (progress.epoch, progress.epochs, progress.step, progress.total_steps) == (3, 3, 15, 15)
+    assert (progress.epoch, progress.epochs, progress.step, progress.total_steps) == (2, 2, 10, 10)
     assert progress.eta_seconds == 0
     assert progress.accuracy > 0.3
     assert progress.loss < 2.3
