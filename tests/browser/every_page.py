@@ -123,6 +123,14 @@ ADDRESSES = [
     *(("chi", address) for address in ("/", "/jobs", "/projects", "/tokens")),
     *((SIGNED_OUT, address) for address in WHEN_SIGNED_OUT.values()),
 ]
+# Where every look is taken: one page of each template. The others differ from it in contents, and get fewer looks.
+IN_EVERY_LOOK = frozenset(
+    {
+        *(("root", addresses[0]) for addresses in PAGES.values()),
+        *(("root", address) for address in (*PAGES["job-tab"], "/jobs/{running}", MISSING)),
+        *((SIGNED_OUT, address) for address in WHEN_SIGNED_OUT.values()),
+    }
+)
 # What opens on a page, and what opens it.
 OPENERS = (
     *(("/tokens", opener) for opener in (".picker", ".avatar", "[data-palette]")),

@@ -107,4 +107,7 @@ BLACK = """() => [...document.querySelectorAll("svg rect, svg path, svg line")]
 ASIDE = """() => [...document.querySelectorAll(".list")].map((table) => [table, table.closest(".table-wrap")])
   .filter(([, wrap]) => wrap && wrap.scrollWidth > wrap.clientWidth + 1)
   .map(([table]) => `scrolls sideways: ${table.outerHTML.slice(0, 120)}`)"""
-EVERYWHERE = (SPILL, HEADINGS, EDGES, TOUCHING, CROOKED, STRETCHED, BLACK)
+REPEATED = """() => [...document.querySelectorAll("[id]")].map((node) => node.id)
+  .filter((id, at, all) => all.indexOf(id) !== at).map((id) => `repeated id: ${id}`)"""
+
+EVERYWHERE = (SPILL, HEADINGS, EDGES, TOUCHING, CROOKED, STRETCHED, BLACK, REPEATED)

@@ -1,6 +1,6 @@
 """Every page, light and dark, wide and narrow: axe-core and what it does not know find nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,9 +8,10 @@ import pytest
 from django.template.loader import render_to_string
 from playwright.sync_api import Browser, Page, ViewportSize
 
-from tests.browser.conftest import Yard, patient
+from tests.browser.conftest import Watched, Yard, patient
 from tests.browser.every_page import (
     ADDRESSES,
+    IN_EVERY_LOOK,
     NOT_PAGES,
     OPENERS,
     PAGES,
@@ -81,6 +82,7 @@ LOOKS = (
     Look("tablet", TABLET, "dark", checks=(SPILL, TOUCHING)),
     Look("widest", WIDEST, "dark", checks=(SPILL, HANGING, STRETCHED)),
 )
+LIGHT_AND_NARROW = tuple(look for look in LOOKS if look.audit == TAGS)
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +94,11 @@ def filled(running: Yard) -> Iterator[dict[str, str]]:
     yard.clear()
 
 
-Pages = dict[str, Page]
+Pages = dict[str, Watched]
 
 
 @pytest.fixture(scope="module")
-def pages(browser: Browser, sessions: dict[str, Any]) -> Iterator[Pages]:
+def pages(browser: Browser, sessions: dict[str, Any], running: Yard) -> Iterator[Pages]:
     """A page for each of some people, for all addresses in turn; without motion, so that no colour is half-way."""
     people = {name for name, _address in ADDRESSES}
     contexts = {
@@ -105,7 +107,9 @@ def pages(browser: Browser, sessions: dict[str, Any]) -> Iterator[Pages]:
         )
         for name in people
     }
-    yield {name: context.new_page() for name, context in contexts.items()}
+    yield {
+        name: Watched(context.new_page(), running.server.url).watch() for name, context in contexts.items()
+    }
     for context in contexts.values():
         context.close()
 
@@ -116,44 +120,46 @@ def test_every_route_is_listed():
 
 
 @pytest.mark.parametrize(("person", "address"), ADDRESSES)
-def test_nothing_is_found(pages: Pages, running: Yard, filled: dict[str, str], person: str, address: str):
-    page = pages[person]
-    page.goto(f"{running.server.url}{address.format(**filled)}")
-    expect_nothing(page)
+def test_nothing_is_found(pages: Pages, filled: dict[str, str], person: str, address: str):
+    watched = pages[person]
+    answer = watched.go(address.format(**filled))
+    expect_nothing(watched.page, LOOKS if (person, address) in IN_EVERY_LOOK else LIGHT_AND_NARROW)
+    # the browser itself logs the status of a page that is missing
+    assert answer.status == 404 or watched.troubles == []
+    watched.troubles.clear()
 
 
 @pytest.mark.parametrize(("address", "opener"), OPENERS)
-def test_nothing_is_found_in_what_opens(
-    pages: Pages, running: Yard, filled: dict[str, str], address: str, opener: str
-):
-    page = pages["root"]
-    page.set_viewport_size(WIDE)
-    page.goto(f"{running.server.url}{address.format(**filled)}")
-    page.wait_for_function(READY)
-    page.click(opener)
-    expect_nothing(page)
+def test_nothing_is_found_in_what_opens(pages: Pages, filled: dict[str, str], address: str, opener: str):
+    watched = pages["root"]
+    watched.page.set_viewport_size(WIDE)
+    watched.go(address.format(**filled))
+    watched.page.wait_for_function(READY)
+    watched.page.click(opener)
+    expect_nothing(watched.page)
+    assert watched.troubles == []
 
 
 @pytest.mark.parametrize("errors", [{}, dict.fromkeys(("username", "password", "again"), "This is refused.")])
-def test_nothing_is_found_on_the_page_of_the_first_admin(pages: Pages, running: Yard, errors: dict[str, str]):
+def test_nothing_is_found_on_the_page_of_the_first_admin(pages: Pages, errors: dict[str, str]):
     # no running instance shows it twice: the template goes out in place of the answer for a used link
-    page, address = pages[SIGNED_OUT], WHEN_SIGNED_OUT["setup"]
+    page, address = pages[SIGNED_OUT].page, WHEN_SIGNED_OUT["setup"]
     markup = render_to_string("dashboards/setup.html", {"username": "admin", "errors": errors})
     page.route(f"**{address}", lambda route: route.fulfill(body=markup, content_type="text/html"))
-    page.goto(f"{running.server.url}{address}")
+    pages[SIGNED_OUT].go(address)
     page.locator("#again").wait_for()
     expect_nothing(page)
     page.unroute_all()
 
 
-def expect_nothing(page: Page) -> None:
-    """Fail with everything that is wrong with an opened page, in every look."""
+def expect_nothing(page: Page, looks: Sequence[Look] = LOOKS) -> None:
+    """Fail with everything that is wrong with an opened page, in these looks."""
     page.set_viewport_size(WIDE)
     page.wait_for_function(READY)
     if page.locator(".log-view").count():
         page.wait_for_load_state("networkidle")
     page.evaluate(AXE.read_text())
-    found = [finding for look in LOOKS for finding in look.findings(page)]
+    found = [finding for look in looks for finding in look.findings(page)]
     page.set_viewport_size(NARROWEST)
     page.evaluate(SPREAD)
     found += [f"narrowest: {finding}" for finding in page.evaluate(SPILL)]

@@ -223,14 +223,15 @@ def test_a_failed_snapshot_does_not_take_the_place_of_one_that_can_be_restored(c
 
 
 def test_what_is_deleted_while_its_files_are_made_leaves_none(cast, volume, monkeypatch):
-    take, provision = FolderVolumes.take, FolderVolumes.provision
+    def deleted_first(model: Any, make: Any) -> Any:
+        def making(storage: FolderVolumes, key: str, *rest: Any) -> Any:
+            model.objects.filter(pk=key).delete()
+            return make(storage, key, *rest)
 
-    def deleted_first(storage: FolderVolumes, key: str, *rest: Any) -> Any:
-        (Snapshot if rest else Volume).objects.filter(pk=key).delete()
-        return (take if rest else provision)(storage, key, *rest)
+        return making
 
-    monkeypatch.setattr(FolderVolumes, "take", deleted_first)
-    monkeypatch.setattr(FolderVolumes, "provision", deleted_first)
+    monkeypatch.setattr(FolderVolumes, "take", deleted_first(Snapshot, FolderVolumes.take))
+    monkeypatch.setattr(FolderVolumes, "provision", deleted_first(Volume, FolderVolumes.provision))
     snapshot = take_snapshot(volume, actor=SYSTEM)
     other = create_volume(cast.project, {"name": "other", "size": 1 << 30}, actor=SYSTEM)
     work()
