@@ -32,7 +32,6 @@ def yard(db: None) -> Iterator[Yard]:
     finished = make_job(cast.project, "finished", cast.ana, gpus=0)
     running = make_job(cast.project, "running", cast.ana, gpus=2)
     queued = make_job(cast.project, "queued", cast.ana, gpus=8, workers=2)
-    plant.settle(2)
     Job.objects.filter(pk=finished.pk).update(state="stopped")
     plant.settle(2)
     for job in (finished, running, queued):
