@@ -36,7 +36,7 @@ PACKAGES: dict[str, Callable[[], object]] = {
     "openssh-server": Path("/usr/sbin/sshd").exists,
 }
 PYTEST = ["-m", "pytest", "-q"]
-AT_ONCE = max(3, os.cpu_count() or 1)  # a lane spends more than half of its time waiting
+AT_ONCE = max(4, os.cpu_count() or 1)  # a lane spends more than half of its time waiting
 STATIC_CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],
     "format": ["-m", "ruff", "format", "--check", "."],
