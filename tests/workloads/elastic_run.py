@@ -14,7 +14,6 @@ from typing import Any
 
 from tests.waiting import slowness
 from workloads.common import membership
-from workloads.common.elastic import COLLECTIVE_SECONDS
 from workloads.elastic.launch import Crew
 from workloads.elastic.train import main as train
 
@@ -40,8 +39,7 @@ class Story:
         self.crew = Crew(folder / name, lambda: train(arguments))
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        # some kills are noticed only when a collective call times out
-        self.crew.until(is_so, COLLECTIVE_SECONDS + 30 * slowness())
+        self.crew.until(is_so, 30 * slowness())
 
     def switched(self) -> None:
         """Wait until all members train in the newest generation."""

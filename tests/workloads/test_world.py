@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,25 @@ def test_a_world_that_breaks_again_at_the_same_step_ends_with_its_error(
     assert [world.average([mine], INDEXES) for _ in range(3)] == [False] * 3
     with pytest.raises(RuntimeError, match="Connection closed by peer"):
         world.average([mine], INDEXES)
+
+
+def test_nothing_of_the_failed_call_is_held_while_the_world_forms_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Its frames hold the process group, whose open connections keep survivors waiting that are not beside the lost
+    member, until their collective call times out."""
+    held: list[weakref.ref[Empty]] = []
+    alive: list[bool] = []
+
+    def closed(*_: object) -> None:
+        group = Empty()
+        held.append(weakref.ref(group))
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(elastic._Membered, "switch", lambda *_, **__: alive.append(held[0]() is not None))
+    monkeypatch.setattr(elastic.distributed, "all_gather", closed)
+    assert not world.average([parameter(torch.ones(2))], INDEXES)
+    assert alive == [False]
 
 
 @pytest.mark.parametrize("change", ["step", "size"])

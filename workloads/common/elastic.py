@@ -150,6 +150,7 @@ class World:
     def average(self, parameters: list[torch.nn.Parameter], indexes: Tensor) -> bool:
         """See Step.average. Only a collective call can fail for a lost peer: other errors are the program's own."""
         gradients, flat = _flattened(parameters)
+        lost: BaseException | None = None
         try:
             seen = self._exchange(indexes)
             flat *= len(indexes) / max(1, seen)  # each worker weighted by its samples
@@ -157,7 +158,11 @@ class World:
         except (RuntimeError, distributed.DistError) as error:
             if self._member is None:
                 raise
-            self._member.recover(error)
+            # The frames of the failed call hold the process group. While its connections are open, survivors that are
+            # not beside the lost member in the ring wait until their own call times out.
+            lost = error.with_traceback(None)
+        if lost is not None and self._member is not None:
+            self._member.recover(lost)
             return False
         parts = torch.split(flat, [gradient.numel() for gradient in gradients])
         for parameter, part in zip(parameters, parts, strict=True):
