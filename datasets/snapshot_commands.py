@@ -10,7 +10,7 @@ from datasets.actions.snapshots import REMOVE, TAKE, snapshot_failed, snapshot_g
 from datasets.long_work import DATA, budget_of, refusals
 from datasets.models import Snapshot
 from datasets.models.volumes import DELETING, READY
-from datasets.queries.volumes import writing_jobs
+from datasets.queries.volumes import writing_jobs, writing_pods
 from datasets.storage.quiesce import quiesced
 from datasets.storage.volumes import FolderVolumes, Taken, VolumeStorage
 from datasets.volume_storage import storage_of_snapshot
@@ -66,9 +66,10 @@ class TakeSnapshot(CommandHandler):
         if not isinstance(storage, FolderVolumes):
             # Nothing in the volume can be read here that would say whether programs paused.
             return storage.take(key, volume, _before(snapshot), budget_of(run), report), CRASH
-        with quiesced(storage.path(volume), key, writers) as is_quiet:
+        pods = writing_pods(snapshot.volume)
+        with quiesced(storage.path(volume), key, writers, pods=pods) as pause:
             taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
-            is_quiet = is_quiet and writing_jobs(snapshot.volume) == writers
+            is_quiet = pause.has_lasted() and writing_jobs(snapshot.volume) == writers
         return taken, QUIESCED if is_quiet else CRASH
 
 

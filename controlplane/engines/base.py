@@ -79,9 +79,6 @@ DISRUPTIONS = frozenset(
     }
 )  # fmt: skip
 
-# A variable in pods with ports: see controlplane/config/service_tokens.py.
-SERVICE_TOKEN = "TRAINYARD_SERVICE_TOKEN"
-
 # Capabilities.
 SHELL = "shell"
 USAGE = "usage"

@@ -7,7 +7,6 @@ from django.conf import settings
 
 from controlplane.config.service_tokens import service_token
 from controlplane.engines.base import (
-    SERVICE_TOKEN,
     CodeSource,
     DeviceShare,
     GangMember,
@@ -16,6 +15,7 @@ from controlplane.engines.base import (
     SecretValue,
     pod_name,
 )
+from controlplane.engines.variables import SERVICE_TOKEN, VOLUMES
 from controlplane.logstore.reader import log_path
 from controlplane.models import Project
 from controlplane.scheduling.view import PodPlacement
@@ -55,7 +55,7 @@ def start_payload(
         "min_pods": len(placements),
         "has_stable_names": kind.has_stable_names,
         "is_elastic": kind.bounds(job.spec) is not None,
-        "kind_env": {**kind.environment(job.spec, len(placements)), **_service_env(job)},
+        "kind_env": {**kind.environment(job.spec, len(placements)), **_service_env(job), **_volumes_env(job)},
         "node": placement.node,
         "devices": [
             _share(job, placement.node, index, milli, memory_mib) for index, milli in placement.devices
@@ -102,6 +102,13 @@ def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _service_env(job: Job) -> dict[str, str]:
     has_ports = bool(job.spec["ports"])
     return {SERVICE_TOKEN: service_token(settings.SECRET_KEY, str(job.pk))} if has_ports else {}
+
+
+def _volumes_env(job: Job) -> dict[str, str]:
+    """Return where the volumes are that the job may write to; host paths are no volumes and have no snapshots."""
+    volumes = (mount for mount in job.spec.get("volumes", ()) if "host_path" not in mount)
+    paths = [mount["mount_path"] for mount in volumes if not mount["read_only"]]
+    return {VOLUMES: ":".join(paths)} if paths else {}
 
 
 def _mount(project: Project, mount: Mapping[str, Any]) -> Mount:

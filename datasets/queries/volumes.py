@@ -112,6 +112,14 @@ def writing_jobs(volume: Volume) -> list[str]:
     return _with_pods(volume.uses.filter(is_read_only=False))
 
 
+def writing_pods(volume: Volume) -> frozenset[str]:
+    """Return "<job id>.<rank>" of the pods that may write to the volume."""
+    uses = volume.uses.filter(
+        is_read_only=False, job__pods__isnull=False, job__pods__released_at__isnull=True
+    )
+    return frozenset(f"{job}.{rank}" for job, rank in uses.values_list("job_id", "job__pods__rank"))
+
+
 def _with_pods(uses: QuerySet[VolumeUse]) -> list[str]:
     held = uses.filter(job__pods__isnull=False, job__pods__released_at__isnull=True)
     return sorted({str(job) for job in held.values_list("job_id", flat=True)})

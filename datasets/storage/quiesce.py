@@ -23,18 +23,43 @@ _MOST_BYTES = 256
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+class Pause:
+    """True if every running job has paused. `has_lasted` asks again after the copy: a program that could not wait any
+    longer has withdrawn its answer."""
+
+    def __init__(self, own: int = -1, token: str = "", listeners: Collection[bytes] | None = None) -> None:
+        self._own, self._token, self._listeners = own, token, listeners
+
+    def __bool__(self) -> bool:
+        return self._listeners is not None
+
+    def has_lasted(self) -> bool:
+        """Return whether the answers are still there. Within the block of `quiesced` only."""
+        try:
+            return all(_answer(self._own, name) == self._token for name in self._listeners or ()) and bool(
+                self
+            )
+        except OSError:
+            return False
+
+
 @contextmanager
 def quiesced(
-    volume: Path, token: str, jobs: Collection[str], wait_seconds: float = WAIT_SECONDS
-) -> Iterator[bool]:
-    """Yield whether every one of these running jobs has paused; they go on after the block."""
+    volume: Path,
+    token: str,
+    jobs: Collection[str],
+    wait_seconds: float = WAIT_SECONDS,
+    pods: Collection[str] | None = None,
+) -> Iterator[Pause]:
+    """Yield whether every one of these running jobs has paused; they go on after the block. `pods`: "<job>.<rank>" of
+    those that run; the files of others, which were killed, do not count. None: all count."""
     try:
         own = _open_own(volume)
     except OSError:
-        yield False
+        yield Pause()
         return
     try:
-        yield _ask(own, token, jobs, wait_seconds)
+        yield Pause(own, token, _ask(own, token, jobs, pods, wait_seconds))
     finally:
         with suppress(OSError):
             os.unlink(REQUEST, dir_fd=own)
@@ -49,20 +74,24 @@ def _open_own(volume: Path) -> int:
         os.close(top)
 
 
-def _ask(own: int, token: str, jobs: Collection[str], wait_seconds: float) -> bool:
+def _ask(
+    own: int, token: str, jobs: Collection[str], pods: Collection[str] | None, wait_seconds: float
+) -> list[bytes] | None:
+    """Return the programs that have all paused; None if one has not, or takes no part."""
     deadline = time.monotonic() + wait_seconds
     try:
-        listeners = _listeners(own, jobs)
+        found = _listeners(own, jobs)
+        listeners = [name for name in found if pods is None or os.fsdecode(name) in pods]
         if {name.partition(b".")[0].decode() for name in listeners} != set(jobs):
-            return False
+            return None
         _write(own, token)
         while any(_answer(own, name) != token for name in listeners):
             if time.monotonic() > deadline:
-                return False
+                return None
             time.sleep(PAUSE_SECONDS)
     except (OSError, UnicodeDecodeError):
-        return False
-    return True
+        return None
+    return listeners
 
 
 def _listeners(own: int, jobs: Collection[str]) -> list[bytes]:

@@ -61,6 +61,7 @@ LAYERS = {
     "controlplane.engines.pod_env": "rendering",
     "controlplane.engines.mpi_hostfile": "rendering",
     "controlplane.engines.place_files": "plain",
+    "controlplane.engines.variables": "plain",
     "controlplane.engines.kubernetes.code_fetch": "plain",  # its text runs in pods
     "controlplane.engines.kubernetes.code_delivery": "rendering",
     "controlplane.engines.kubernetes.cache_fill": "plain",  # its text runs in a pod

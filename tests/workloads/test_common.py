@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from controlplane.logstore.progress import Progress, parse_progress
-from workloads.common import checkpoint
+from workloads.common import checkpoint, progress
 from workloads.common.devices import memory_fraction, take_device
 from workloads.common.progress import Meter, report
 from workloads.common.stopping import StopRequest
@@ -94,9 +94,18 @@ def test_torch_is_held_to_the_share_on_a_real_device(monkeypatch):
     assert take_device().device.type == "cpu"
 
 
+def test_a_checkpoint_is_repeated_by_later_lines(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_checkpoint", {})
+    progress.report_checkpoint(40, 1767225600.7)
+    report(epoch=1, epochs=3, step=41, total_steps=100, seconds_per_step=0.5)
+    alone, later = capsys.readouterr().out.splitlines()
+    saved = {"checkpoint_at": 1767225600, "checkpoint_step": 40}
+    assert parse_progress(alone, 0) == Progress(0, **saved)
+    assert parse_progress(later, 0) == Progress(0, 1, 3, 41, 100, 29.5, seconds_per_step=0.5, **saved)
+
+
 def test_a_progress_line_is_one_that_the_control_plane_understands(capsys, monkeypatch):
-    # Tests before this one saved checkpoints in this process.
-    monkeypatch.setattr("workloads.common.progress._checkpoint", {})
+    monkeypatch.setattr(progress, "_checkpoint", {})
     report(epoch=1, epochs=3, step=40, total_steps=100, seconds_per_step=0.5, loss=0.25, gpu_utilization=0.5)
     line = capsys.readouterr().out
     assert line.count("\n") == 1

@@ -12,7 +12,8 @@ import pytest
 
 from controlplane.config.service_tokens import HEADER
 from controlplane.engines import base
-from controlplane.engines.base import SERVICE_TOKEN, PodSpec
+from controlplane.engines.base import PodSpec
+from controlplane.engines.variables import SERVICE_TOKEN
 from tests.contract.harness import EngineCase, make_case
 from tests.waiting import patience, wait_until
 from workloads.jupyter import serve

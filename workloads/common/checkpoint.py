@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from workloads.common.progress import report_checkpoint
+from workloads.common.quiesce import writing
 
 KEEP = 2
 
@@ -48,22 +49,8 @@ def shared_dir() -> Path:
 def save(folder: Path, step: int, state: dict[str, Any], model: str = "") -> Path:
     """Write the checkpoint of a step, report it and remove all but the newest few. `model` names what the state is
     of."""
-    for leftover in folder.glob(".step-*"):  # of a writer that was killed
-        shutil.rmtree(leftover, ignore_errors=True)
-    target, fresh = folder / f"step-{step:09d}", folder / f".step-{step:09d}.{secrets.token_hex(4)}"
-    fresh.mkdir(parents=True)
-    torch.save(state, fresh / "state.pt")
-    digest, size = _digest(fresh / "state.pt")
-    manifest = {"model": model, "step": step, "bytes": size, "sha256": digest}
-    (fresh / "manifest.json").write_text(json.dumps(manifest))
-    for path in (fresh / "state.pt", fresh / "manifest.json", fresh):
-        _sync(path)
-    if target.exists():
-        shutil.rmtree(target)
-    fresh.rename(target)
-    _sync(folder)
-    for old in _steps(folder)[:-KEEP]:
-        shutil.rmtree(old)
+    with writing():
+        target = _write(folder, step, state, model)
     report_checkpoint(step, time.time())
     return target
 
@@ -100,6 +87,26 @@ def load_latest(folder: Path, model: str = "") -> tuple[int, dict[str, Any]] | N
         except CheckpointRefused as refusal:
             print(f"{refusal} The one before it is used.", flush=True)
     return None
+
+
+def _write(folder: Path, step: int, state: dict[str, Any], model: str) -> Path:
+    for leftover in folder.glob(".step-*"):  # of a writer that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
+    target, fresh = folder / f"step-{step:09d}", folder / f".step-{step:09d}.{secrets.token_hex(4)}"
+    fresh.mkdir(parents=True)
+    torch.save(state, fresh / "state.pt")
+    digest, size = _digest(fresh / "state.pt")
+    manifest = {"model": model, "step": step, "bytes": size, "sha256": digest}
+    (fresh / "manifest.json").write_text(json.dumps(manifest))
+    for path in (fresh / "state.pt", fresh / "manifest.json", fresh):
+        _sync(path)
+    if target.exists():
+        shutil.rmtree(target)
+    fresh.rename(target)
+    _sync(folder)
+    for old in _steps(folder)[:-KEEP]:
+        shutil.rmtree(old)
+    return target
 
 
 def _steps(folder: Path) -> list[Path]:

@@ -24,6 +24,7 @@ from workloads.common.devices import DeviceUse, take_device
 from workloads.common.distributed import joined_ranks
 from workloads.common.place import Place
 from workloads.common.progress import report
+from workloads.common.quiesce import answering
 from workloads.common.stopping import EXIT_CODE, StopRequest
 
 REPORT_EVERY_SECONDS = 1.0
@@ -78,7 +79,8 @@ def train(make: Callable[[Place], Program], plan: Plan) -> int:
     with joined_ranks(use.device) as place:
         training = Training(make(place), plan, use, place)
         training.resume()
-        return training.run(stop)
+        with answering(place.is_first):
+            return training.run(stop)
 
 
 class Training:

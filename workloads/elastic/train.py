@@ -22,6 +22,7 @@ from workloads.common import checkpoint
 from workloads.common.devices import take_device
 from workloads.common.elastic import Step, World
 from workloads.common.progress import report
+from workloads.common.quiesce import answering
 from workloads.common.sampling import CONSTANT_GLOBAL_BATCH, POLICIES, Epochs, Policy
 from workloads.common.stopping import EXIT_CODE
 
@@ -157,7 +158,8 @@ class Training:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return Training(read_settings(arguments)).run()
+    with answering():
+        return Training(read_settings(arguments)).run()
 
 
 def read_settings(arguments: Sequence[str] | None) -> Settings:

@@ -16,6 +16,7 @@ from workloads.common.devices import DeviceUse, take_device
 from workloads.common.distributed import joined_ranks
 from workloads.common.place import Place
 from workloads.common.progress import report
+from workloads.common.quiesce import answering
 from workloads.common.stopping import EXIT_CODE, StopRequest
 from workloads.quickstart.settings import HELD_OUT, Settings
 
@@ -195,7 +196,8 @@ def train(settings: Settings) -> int:
             return 1
         if place.is_first:
             print(f"{start} at step {training.step} of {training.total_steps} on {use.device}", flush=True)
-        return training.run(stop)
+        with answering(place.is_first):
+            return training.run(stop)
 
 
 def load_digits() -> Digits:

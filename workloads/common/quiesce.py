@@ -1,0 +1,124 @@
+"""Write nothing while a snapshot of a volume is taken, so that it holds whole files alone.
+
+For a snapshot the control plane writes VOLUME/.trainyard/quiesce with the snapshot's id. A program that takes part has
+a file in VOLUME/.trainyard/listening; it copies the id into it once nothing is half-written, and writes nothing until
+`quiesce` is gone. Training goes on meanwhile: only `writing` waits. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from workloads.common import stopping
+
+# The mount paths of the job's writable volumes, with colons between them.
+VOLUMES = "TRAINYARD_VOLUMES"
+POLL_SECONDS = 0.1
+# Longer waits end: the control plane has died in the middle of a snapshot.
+LONGEST_SECONDS = 900.0
+# After SIGTERM a checkpoint matters more than the snapshot: the kill comes 10 s later.
+LONGEST_STOPPING_SECONDS = 3.0
+
+_writes = threading.Lock()
+_listeners: list[Path] = []
+
+
+@contextmanager
+def answering(is_writer: bool = True) -> Iterator[None]:
+    """Answer within the block for the job's volumes, if it has any. All that the program writes to them meanwhile must
+    be inside `writing`. `is_writer`: False for a rank that writes nothing, which does not answer."""
+    name = f"{os.environ.get('TRAINYARD_JOB_ID', '')}.{os.environ.get('TRAINYARD_RANK', '0')}"
+    volumes = [Path(path) for path in os.environ.get(VOLUMES, "").split(":") if path and is_writer]
+    _listeners.extend(file for volume in volumes if (file := _listen(volume, name)) is not None)
+    is_over = threading.Event()
+    thread = threading.Thread(target=_answer, args=(is_over,), name="quiesce", daemon=True)
+    if _listeners:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        if thread.ident is not None:
+            thread.join()
+        _withdraw()
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Hold off the next snapshot within the block; wait for the end of one that is being taken. Where that takes too
+    long this program no longer takes part, and the snapshot counts as crash-consistent."""
+    began = time.monotonic()
+    is_held = _writes.acquire(timeout=POLL_SECONDS)
+    while not is_held and time.monotonic() - began < _patience():
+        is_held = _writes.acquire(timeout=POLL_SECONDS)
+    if not is_held:
+        _withdraw()
+    try:
+        yield
+    finally:
+        if is_held:
+            _writes.release()
+
+
+def _patience() -> float:
+    return LONGEST_STOPPING_SECONDS if stopping.is_asked() else LONGEST_SECONDS
+
+
+def _listen(volume: Path, name: str) -> Path | None:
+    """Return this program's file in a volume; None for a volume in which it cannot be made."""
+    file = volume / ".trainyard" / "listening" / name
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    except OSError:
+        return None
+    return file
+
+
+def _withdraw() -> None:
+    for file in _listeners:
+        with suppress(OSError):
+            file.unlink()
+    _listeners.clear()
+
+
+def _answer(is_over: threading.Event) -> None:
+    while not is_over.wait(POLL_SECONDS):
+        asked = {file: token for file in tuple(_listeners) if (token := _request(file))}
+        if asked:
+            _pause(asked, is_over)
+
+
+def _pause(asked: dict[Path, str], is_over: threading.Event) -> None:
+    with _writes:
+        # While the lock was held by a write, the snapshot may have been given up.
+        asked = {file: token for file, token in asked.items() if _request(file) == token}
+        _reply(asked)
+        until = time.monotonic() + LONGEST_SECONDS
+        while any(_request(file) == token for file, token in asked.items() if file in _listeners):
+            if is_over.wait(POLL_SECONDS):
+                return
+            if time.monotonic() > until:
+                _withdraw()
+        # An old answer must not count for a repeated snapshot of the same id.
+        _reply(dict.fromkeys(asked, ""))
+
+
+def _reply(answers: dict[Path, str]) -> None:
+    for file, text in answers.items():
+        if file in _listeners:
+            with suppress(OSError):
+                file.write_text(text)
+
+
+def _request(file: Path) -> str:
+    """Return the id of the snapshot that is being taken of the file's volume, "" without one."""
+    try:
+        return (file.parent.parent / "quiesce").read_text().strip()
+    except OSError:
+        return ""
