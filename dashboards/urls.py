@@ -22,6 +22,7 @@ from dashboards.pages import (
 )
 
 NODE = r"(?P<name>[^/]+)"
+NODE_VERBS = "cordon|uncordon|drain|interrupt|confirm-dead"
 JOB_VERBS = "stop|suspend|resume|delete|retry"
 USER_VERBS = "lock|unlock|promote|demote|password"
 
@@ -53,9 +54,7 @@ urlpatterns = [
     path("nodes", nodes.node_list, name="nodes"),
     path("nodes/<str:name>", nodes.node_page, name="node"),
     path("nodes/<str:name>/card", nodes.node_card, name="node-card"),
-    re_path(
-        rf"^nodes/{NODE}/do/(?P<verb>cordon|uncordon|drain|confirm-dead)$", nodes.node_verb, name="node-verb"
-    ),
+    re_path(rf"^nodes/{NODE}/do/(?P<verb>{NODE_VERBS})$", nodes.node_verb, name="node-verb"),
     path("clusters", clusters.cluster_list, name="clusters"),
     path("new/cluster", clusters.cluster_new, name="cluster-new"),
     path("clusters/<str:name>", clusters.cluster_page, name="cluster"),

@@ -1,4 +1,6 @@
-"""Verbs on nodes that move the jobs on them: drain, confirm dead."""
+"""Verbs on nodes that move the jobs on them: drain, interruption notice, confirm dead."""
+
+from datetime import timedelta
 
 from django.db import transaction
 from django.utils import timezone
@@ -13,6 +15,9 @@ from jobs.lifecycle import QUEUED
 from jobs.models import Job, Pod
 from jobs.release import release
 from jobs.transitions import Target, request_transitions
+
+# Of an interruption notice; providers give minutes.
+LONGEST_NOTICE_SECONDS = 86_400
 
 
 def jobs_on(node: Node) -> list[Job]:
@@ -43,6 +48,29 @@ def drain_node(node: Node, *, actor: Actor) -> list[Job]:
         Event.objects.append([event for event in events if event is not None])
         wake()
     return moving
+
+
+def interrupt_node(node: Node, in_seconds: int, *, actor: Actor) -> list[Job]:
+    """Record that the provider takes a node away in so many seconds, and cordon it. Before that time the loop shrinks
+    the elastic jobs on it, has the others save a checkpoint and queues them again. Return the jobs on it.
+    """
+    require_admin(actor)
+    with transaction.atomic():
+        reread(node, lock=True)
+        node.interruption_at = timezone.now() + timedelta(seconds=in_seconds)
+        node.interruption_by = actor.name
+        node.save(update_fields=["interruption_at", "interruption_by"])
+        jobs = jobs_on(node)
+        events: list[Event | None] = [write_cordon(node, True, "node.cordoned", actor)]
+        write_audit(actor, "node.interrupt", "node", node.name, after={"in_seconds": in_seconds})
+        message = f"{node.name} is taken away by its provider in {in_seconds} s."
+        data = {"in_seconds": in_seconds, "jobs": len(jobs)}
+        events.append(
+            Event(kind="node.interrupted", node_id=node.pk, actor=actor.name, message=message, data=data)
+        )
+        Event.objects.append([event for event in events if event is not None])
+        wake()
+    return jobs
 
 
 def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:

@@ -1,6 +1,6 @@
 """Changing the number of workers of an elastic job: at once while it waits, by an operation while it runs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -24,13 +24,6 @@ from jobs.room import bounds_of
 from jobs.transitions import job_event, move
 
 TIMEOUT_SECONDS = 600
-# How clouds and autoscalers mark nodes that they may take away at any time: label and value.
-SPOT_LABELS = {
-    ("karpenter.sh/capacity-type", "spot"),
-    ("eks.amazonaws.com/capacityType", "SPOT"),
-    ("cloud.google.com/gke-spot", "true"),
-    ("kubernetes.azure.com/scalesetpriority", "spot"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +179,12 @@ def _leavers(job: Job, members: tuple[int, ...], asked: Scaling) -> tuple[tuple[
 def candidates_of(job: Job, ranks: Collection[int]) -> list[Candidate]:
     """Return these ranks of the present attempt with what the choice of leavers compares."""
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt, rank__in=ranks)
-    rows = list(pods.select_related("node"))
+    rows = list(pods.select_related("node__pool"))
     peers: dict[int, int] = {}
     for pod in rows:
         peers[pod.node_id] = peers.get(pod.node_id, 0) + 1
     return [
-        Candidate(
-            pod.rank, pod.node.name, _is_spot(pod.node.labels), pod.step_seconds or 0.0, peers[pod.node_id]
-        )
+        Candidate(pod.rank, pod.node.name, pod.node.is_spot, pod.step_seconds or 0.0, peers[pod.node_id])
         for pod in rows
     ]
 
@@ -207,7 +198,3 @@ def _check_named(members: tuple[int, ...], named: Collection[int], count: int) -
     if len(set(named)) != count:
         detail = f"{len(set(named))} workers are named, and {max(0, count)} are to leave."
         raise invalid("/leaving", "wrong_count", detail)
-
-
-def _is_spot(labels: Mapping[str, str]) -> bool:
-    return any(labels.get(name) == value for name, value in SPOT_LABELS)

@@ -15,8 +15,13 @@ def cordon_node(node: Node, *, actor: Actor) -> Node:
 
 
 def uncordon_node(node: Node, *, actor: Actor) -> Node:
-    """Allow new pods on the node again."""
-    return _set_cordon(node, False, "node.uncordoned", actor)
+    """Allow new pods on the node again, and withdraw its interruption notice."""
+    require_admin(actor)
+    with transaction.atomic():
+        withdrawn = Node.objects.filter(pk=node.pk, interruption_at__isnull=False)
+        withdrawn.update(interruption_at=None, interruption_by="")
+        node.interruption_at = None
+        return _set_cordon(node, False, "node.uncordoned", actor)
 
 
 def write_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Event | None:
@@ -29,16 +34,29 @@ def write_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Even
     return Event(kind=kind, node_id=node.pk, actor=actor.name, message=node.name)
 
 
-def create_pool(cluster: Cluster, name: str, *, actor: Actor) -> NodePool:
+def create_pool(cluster: Cluster, name: str, *, actor: Actor, is_spot: bool = False) -> NodePool:
     """Create a node pool. Raises Conflict when the name is taken."""
     require_admin(actor)
     try:
         with transaction.atomic():
-            pool = NodePool.objects.create(cluster=cluster, name=name)
+            pool = NodePool.objects.create(cluster=cluster, name=name, is_spot=is_spot)
             write_audit(actor, "node_pool.create", "node_pool", name)
             Event.objects.append([Event(kind="node_pool.created", actor=actor.name, message=name)])
     except IntegrityError as error:
         raise Conflict("name_taken", f"There is a node pool named {name} already.") from error
+    return pool
+
+
+def mark_pool(pool: NodePool, is_spot: bool, *, actor: Actor) -> NodePool:
+    """Set whether the provider of a pool's nodes may take them away at any time."""
+    require_admin(actor)
+    with transaction.atomic():
+        changed = NodePool.objects.filter(pk=pool.pk, is_spot=not is_spot).update(is_spot=is_spot)
+        pool.is_spot = is_spot
+        if changed:
+            write_audit(actor, "node_pool.edit", "node_pool", pool.name, after={"is_spot": is_spot})
+            message = f"{pool.name}: {'spot' if is_spot else 'not spot'}"
+            Event.objects.append([Event(kind="node_pool.edited", actor=actor.name, message=message)])
     return pool
 
 

@@ -81,7 +81,13 @@ CLUSTER = record(
     name=STRING, engine=STRING, scheduler=STRING, settings=nullable(OBJECT), status=ref("ClusterStatus"),
     created_at=TIME, nodes=INTEGER, nodes_ready=INTEGER, gpus=INTEGER,
 )  # fmt: skip
-NODE_POOL = record("A named group of nodes.", name=STRING, cluster=STRING, nodes=listed(STRING))
+NODE_POOL = record(
+    "A named group of nodes. `is_spot`: their provider may take them away at any time.",
+    name=STRING,
+    cluster=STRING,
+    is_spot=BOOLEAN,
+    nodes=listed(STRING),
+)
 DEVICE = record(
     "One GPU. `is_foreign`: a pod outside Trainyard holds it.",
     index=INTEGER, uuid=STRING, model=STRING, memory_mib=INTEGER, allocated=NUMBER,
@@ -91,7 +97,8 @@ NODE = partial(
     record(
         "A machine that runs pods. The detail lists its pods. `is_reachable`: whether its cluster answers; while it"
         " does not, all that is said of the node is what was last seen. `seen_at`: until when a node was seen that is"
-        " gone or whose cluster does not answer; of others when something about it last changed.",
+        " gone or whose cluster does not answer; of others when something about it last changed. `is_spot`: its"
+        " provider may take it away at any time; `interruption_at`: when it will, by an interruption notice.",
         name=STRING,
         cluster=STRING,
         node_pool=nullable(STRING),
@@ -99,6 +106,8 @@ NODE = partial(
         is_reachable=BOOLEAN,
         message=STRING,
         is_cordoned=BOOLEAN,
+        is_spot=BOOLEAN,
+        interruption_at=nullable(TIME),
         cpus=NUMBER,
         memory_mib=INTEGER,
         extra_resources={"type": "object", "additionalProperties": INTEGER},

@@ -17,6 +17,7 @@ urlpatterns = [
     path("clusters/<str:name>/view", clusters.ClusterSchedulerView.as_view(), name="cluster-view"),
     path("clusters/<str:name>/check", clusters.ClusterCheck.as_view(), name="cluster-check"),
     path("node-pools", clusters.NodePools.as_view(), name="node-pools"),
+    path("node-pools/<str:name>", clusters.NodePoolDetail.as_view(), name="node-pool"),
     path("nodes", clusters.Nodes.as_view(), name="nodes"),
     path("departments", departments.Departments.as_view(), name="departments"),
     path("departments/<str:name>", departments.DepartmentDetail.as_view(), name="department"),

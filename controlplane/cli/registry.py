@@ -171,6 +171,13 @@ GROUPS = (
             Command("node uncordon", "nodes:node_uncordon", "Let work start on nodes again"),
             Command("node drain", "nodes:node_drain", "Cordon nodes and move their jobs away"),
             Command(
+                "node interruption-notice",
+                "nodes:node_interruption_notice",
+                "Say that a node's provider takes it away soon (admins)",
+            ),
+            Command("list node-pools", "nodes:list_pools", "List node pools and which are spot"),
+            Command("node-pool edit", "nodes:pool_edit", "Mark a node pool as spot, or not (admins)"),
+            Command(
                 "node confirm-dead", "nodes:node_confirm_dead", "Release what a lost node holds (admins)"
             ),
             Command(

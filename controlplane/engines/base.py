@@ -118,6 +118,8 @@ class NodeReport:
     `extras`: allocatable extended resources by the cluster's names, less what other pods hold.
 
     `is_closed`: healthy, but cordoned or tainted in its cluster.
+
+    `interruption_seconds`: its provider takes it away that soon after the notice was given, None without a notice.
     """
 
     name: str
@@ -132,6 +134,7 @@ class NodeReport:
     device_parts: int = 1000
     is_one_part_per_pod: bool = False
     extras: Mapping[str, int] = field(default_factory=dict)
+    interruption_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from controlplane.loop.cluster_warnings import warn_of_leftovers
 from controlplane.loop.decide import decide
 from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.loop.growth import grow_jobs
+from controlplane.loop.interruptions import leave_nodes
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.job_transitions import move_jobs, remove_expired
 from controlplane.loop.membership import keep_memberships
@@ -137,6 +138,7 @@ def _look(cluster: Cluster, context: ClusterContext, now: datetime) -> tuple[Eng
     nodes = reconcile(cluster, engine, now)
     if cluster.is_reachable:
         keep_memberships(cluster, engine, now)
+        leave_nodes(cluster, engine, now)
     return (engine if cluster.is_reachable else None), nodes
 
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -134,12 +134,30 @@ def _take_over(
         pool, _ = NodePool.objects.get_or_create(cluster=cluster, name=report.pool or "default")
         node = Node.objects.create(cluster=cluster, pool=pool, name=report.name, seen_at=now, **fresh)
         _take_devices(node, report, {})
-        return [Event(kind="node.registered", node_id=node.pk, message=node.name)]
+        noticed = _note_interruption(node, report, now)
+        return [Event(kind="node.registered", node_id=node.pk, message=node.name), *noticed]
+    noticed = _note_interruption(node, report, now)
     has_other_devices = _take_devices(node, report, devices.get(node.pk, {}))
     if not has_other_devices and all(getattr(node, name) == value for name, value in fresh.items()):
-        return []
+        return noticed
     Node.objects.filter(pk=node.pk).update(**fresh, seen_at=now)
-    return [Event(kind="node.changed", node_id=node.pk, message=fresh["message"] or node.name)]
+    return [*noticed, Event(kind="node.changed", node_id=node.pk, message=fresh["message"] or node.name)]
+
+
+def _note_interruption(node: Node, report: NodeReport, now: datetime) -> list[Event]:
+    """Take over an interruption notice of the node's cluster when it appears, and its withdrawal; one that was given
+    over REST is kept."""
+    seconds = report.interruption_seconds
+    rows = Node.objects.filter(pk=node.pk)
+    if seconds is not None and node.interruption_at is None:
+        rows.update(interruption_at=now + timedelta(seconds=seconds), interruption_by="")
+        message = f"{node.name} is taken away by its provider in {seconds} s."
+        return [
+            Event(kind="node.interrupted", node_id=node.pk, message=message, data={"in_seconds": seconds})
+        ]
+    if seconds is None and node.interruption_at is not None and not node.interruption_by:
+        rows.update(interruption_at=None)
+    return []
 
 
 def _take_devices(node: Node, report: NodeReport, known: Mapping[int, Device]) -> bool:

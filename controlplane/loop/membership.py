@@ -35,6 +35,8 @@ from jobs.transitions import REMIND_AFTER_SECONDS, STOP_GRACE_SECONDS, job_event
 logger = logging.getLogger(__name__)
 
 ELASTIC_KINDS = [name for name, kind in KINDS.items() if kind.is_elastic]
+# Of operations whose leavers are stopped when they do not acknowledge in time.
+FORCED_CAUSES = ("reclaim", "spot")
 # For a worker that has left to end by itself.
 LEAVE_SECONDS = timedelta(seconds=10)
 # Of any count: programs write what they like.
@@ -279,7 +281,7 @@ def _operation(row: ScaleOperation | None, now: datetime) -> Operation | None:
         tuple(row.leaving),
         row.generation or 0,
         is_overdue=row.deadline is not None and row.deadline <= now,
-        is_forced=row.cause == "reclaim",
+        is_forced=row.cause in FORCED_CAUSES,
     )
 
 

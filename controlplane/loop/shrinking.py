@@ -9,7 +9,7 @@ from django.db import IntegrityError, transaction
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.membership import Attended, attended_jobs, is_alive, lock_working
+from controlplane.loop.membership import FORCED_CAUSES, Attended, attended_jobs, is_alive, lock_working
 from controlplane.models import Cluster, Command, Event
 from controlplane.scheduling.plan import Plan, Preempt
 from controlplane.scheduling.sizes import largest_size
@@ -44,24 +44,26 @@ def shrink_victims(cluster: Cluster, engine: Engine, plan: Plan, now: datetime) 
 def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> bool:
     """Return whether the victim shrinks instead of stopping."""
     operation = attended.operation
-    if operation is not None and operation.cause == "reclaim":
-        return True  # it is at it
+    if operation is not None and operation.cause in FORCED_CAUSES:
+        # It gives devices up already; which are still owed then is seen afterwards.
+        return True
     if _cannot_shrink(attended):
         return False
     holders = _ranks_on(attended.job, _promised(plan, preempt.beneficiary))
     leaving = sorted(holders & set(attended.members))
     if not leaving:
         return bool(holders & _ending_ranks(attended))
-    chosen = None if operation is not None else _to_allowed_size(attended, leaving)
+    chosen = None if operation is not None else to_allowed_size(attended, leaving)
     if chosen is None:
         return False
     beneficiary = Job.objects.filter(pk=preempt.beneficiary).select_related("project").first()
     whom = "another project" if beneficiary is None else beneficiary.project.name
-    _begin(attended, chosen, f"Its GPUs are owed to {whom}.", now)
+    until = now + timedelta(seconds=GRACE_SECONDS)
+    begin_shrink(attended, chosen, "reclaim", f"Its GPUs are owed to {whom}.", until, now)
     return True
 
 
-def _to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
+def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
     """Return the leavers with those that must leave with them, so that an allowed size is left; None if none is."""
     job, stay = attended.job, [rank for rank in attended.members if rank not in leaving]
     kind = KINDS[job.kind]
@@ -104,9 +106,11 @@ def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:
     return {rank for rank, node, index in rows if (node, index) in wanted}
 
 
-def _begin(attended: Attended, leaving: Collection[int], why: str, now: datetime) -> None:
-    """Open the operation, unless the job is stopping or another was opened since it was read: the next cycle sees
-    that."""
+def begin_shrink(
+    attended: Attended, leaving: Collection[int], cause: str, why: str, until: datetime, now: datetime
+) -> None:
+    """Have workers leave; those that have not acknowledged are stopped at `until`. Opens no operation for a job that is
+    stopping, or that has had one opened since it was read: the next cycle sees that."""
     before, job = len(attended.members), attended.job
     try:
         with transaction.atomic():
@@ -117,11 +121,11 @@ def _begin(attended: Attended, leaving: Collection[int], why: str, now: datetime
                 requested_by=SYSTEM.name,
                 from_workers=before,
                 to_workers=before - len(leaving),
-                cause="reclaim",
+                cause=cause,
                 message=why,
                 leaving=list(leaving),
                 created_at=now,
-                deadline=now + timedelta(seconds=GRACE_SECONDS),
+                deadline=until,
             )
             event = job_event("job.scaling", job, SYSTEM, {"leaving": list(leaving)})
             event.message = f"From {before} to {before - len(leaving)} workers. {why}"

@@ -52,11 +52,25 @@ class Cluster(models.Model):
         return next((list(check.get("found", ())) for check in self.checks if check["name"] == name), [])
 
 
+# How clouds and autoscalers mark spot nodes: label and value.
+SPOT_LABELS = frozenset(
+    {
+        ("karpenter.sh/capacity-type", "spot"),
+        ("eks.amazonaws.com/capacityType", "SPOT"),
+        ("cloud.google.com/gke-spot", "true"),
+        ("cloud.google.com/gke-preemptible", "true"),
+        ("kubernetes.azure.com/scalesetpriority", "spot"),
+    }
+)
+
+
 class NodePool(models.Model):
-    """A named group of nodes that projects and jobs can request."""
+    """A named group of nodes that projects and jobs can request. `is_spot`: their provider may take them away at any
+    time."""
 
     cluster = models.ForeignKey(Cluster, models.CASCADE, related_name="pools")
     name = models.CharField(max_length=50)
+    is_spot = models.BooleanField(default=False, db_default=False)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["cluster", "name"], name="node_pool_name")]
@@ -77,6 +91,9 @@ class Node(models.Model):
     is_cordoned = models.BooleanField(default=False)
     # its own cluster gives it nothing new
     is_closed = models.BooleanField(default=False)
+    # When its provider takes it away, by an interruption notice, and who or what gave that; "" is its own cluster.
+    interruption_at = models.DateTimeField(null=True)
+    interruption_by = models.CharField(max_length=150, blank=True, default="", db_default="")
     # why the engine calls it not ready or closed
     message = models.CharField(max_length=500, blank=True, default="")
     seen_at = models.DateTimeField(default=timezone.now)
@@ -91,6 +108,12 @@ class Node(models.Model):
     def is_open(self) -> bool:
         """Return whether a ready node may get new pods: cordoned neither in Trainyard nor in its cluster."""
         return not (self.is_cordoned or self.is_closed)
+
+    @property
+    def is_spot(self) -> bool:
+        """Return whether its provider may take it away at any time. Reads `pool`."""
+        has_label = any(self.labels.get(name) == value for name, value in SPOT_LABELS)
+        return has_label or (self.pool is not None and self.pool.is_spot)
 
 
 class PresentDevices(models.Manager["Device"]):

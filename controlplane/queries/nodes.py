@@ -80,6 +80,8 @@ def _shape_node(node: Node, devices: Sequence[Device]) -> dict[str, Any]:
         "is_reachable": node.cluster.is_reachable,
         "message": node.message,
         "is_cordoned": not node.is_open,
+        "is_spot": node.is_spot,
+        "interruption_at": node.interruption_at,
         "cpus": decimal(node.milli_cpus),
         "memory_mib": node.memory_mib,
         "extra_resources": node.extras,

@@ -35,11 +35,12 @@ from jobs.models import Pod
 from jobs.node_pods import reserved_on
 
 # In the order of the list: the most urgent first.
-AWAY, NOT_READY, DRAINING, CORDONED, READY = range(5)
+AWAY, NOT_READY, INTERRUPTED, DRAINING, CORDONED, READY = range(6)
 PROBLEMS = "problems"
 CONDITIONS: dict[str, tuple[int, Text]] = {
     "away": (AWAY, _("Not reachable")),
     "not-ready": (NOT_READY, _("Not ready")),
+    "interrupted": (INTERRUPTED, _("Interrupted")),
     "draining": (DRAINING, _("Draining")),
     "cordoned": (CORDONED, _("Cordoned")),
     "ready": (READY, _("Ready")),
@@ -76,6 +77,8 @@ def condition(row: Row) -> int:
         return AWAY
     if not row["is_ready"]:
         return NOT_READY
+    if row["interruption_at"]:
+        return INTERRUPTED
     if row["is_cordoned"]:
         return DRAINING if row["stopping"] else CORDONED
     return READY
@@ -87,6 +90,7 @@ def _condition(at: datetime | None = None) -> Case:
     return Case(
         When(cluster__is_reachable=False, then=Value(AWAY)),
         When(is_ready=False, then=Value(NOT_READY)),
+        When(interruption_at__isnull=False, then=Value(INTERRUPTED)),
         When(is_closed & Exists(stopping), then=Value(DRAINING)),
         When(is_closed, then=Value(CORDONED)),
         default=Value(READY),
@@ -100,9 +104,9 @@ def _state(row: Row) -> str:
     if found == NOT_READY:
         seen = format_html("{}, {} {}", label, gettext("seen"), since(row["seen_at"], "ago"))
         return cells.badge("bad", seen)
-    tone = "bad" if found == AWAY else "good" if found == READY else "warning"
+    tone = "bad" if found in (AWAY, INTERRUPTED) else "good" if found == READY else "warning"
     left = ngettext("{count} pod left", "{count} pods left", row["pods"]).format(count=row["pods"])
-    is_emptying = found in (DRAINING, CORDONED) and row["pods"]
+    is_emptying = found in (INTERRUPTED, DRAINING, CORDONED) and row["pods"]
     return format_html(
         "{}{}",
         cells.badge(tone, label),
@@ -139,6 +143,11 @@ def _cpus(row: Row) -> str:
 
 def _memory(row: Row) -> str:
     return cells.of_total(formats.mebibytes(row["reserved_memory_mib"]), formats.mebibytes(row["memory_mib"]))
+
+
+def _pool(row: Row) -> str:
+    found = [row["node_pool"] or "", gettext("spot") if row["is_spot"] else ""]
+    return format_html("{}", " · ".join(filter(None, found)) or formats.NOTHING)
 
 
 def _gpus(row: Row) -> str:
@@ -228,7 +237,7 @@ NODES = ListView(
             is_nullable=True,
             falls=True,
         ),
-        Column("pool", _("Pool"), cells.text("node_pool"), "pool__name", "quiet aside", is_nullable=True),
+        Column("pool", _("Pool"), _pool, "pool__name", "quiet aside", is_nullable=True),
         Column("cluster", _("Cluster"), cells.text("cluster"), "cluster__name", "quiet aside"),
     ),
 )

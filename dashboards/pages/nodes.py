@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
@@ -11,12 +12,13 @@ from controlplane.access import Actor, node_for, require_admin, visible_project_
 from controlplane.actions.nodes import cordon_node, uncordon_node
 from controlplane.clusters.quantities import in_words
 from controlplane.models import Node
+from controlplane.notation import parse_duration
 from dashboards.lists.nodes import NODES
 from dashboards.lists.table import list_page
 from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.reads.devices import device_nodes, held_together, holders
 from dashboards.reads.projects import palette
-from jobs.node_actions import confirm_dead, drain_node, jobs_on
+from jobs.node_actions import LONGEST_NOTICE_SECONDS, confirm_dead, drain_node, interrupt_node, jobs_on
 from jobs.node_pods import node_detail
 
 
@@ -59,9 +61,10 @@ def node_card(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase
 @require_POST
 @signed_in
 def node_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpResponseBase:
-    """Cordon, uncordon, drain or confirm dead."""
+    """Cordon, uncordon, drain, give an interruption notice or confirm dead."""
     node = node_for(actor, name)
     require_admin(actor)
+    in_seconds = _notice(request.POST.get("in", "")) if verb == "interrupt" else 0
     verbs: dict[str, tuple[Callable[[], object], str]] = {
         "cordon": (
             lambda: cordon_node(node, actor=actor),
@@ -73,6 +76,10 @@ def node_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpR
             _("Draining: preemptible jobs go back to the queue."),
         ),
     }
+    verbs["interrupt"] = (
+        lambda: interrupt_node(node, in_seconds, actor=actor),
+        _("Jobs leave it before its provider takes it away."),
+    )
     verbs["confirm-dead"] = (
         lambda: confirm_dead(node, actor=actor),
         _("Released: its jobs go on elsewhere. It stays cordoned."),
@@ -80,3 +87,13 @@ def node_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpR
     carry_out, done = verbs[verb]
     attempt(request, carry_out, done)
     return redirect("node", name)
+
+
+def _notice(text: str) -> int:
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        seconds = 0
+    if not 1 <= seconds <= LONGEST_NOTICE_SECONDS:
+        raise BadRequest(_("Give the time until the node is taken away, such as 2m, up to a day."))
+    return seconds

@@ -222,6 +222,7 @@ _WORDS = {
         "recovery": gettext_lazy("grows back after a loss"),
         "growth": gettext_lazy("grows into idle GPUs"),
         "reclaim": gettext_lazy("its GPUs are owed"),
+        "spot": gettext_lazy("its node is taken away"),
         "start": gettext_lazy("all are ready"),
         "loss": gettext_lazy("a worker was lost"),
         "reform": gettext_lazy("workers lost one another"),

@@ -6,18 +6,30 @@ from controlplane import fields
 from controlplane.access import node_for, require_admin, visible_project_ids
 from controlplane.actions.nodes import cordon_node, set_node_pool, uncordon_node
 from controlplane.api.bodies import BodyField
-from controlplane.api.json_schema import STRING, nullable, ref
+from controlplane.api.json_schema import INTEGER, STRING, nullable, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import fields_parameter, trimmed
 from controlplane.api.problems import bad_request
 from controlplane.api.schemas import NODE
 from controlplane.models import Node, NodePool
 from jobs.models import Job
-from jobs.node_actions import confirm_dead, drain_node, jobs_on
+from jobs.node_actions import LONGEST_NOTICE_SECONDS, confirm_dead, drain_node, interrupt_node, jobs_on
 from jobs.node_pods import node_detail
 
 NODE_CHANGES = {
     "node_pool": BodyField(fields.optional(fields.dns_label(50)), nullable(STRING), is_required=True)
+}
+INTERRUPTION = {
+    "in_seconds": BodyField(
+        fields.whole(1, LONGEST_NOTICE_SECONDS),
+        {
+            **INTEGER,
+            "minimum": 1,
+            "maximum": LONGEST_NOTICE_SECONDS,
+            "description": "From now until the provider takes the node away.",
+        },
+        is_required=True,
+    )
 }
 
 
@@ -72,6 +84,22 @@ class NodeDrain(ApiView):
         moves = drain_node(node, actor=call.actor)
         shown = {"moves": [_on_node(job) for job in moves], "stays": [_on_node(job) for job in stays]}
         return Answer({"node": node.name} | shown)
+
+
+class NodeInterruptionNotice(ApiView):
+    """A provider's announcement that it takes a spot node away."""
+
+    @operation(
+        "Say that the node's provider takes it away soon: it is cordoned, elastic jobs on it shrink, and the others"
+        " save a checkpoint and are queued again; a dry run lists them. Uncordon it to withdraw the notice",
+        answer=ref("Drain"),
+        body=INTERRUPTION,
+    )
+    def post(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        node = node_for(call.actor, name)
+        moves = interrupt_node(node, call.body["in_seconds"], actor=call.actor)
+        return Answer({"node": node.name, "moves": [_on_node(job) for job in moves], "stays": []})
 
 
 class NodeConfirmDead(ApiView):

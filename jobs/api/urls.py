@@ -9,6 +9,11 @@ urlpatterns = [
     path("nodes/<str:name>/cordon", nodes.NodeCordon.as_view(), name="node-cordon"),
     path("nodes/<str:name>/uncordon", nodes.NodeUncordon.as_view(), name="node-uncordon"),
     path("nodes/<str:name>/drain", nodes.NodeDrain.as_view(), name="node-drain"),
+    path(
+        "nodes/<str:name>/interruption-notice",
+        nodes.NodeInterruptionNotice.as_view(),
+        name="node-interruption-notice",
+    ),
     path("nodes/<str:name>/confirm-dead", nodes.NodeConfirmDead.as_view(), name="node-confirm-dead"),
     path("telemetry/overview", telemetry.Overview.as_view(), name="overview"),
     path("telemetry/series", telemetry.SeriesView.as_view(), name="series"),

@@ -136,7 +136,7 @@ OPENERS = (
     *(("/tokens", opener) for opener in (".picker", ".avatar", "[data-palette]")),
     *(("/jobs/{running}", f"[data-dialog={verb}-dialog]") for verb in ("stop", "suspend")),
     ("/jobs/{failed}", "[data-dialog=delete-dialog]"),
-    ("/nodes/dgx1-1", "[data-dialog=drain-dialog]"),
+    *(("/nodes/dgx1-1", f"[data-dialog={verb}-dialog]") for verb in ("drain", "interrupt")),
     (f"/clusters/{AWAY}", "[data-dialog=detach-dialog]"),
 )
 

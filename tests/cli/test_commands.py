@@ -241,11 +241,14 @@ def test_a_config_file_that_is_none_is_said_and_kept(yard, settings):
     assert settings.read_text() == "not json"
 
 
+LISTS = ["clusters", "departments", "jobs", "node-pools", "nodes", "projects", "tokens", "users"]
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
         (["li"], ["lineage", "list"]),
-        (["list", ""], ["clusters", "departments", "jobs", "nodes", "projects", "tokens", "users"]),
+        (["list", ""], LISTS),
         (["list", "jobs", "--st"], ["--state"]),
         (["stop", "hy"], ["hyper1", "hyper2"]),
         (["logs", "-p", "team"], ["team-a"]),

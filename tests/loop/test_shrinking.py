@@ -37,14 +37,14 @@ def members(job: Job) -> int:
 @pytest.fixture
 def before_it_begins(monkeypatch):
     """Have something happen after a reclaim was decided and before its operation is written."""
-    begin = shrinking._begin
+    begin = shrinking.begin_shrink
 
     def arrange(happen) -> None:
         def happen_and_begin(*arguments):
             happen()
             return begin(*arguments)
 
-        monkeypatch.setattr(shrinking, "_begin", happen_and_begin)
+        monkeypatch.setattr(shrinking, "begin_shrink", happen_and_begin)
 
     return arrange
 

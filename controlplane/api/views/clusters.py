@@ -1,5 +1,6 @@
 """Clusters, node pools and nodes."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,12 +22,13 @@ from controlplane.actions.clusters import (
     register_cluster,
 )
 from controlplane.actions.errors import Conflict
-from controlplane.actions.nodes import create_pool
+from controlplane.actions.nodes import create_pool, mark_pool
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
-from controlplane.api.json_schema import OBJECT, STRING, ref
+from controlplane.api.json_schema import BOOLEAN, OBJECT, STRING, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
+from controlplane.api.problems import bad_request
 from controlplane.api.schemas import CLUSTER, NODE, NODE_POOL
 from controlplane.engines.kinds import engine_kinds
 from controlplane.fields import Refused
@@ -60,7 +62,17 @@ NEW_CLUSTER = {
     "engine": BodyField(fields.text(16), {**STRING, "enum": list(ENGINES)}),
     **CLUSTER_CHANGES,
 }
-NEW_POOL = {"name": _name, "cluster": BodyField(fields.text(50), STRING)}
+_spot = BodyField(
+    fields.switch,
+    {**BOOLEAN, "description": "The provider of its nodes may take them away at any time."},
+)
+NEW_POOL = {"name": _name, "cluster": BodyField(fields.text(50), STRING), "is_spot": _spot}
+POOL_CHANGES = {
+    "is_spot": replace(_spot, is_required=True),
+    "cluster": BodyField(
+        fields.text(50), {**STRING, "description": "Needed where several clusters have a pool of this name."}
+    ),
+}
 
 
 CLUSTERS = Listing(
@@ -170,7 +182,19 @@ class NodePools(ApiView):
         cluster = _attached().first() if "cluster" not in call.body else _cluster_for(call.body["cluster"])
         if cluster is None:
             raise NotVisible("There is no cluster; register one first.")
-        return Answer(_shape_pools([create_pool(cluster, call.body["name"], actor=call.actor)])[0], 201)
+        is_spot = call.body.get("is_spot", False)
+        pool = create_pool(cluster, call.body["name"], actor=call.actor, is_spot=is_spot)
+        return Answer(_shape_pools([pool])[0], 201)
+
+
+class NodePoolDetail(ApiView):
+    """One node pool, by name."""
+
+    @operation("Mark a node pool as spot, or not", answer=ref("NodePool"), body=POOL_CHANGES)
+    def patch(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        pool = _pool_for(name, call.body.get("cluster"))
+        return Answer(_shape_pools([mark_pool(pool, call.body["is_spot"], actor=call.actor)])[0])
 
 
 class Nodes(ApiView):
@@ -220,11 +244,23 @@ def _cluster_revision(cluster: Cluster) -> Any:
     return [cluster.name, cluster.engine, cluster.scheduler, cluster.settings]
 
 
+def _pool_for(name: str, cluster: str | None) -> NodePool:
+    pools = NodePool.objects.filter(cluster__detached_at=None, name=name).select_related("cluster")
+    found = [pool for pool in pools if cluster in (None, pool.cluster.name)]
+    if not found:
+        raise NotVisible(f"There is no node pool named {name!r}.")
+    if len(found) > 1:
+        names = ", ".join(sorted(pool.cluster.name for pool in found))
+        raise bad_request("/cluster", "required", f"Several clusters have a pool {name}: {names}. Name one.")
+    return found[0]
+
+
 def _shape_pools(pools: Any) -> list[dict[str, Any]]:
     return [
         {
             "name": pool.name,
             "cluster": pool.cluster.name,
+            "is_spot": pool.is_spot,
             "nodes": sorted(node.name for node in pool.nodes.all()),
         }
         for pool in pools

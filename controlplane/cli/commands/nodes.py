@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
+from argparse import BooleanOptionalAction, Namespace
+from urllib.parse import quote
 
 from controlplane.cli import formats
 from controlplane.cli.commands.jobs import devices_text
 from controlplane.cli.errors import DONE, CliError
 from controlplane.cli.lookup import each_name, node_path
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
@@ -20,6 +21,8 @@ def state_of(node: Row) -> str:
         return "unreachable"
     if not node["is_ready"]:
         return "not_ready"
+    if node.get("interruption_at"):
+        return "interrupted"
     return "cordoned" if node["is_cordoned"] else "ready"
 
 
@@ -40,6 +43,7 @@ NODE_COLUMNS = (
     Column("NAME", lambda node: node["name"]),
     Column("STATE", state_of),
     Column("POOL", lambda node: node.get("node_pool")),
+    Column("SPOT", lambda node: "yes" if node.get("is_spot") else "", is_wide=True),
     Column("GPUS", lambda node: formats.gpus(node.get("gpus")), is_number=True),
     Column("ALLOCATED", lambda node: formats.gpus(node.get("allocated_gpus")), is_number=True),
     Column("UTIL", lambda node: formats.percent(node.get("gpu_utilization")), is_number=True),
@@ -52,6 +56,12 @@ NODE_COLUMNS = (
     ),
     Column("MESSAGE", lambda node: node.get("message"), is_wide=True),
     Column("SEEN", _last_seen, is_wide=True, is_number=True),
+)
+POOL_COLUMNS = (
+    Column("NAME", lambda pool: pool["name"]),
+    Column("CLUSTER", lambda pool: pool["cluster"]),
+    Column("SPOT", lambda pool: "yes" if pool["is_spot"] else ""),
+    Column("NODES", lambda pool: ", ".join(pool["nodes"])),
 )
 DEVICE_COLUMNS = (
     Column("GPU", lambda device: device.get("index"), is_number=True),
@@ -95,6 +105,8 @@ def describe_node(args: Namespace, session: Session) -> int:
         session.output.data(node)
         return DONE
     session.output.rows([node], NODE_COLUMNS)
+    if node.get("interruption_at"):
+        session.output.line(f"\nIts provider takes it away at {formats.local_time(node['interruption_at'])}.")
     if node.get("message"):
         session.output.line(f"\n{node['message']}")
     session.output.line("\nGPUs")
@@ -152,6 +164,65 @@ def node_drain(args: Namespace, session: Session) -> int:
         session.output.object(answer, drain_text(name, answer, args.dry_run))
 
     return each_name(args.names, session, drain)
+
+
+def node_interruption_notice_arguments(parser: Parser) -> None:
+    parser.examples = [
+        "yard node interruption-notice spot-7 --in 2m --dry-run",
+        "yard node interruption-notice spot-7 --in 120s",
+    ]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument(
+        "--in",
+        dest="seconds",
+        type=duration_seconds,
+        required=True,
+        metavar="TIME",
+        help="from now until the node is taken away, such as 120s",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="list the jobs that leave, change nothing")
+
+
+def node_interruption_notice(args: Namespace, session: Session) -> int:
+    """Say that a node's provider takes it away soon; `yard node uncordon` withdraws the notice."""
+    query = {"dry_run": True} if args.dry_run else None
+    path = f"{node_path(args.name)}/interruption-notice"
+    answer = session.client.post(path, {"in_seconds": args.seconds}, query=query)
+    jobs = ", ".join(job["name"] for job in answer["moves"]) or "no job"
+    verb = "would be left" if args.dry_run else "is left"
+    when = formats.duration(args.seconds)
+    session.output.object(answer, f"node {args.name} {verb} within {when} by {jobs}")
+    return DONE
+
+
+def list_pools_arguments(parser: Parser) -> None:
+    parser.examples = ["yard list node-pools"]
+
+
+def list_pools(args: Namespace, session: Session) -> int:
+    """Print every node pool."""
+    session.output.objects(session.client.pages("node-pools", {}, 10_000), POOL_COLUMNS)
+    return DONE
+
+
+def pool_edit_arguments(parser: Parser) -> None:
+    parser.examples = ["yard node-pool edit burst --spot", "yard node-pool edit burst --no-spot"]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument(
+        "--spot",
+        action=BooleanOptionalAction,
+        required=True,
+        help="the provider of its nodes may take them away at any time, or not",
+    )
+    parser.add_argument("--cluster", metavar="NAME", help="where several clusters have a pool of this name")
+
+
+def pool_edit(args: Namespace, session: Session) -> int:
+    """Mark a pool as spot, or not: workers on spot nodes are the first that leave an elastic job."""
+    body = {"is_spot": args.spot} | ({"cluster": args.cluster} if args.cluster else {})
+    answer = session.client.patch(f"node-pools/{quote(args.name, safe='')}", body)
+    session.output.object(answer, f"node pool {args.name} is {'spot' if args.spot else 'not spot'}")
+    return DONE
 
 
 def node_confirm_dead_arguments(parser: Parser) -> None:

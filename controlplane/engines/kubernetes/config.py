@@ -33,6 +33,15 @@ SPOT_TAINTS = (
     "spotInstance",
     "node.alibabacloud.com/instance-charge-type",
 )
+# What providers and their agents put on a node that is about to be taken away, taint or condition, and how long it
+# stays then: EC2 gives two minutes, GKE and Azure 30 seconds.
+INTERRUPTION_TAINTS = {
+    "aws-node-termination-handler/spot-itn": 120,
+    "karpenter.sh/disrupted": 120,
+    "cloud.google.com/impending-node-termination": 30,
+}
+# AKS names the event in the type, the reason or the message ("Preempt Scheduled: <time>") of a condition.
+INTERRUPTION_CONDITIONS = {"PreemptScheduled": 30, "TerminateScheduled": 30}
 DEFAULT_POOL = "default"
 _BESIDE_KNOBS = ("installation", "cluster", "scheduler", "has_mpi_operator")
 

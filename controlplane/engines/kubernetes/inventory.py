@@ -14,7 +14,13 @@ from fractions import Fraction
 from controlplane.clusters import quantities
 from controlplane.engines.base import DeviceReport, NodeReport
 from controlplane.engines.kubernetes import kai, names
-from controlplane.engines.kubernetes.config import KAI, SPOT_TAINTS, ClusterProfile
+from controlplane.engines.kubernetes.config import (
+    INTERRUPTION_CONDITIONS,
+    INTERRUPTION_TAINTS,
+    KAI,
+    SPOT_TAINTS,
+    ClusterProfile,
+)
 from controlplane.engines.kubernetes.reports import TERMINAL, devices_of, pinned_node
 from controlplane.engines.kubernetes.sanitize import LARGEST, LARGEST_SMALL, count, line
 from controlplane.kubernetes_api.names import RawView
@@ -94,6 +100,7 @@ def _report(node: RawView, held: set[int], others: list[RawView], profile: Clust
         ),
         is_ready=not trouble,
         is_closed=bool(closure),
+        interruption_seconds=_interruption(node),
         labels=labels,
         message=line(trouble or closure),
         device_parts=ANY_SHARE if has_kai else parts,
@@ -208,6 +215,8 @@ def _trouble(node: RawView) -> str:
 
 def _closure(node: RawView, profile: ClusterProfile) -> str:
     """Return why a ready node gets no new pods; "" if it does."""
+    if _interruption(node) is not None:
+        return "Its provider takes it away."
     if (node.get("spec") or {}).get("unschedulable"):
         return "It is cordoned in the cluster (kubectl uncordon lifts that)."
     taints = [
@@ -216,6 +225,21 @@ def _closure(node: RawView, profile: ClusterProfile) -> str:
     if taints:
         return f"It has taints that pods do not tolerate: {', '.join(taints)}. See the cluster's setting tolerations."
     return ""
+
+
+def _interruption(node: RawView) -> int | None:
+    """Return how soon after its notice the node's provider takes it away; None without a notice."""
+    taints = (node.get("spec") or {}).get("taints") or ()
+    found = [INTERRUPTION_TAINTS[key] for taint in taints if (key := taint.get("key")) in INTERRUPTION_TAINTS]
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        message = str(condition.get("message", "")).partition(":")[0].replace(" ", "")
+        said = (
+            (condition.get("type"), condition.get("reason"), message)
+            if condition.get("status") == "True"
+            else ()
+        )
+        found += [INTERRUPTION_CONDITIONS[word] for word in said if word in INTERRUPTION_CONDITIONS]
+    return min(found, default=None)
 
 
 def _untolerated(node: RawView, profile: ClusterProfile) -> list[RawView]:

@@ -56,6 +56,7 @@ PAGES: dict[str, dict[str, Rule]] = {
     "nodes/<str:name>/do/cordon": {"POST": P_ADMIN},
     "nodes/<str:name>/do/uncordon": {"POST": P_ADMIN},
     "nodes/<str:name>/do/drain": {"POST": P_ADMIN},
+    "nodes/<str:name>/do/interrupt": {"POST": P_ADMIN},
     "nodes/<str:name>/do/confirm-dead": {"POST": P_ADMIN},
     "clusters": {"GET": P_ADMIN},
     "new/cluster": {"GET": P_ADMIN, "POST": P_ADMIN},

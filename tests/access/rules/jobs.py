@@ -21,6 +21,7 @@ REST: dict[str, dict[str, Rule]] = {
     "nodes/<str:name>/cordon": {"POST": ADMIN_WRITES},
     "nodes/<str:name>/uncordon": {"POST": ADMIN_WRITES},
     "nodes/<str:name>/drain": {"POST": ADMIN_WRITES},
+    "nodes/<str:name>/interruption-notice": {"POST": ADMIN_WRITES},
     "nodes/<str:name>/confirm-dead": {"POST": ADMIN_WRITES},
     "telemetry/overview": {"GET": EVERYBODY},
     "telemetry/series": {"GET": EVERYBODY},

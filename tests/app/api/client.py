@@ -11,7 +11,13 @@ from controlplane.actions.accounts import issue_token
 from controlplane.models import User
 
 BASE = "/api/v1/"
-NAMED = {"cache-locations": "memory", "clusters": "memory", "nodes": "dgx1-1", "departments": "research"}
+NAMED = {
+    "cache-locations": "memory",
+    "clusters": "memory",
+    "node-pools": "default",
+    "nodes": "dgx1-1",
+    "departments": "research",
+}
 
 
 def name_in(route: str) -> str:

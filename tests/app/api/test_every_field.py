@@ -40,6 +40,8 @@ VALID: dict[str, dict[str, Any]] = {
         "settings": {"nodes": {"m1": {"devices": 1, "memory_mib": 9}}},
     },
     "node-pools": {"name": "dgx"},
+    "node-pools/{name}": {"is_spot": True},
+    "nodes/{name}/interruption-notice": {"in_seconds": 120},
     "departments": {"name": "sales"},
     "nodes/{name}": {"node_pool": None},
     "projects": {"name": "team-c"},

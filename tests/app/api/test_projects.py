@@ -194,10 +194,31 @@ def test_nodes_are_cordoned_drained_and_pooled(api: AsPerson, cast: Cast):
     assert (moving.state, moving.next_state, staying.state) == ("stopping", "queued", "running")
     assert root.get("nodes?is_cordoned=true&fields=name").body["results"] == [{"name": "dgx1-1"}]
     assert root.post("nodes/dgx1-1/uncordon").body["is_cordoned"] is False
-    assert root.post("node-pools", {"name": "dgx"}).body == {"name": "dgx", "cluster": "memory", "nodes": []}
+    pool = {"name": "dgx", "cluster": "memory", "is_spot": False, "nodes": []}
+    assert root.post("node-pools", {"name": "dgx"}).body == pool
     assert root.patch("nodes/dgx1-1", {"node_pool": "dgx"}).body["node_pool"] == "dgx"
     assert root.patch("nodes/dgx1-1", {"node_pool": "moon"}).code == "no_such_node_pool"
     assert root.get("nodes?node_pool=dgx&fields=name").body["results"] == [{"name": "dgx1-1"}]
+
+
+def test_a_pool_is_marked_as_spot_and_a_notice_is_given_and_withdrawn(api: AsPerson, cast: Cast):
+    root = api("root")
+    assert root.get("nodes/dgx1-1").body["is_spot"] is False
+    [pool] = root.get("node-pools").body["results"]
+    assert root.patch(f"node-pools/{pool['name']}", {"is_spot": True}).body["is_spot"] is True
+    assert root.get("nodes/dgx1-1").body["is_spot"] is True
+    assert root.patch("node-pools/moon", {"is_spot": True}).status == 404
+    assert root.post("node-pools", {"name": "burst", "is_spot": True}).body["is_spot"] is True
+    place(make_job(cast.project, "train", cast.ben))
+    tried = root.post("nodes/dgx1-1/interruption-notice?dry_run=true", {"in_seconds": 120}).body
+    assert [job["name"] for job in tried["moves"]] == ["train"]
+    assert root.get("nodes/dgx1-1").body["interruption_at"] is None
+    assert root.post("nodes/dgx1-1/interruption-notice", {"in_seconds": 120}).body == tried
+    shown = root.get("nodes/dgx1-1").body
+    assert (shown["is_cordoned"], shown["interruption_at"] is not None) == (True, True)
+    assert root.post("nodes/dgx1-1/interruption-notice", {"in_seconds": 0}).pointers == ["/in_seconds"]
+    withdrawn = root.post("nodes/dgx1-1/uncordon").body
+    assert (withdrawn["is_cordoned"], withdrawn["interruption_at"]) == (False, None)
 
 
 def test_clusters_are_registered_edited_and_detached(api: AsPerson, cast: Cast):

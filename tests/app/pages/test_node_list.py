@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from controlplane.models import Cluster, Node, User
 from jobs.models import Job, Pod
@@ -23,6 +24,7 @@ def site(yard: Yard) -> Yard:
     make_node(away, "z-away", gpus=1)
     for name, changes in (
         ("y-not-ready", {"is_ready": False}),
+        ("x-interrupted", {"is_cordoned": True, "interruption_at": timezone.now()}),
         ("x-draining", {"is_cordoned": True}),
         ("w-cordoned", {"is_cordoned": True}),
         ("v-closed", {"is_closed": True}),
@@ -44,20 +46,35 @@ def names(client: Client, query: str = "") -> list[str]:
 
 def test_problems_come_first(site: Yard, visit: Visit):
     client = visit(site.cast.ana)
-    order = ["z-away", "y-not-ready", "x-draining", "v-closed", "w-cordoned", "dgx1-1", "dgx1-2"]
+    order = [
+        "z-away",
+        "y-not-ready",
+        "x-interrupted",
+        "x-draining",
+        "v-closed",
+        "w-cordoned",
+        "dgx1-1",
+        "dgx1-2",
+    ]
     assert names(client) == order
     page = client.get("/nodes")
-    assert page.context["page"].summary == "7 nodes, 1 not reachable, 1 not ready, 1 draining, 2 cordoned"
+    assert page.context["page"].summary == (
+        "8 nodes, 1 not reachable, 1 not ready, 1 interrupted, 1 draining, 2 cordoned"
+    )
     assert "1 pod left" in page.content.decode()
-    assert names(client, "?sort=-state") == [*order[5:], "v-closed", "w-cordoned", *order[2::-1]]
+    assert names(client, "?sort=-state") == [*order[6:], "v-closed", "w-cordoned", *order[3::-1]]
 
 
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        ("?state=problems", ["z-away", "y-not-ready", "x-draining", "v-closed", "w-cordoned"]),
+        (
+            "?state=problems",
+            ["z-away", "y-not-ready", "x-interrupted", "x-draining", "v-closed", "w-cordoned"],
+        ),
         ("?state=away", ["z-away"]),
         ("?state=not-ready", ["y-not-ready"]),
+        ("?state=interrupted", ["x-interrupted"]),
         ("?state=draining", ["x-draining"]),
         ("?state=cordoned", ["v-closed", "w-cordoned"]),
         ("?state=ready", ["dgx1-1", "dgx1-2"]),
@@ -116,3 +133,18 @@ def test_the_clusters_page_shows_its_nodes_as_the_list_does(site: Yard, visit: V
     page = visit(site.cast.root).get("/clusters/memory").content.decode()
     assert page.index("y-not-ready") < page.index("w-cordoned") < page.index("dgx1-1")
     assert "CPUs reserved" in page
+
+
+def test_an_interruption_notice_is_given_on_the_page(site: Yard, visit: Visit):
+    client, path = visit(site.cast.root), "/nodes/dgx1-1/do/interrupt"
+    for wrong in ("", "soon", "0s", "2d"):
+        assert client.post(path, {"in": wrong}).status_code == 400, wrong
+    assert Node.objects.get(name="dgx1-1").interruption_at is None
+    page = client.post(path, {"in": "2m"}, follow=True).content.decode()
+    assert "Jobs leave it before its provider takes it away." in page
+    assert "Elastic jobs on it shrink" in page
+    assert names(client, "?state=interrupted") == ["dgx1-1", "x-interrupted"]
+    assert (
+        "Elastic jobs on it shrink"
+        not in client.post("/nodes/dgx1-1/do/uncordon", follow=True).content.decode()
+    )

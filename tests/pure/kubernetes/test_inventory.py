@@ -224,6 +224,39 @@ def test_taints_and_tolerations(taint: dict[str, str], settings: dict[str, Any],
     assert found.is_closed is not is_open
 
 
+def condition(kind: str, status: str = "True", **more: str) -> dict[str, Any]:
+    ready = {"type": "Ready", "status": "True"}
+    return node(conditions=[ready, {"type": kind, "status": status, **more}])
+
+
+@pytest.mark.parametrize(
+    ("raw", "seconds"),
+    [
+        (node(), None),
+        (node(taints=[{"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}]), 120),
+        (node(taints=[{"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}]), 30),
+        (condition("PreemptScheduled"), 30),
+        (condition("VMEventScheduled", reason="TerminateScheduled"), 30),
+        (
+            condition(
+                "VMEventScheduled", reason="VMEventScheduled", message="Preempt Scheduled: Mon 19:01:45"
+            ),
+            30,
+        ),
+        (
+            condition(
+                "VMEventScheduled", reason="VMEventScheduled", message="Freeze Scheduled: Mon 19:01:45"
+            ),
+            None,
+        ),
+        (condition("VMEventScheduled", "False", reason="NoVMEventScheduled"), None),
+    ],
+)
+def test_a_providers_notice_is_read(raw: Any, seconds: int | None):
+    found = report(raw)
+    assert (found.interruption_seconds, found.is_closed) == (seconds, seconds is not None)
+
+
 def test_nodes_that_are_not_for_work_are_left_out():
     control = node(taints=[{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}])
     assert inventory.node_reports([control], [], PROFILE) == ()
