@@ -6,7 +6,14 @@ from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.models import Command
-from datasets.actions.snapshots import REMOVE, TAKE, snapshot_failed, snapshot_gone, snapshot_ready
+from datasets.actions.snapshots import (
+    REMOVE,
+    TAKE,
+    snapshot_failed,
+    snapshot_gone,
+    snapshot_not_removed,
+    snapshot_ready,
+)
 from datasets.long_work import DATA, budget_of, refusals
 from datasets.models import Snapshot
 from datasets.models.volumes import DELETING, READY
@@ -85,6 +92,13 @@ class RemoveSnapshot(CommandHandler):
         if snapshot is not None:
             with refusals():
                 storage_of_snapshot(snapshot).remove_snapshot(str(snapshot.pk))
+
+    def is_final(self, refusal: CommandRefused) -> bool:
+        """Return False: what is in the way of a removal can be put right for as long as the snapshot is there."""
+        return False
+
+    def on_retry(self, command: Command, refusal: CommandRefused) -> None:
+        snapshot_not_removed(command.subject_id, refusal.code, refusal.message)
 
     def on_done(self, command: Command, result: Any) -> None:
         snapshot_gone(command.subject_id)

@@ -15,6 +15,7 @@ from datasets.actions.volumes import (
     volume_gone,
     volume_measured,
     volume_not_measured,
+    volume_not_removed,
     volume_not_resized,
     volume_ready,
     volume_resized,
@@ -86,6 +87,13 @@ class RemoveVolume(VolumeCommand):
 
     def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> None:
         storage.remove(str(volume.pk))
+
+    def is_final(self, refusal: CommandRefused) -> bool:
+        """Return False: what is in the way of a removal can be put right for as long as the volume is there."""
+        return False
+
+    def on_retry(self, command: Command, refusal: CommandRefused) -> None:
+        volume_not_removed(command.subject_id, refusal.code, refusal.message)
 
     def on_done(self, command: Command, result: None) -> None:
         volume_gone(command.subject_id)

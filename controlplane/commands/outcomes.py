@@ -68,7 +68,7 @@ def note_failure(command: Command, token: str, error: BaseException) -> None:
     if not is_fault and handler.is_final(refusal):
         _fail(handler, command, token, refusal)
         return
-    if refusal.is_passing:
+    if not is_fault or refusal.is_passing:
         handler.on_retry(command, refusal)
     _try_again(handler, command, token, refusal)
 

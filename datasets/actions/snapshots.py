@@ -118,6 +118,19 @@ def snapshot_failed(snapshot_id: str, reason: str, message: str) -> None:
         happened("snapshot.failed", Snapshot.objects.get(pk=snapshot_id), "system")
 
 
+def snapshot_not_removed(snapshot_id: str, reason: str, message: str) -> None:
+    """Record why a deleted snapshot is still there, with the volumes that were made of it; its removal is tried
+    again."""
+    made = Volume.objects.filter(origin__kind=SNAPSHOT, origin__id=snapshot_id).order_by("name")
+    names = ", ".join(made.values_list("name", flat=True)[:10])
+    about = f"Volumes made of it: {names}. " if names else ""
+    words = {"reason": reason, "message": f"{about}{message}"[:LONGEST_MESSAGE]}
+    with transaction.atomic():
+        rows = Snapshot.objects.filter(pk=snapshot_id, state=DELETING).exclude(**words)
+        if rows.update(**words):
+            happened("snapshot.not_removed", Snapshot.objects.get(pk=snapshot_id), "system")
+
+
 def snapshot_gone(snapshot_id: str) -> None:
     """Forget a snapshot whose files are removed. Call it in the transaction that ends the command."""
     snapshot = Snapshot.objects.filter(pk=snapshot_id, state=DELETING).first()

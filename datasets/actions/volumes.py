@@ -259,6 +259,15 @@ def volume_failed(volume_id: str, reason: str, message: str) -> None:
         happened("volume.failed", Volume.objects.get(pk=volume_id), "system")
 
 
+def volume_not_removed(volume_id: str, reason: str, message: str) -> None:
+    """Record why a deleted volume is still there; its removal is tried again."""
+    words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
+    with transaction.atomic():
+        rows = Volume.objects.filter(pk=volume_id, state=DELETING).exclude(**words)
+        if rows.update(**words):
+            happened("volume.not_removed", Volume.objects.get(pk=volume_id), "system")
+
+
 def volume_gone(volume_id: str) -> None:
     """Forget a volume whose directory is removed. Call it in the transaction that ends the command."""
     volume = Volume.objects.select_related("project").filter(pk=volume_id, state=DELETING).first()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from controlplane.commands.dispatch import carry_out_due
 from controlplane.commands.errors import CommandRefused
 from controlplane.config.storage_classes import storage_classes
 from controlplane.models import AuditEntry, Command, Event
@@ -19,10 +20,13 @@ from datasets.loop_steps import STEPS
 from datasets.models import Cache, CacheLocation, CodeImport, Volume
 from datasets.queries.caches import store_of
 from datasets.queries.lake import manifest_named
+from datasets.storage.base import Blocked
+from datasets.storage.volumes import FolderVolumes
 from jobs.models import Job
 from tests.builders import make_job
 from tests.datasets import make_dataset, make_version
 from tests.volumes import directory_of, make_snapshot, make_volume, read, work
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes", "own_lakes")]
 NEW = {"new": {"storage_class": "standard", "size": "1Gi", "name": "state"}, "mount_path": "/mnt"}
@@ -49,6 +53,27 @@ def test_the_number_of_a_deleted_snapshot_is_not_used_again(api, cast):
     assert str(make_snapshot(volume)) == "data@3"
     volume.snapshots.all().delete()
     assert str(make_snapshot(volume)) == "data@4"
+
+
+@pytest.mark.parametrize("kind", ["volumes", "snapshots"])
+def test_a_refused_removal_shows_why_and_is_repeated_until_it_is_done(api, cast, monkeypatch, kind):
+    volume = make_volume(cast.project)
+    path = f"volumes/{volume.pk}" if kind == "volumes" else f"snapshots/{make_snapshot(volume).pk}"
+
+    def refuse(*_: Any) -> None:
+        raise Blocked("in_use", "A clone depends on it.", is_passing=False)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderVolumes, "_remove", refuse)
+        api("ana").delete(path)
+        wait_until(carry_out_due, what="the try that is refused")
+    status = api("ana").get(path).body["status"]
+    shown = (status["state"], status["reason"], status["message"])
+    assert shown == ("deleting", "in_use", "A clone depends on it.")
+    assert Event.objects.filter(kind=f"{kind[:-1]}.not_removed").count() == 1
+    Command.objects.unfinished().update(not_before=timezone.now())
+    work()
+    assert api("ana").get(path).status == 404
 
 
 def test_a_job_ends_with_the_reason_when_its_new_volume_cannot_be_made(api, cast):
