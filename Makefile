@@ -53,5 +53,5 @@ picture: ## take the README's picture of the overview from a running demo
 	@$(PY) tools/picture.py
 
 lock: ## resolve requirements*.in again, with hashes (needs uv)
-	@for name in requirements requirements-control requirements-workloads requirements-dev requirements-uv; do \
+	@for name in requirements requirements-control requirements-workloads requirements-netapp requirements-dev requirements-uv; do \
 	  uv pip compile -q --generate-hashes --python-version 3.11 $$name.in -o $$name.txt; done

@@ -19,7 +19,8 @@ from datasets.models import Snapshot
 from datasets.models.volumes import DELETING, READY
 from datasets.queries.volumes import writing_jobs, writing_pods
 from datasets.storage.quiesce import quiesced
-from datasets.storage.volumes import FolderVolumes, Taken, VolumeStorage
+from datasets.storage.volume_files import VolumeFiles
+from datasets.storage.volumes import Taken, VolumeStorage
 from datasets.volume_storage import storage_of_snapshot
 
 # How a snapshot relates to what was written at that time.
@@ -70,7 +71,7 @@ class TakeSnapshot(CommandHandler):
             taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
             # a job that began meanwhile has written into what was copied
             return taken, CRASH if writing_jobs(snapshot.volume) else IDLE
-        if not isinstance(storage, FolderVolumes):
+        if not isinstance(storage, VolumeFiles):
             # Nothing in the volume can be read here that would say whether programs paused.
             return storage.take(key, volume, _before(snapshot), budget_of(run), report), CRASH
         pods = writing_pods(snapshot.volume)

@@ -24,7 +24,8 @@ from datasets.long_work import DATA, budget_of, refusals
 from datasets.models import Volume
 from datasets.models.volumes import DELETING
 from datasets.queries.volumes import VOLUME
-from datasets.storage.volumes import Measured, VolumeStorage
+from datasets.storage.volume_files import Measured
+from datasets.storage.volumes import VolumeStorage
 from datasets.volume_storage import storage_of_volume
 
 MEASURED_SECONDS, MEASURED_FILES = 60.0, 1_000_000

@@ -1,4 +1,4 @@
-"""Where the volumes of a project are kept: directories, or claims of its cluster."""
+"""Where the volumes of a project are kept: directories, a storage system, or claims of its cluster."""
 
 from typing import Protocol, cast
 
@@ -28,6 +28,6 @@ def storage_of_snapshot(snapshot: Snapshot) -> VolumeStorage:
 
 def _storage(project: Project, storage_class: str, size_bytes: int, access_mode: str) -> VolumeStorage:
     if not claims_volumes(project):
-        return storage_of(project.pk, storage_class)
+        return storage_of(project.pk, storage_class, size_bytes)
     engine = cast(ClaimEngine, engine_for(project.cluster))
     return engine.volumes(project.name, storage_class, size_bytes, access_mode)

@@ -175,7 +175,8 @@ SETTINGS = (
         "TRAINYARD_STORAGE_CLASSES",
         "",
         'Classes of volumes as JSON, the default first: {"fast": {"directory": "/nvme", "service_tiers": {"a": 128}}}'
-        ", tiers in MiB/s per TiB; empty: `standard`, below the state directory.",
+        ", tiers in MiB/s per TiB; with a `driver` volumes of a storage system (docs/howto/volumes.md); empty:"
+        " `standard`, below the state directory.",
     ),
     Setting(
         "TRAINYARD_CACHE_DIR",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from controlplane.config.netapp_places import ONTAP_KEYS, OntapPlace, ontap_place
 
 DEFAULT_CLASS = "standard"
 SERVICE_TIERS: Mapping[str, int] = {"standard": 16, "premium": 64, "ultra": 128}
@@ -14,20 +16,36 @@ SERVICE_TIERS: Mapping[str, int] = {"standard": 16, "premium": 64, "ultra": 128}
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _KEYS = {"directory", "service_tiers", "description"}
+_DRIVER_KEYS = {"driver", "mount_root", "description"}
+
+FOLDER, ONTAP = "folder", "ontap"
+DRIVERS = (ONTAP,)
+_DRIVERS: Mapping[str, tuple[set[str], Callable[[str, Mapping[str, Any]], OntapPlace]]] = {
+    ONTAP: (ONTAP_KEYS, ontap_place),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """Where volumes of one class lie. `service_tiers`: MiB/s per TiB by tier, the default tier first."""
+    """Where volumes of one class lie. `directory`: of a driver, where the admin mounts its exports. `service_tiers`:
+    MiB/s per TiB by tier, the default tier first; empty where the class has none. `place`: the driver's system; None
+    for folders, and for a driver's class that is configured no more."""
 
     name: str
     directory: Path
     service_tiers: Mapping[str, int]
     description: str = ""
+    driver: str = FOLDER
+    place: OntapPlace | None = None
 
     @property
     def default_tier(self) -> str:
-        return next(iter(self.service_tiers))
+        return next(iter(self.service_tiers), "")
+
+    @property
+    def is_size_enforced(self) -> bool:
+        """Whether a write beyond the size of a volume fails. Such a size is changed where the volume is."""
+        return self.driver != FOLDER
 
 
 def storage_classes(stated: Mapping[str, Any], state_dir: Path) -> dict[str, StorageClass]:
@@ -39,8 +57,14 @@ def storage_classes(stated: Mapping[str, Any], state_dir: Path) -> dict[str, Sto
 def _class(name: str, about: Any, state_dir: Path) -> StorageClass:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name for a storage class; use small letters, digits and hyphens.")
-    if not isinstance(about, dict) or not set(about) <= _KEYS:
-        raise ValueError(f"The storage class {name} has other fields than {', '.join(sorted(_KEYS))}.")
+    if not isinstance(about, dict):
+        raise ValueError(f"The storage class {name} is an object.")
+    driver = about.get("driver", FOLDER)
+    if driver in _DRIVERS:
+        return _class_of_driver(name, about, driver)
+    if driver != FOLDER:
+        raise ValueError(f"The driver of the storage class {name} is one of folder, {', '.join(_DRIVERS)}.")
+    _refuse_others(name, about, _KEYS | {"driver"})
     directory, description = about.get("directory", f"volumes/{name}"), about.get("description", "")
     if not isinstance(directory, str) or not isinstance(description, str):
         raise ValueError(f"The directory and the description of the storage class {name} are strings.")
@@ -53,3 +77,22 @@ def _class(name: str, about: Any, state_dir: Path) -> StorageClass:
     if not is_usable:
         raise ValueError(f"The service_tiers of the storage class {name} are MiB/s per TiB by name, above 0.")
     return StorageClass(name, (state_dir / directory).resolve(), dict(tiers), description)
+
+
+def _class_of_driver(name: str, about: Mapping[str, Any], driver: str) -> StorageClass:
+    keys, read_place = _DRIVERS[driver]
+    _refuse_others(name, about, _DRIVER_KEYS | keys)
+    root, description = about.get("mount_root", ""), about.get("description", "")
+    if not isinstance(root, str) or not root.startswith("/") or not isinstance(description, str):
+        raise ValueError(
+            f"The storage class {name} needs `mount_root`: the absolute path at which each machine mounts its exports."
+        )
+    return StorageClass(name, Path(root), {}, description, driver, read_place(name, about))
+
+
+def _refuse_others(name: str, about: Mapping[str, Any], keys: set[str]) -> None:
+    others = sorted(set(about) - keys)
+    if others:
+        raise ValueError(
+            f"The storage class {name} has the unknown fields {', '.join(others)}; there are {', '.join(sorted(keys))}."
+        )

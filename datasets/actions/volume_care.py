@@ -28,12 +28,12 @@ MEASURED_EVERY = timedelta(seconds=60)
 def note_storage_classes(_: datetime | None = None) -> None:
     """Record where the configured storage classes are, so that their volumes are found when one is configured no
     more."""
-    known = dict(StorageClassPlace.objects.values_list("name", "directory"))
+    rows = StorageClassPlace.objects.values_list("name", "directory", "driver")
+    known = {name: place for name, *place in rows}
     for name, found in settings.STORAGE_CLASSES.items():
-        if known.get(name) != str(found.directory):
-            StorageClassPlace.objects.update_or_create(
-                name=name, defaults={"directory": str(found.directory)}
-            )
+        if known.get(name) != [str(found.directory), found.driver]:
+            place = {"directory": str(found.directory), "driver": found.driver}
+            StorageClassPlace.objects.update_or_create(name=name, defaults=place)
 
 
 def end_jobs_without_volume(_: datetime | None = None) -> None:

@@ -19,11 +19,12 @@ from datasets.models.volumes import CREATING, DELETING, FAILED, ONE_JOB, PENDING
 from datasets.queries.volumes import (
     VOLUME,
     claims_volumes,
+    resizes_at_storage,
     running_jobs,
     storage_class_named,
     unfinished_uses,
 )
-from datasets.storage.volumes import Measured
+from datasets.storage.volume_files import Measured
 from jobs.lifecycle import FINAL_STATES
 
 PROVISION, REMOVE, MEASURE = "datasets.provision_volume", "datasets.remove_volume", "datasets.measure_volume"
@@ -121,14 +122,14 @@ def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
         if volume.used_bytes is not None and size_bytes < volume.used_bytes:
             detail = f"{volume.name} holds {volume.used_bytes} bytes; it cannot become smaller than that."
             raise Conflict("volume_too_full", detail)
-        if claims_volumes(volume.project):
-            return _resize_claim(volume, size_bytes, actor)
+        if resizes_at_storage(volume):
+            return _resize_at_storage(volume, size_bytes, actor)
         return _edit(volume, {"size_bytes": size_bytes}, "volume.resized", actor)
 
 
-def _resize_claim(volume: Volume, size_bytes: int, actor: Actor) -> Volume:
-    """Write the command that resizes; the volume gets its new size when the cluster has done so."""
-    if size_bytes < volume.size_bytes:
+def _resize_at_storage(volume: Volume, size_bytes: int, actor: Actor) -> Volume:
+    """Write the command that resizes; the volume gets its new size when its storage has done so."""
+    if claims_volumes(volume.project) and size_bytes < volume.size_bytes:
         detail = f"{volume.name} has {volume.size_bytes} bytes; Kubernetes makes no volume smaller."
         raise Conflict("volume_not_smaller", detail)
     commands = Command.objects.of_kinds([RESIZE]).about(VOLUME, volume.pk)
@@ -143,7 +144,7 @@ def _resize_claim(volume: Volume, size_bytes: int, actor: Actor) -> Volume:
 
 
 def volume_resized(volume_id: str, size_bytes: int) -> None:
-    """Record a new size that the cluster has given. Call it in the transaction that ends the command."""
+    """Record a new size that the storage has given. Call it in the transaction that ends the command."""
     if Volume.objects.filter(pk=volume_id, state=READY).update(size_bytes=size_bytes, message=""):
         happened("volume.resized", Volume.objects.get(pk=volume_id), "system")
 

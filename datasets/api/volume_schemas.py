@@ -11,6 +11,7 @@ from controlplane.api.json_schema import (
     nullable,
     record,
 )
+from controlplane.config.storage_classes import DRIVERS
 
 OBJECT: Schema = {"type": "object", "additionalProperties": True}
 STATUS = record(
@@ -31,9 +32,11 @@ USE = record(
 )
 STORAGE_CLASS = record(
     "Where volumes can be. `service_tiers`: MiB/s per TiB by tier, the default first. `cluster`: the Kubernetes cluster"
-    " whose own class it is, as its last check found it; null for directories of the control plane.",
+    " whose own class it is, as its last check found it; null for those of the control plane. `driver`: folder, csi, or"
+    " the storage system that has the volumes.",
     name=STRING,
     description=STRING,
+    driver={**STRING, "enum": ["folder", "csi", *DRIVERS]},
     service_tiers=OBJECT,
     cluster=nullable(STRING),
 )

@@ -92,6 +92,8 @@ class StorageClassPlace(models.Model):
 
     name = models.CharField(max_length=63, unique=True)
     directory = models.CharField(max_length=4096)
+    # Its volumes are not directories of ours unless it is "folder".
+    driver = models.CharField(max_length=16, default="folder")
 
     def __str__(self) -> str:
         return self.name

@@ -97,7 +97,7 @@ def snapshots_of_job(job: Job) -> list[Row]:
 
 
 def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
-    volumes = in_order(Volume.objects.select_related("project"), pks)
+    volumes = in_order(Volume.objects.select_related("project__cluster"), pks)
     return [
         row
         | {"key": row["id"], "palette_index": volume.project.palette_index, "state": row["status"]["state"]}

@@ -12,7 +12,7 @@ from datasets.previews import media_type
 from datasets.queries.datasets import shown
 from datasets.queries.volumes import claims_volumes, storage_of
 from datasets.storage.base import ContentMissing
-from datasets.storage.volumes import Child, FolderVolumes
+from datasets.storage.volume_files import Child, VolumeFiles
 
 BYTES = "application/octet-stream"
 PIECE_BYTES = 1 << 20
@@ -53,7 +53,7 @@ def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
             yield piece
 
 
-def _storage(volume: Volume) -> FolderVolumes:
+def _storage(volume: Volume) -> VolumeFiles:
     if claims_volumes(volume.project):
         raise ContentMissing("Only pods see the files of this volume. Look at them in a job that mounts it.")
     return storage_of(volume.project_id, volume.storage_class)

@@ -8,13 +8,15 @@ from typing import Any
 from django.conf import settings
 from django.db.models import QuerySet
 
-from controlplane.config.storage_classes import StorageClass
+from controlplane.config.storage_classes import FOLDER, StorageClass
 from controlplane.engines.base import Mount
 from controlplane.engines.kinds import engine_kind, engine_kinds
 from controlplane.models import Cluster, Command, Project
 from datasets.models import Snapshot, StorageClassPlace, Volume, VolumeUse
 from datasets.models.volumes import ONE_JOB, READY
 from datasets.storage.claims import claim_name
+from datasets.storage.ontap import OntapVolumes
+from datasets.storage.ontap_client import OntapClient
 from datasets.storage.volumes import FolderVolumes
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 
@@ -25,12 +27,19 @@ USES_SHOWN = 100
 
 def storage_class_named(name: str) -> StorageClass:
     """Return a storage class; of one that is configured no more, where it was."""
-    found: StorageClass | None = settings.STORAGE_CLASSES.get(name)
-    if found is not None:
-        return found
-    place = StorageClassPlace.objects.filter(name=name).first()
-    directory = Path(place.directory) if place else settings.STATE_DIR / "volumes" / name
-    return StorageClass(name, directory, {})
+    return storage_classes_named({name})[name]
+
+
+def storage_classes_named(names: Iterable[str]) -> dict[str, StorageClass]:
+    """Return storage classes by name, with at most one query."""
+    configured: Mapping[str, StorageClass] = settings.STORAGE_CLASSES
+    found = {name: configured[name] for name in names if name in configured}
+    lost = {name for name in names if name not in configured}
+    for place in StorageClassPlace.objects.filter(name__in=lost) if lost else ():
+        found[place.name] = StorageClass(place.name, Path(place.directory), {}, driver=place.driver)
+    for name in lost - set(found):
+        found[name] = StorageClass(name, settings.STATE_DIR / "volumes" / name, {})
+    return found
 
 
 def storage_classes_shown() -> list[dict[str, Any]]:
@@ -40,6 +49,7 @@ def storage_classes_shown() -> list[dict[str, Any]]:
         {
             "name": one.name,
             "description": one.description,
+            "driver": one.driver,
             "service_tiers": dict(one.service_tiers),
             "cluster": None,
         }
@@ -47,7 +57,15 @@ def storage_classes_shown() -> list[dict[str, Any]]:
     ]
     for cluster in _claiming_clusters():
         for name in cluster.names_found("storage_classes"):
-            shown.append({"name": name, "description": "", "service_tiers": {}, "cluster": cluster.name})
+            shown.append(
+                {
+                    "name": name,
+                    "description": "",
+                    "driver": "csi",
+                    "service_tiers": {},
+                    "cluster": cluster.name,
+                }
+            )
     return shown
 
 
@@ -56,9 +74,17 @@ def _claiming_clusters() -> QuerySet[Cluster]:
     return Cluster.objects.filter(detached_at=None, engine__in=kinds).order_by("name")
 
 
-def storage_of(project_id: int, storage_class: str) -> FolderVolumes:
-    """Return the volumes of a project in a class."""
-    return FolderVolumes(storage_class_named(storage_class).directory / str(project_id))
+def storage_of(project_id: int, storage_class: str, size_bytes: int = 0) -> FolderVolumes | OntapVolumes:
+    """Return the volumes of a project in a class. `size_bytes`: of those that are made."""
+    found = storage_class_named(storage_class)
+    if found.driver == FOLDER:
+        return FolderVolumes(found.directory / str(project_id))
+    return OntapVolumes(OntapClient(found.place, found.name), found.directory, size_bytes)
+
+
+def resizes_at_storage(volume: Volume) -> bool:
+    """Return whether a new size is given by the volume's cluster or storage system, not by its row alone."""
+    return claims_volumes(volume.project) or storage_class_named(volume.storage_class).is_size_enforced
 
 
 def claims_volumes(project: Project) -> bool:
@@ -178,18 +204,30 @@ def _holders(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
 
 def volume_rows(rows: QuerySet[Volume]) -> list[Volume]:
     """Read volumes with what `volume_shapes` shows."""
-    return list(rows.select_related("project"))
+    return list(rows.select_related("project__cluster"))
 
 
 def volume_shapes(volumes: Sequence[Volume]) -> list[dict[str, Any]]:
-    """Return volumes as REST shows them, with the unfinished jobs that mount them: two more queries for any number."""
+    """Return volumes as REST shows them, with the unfinished jobs that mount them: three more queries for any number
+    at most."""
     uses: defaultdict[Any, list[VolumeUse]] = defaultdict(list)
     rows = VolumeUse.objects.filter(volume__in=[volume.pk for volume in volumes])
     rows = rows.exclude(job__state__in=FINAL_STATES).select_related("job").order_by("job__submit_rank")
     for use in rows:
         uses[use.volume_id].append(use)
     progress = progress_of(VOLUME, [volume.pk for volume in volumes if volume.state != READY])
-    return [_volume_shape(volume, uses[volume.pk], progress.get(str(volume.pk))) for volume in volumes]
+    # The class of a cluster may have the name of one that is configured here.
+    ours = {volume.storage_class for volume in volumes if not claims_volumes(volume.project)}
+    classes = storage_classes_named(ours)
+    return [
+        _volume_shape(
+            volume,
+            uses[volume.pk],
+            progress.get(str(volume.pk)),
+            None if claims_volumes(volume.project) else classes[volume.storage_class],
+        )
+        for volume in volumes
+    ]
 
 
 def volume_shape(volume: Volume) -> dict[str, Any]:
@@ -212,11 +250,13 @@ def progress_of(subject: str, keys: Sequence[Any]) -> dict[str, dict[str, Any]]:
 
 
 def _volume_shape(
-    volume: Volume, uses: Sequence[VolumeUse], progress: dict[str, Any] | None
+    volume: Volume,
+    uses: Sequence[VolumeUse],
+    progress: dict[str, Any] | None,
+    found: StorageClass | None,
 ) -> dict[str, Any]:
-    # A cluster's own class has no tiers, and is not looked up.
-    rates = storage_class_named(volume.storage_class).service_tiers if volume.service_tier else {}
-    rate = rates.get(volume.service_tier)
+    """`found`: its storage class, None for that of a cluster."""
+    rate = found.service_tiers.get(volume.service_tier) if found else None
     return {
         "id": str(volume.pk),
         "project": volume.project.name,
@@ -230,8 +270,7 @@ def _volume_shape(
         "files": volume.files,
         "measured_at": volume.measured_at,
         "is_measured_in_part": volume.is_measured_in_part,
-        # no folder refuses a write beyond the size
-        "is_size_enforced": False,
+        "is_size_enforced": bool(found and found.is_size_enforced),
         "origin": volume.origin or None,
         "keep_last": volume.keep_last,
         "keep_days": volume.keep_days,

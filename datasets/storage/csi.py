@@ -20,7 +20,8 @@ from controlplane.kubernetes_api.errors import ApiError
 from controlplane.remote_errors import Unreachable
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
 from datasets.storage.claims import claim_name, snapshot_name
-from datasets.storage.volumes import Measured, Report, Taken
+from datasets.storage.volume_files import Measured
+from datasets.storage.volumes import Report, Taken
 
 GROUP = "snapshot.storage.k8s.io"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"

@@ -16,17 +16,17 @@ import fcntl
 import json
 import marshal
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 from uuid import uuid4
 
-from datasets.storage.base import UNLIMITED, Budget, ContentMissing, DeadlineExceeded
+from datasets.storage.base import UNLIMITED, Budget, ContentMissing
 from datasets.storage.files import blocked, remove_tree, sync_directory, sync_file_system
-from datasets.storage.trees import OWN, Before, Copied, Index, copy_tree, walk
+from datasets.storage.trees import Before, Copied, Index, copy_tree
+from datasets.storage.volume_files import Measured, VolumeFiles
 
 Report = Callable[[int, int], None]
 
@@ -40,25 +40,6 @@ class Taken:
     size_bytes: int
     new_bytes: int | None
     notes: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """How much a volume holds; `is_partial`: the measurement ended at its limit."""
-
-    files: int
-    size_bytes: int
-    is_partial: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """An entry of a directory of a volume. `kind`: file, directory, link or other."""
-
-    name: bytes
-    kind: str
-    size_bytes: int
-    mtime: float
 
 
 class VolumeStorage(Protocol):
@@ -92,7 +73,7 @@ class VolumeStorage(Protocol):
         """Return what a volume holds; None where the control plane cannot see it."""
 
 
-class FolderVolumes:
+class FolderVolumes(VolumeFiles):
     """The volumes and snapshots of one project in one storage class."""
 
     def __init__(self, root: Path) -> None:
@@ -157,65 +138,6 @@ class FolderVolumes:
     def remove_snapshot(self, snapshot: str) -> None:
         """Remove a snapshot; what others share with it stays theirs."""
         self._remove(self._snapshot(snapshot))
-
-    def measure(self, volume: str, budget: Budget, most_files: int) -> Measured:
-        """Count files and bytes, up to `most_files`, to the deadline of `budget`, or to a directory that cannot be
-        read. Raises ContentMissing and Cancelled."""
-        files = size = 0
-        try:
-            for _, names, descriptor in walk(self.path(volume)):
-                budget.check()
-                for name in names:
-                    with suppress(FileNotFoundError):
-                        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                        if not stat.S_ISDIR(found.st_mode):
-                            files, size = files + 1, size + found.st_size
-                if files > most_files:
-                    return Measured(files, size, is_partial=True)
-        except FileNotFoundError as error:
-            raise ContentMissing(f"The directory of the volume {volume} is not there.") from error
-        except (DeadlineExceeded, PermissionError, RecursionError):
-            return Measured(files, size, is_partial=True)
-        return Measured(files, size, is_partial=False)
-
-    def children(self, volume: str, directory: bytes, after: bytes, limit: int) -> list[Child]:
-        """Return entries of a directory in the order of their names, from the first above `after`. Raises
-        ContentMissing, also for a path that leads through a link."""
-        with self._opened(volume, directory, os.O_DIRECTORY) as descriptor, os.scandir(descriptor) as entries:
-            names = (os.fsencode(entry.name) for entry in entries)
-            wanted = sorted(name for name in names if name > after and (directory or name != OWN))
-            found = (_child(descriptor, name) for name in wanted[:limit])
-            return [child for child in found if child is not None]
-
-    def open(self, volume: str, path: bytes) -> tuple[BinaryIO, int]:
-        """Return a regular file for reading, and its size. Raises ContentMissing, also for a path through a link."""
-        with self._opened(volume, path, 0) as descriptor:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise ContentMissing("This is not a file.")
-            return os.fdopen(os.dup(descriptor), "rb"), found.st_size
-
-    @contextmanager
-    def _opened(self, volume: str, path: bytes, flags: int) -> Iterator[int]:
-        """Open a path step by step, so that no link is followed, whatever a job puts in its way meanwhile."""
-        wanted = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        steps = [step for step in path.split(b"/") if step]
-        if any(step in (b".", b"..") for step in steps) or steps[:1] == [OWN] or b"\0" in path:
-            raise ContentMissing("There is no such path in the volume.")
-        descriptor = -1
-        try:
-            descriptor = os.open(self.path(volume), wanted | os.O_DIRECTORY)
-            for place, step in enumerate(steps):
-                is_last = place == len(steps) - 1
-                below = os.open(step, wanted | (flags if is_last else os.O_DIRECTORY), dir_fd=descriptor)
-                os.close(descriptor)
-                descriptor = below
-            yield descriptor
-        except OSError as error:
-            raise ContentMissing("There is no such path in the volume.") from error
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
 
     def _make_volume(self, volume: str, source: Path, budget: Budget, report: Report) -> None:
         place = self.path(volume)
@@ -303,13 +225,3 @@ def _rename_new(part: Path, place: Path) -> None:
         if not place.exists():
             os.rename(part, place)
             sync_directory(place.parent)
-
-
-def _child(descriptor: int, name: bytes) -> Child | None:
-    try:
-        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
-    kind = next((word for is_kind, word in kinds if is_kind(found.st_mode)), "other")
-    return Child(name, kind, found.st_size if kind == "file" else 0, found.st_mtime)

@@ -10,7 +10,7 @@ from tests.house.sources import ROOT, python_files
 from tests.house.test_docs import tracked
 from tools.install import BROWSER_FILES
 
-LOCKS = [f"requirements{suffix}.txt" for suffix in ("", "-control", "-workloads", "-dev", "-uv")]
+LOCKS = [f"requirements{suffix}.txt" for suffix in ("", "-control", "-workloads", "-netapp", "-dev", "-uv")]
 LARGEST_BYTES = 1 << 20
 TEXT = {
     ".py",

@@ -8,7 +8,8 @@ from controlplane.models import AuditEntry, Cluster, Command, Event, Project
 from datasets.actions.volumes import RESIZE, create_volume
 from datasets.models import Volume, VolumeUse
 from datasets.queries.volumes import volume_mount
-from datasets.storage.volumes import Child, FolderVolumes
+from datasets.storage.volume_files import Child
+from datasets.storage.volumes import FolderVolumes
 from jobs.models import Job
 from tests.builders import make_cluster, make_job
 from tests.cast import SYSTEM

@@ -1,0 +1,61 @@
+"""The storage systems that storage classes with a driver name. Pure: no file is read and no connection opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,202}")
+_JUNCTION = re.compile(r"(/[A-Za-z0-9_.-]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class OntapPlace:
+    """An SVM of an ONTAP system. `junction`: the path in its namespace below which volumes are mounted, "" for its
+    root; the admin mounts it on each machine. `credentials`: a file, "" for the environment. `ca_file` "": the
+    machine's own certificate authorities."""
+
+    host: str
+    port: int
+    svm: str
+    aggregate: str
+    junction: str = ""
+    export_policy: str = "default"
+    credentials: str = ""
+    ca_file: str = ""
+
+
+ONTAP_KEYS = {"endpoint", "svm", "aggregate", "junction", "export_policy", "credentials", "ca_file"}
+
+
+def ontap_place(name: str, about: Mapping[str, Any]) -> OntapPlace:
+    """Return the SVM that a storage class names. Raises ValueError with what is wrong."""
+    found = {key: about.get(key, "") for key in ONTAP_KEYS}
+    if not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"The fields of the storage class {name} are strings.")
+    host, port = _https(name, found["endpoint"])
+    for key in ("svm", "aggregate"):
+        if not _NAME.fullmatch(found[key]):
+            raise ValueError(f"The storage class {name} needs `{key}`, a name in ONTAP.")
+    junction = found["junction"].rstrip("/")
+    if not _JUNCTION.fullmatch(junction) or ".." in junction:
+        raise ValueError(f"The junction of the storage class {name} is a path such as /trainyard.")
+    policy = found["export_policy"] or "default"
+    rest = (policy, found["credentials"], found["ca_file"])
+    return OntapPlace(host, port, found["svm"], found["aggregate"], junction, *rest)
+
+
+def _https(name: str, endpoint: str) -> tuple[str, int]:
+    """Return host and port. Raises ValueError: a password is never sent over a connection without TLS."""
+    parts = urlsplit(endpoint)
+    try:
+        port = parts.port or 443
+    except ValueError:
+        port = 0
+    is_bare = not (parts.username or parts.query or parts.fragment or parts.path.strip("/"))
+    if parts.scheme != "https" or not parts.hostname or not is_bare or not port:
+        raise ValueError(f"The endpoint of the storage class {name} is like https://cluster.example.org.")
+    return parts.hostname, port

@@ -1,0 +1,251 @@
+"""Volumes as FlexVol volumes of an ONTAP SVM, and their snapshots as ONTAP's own; what is restored is a FlexClone.
+
+The id is in the name and in the comment of every object: one that exists under that name with another comment is not
+ours, and is neither used nor deleted. Volumes are mounted in the SVM's namespace by their name; the admin has mounted
+that namespace on each machine.
+
+ONTAP deletes a volume with its snapshots, while snapshots here outlive their volume. A removed volume is therefore
+`retired`: out of the namespace, and deleted with the last of its snapshots.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
+from datasets.storage.ontap_client import NOT_FOUND, OntapClient, OntapRefused, Row, names
+from datasets.storage.volume_files import VolumeFiles
+from datasets.storage.volumes import Report, Taken
+
+# How long a new junction may take to appear on this machine.
+MOUNT_SECONDS = 15.0
+_PAUSE_SECONDS = 0.2
+_FIELDS = "name,uuid,comment,size,state,nas.path"
+_SNAPSHOT_FIELDS = "name,uuid,comment,size,volume"
+_PREFIX = "trainyard_"
+_BASE = f"{_PREFIX}base_"
+_RETIRED = "trainyard retired "
+
+
+class OntapVolumes(VolumeFiles):
+    """The volumes and snapshots of one storage class. `size_bytes`: of volumes that are made."""
+
+    def __init__(
+        self, client: OntapClient, root: Path, size_bytes: int = 0, mount_seconds: float = MOUNT_SECONDS
+    ) -> None:
+        self._client, self._root = client, root
+        self._size_bytes, self._mount_seconds = size_bytes, mount_seconds
+
+    def path(self, volume: str) -> Path:
+        """Return the directory that jobs mount."""
+        return self._root / volume_name(volume)
+
+    def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
+        """Make an empty volume, unless it is there, and wait until it is mounted. Raises Blocked with ONTAP's words."""
+        place = self._client.place
+        body = {
+            "aggregates": [{"name": place.aggregate}],
+            "size": self._size_bytes,
+            "guarantee": {"type": "none"},
+            "snapshot_policy": {"name": "none"},
+            "snapshot_directory_access_enabled": False,
+            "space": {"snapshot": {"reserve_percent": 0}},
+        }
+        # Which user a pod has is not known to ONTAP; the directories above keep other users out.
+        access = {"security_style": "unix", "unix_permissions": 777}
+        self._make(volume, body, access, budget)
+
+    def clone(
+        self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
+    ) -> None:
+        """Make a FlexClone of what another volume holds. Raises ContentMissing, Blocked and what `budget` raises."""
+        if self._find(volume) is None:
+            self._snapshot(base_name(volume), self._source(source), budget)
+        self._make_clone(volume, volume_name(source), base_name(volume), budget)
+
+    def restore(
+        self,
+        volume: str,
+        snapshot: str,
+        budget: Budget = UNLIMITED,
+        report: Report = lambda files, size: None,
+    ) -> None:
+        """Make a FlexClone of a snapshot, which stays. Raises as `clone`."""
+        found = self._snapshots(snapshot_name(snapshot))
+        if not found:
+            raise ContentMissing("The snapshot is not in ONTAP (any more).")
+        self._make_clone(volume, found[0]["volume"]["name"], found[0]["name"], budget)
+
+    def remove(self, volume: str) -> None:
+        """Unmount a volume, and delete it unless snapshots of it are left. Raises Blocked while a clone needs it."""
+        found = self._named(volume)
+        if found is not None and found.get("comment") in (_comment(volume), _RETIRED + volume):
+            changes = {"nas": {"path": ""}} if _junction(found) else {}
+            if changes or not _is_retired(found):
+                self._client.change(found["uuid"], {"comment": _RETIRED + volume, **changes})
+        self._delete_retired(volume_name(volume))
+        if self._named(volume) is None:
+            self._delete_base(volume)
+
+    def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
+        """Change the size of a volume. Raises ContentMissing and Blocked, for one that holds more too."""
+        found = self._source(volume)
+        if found["size"] != size_bytes:
+            self._client.change(found["uuid"], {"size": size_bytes}, budget)
+
+    def take(
+        self,
+        snapshot: str,
+        volume: str,
+        before: str | None = None,
+        budget: Budget = UNLIMITED,
+        report: Report = lambda files, size: None,
+    ) -> Taken:
+        """Make a snapshot, unless it is there. Raises ContentMissing, Blocked and what `budget` raises."""
+        made = self._snapshot(snapshot_name(snapshot), self._source(volume), budget)
+        return Taken(None, int(made.get("size") or 0), None)
+
+    def remove_snapshot(self, snapshot: str) -> None:
+        """Delete a snapshot, and the removed volume whose last one it was. Raises Blocked while a clone needs it."""
+        for found in self._snapshots(snapshot_name(snapshot)):
+            self._delete_snapshot(found)
+            self._delete_retired(found["volume"]["name"])
+        # A retired volume whose last snapshot a killed process had deleted.
+        for left in self._client.rows("volume", _FIELDS, comment=f"{_RETIRED}*"):
+            with suppress(Blocked):
+                self._delete_retired(left["name"])
+
+    def _make(self, volume: str, body: Row, access: Row, budget: Budget) -> None:
+        """Make a volume, or finish the one that an earlier try began."""
+        place, name = self._client.place, volume_name(volume)
+        nas = {"path": f"{place.junction}/{name}", "export_policy": {"name": place.export_policy}, **access}
+        found = self._find(volume)
+        if found is None:
+            about = {"name": name, "svm": {"name": place.svm}, "comment": _comment(volume), "nas": nas}
+            self._client.create("volume", {**about, **body}, budget=budget)
+        elif not _junction(found):
+            self._client.change(found["uuid"], {"nas": {"path": nas["path"]}}, budget)
+        self._wait_for_mount(volume, budget)
+
+    def _make_clone(self, volume: str, source: str, snapshot: str, budget: Budget) -> None:
+        parent = {"parent_volume": {"name": source}, "parent_snapshot": {"name": snapshot}}
+        self._make(volume, {"clone": {"is_flexclone": True, **parent}}, {}, budget)
+        found = self._source(volume)
+        if found["size"] < self._size_bytes:
+            self._client.change(found["uuid"], {"size": self._size_bytes}, budget)
+
+    def _wait_for_mount(self, volume: str, budget: Budget) -> None:
+        ends = time.monotonic() + self._mount_seconds
+        while not self.path(volume).is_dir():
+            budget.check()
+            if time.monotonic() > ends:
+                junction = self._client.place.junction or "/"
+                words = (
+                    f"ONTAP has the volume, and {self.path(volume)} is not there: mount {junction} of the SVM"
+                )
+                raise Blocked("not_mounted", f"{words} {self._client.place.svm} at {self._root}.")
+            time.sleep(_PAUSE_SECONDS)
+
+    def _find(self, volume: str) -> Row | None:
+        """Return a volume by id. Raises Blocked for one with its name that is not ours."""
+        found = self._named(volume)
+        if found is not None and found.get("comment") not in (_comment(volume), _RETIRED + volume):
+            words = f"The SVM has a volume {volume_name(volume)} that Trainyard did not make."
+            raise Blocked("name_in_use", words, is_passing=False)
+        return found
+
+    def _named(self, volume: str) -> Row | None:
+        return next(iter(self._client.rows("volume", _FIELDS, name=volume_name(volume))), None)
+
+    def _source(self, volume: str) -> Row:
+        found = self._find(volume)
+        if found is None or _is_retired(found):
+            raise ContentMissing("The volume is not in ONTAP (any more).")
+        return found
+
+    def _snapshot(self, name: str, volume: Row, budget: Budget) -> Row:
+        """Return a snapshot of a volume, made if it is not there."""
+        if found := self._snapshots(name):
+            return found[0]
+        body = {"name": name, "comment": _of(volume["name"])}
+        self._client.create("snapshot", body, volume["uuid"], budget=budget)
+        return self._snapshots(name)[0]
+
+    def _snapshots(self, name: str, volume: str = "*") -> list[dict[str, Any]]:
+        """Return our snapshots of that name, in one volume or in all. A clone shows the snapshots of its parent too;
+        those are not its own."""
+        rows = self._client.rows("snapshot", _SNAPSHOT_FIELDS, volume, name=name)
+        return [row for row in rows if row.get("comment") == _of(row["volume"]["name"])]
+
+    def _delete_snapshot(self, snapshot: Row) -> None:
+        volume = snapshot["volume"]
+        try:
+            self._client.delete("snapshot", volume["uuid"], snapshot["uuid"])
+        except OntapRefused as refused:
+            if refused.ontap_code == NOT_FOUND:
+                return
+            raise self._blocked_by_clones(refused, volume["name"], snapshot["name"]) from refused
+
+    def _delete_retired(self, name: str) -> None:
+        """Delete a retired volume without snapshots of ours, and then what its parent kept for it."""
+        for found in self._client.rows("volume", _FIELDS, name=name, comment=f"{_RETIRED}*"):
+            # Left by a process that was killed after it had deleted the clone.
+            for base in self._snapshots(f"{_BASE}*", found["uuid"]):
+                if self._named(base["name"].removeprefix(_BASE)) is None:
+                    self._delete_snapshot(base)
+            if self._snapshots(f"{_PREFIX}*", found["uuid"]):
+                return
+            try:
+                self._client.delete("volume", found["uuid"])
+            except OntapRefused as refused:
+                if refused.ontap_code != NOT_FOUND:
+                    raise self._blocked_by_clones(refused, name, "*") from refused
+            self._delete_base(found["comment"].removeprefix(_RETIRED))
+
+    def _delete_base(self, volume: str) -> None:
+        """Delete the snapshot of which a deleted volume was a clone, and its retired parent if that was the last."""
+        for base in self._snapshots(base_name(volume)):
+            self._delete_snapshot(base)
+            self._delete_retired(base["volume"]["name"])
+
+    def _blocked_by_clones(self, refused: OntapRefused, volume: str, snapshot: str) -> Blocked:
+        """Return why something is not deleted: it is again tried later, whatever ONTAP says now."""
+        query = {"clone.parent_volume.name": volume, "clone.parent_snapshot.name": snapshot}
+        clones = self._client.rows("volume", "name", **query)
+        if not clones:
+            return Blocked("not_deleted", refused.detail)
+        return Blocked("in_use", f"Clones depend on it: {names(clones)}. {refused.detail}")
+
+
+def volume_name(volume: str) -> str:
+    """Return the name of a volume in ONTAP: letters, digits and underscores."""
+    return _PREFIX + volume.replace("-", "_")
+
+
+def snapshot_name(snapshot: str) -> str:
+    """Return the name of a snapshot in ONTAP."""
+    return _PREFIX + snapshot
+
+
+def base_name(volume: str) -> str:
+    """Return the name of the snapshot of which a volume is a clone."""
+    return f"{_BASE}{volume}"
+
+
+def _comment(volume: str) -> str:
+    return f"trainyard volume {volume}"
+
+
+def _of(volume: str) -> str:
+    return f"trainyard snapshot of {volume}"
+
+
+def _is_retired(found: Row) -> bool:
+    return str(found.get("comment")).startswith(_RETIRED)
+
+
+def _junction(found: Row) -> str:
+    return str((found.get("nas") or {}).get("path") or "")

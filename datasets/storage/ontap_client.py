@@ -1,0 +1,202 @@
+"""Requests to an ONTAP system through NetApp's own package, each with a deadline, and with ONTAP's code and message in
+every error.
+
+The package is imported with the first request: it is large, and most installations have no ONTAP. Its own waiting is
+not used: it repeats requests for minutes, and its polling can neither be cancelled nor be faster than one second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from controlplane.config.netapp_places import OntapPlace
+from datasets.storage.base import UNLIMITED, Blocked, Budget
+from datasets.storage.credentials import read_credentials
+
+if TYPE_CHECKING:
+    from netapp_ontap.host_connection import HostConnection
+
+    from datasets.storage.ontap_kinds import Kinds
+
+ENVIRONMENT = {"username": "ONTAP_USERNAME", "password": "ONTAP_PASSWORD"}
+# ONTAP's code for another operation on the same volume that has not ended.
+_BUSY = "13107406"
+NOT_FOUND = "4"
+_ENDED = ("success", "failure", "cancelled", "expired")
+_WORDS_MOST = 400
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long ONTAP may take: to accept a connection, to answer a request, to end a job. `pause_seconds`: between two
+    looks at a job, the first and the longest."""
+
+    connect_seconds: float = 5.0
+    answer_seconds: float = 30.0
+    job_seconds: float = 300.0
+    pause_seconds: tuple[float, float] = (0.1, 2.0)
+
+
+class OntapClient:
+    """Objects of the SVM of the storage class `name`, by kind: "volume" and "snapshot"."""
+
+    def __init__(self, place: OntapPlace | None, name: str, patience: Patience = Patience()) -> None:
+        self._place, self._name, self._patience = place, name, patience
+        self._opened: tuple[HostConnection, Kinds] | None = None
+
+    @property
+    def place(self) -> OntapPlace:
+        """Return the SVM. Raises Blocked when the storage class is configured no more."""
+        if self._place is None:
+            words = (
+                f"The storage class {self._name} is configured no more; add it to TRAINYARD_STORAGE_CLASSES."
+            )
+            raise Blocked("class_not_configured", words)
+        return self._place
+
+    def rows(self, kind: str, fields: str, *keys: str, **query: str) -> list[dict[str, Any]]:
+        """Return the objects that a query finds, with these fields. `keys`: of the parent in the path. Raises
+        Blocked."""
+        with self._request() as (connection, kinds):
+            wanted = {"fields": fields, "svm.name": self.place.svm, **query}
+            found = kinds[kind].get_collection(*keys, connection=connection, raw=True, **wanted)
+            return [dict(row.resource_data) for row in found]
+
+    def create(self, kind: str, body: Row, *keys: str, budget: Budget = UNLIMITED) -> None:
+        """Make an object and wait for its job. Raises Blocked, and what `budget` raises."""
+        with self._request() as (connection, kinds):
+            made = kinds[kind].from_dict(dict(body), *keys)
+            made.set_connection(connection)
+            answer = _body(made.post(poll=False, return_timeout=0))
+        self._wait(answer, budget)
+
+    def change(self, uuid: str, changes: Row, budget: Budget = UNLIMITED) -> None:
+        """Change fields of a volume and wait for the job. Raises as `create`."""
+        with self._request() as (connection, kinds):
+            volume = kinds["volume"](uuid=uuid)
+            volume.set_connection(connection)
+            for name, value in changes.items():
+                setattr(volume, name, value)
+            answer = _body(volume.patch(poll=False, return_timeout=0))
+        self._wait(answer, budget)
+
+    def delete(self, kind: str, *keys: str, budget: Budget = UNLIMITED) -> None:
+        """Delete an object and wait for the job. `keys`: its own last. Raises as `create`."""
+        with self._request() as (connection, kinds):
+            found = kinds[kind](*keys[:-1], uuid=keys[-1])
+            found.set_connection(connection)
+            answer = _body(found.delete(poll=False, return_timeout=0))
+        self._wait(answer, budget)
+
+    def _wait(self, answer: Row, budget: Budget) -> None:
+        """Wait for the job that an answer names, if any. Raises Blocked with its error."""
+        uuid = (answer.get("job") or {}).get("uuid")
+        if not uuid:
+            return
+        ends, (pause, longest) = time.monotonic() + self._patience.job_seconds, self._patience.pause_seconds
+        while (job := self._job(uuid)).get("state") not in _ENDED:
+            budget.check()
+            if time.monotonic() > ends:
+                words = (
+                    f"ONTAP did not end the job {uuid} within {self._patience.job_seconds:g} s: {_said(job)}"
+                )
+                raise Blocked("job_not_done", _short(words))
+            time.sleep(pause)
+            pause = min(pause * 2, longest)
+        if job["state"] != "success":
+            error = job.get("error") or job
+            code = str(error.get("code") or "")
+            words = f"ONTAP {code}: {error.get('message') or _said(job)}"
+            raise OntapRefused(code, words, is_passing=code == _BUSY)
+
+    def _job(self, uuid: str) -> Row:
+        with self._request() as (connection, kinds):
+            job = kinds["job"](uuid=uuid)
+            job.set_connection(connection)
+            return _body(job.get(fields="state,message,code,error"))
+
+    @contextmanager
+    def _request(self) -> Iterator[tuple[HostConnection, Kinds]]:
+        connection, kinds = self._opened or self._open()
+        self._opened = connection, kinds
+        try:
+            yield connection, kinds
+        except kinds.error as error:
+            # The next request reads the credentials again.
+            self._opened = None
+            raise _translated(error, self.place) from error
+        except (ValueError, KeyError) as error:
+            raise _not_ontap(error, self.place) from error
+
+    def _open(self) -> tuple[HostConnection, Kinds]:
+        secrets = read_credentials(self.place.credentials, ENVIRONMENT)
+        try:
+            from datasets.storage.ontap_kinds import Kinds, connect
+        except ImportError as error:
+            words = f"This storage class needs packages of requirements-netapp.txt: {error}"
+            raise Blocked("package_missing", words) from error
+        seconds = (self._patience.connect_seconds, self._patience.answer_seconds)
+        return connect(self.place, secrets, seconds), Kinds()
+
+
+class OntapRefused(Blocked):
+    """ONTAP answered with an error; `ontap_code` is its own."""
+
+    def __init__(self, ontap_code: str, detail: str, *, is_passing: bool) -> None:
+        super().__init__("storage_refused", _short(detail), is_passing=is_passing)
+        self.ontap_code = ontap_code
+
+
+def names(rows: Iterable[Row]) -> str:
+    """Return the names of objects, for a message."""
+    return ", ".join(sorted(str(row["name"]) for row in rows))
+
+
+def _translated(error: Any, place: OntapPlace) -> Blocked:
+    """Return what an error of the package means for the caller."""
+    status = error.status_code
+    if status is None:
+        return _not_reached(error, place)
+    body = error.response_body
+    said = (body.get("error") or {}) if isinstance(body, dict) else {}
+    code, message = str(said.get("code") or ""), said.get("message") or f"HTTP {status}"
+    if status in (401, 403):
+        words = f"ONTAP at {place.host} refuses the credentials: {code} {message}"
+        return Blocked("not_permitted", _short(words))
+    is_passing = status >= 500 or status == 429 or code == _BUSY
+    return OntapRefused(code, f"ONTAP {code or status}: {message}", is_passing=is_passing)
+
+
+def _not_reached(error: Any, place: OntapPlace) -> Blocked:
+    cause = getattr(error, "cause", error)
+    where = f"{place.host}:{place.port}"
+    if type(cause).__name__ == "SSLError":
+        words = f"The certificate of {where} is not trusted; name its authority with `ca_file`: {cause}"
+        return Blocked("not_trusted", _short(words))
+    if isinstance(cause, ValueError):
+        return _not_ontap(cause, place)
+    return Blocked("unreachable", _short(f"ONTAP at {where} does not answer: {cause}"))
+
+
+def _not_ontap(error: Exception, place: OntapPlace) -> Blocked:
+    words = f"{place.host}:{place.port} answers other than ONTAP: {type(error).__name__}: {error}"
+    return Blocked("unreachable", _short(words))
+
+
+def _body(answer: Any) -> Row:
+    found: Row = answer.http_response.json() if answer.http_response.content else {}
+    return found
+
+
+def _said(job: Row) -> str:
+    return f"{job.get('state')}, {job.get('message') or 'without a message'}"
+
+
+def _short(words: str) -> str:
+    return " ".join(words.split())[:_WORDS_MOST]

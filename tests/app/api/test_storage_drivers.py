@@ -1,0 +1,90 @@
+"""Volumes of storage classes with a driver, over REST: the same verbs as for folders, carried out at the storage."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+
+from controlplane.commands.dispatch import carry_out_due
+from controlplane.config.storage_classes import storage_classes
+from controlplane.models import Command
+from datasets.actions.volume_care import note_storage_classes
+from datasets.models import Volume
+from datasets.queries.volumes import volume_mount
+from tests.served_ontap import ServedOntap, served_ontap
+from tests.volumes import GIB, directory_of, make_snapshot, make_volume, read, work, write
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes")]
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedOntap]:
+    """A storage system, and a class `gold` beside the default one."""
+    with served_ontap(tmp_path) as ontap:
+        stated = {"standard": {}, "gold": ontap.statement()}
+        monkeypatch.setattr("django.conf.settings.STORAGE_CLASSES", storage_classes(stated, tmp_path))
+        yield ontap
+
+
+def test_a_volume_is_made_resized_mounted_and_deleted_at_the_storage(api, cast, system):
+    classes = {one["name"]: one["driver"] for one in api("vera").get("storage-classes").body["results"]}
+    assert classes == {"standard": "folder", "gold": "ontap"}
+    volume = make_volume(cast.project, files={"deep/a.txt": "alpha"}, storage_class="gold")
+    path, ben = f"volumes/{volume.pk}", api("ben")
+    shown = ben.get(path).body
+    assert (shown["status"]["state"], shown["is_size_enforced"], shown["service_tier"]) == ("ready", True, "")
+    assert [row["name"] for row in ben.get(f"{path}/files").body["results"]] == ["deep"]
+    asked = {"volume_id": str(volume.pk), "storage_class": "gold", "mount_path": "/mnt", "read_only": False}
+    assert volume_mount(cast.project, asked).source == str(directory_of(volume))
+    assert ben.post(f"{path}/resize", {"size": 2 * GIB}).body["size_bytes"] == GIB
+    work()
+    assert ben.get(path).body["size_bytes"] == 2 * GIB
+    assert [one["size"] for one in system.volumes.values()] == [2 * GIB]
+    api("ana").delete(path)
+    work()
+    assert (Volume.objects.count(), system.volumes) == (0, {})
+
+
+def test_a_restore_is_a_new_volume_and_names_what_keeps_its_snapshot(api, cast, system):
+    volume = make_volume(cast.project, files={"model.pt": "weights"}, storage_class="gold")
+    snapshot = make_snapshot(volume)
+    assert (snapshot.state, snapshot.consistency) == ("ready", "idle")
+    write(volume, {"model.pt": "worse"})
+    made = api("ben").post(f"snapshots/{snapshot.pk}/restore", {"name": "back"})
+    assert made.status == 201
+    work()
+    back = Volume.objects.get(name="back")
+    assert (back.state, read(back), read(volume)) == ("ready", {"model.pt": "weights"}, {"model.pt": "worse"})
+    api("ana").delete(f"snapshots/{snapshot.pk}")
+    wait_until(carry_out_due, what="the try that is refused")
+    status = api("ana").get(f"snapshots/{snapshot.pk}").body["status"]
+    assert (status["state"], status["reason"]) == ("deleting", "in_use")
+    assert status["message"].startswith("Volumes made of it: back.")
+    api("ana").delete(f"volumes/{back.pk}")
+    Command.objects.unfinished().update(not_before=timezone.now())
+    work()
+    assert api("ana").get(f"snapshots/{snapshot.pk}").status == 404
+
+
+def test_what_the_storage_refuses_is_the_reason_of_the_volume(api, cast, system):
+    system.next_job_error = {"code": "917534", "message": "Aggregate aggr1 is full."}
+    volume = make_volume(cast.project, storage_class="gold")
+    status = api("vera").get(f"volumes/{volume.pk}").body["status"]
+    assert (status["state"], status["reason"]) == ("failed", "storage_refused")
+    assert "aggr1 is full" in status["message"]
+
+
+def test_volumes_of_a_class_that_is_configured_no_more_say_so_and_are_no_folders(
+    api, cast, system, monkeypatch, tmp_path
+):
+    volume = make_volume(cast.project, storage_class="gold")
+    note_storage_classes()
+    monkeypatch.setattr("django.conf.settings.STORAGE_CLASSES", storage_classes({"standard": {}}, tmp_path))
+    assert api("vera").get(f"volumes/{volume.pk}").body["is_size_enforced"] is True
+    api("ana").delete(f"volumes/{volume.pk}")
+    wait_until(carry_out_due, what="the try that is refused")
+    status = api("vera").get(f"volumes/{volume.pk}").body["status"]
+    assert (status["state"], status["reason"]) == ("deleting", "class_not_configured")
+    assert len(system.volumes) == 1

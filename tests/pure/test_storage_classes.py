@@ -1,0 +1,62 @@
+"""Storage classes as an admin states them: folders, and systems that a driver reaches."""
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.config.netapp_places import OntapPlace
+from controlplane.config.storage_classes import storage_classes
+
+ONTAP = {
+    "driver": "ontap",
+    "mount_root": "/mnt/svm1",
+    "endpoint": "https://cluster.example.org",
+    "svm": "svm1",
+    "aggregate": "aggr1",
+}
+
+
+def test_a_class_of_ontap_names_its_svm_and_where_machines_mount_it():
+    more = {
+        "endpoint": "https://10.0.0.5:8443/",
+        "junction": "/yard/",
+        "export_policy": "gpu",
+        "ca_file": "/ca.pem",
+    }
+    found = storage_classes({"gold": {**ONTAP, **more}}, Path("/state"))["gold"]
+    assert (found.directory, found.driver) == (Path("/mnt/svm1"), "ontap")
+    assert found.place == OntapPlace("10.0.0.5", 8443, "svm1", "aggr1", "/yard", "gpu", "", "/ca.pem")
+    assert (found.is_size_enforced, found.default_tier) == (True, "")
+
+
+def test_a_class_without_a_driver_is_a_folder():
+    found = storage_classes({"standard": {}, "also": {"driver": "folder"}}, Path("/state"))
+    assert [(one.driver, one.place, one.is_size_enforced) for one in found.values()] == [
+        ("folder", None, False)
+    ] * 2
+    assert found["also"].directory == Path("/state/volumes/also")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"driver": "nfs"}, "one of folder, ontap"),
+        ({"mount_root": "mnt"}, "mount_root"),
+        ({"endpoint": "http://cluster.example.org"}, "https://"),
+        ({"endpoint": "https://admin:pw@cluster.example.org"}, "https://"),
+        ({"endpoint": "https://cluster.example.org:port"}, "https://"),
+        ({"endpoint": "https://cluster.example.org/api"}, "https://"),
+        ({"svm": ""}, "`svm`"),
+        ({"svm": "a/b"}, "`svm`"),
+        ({"aggregate": 5}, "strings"),
+        ({"junction": "yard"}, "junction"),
+        ({"junction": "/a/../b"}, "junction"),
+        ({"password": "hunter2"}, "unknown fields password"),
+        ({"directory": "/x"}, "unknown fields directory"),
+        ({"service_tiers": {"gold": 1}}, "unknown fields service_tiers"),
+    ],
+)
+def test_what_a_class_of_ontap_lacks_is_named(change, words):
+    with pytest.raises(ValueError, match=words) as refused:
+        storage_classes({"gold": {**ONTAP, **change}}, Path("/state"))
+    assert "hunter2" not in str(refused.value)
