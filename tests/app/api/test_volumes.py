@@ -4,6 +4,7 @@ import pytest
 
 from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import handler_for
+from controlplane.engines.base import Mount
 from controlplane.models import AuditEntry, Cluster, Command, Event, Project
 from datasets.actions.volumes import RESIZE, create_volume
 from datasets.models import Volume, VolumeUse
@@ -153,12 +154,8 @@ def test_volumes_of_a_cluster_with_storage_classes_are_claims_in_them(api):
     ]
     assert Volume.objects.get(name="models").storage_class == "nfs-fast"
     job = Job.objects.select_related("project__cluster").get()
-    assert volume_mount(job.project, job.spec["volumes"][0]) == (
-        "",
-        "/mnt",
-        False,
-        f"volume-{Volume.objects.exclude(name='models').get().pk}",
-    )
+    claim = f"volume-{Volume.objects.exclude(name='models').get().pk}"
+    assert volume_mount(job.project, job.spec["volumes"][0]) == Mount("", "/mnt", claim=claim)
 
 
 @pytest.mark.usefixtures("on_kubernetes")
