@@ -11,14 +11,16 @@ from datasets.actions.volumes import (
     PROVISION,
     REMOVE,
     RESIZE,
+    RETIER,
     volume_failed,
     volume_gone,
     volume_measured,
+    volume_not_changed,
     volume_not_measured,
     volume_not_removed,
-    volume_not_resized,
     volume_ready,
     volume_resized,
+    volume_retiered,
 )
 from datasets.long_work import DATA, budget_of, refusals
 from datasets.models import Volume
@@ -116,7 +118,26 @@ class ResizeVolume(VolumeCommand):
             volume_resized(command.subject_id, result)
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        volume_not_resized(command.subject_id, refusal.message)
+        volume_not_changed(command.subject_id, "volume.not_resized", refusal.message)
+
+
+@register
+class RetierVolume(VolumeCommand):
+    """Have a volume's storage give it another service tier."""
+
+    kind, max_tries = RETIER, 1
+
+    def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> str:
+        service_tier: str = run.command.payload["service_tier"]
+        storage.retier(str(volume.pk), service_tier, budget_of(run))
+        return service_tier
+
+    def on_done(self, command: Command, result: str | None) -> None:
+        if result is not None:
+            volume_retiered(command.subject_id, result)
+
+    def on_failed(self, command: Command, refusal: CommandRefused) -> None:
+        volume_not_changed(command.subject_id, "volume.tier_not_changed", refusal.message)
 
 
 @register

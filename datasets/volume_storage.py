@@ -18,16 +18,19 @@ class ClaimEngine(Protocol):
 
 def storage_of_volume(volume: Volume) -> VolumeStorage:
     """Return the storage that has the volume, or makes it as its row says. Raises EngineUnreachable."""
-    return _storage(volume.project, volume.storage_class, volume.size_bytes, volume.access_mode)
+    if not claims_volumes(volume.project):
+        about = (volume.storage_class, volume.size_bytes, volume.service_tier)
+        return storage_of(volume.project_id, *about)
+    return _claims(volume.project, volume.storage_class, volume.size_bytes, volume.access_mode)
 
 
 def storage_of_snapshot(snapshot: Snapshot) -> VolumeStorage:
     """Return the storage that has the snapshot. Raises EngineUnreachable."""
-    return _storage(snapshot.project, snapshot.storage_class, snapshot.volume_bytes, "")
+    if not claims_volumes(snapshot.project):
+        return storage_of(snapshot.project_id, snapshot.storage_class)
+    return _claims(snapshot.project, snapshot.storage_class, snapshot.volume_bytes, "")
 
 
-def _storage(project: Project, storage_class: str, size_bytes: int, access_mode: str) -> VolumeStorage:
-    if not claims_volumes(project):
-        return storage_of(project.pk, storage_class, size_bytes)
+def _claims(project: Project, storage_class: str, size_bytes: int, access_mode: str) -> VolumeStorage:
     engine = cast(ClaimEngine, engine_for(project.cluster))
     return engine.volumes(project.name, storage_class, size_bytes, access_mode)

@@ -68,6 +68,12 @@ class ServedStorage:
         shutil.rmtree(self.where(name))
 
 
+def _body(kind: str, content: bytes) -> Any:
+    if kind.startswith("application/x-www-form-urlencoded"):
+        return dict(parse_qsl(content.decode()))
+    return json.loads(content or b"null")
+
+
 @contextmanager
 def served(storage: ServedStorage) -> Iterator[None]:
     """Serve until the block ends."""
@@ -81,7 +87,7 @@ def served(storage: ServedStorage) -> Iterator[None]:
             parts = urlsplit(self.path)
             path = unquote(parts.path)
             length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length) or b"null") if length else None
+            body = _body(self.headers.get("Content-Type", ""), self.rfile.read(length))
             query = dict(parse_qsl(parts.query, keep_blank_values=True))
             if storage.hangs.is_set():
                 storage.ends.wait()

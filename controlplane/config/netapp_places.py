@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,6 +28,25 @@ class OntapPlace:
     ca_file: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class AnfPlace:
+    """An account of Azure NetApp Files. `pools`: the capacity pool of each service tier, the default first. `subnet`:
+    the resource id of the delegated one. `credentials` and `ca_file`: as for ONTAP. `allowed_clients`: addresses that
+    may mount volumes. `endpoint` and `authority`: of a cloud other than Azure's public one."""
+
+    subscription: str
+    resource_group: str
+    account: str
+    location: str
+    subnet: str
+    pools: Mapping[str, str]
+    allowed_clients: str = "0.0.0.0/0"
+    credentials: str = ""
+    ca_file: str = ""
+    endpoint: str = ""
+    authority: str = ""
+
+
 ONTAP_KEYS = {"endpoint", "svm", "aggregate", "junction", "export_policy", "credentials", "ca_file"}
 
 
@@ -46,6 +65,35 @@ def ontap_place(name: str, about: Mapping[str, Any]) -> OntapPlace:
     policy = found["export_policy"] or "default"
     rest = (policy, found["credentials"], found["ca_file"])
     return OntapPlace(host, port, found["svm"], found["aggregate"], junction, *rest)
+
+
+ANF_KEYS = {field.name for field in fields(AnfPlace)}
+ANF_TIERS = ("standard", "premium", "ultra")
+_ANF_NEEDED = ("subscription", "resource_group", "account", "location")
+_SUBNET = re.compile(
+    r"/subscriptions/[^/]+/resourceGroups/[^/]+/providers/[^/]+/virtualNetworks/[^/]+/subnets/[^/]+"
+)
+
+
+def anf_place(name: str, about: Mapping[str, Any]) -> AnfPlace:
+    """Return the account that a storage class names. Raises ValueError with what is wrong."""
+    pools = about.get("pools")
+    if not isinstance(pools, dict) or not pools or not set(pools) <= set(ANF_TIERS):
+        raise ValueError(f"The storage class {name} needs `pools`: capacity pools by {', '.join(ANF_TIERS)}.")
+    stated = {key: value for key, value in about.items() if key in ANF_KEYS - {"pools"}}
+    if not all(isinstance(value, str) for value in stated.values()):
+        raise ValueError(f"The fields of the storage class {name} are strings.")
+    for key in _ANF_NEEDED:
+        if not _NAME.fullmatch(stated.get(key, "")):
+            raise ValueError(f"The storage class {name} needs `{key}`.")
+    if not all(isinstance(pool, str) and _NAME.fullmatch(pool) for pool in pools.values()):
+        raise ValueError(f"The pools of the storage class {name} are names of capacity pools.")
+    if not _SUBNET.fullmatch(stated.get("subnet", "")):
+        raise ValueError(f"The storage class {name} needs `subnet`, the resource id of a delegated subnet.")
+    for key in ("endpoint", "authority"):
+        if key in stated:
+            _https(name, stated[key])
+    return AnfPlace(pools=dict(pools), **stated)
 
 
 def _https(name: str, endpoint: str) -> tuple[str, int]:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.config.netapp_places import ONTAP_KEYS, OntapPlace, ontap_place
+from controlplane.config.netapp_places import (
+    ANF_KEYS,
+    ONTAP_KEYS,
+    AnfPlace,
+    OntapPlace,
+    anf_place,
+    ontap_place,
+)
 
 DEFAULT_CLASS = "standard"
 SERVICE_TIERS: Mapping[str, int] = {"standard": 16, "premium": 64, "ultra": 128}
@@ -18,10 +25,12 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _KEYS = {"directory", "service_tiers", "description"}
 _DRIVER_KEYS = {"driver", "mount_root", "description"}
 
-FOLDER, ONTAP = "folder", "ontap"
-DRIVERS = (ONTAP,)
-_DRIVERS: Mapping[str, tuple[set[str], Callable[[str, Mapping[str, Any]], OntapPlace]]] = {
+FOLDER, ONTAP, ANF = "folder", "ontap", "anf"
+DRIVERS = (ONTAP, ANF)
+Place = OntapPlace | AnfPlace
+_DRIVERS: Mapping[str, tuple[set[str], Callable[[str, Mapping[str, Any]], Place]]] = {
     ONTAP: (ONTAP_KEYS, ontap_place),
+    ANF: (ANF_KEYS, anf_place),
 }
 
 
@@ -36,7 +45,7 @@ class StorageClass:
     service_tiers: Mapping[str, int]
     description: str = ""
     driver: str = FOLDER
-    place: OntapPlace | None = None
+    place: Place | None = None
 
     @property
     def default_tier(self) -> str:
@@ -46,6 +55,11 @@ class StorageClass:
     def is_size_enforced(self) -> bool:
         """Whether a write beyond the size of a volume fails. Such a size is changed where the volume is."""
         return self.driver != FOLDER
+
+    @property
+    def is_tier_enforced(self) -> bool:
+        """Whether a volume gets the throughput of its tier and no more. Such a tier is changed where the volume is."""
+        return self.driver == ANF
 
 
 def storage_classes(stated: Mapping[str, Any], state_dir: Path) -> dict[str, StorageClass]:
@@ -87,7 +101,9 @@ def _class_of_driver(name: str, about: Mapping[str, Any], driver: str) -> Storag
         raise ValueError(
             f"The storage class {name} needs `mount_root`: the absolute path at which each machine mounts its exports."
         )
-    return StorageClass(name, Path(root), {}, description, driver, read_place(name, about))
+    place = read_place(name, about)
+    tiers = {tier: SERVICE_TIERS[tier] for tier in place.pools} if isinstance(place, AnfPlace) else {}
+    return StorageClass(name, Path(root), tiers, description, driver, place)
 
 
 def _refuse_others(name: str, about: Mapping[str, Any], keys: set[str]) -> None:

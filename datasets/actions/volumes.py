@@ -20,6 +20,7 @@ from datasets.queries.volumes import (
     VOLUME,
     claims_volumes,
     resizes_at_storage,
+    retiers_at_storage,
     running_jobs,
     storage_class_named,
     unfinished_uses,
@@ -28,7 +29,7 @@ from datasets.storage.volume_files import Measured
 from jobs.lifecycle import FINAL_STATES
 
 PROVISION, REMOVE, MEASURE = "datasets.provision_volume", "datasets.remove_volume", "datasets.measure_volume"
-RESIZE = "datasets.resize_volume"
+RESIZE, RETIER = "datasets.resize_volume", "datasets.retier_volume"
 LONGEST_MESSAGE = 500
 # The shortest and the longest time between two snapshots of a schedule: five minutes to a year.
 SNAPSHOT_MINUTES = (5, 366 * 24 * 60)
@@ -132,12 +133,16 @@ def _resize_at_storage(volume: Volume, size_bytes: int, actor: Actor) -> Volume:
     if claims_volumes(volume.project) and size_bytes < volume.size_bytes:
         detail = f"{volume.name} has {volume.size_bytes} bytes; Kubernetes makes no volume smaller."
         raise Conflict("volume_not_smaller", detail)
-    commands = Command.objects.of_kinds([RESIZE]).about(VOLUME, volume.pk)
+    return _change_at_storage(volume, RESIZE, {"size_bytes": size_bytes}, actor)
+
+
+def _change_at_storage(volume: Volume, kind: str, payload: dict[str, Any], actor: Actor) -> Volume:
+    commands = Command.objects.of_kinds([RESIZE, RETIER]).about(VOLUME, volume.pk)
     if commands.unfinished().exists():
-        raise Conflict("volume_in_use", f"{volume.name} is being resized; wait until that is done.")
+        detail = f"The size or the service tier of {volume.name} is being changed; wait until that is done."
+        raise Conflict("volume_in_use", detail)
     commands.delete()
-    payload = {"size_bytes": size_bytes}
-    Command.objects.create(kind=RESIZE, subject_kind=VOLUME, subject_id=str(volume.pk), payload=payload)
+    Command.objects.create(kind=kind, subject_kind=VOLUME, subject_id=str(volume.pk), payload=payload)
     write_audit(actor, "volume.edit", VOLUME, str(volume.pk), before=about(volume), after=payload)
     wake()
     return volume
@@ -149,10 +154,18 @@ def volume_resized(volume_id: str, size_bytes: int) -> None:
         happened("volume.resized", Volume.objects.get(pk=volume_id), "system")
 
 
-def volume_not_resized(volume_id: str, message: str) -> None:
-    """Record why a volume kept its size. Call it in the transaction that ends the command."""
+def volume_retiered(volume_id: str, service_tier: str) -> None:
+    """Record a service tier that the storage has given. Call it in the transaction that ends the command."""
+    changes = {"service_tier": service_tier, "message": ""}
+    if Volume.objects.filter(pk=volume_id, state=READY).update(**changes):
+        happened("volume.tier_changed", Volume.objects.get(pk=volume_id), "system")
+
+
+def volume_not_changed(volume_id: str, kind: str, message: str) -> None:
+    """Record why a volume kept its size or its tier, as an event of that kind. Call it in the transaction that ends the
+    command."""
     if Volume.objects.filter(pk=volume_id, state=READY).update(message=message[:LONGEST_MESSAGE]):
-        happened("volume.not_resized", Volume.objects.get(pk=volume_id), "system")
+        happened(kind, Volume.objects.get(pk=volume_id), "system")
 
 
 def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume:
@@ -179,6 +192,8 @@ def set_service_tier(volume: Volume, tier: str, *, actor: Actor) -> Volume:
         raise invalid("/service_tier", "no_such_tier", detail)
     with transaction.atomic():
         _lock_ready(volume)
+        if retiers_at_storage(volume):
+            return _change_at_storage(volume, RETIER, {"service_tier": tier}, actor)
         return _edit(volume, {"service_tier": tier}, "volume.tier_changed", actor)
 
 

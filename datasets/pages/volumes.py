@@ -170,6 +170,7 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
     directory = request.GET.get("directory", "").strip("/")
     files, has_more, is_missing = _files(volume, directory, request.GET.get("after", ""))
     origin, is_claim = shown["origin"] or {}, claims_volumes(volume.project)
+    found = None if is_claim else storage_class_named(volume.storage_class)
     return {
         "volume": shown,
         "palette_index": volume.project.palette_index,
@@ -177,7 +178,8 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
         "share": None if volume.used_bytes is None else volume.used_bytes / volume.size_bytes,
         "mode": MODES[volume.access_mode],
         "modes": MODES.items(),
-        "tiers": [] if is_claim else list(storage_class_named(volume.storage_class).service_tiers),
+        "tiers": list(found.service_tiers) if found else [],
+        "is_tier_enforced": bool(found and found.is_tier_enforced),
         "is_claim": is_claim,
         "snapshots": snapshots_shown(volume.snapshots.order_by("-number")[:SNAPSHOTS_SHOWN]),
         "directory": directory,
@@ -269,7 +271,7 @@ _VERBS: dict[str, tuple[Callable[[Volume, Mapping[str, str], Actor], object], An
     "snapshot": (_snapshot, gettext_lazy("A snapshot is being taken.")),
     "resize": (_resize, gettext_lazy("The size is changed.")),
     "access-mode": (_mode, gettext_lazy("The access mode is changed.")),
-    "tier": (_tier, gettext_lazy("The service tier is changed.")),
+    "tier": (_tier, gettext_lazy("The service tier is being changed.")),
     KEEP: (_keep, gettext_lazy("The rules are changed.")),
     "clone": (_clone, gettext_lazy("The copy is being made.")),
 }

@@ -8,12 +8,15 @@ from typing import Any
 from django.conf import settings
 from django.db.models import QuerySet
 
-from controlplane.config.storage_classes import FOLDER, StorageClass
+from controlplane.config.netapp_places import AnfPlace, OntapPlace
+from controlplane.config.storage_classes import ANF, ONTAP, StorageClass
 from controlplane.engines.base import Mount
 from controlplane.engines.kinds import engine_kind, engine_kinds
 from controlplane.models import Cluster, Command, Project
 from datasets.models import Snapshot, StorageClassPlace, Volume, VolumeUse
 from datasets.models.volumes import ONE_JOB, READY
+from datasets.storage.anf import AnfVolumes
+from datasets.storage.anf_client import AnfClient
 from datasets.storage.claims import claim_name
 from datasets.storage.ontap import OntapVolumes
 from datasets.storage.ontap_client import OntapClient
@@ -74,17 +77,28 @@ def _claiming_clusters() -> QuerySet[Cluster]:
     return Cluster.objects.filter(detached_at=None, engine__in=kinds).order_by("name")
 
 
-def storage_of(project_id: int, storage_class: str, size_bytes: int = 0) -> FolderVolumes | OntapVolumes:
-    """Return the volumes of a project in a class. `size_bytes`: of those that are made."""
+def storage_of(
+    project_id: int, storage_class: str, size_bytes: int = 0, service_tier: str = ""
+) -> FolderVolumes | OntapVolumes | AnfVolumes:
+    """Return the volumes of a project in a class. `size_bytes`, `service_tier`: of those that are made."""
     found = storage_class_named(storage_class)
-    if found.driver == FOLDER:
-        return FolderVolumes(found.directory / str(project_id))
-    return OntapVolumes(OntapClient(found.place, found.name), found.directory, size_bytes)
+    if found.driver == ANF:
+        place = found.place if isinstance(found.place, AnfPlace) else None
+        return AnfVolumes(AnfClient(place, found.name), found.directory, size_bytes, service_tier)
+    if found.driver == ONTAP:
+        svm = found.place if isinstance(found.place, OntapPlace) else None
+        return OntapVolumes(OntapClient(svm, found.name), found.directory, size_bytes)
+    return FolderVolumes(found.directory / str(project_id))
 
 
 def resizes_at_storage(volume: Volume) -> bool:
     """Return whether a new size is given by the volume's cluster or storage system, not by its row alone."""
     return claims_volumes(volume.project) or storage_class_named(volume.storage_class).is_size_enforced
+
+
+def retiers_at_storage(volume: Volume) -> bool:
+    """Return whether a new service tier is given by the volume's storage system, not by its row alone."""
+    return storage_class_named(volume.storage_class).is_tier_enforced
 
 
 def claims_volumes(project: Project) -> bool:

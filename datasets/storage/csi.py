@@ -94,6 +94,9 @@ class CsiVolumes:
         """Delete a volume with its content. The cluster keeps it while a pod mounts it."""
         self._client.delete(f"{self._claims}/{claim_name(volume)}")
 
+    def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:
+        """Do nothing: claims have no tiers."""
+
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
         """Enlarge a volume; its file system follows at once or when a pod mounts it. Raises Blocked."""
         path = f"{self._claims}/{claim_name(volume)}"

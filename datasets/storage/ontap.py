@@ -10,19 +10,17 @@ ONTAP deletes a volume with its snapshots, while snapshots here outlive their vo
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
 from datasets.storage.ontap_client import NOT_FOUND, OntapClient, OntapRefused, Row, names
-from datasets.storage.volume_files import VolumeFiles
+from datasets.storage.volume_files import VolumeFiles, wait_until_mounted
 from datasets.storage.volumes import Report, Taken
 
 # How long a new junction may take to appear on this machine.
 MOUNT_SECONDS = 15.0
-_PAUSE_SECONDS = 0.2
 _FIELDS = "name,uuid,comment,size,state,nas.path"
 _SNAPSHOT_FIELDS = "name,uuid,comment,size,volume"
 _PREFIX = "trainyard_"
@@ -96,6 +94,9 @@ class OntapVolumes(VolumeFiles):
         if found["size"] != size_bytes:
             self._client.change(found["uuid"], {"size": size_bytes}, budget)
 
+    def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:
+        """Do nothing: classes of ONTAP have no tiers."""
+
     def take(
         self,
         snapshot: str,
@@ -128,7 +129,9 @@ class OntapVolumes(VolumeFiles):
             self._client.create("volume", {**about, **body}, budget=budget)
         elif not _junction(found):
             self._client.change(found["uuid"], {"nas": {"path": nas["path"]}}, budget)
-        self._wait_for_mount(volume, budget)
+        where = f"mount {place.junction or '/'} of the SVM {place.svm} at {self._root}."
+        words = f"ONTAP has the volume, and {self.path(volume)} is not there: {where}"
+        wait_until_mounted(self.path(volume), self._mount_seconds, budget, words)
 
     def _make_clone(self, volume: str, source: str, snapshot: str, budget: Budget) -> None:
         parent = {"parent_volume": {"name": source}, "parent_snapshot": {"name": snapshot}}
@@ -136,18 +139,6 @@ class OntapVolumes(VolumeFiles):
         found = self._source(volume)
         if found["size"] < self._size_bytes:
             self._client.change(found["uuid"], {"size": self._size_bytes}, budget)
-
-    def _wait_for_mount(self, volume: str, budget: Budget) -> None:
-        ends = time.monotonic() + self._mount_seconds
-        while not self.path(volume).is_dir():
-            budget.check()
-            if time.monotonic() > ends:
-                junction = self._client.place.junction or "/"
-                words = (
-                    f"ONTAP has the volume, and {self.path(volume)} is not there: mount {junction} of the SVM"
-                )
-                raise Blocked("not_mounted", f"{words} {self._client.place.svm} at {self._root}.")
-            time.sleep(_PAUSE_SECONDS)
 
     def _find(self, volume: str) -> Row | None:
         """Return a volume by id. Raises Blocked for one with its name that is not ours."""

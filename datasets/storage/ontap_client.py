@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from controlplane.config.netapp_places import OntapPlace
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.credentials import read_credentials
+from datasets.storage.patience import USUAL, Patience
 
 if TYPE_CHECKING:
     from netapp_ontap.host_connection import HostConnection
@@ -32,21 +32,10 @@ _WORDS_MOST = 400
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long ONTAP may take: to accept a connection, to answer a request, to end a job. `pause_seconds`: between two
-    looks at a job, the first and the longest."""
-
-    connect_seconds: float = 5.0
-    answer_seconds: float = 30.0
-    job_seconds: float = 300.0
-    pause_seconds: tuple[float, float] = (0.1, 2.0)
-
-
 class OntapClient:
     """Objects of the SVM of the storage class `name`, by kind: "volume" and "snapshot"."""
 
-    def __init__(self, place: OntapPlace | None, name: str, patience: Patience = Patience()) -> None:
+    def __init__(self, place: OntapPlace | None, name: str, patience: Patience = USUAL) -> None:
         self._place, self._name, self._patience = place, name, patience
         self._opened: tuple[HostConnection, Kinds] | None = None
 

@@ -3,6 +3,7 @@ anywhere while they are read: none is followed."""
 
 import os
 import stat
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from datasets.storage.base import Budget, ContentMissing, DeadlineExceeded
+from datasets.storage.base import Blocked, Budget, ContentMissing, DeadlineExceeded
 from datasets.storage.trees import OWN, walk
+
+_PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,16 @@ class Child:
     kind: str
     size_bytes: int
     mtime: float
+
+
+def wait_until_mounted(path: Path, seconds: float, budget: Budget, words: str) -> None:
+    """Wait until the directory of a volume is there. Raises Blocked with `words`, and what `budget` raises."""
+    ends = time.monotonic() + seconds
+    while not path.is_dir():
+        budget.check()
+        if time.monotonic() > ends:
+            raise Blocked("not_mounted", words)
+        time.sleep(_PAUSE_SECONDS)
 
 
 class VolumeFiles(ABC):

@@ -61,6 +61,9 @@ class VolumeStorage(Protocol):
     def resize(self, volume: str, size_bytes: int, budget: Budget = ...) -> None:
         """Change what the storage gives a volume. Raises Blocked."""
 
+    def retier(self, volume: str, service_tier: str, budget: Budget = ...) -> None:
+        """Change the service tier of a volume, which stays mounted. Raises Blocked."""
+
     def take(
         self, snapshot: str, volume: str, before: str | None, budget: Budget = ..., report: Report = ...
     ) -> Taken:
@@ -116,6 +119,9 @@ class FolderVolumes(VolumeFiles):
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
         """Do nothing: no directory refuses a write beyond the size."""
+
+    def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:
+        """Do nothing: no directory has a throttle."""
 
     def take(
         self,

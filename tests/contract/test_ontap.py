@@ -12,11 +12,10 @@ import pytest
 
 from datasets.storage.base import Blocked, Budget, Cancelled, DeadlineExceeded
 from datasets.storage.ontap import OntapVolumes, base_name, volume_name
-from datasets.storage.ontap_client import OntapClient, Patience
-from tests.contract.test_volume_storage import GIB, filled, held, new_id
+from datasets.storage.ontap_client import OntapClient
+from datasets.storage.patience import Patience
+from tests.contract.test_volume_storage import GIB, QUICK, filled, held, new_id
 from tests.served_ontap import PASSWORD, ServedOntap, served_ontap
-
-QUICK = Patience(answer_seconds=5.0, pause_seconds=(0.01, 0.05))
 
 
 @pytest.fixture

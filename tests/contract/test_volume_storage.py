@@ -10,24 +10,32 @@ from uuid import uuid4
 
 import pytest
 
+from datasets.storage.anf import AnfVolumes
+from datasets.storage.anf_client import AnfClient
 from datasets.storage.base import Budget, Cancelled, ContentMissing
 from datasets.storage.ontap import OntapVolumes
-from datasets.storage.ontap_client import OntapClient, Patience
+from datasets.storage.ontap_client import OntapClient
+from datasets.storage.patience import Patience
 from datasets.storage.volumes import FolderVolumes
+from tests.served_anf import served_anf
 from tests.served_ontap import served_ontap
 
 GIB = 1 << 30
-Storage = FolderVolumes | OntapVolumes
+SIZE = 50 * GIB
+QUICK = Patience(answer_seconds=5.0, pause_seconds=(0.01, 0.05))
+Storage = FolderVolumes | OntapVolumes | AnfVolumes
 
 
-@pytest.fixture(params=["folder", "ontap"])
+@pytest.fixture(params=["folder", "ontap", "anf"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     if request.param == "folder":
         yield FolderVolumes(tmp_path / "class")
-        return
-    with served_ontap(tmp_path) as ontap:
-        client = OntapClient(ontap.place(), "gold", Patience(pause_seconds=(0.01, 0.05)))
-        yield OntapVolumes(client, ontap.namespace, GIB)
+    elif request.param == "ontap":
+        with served_ontap(tmp_path) as ontap:
+            yield OntapVolumes(OntapClient(ontap.place(), "gold", QUICK), ontap.namespace, SIZE)
+    else:
+        with served_anf(tmp_path) as anf:
+            yield AnfVolumes(AnfClient(anf.place(), "gold", QUICK), anf.namespace, SIZE, "standard")
 
 
 def new_id() -> str:
@@ -96,7 +104,7 @@ def test_a_snapshot_outlives_its_volume(storage):
 
 def test_a_new_size_changes_nothing_that_a_volume_holds(storage):
     volume = filled(storage)
-    storage.resize(volume, 2 * GIB)
+    storage.resize(volume, 2 * SIZE)
     assert held(storage, volume) == "weights"
     assert storage.measure(volume, Budget(), 100).size_bytes == len("weights")
 

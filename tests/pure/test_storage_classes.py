@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.config.netapp_places import OntapPlace
+from controlplane.config.netapp_places import AnfPlace, OntapPlace
 from controlplane.config.storage_classes import storage_classes
 
 ONTAP = {
@@ -40,7 +40,7 @@ def test_a_class_without_a_driver_is_a_folder():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"driver": "nfs"}, "one of folder, ontap"),
+        ({"driver": "nfs"}, "one of folder, ontap, anf"),
         ({"mount_root": "mnt"}, "mount_root"),
         ({"endpoint": "http://cluster.example.org"}, "https://"),
         ({"endpoint": "https://admin:pw@cluster.example.org"}, "https://"),
@@ -59,4 +59,46 @@ def test_a_class_without_a_driver_is_a_folder():
 def test_what_a_class_of_ontap_lacks_is_named(change, words):
     with pytest.raises(ValueError, match=words) as refused:
         storage_classes({"gold": {**ONTAP, **change}}, Path("/state"))
+    assert "hunter2" not in str(refused.value)
+
+
+SUBNET = "/subscriptions/sub1/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/n/subnets/anf"
+ANF = {
+    "driver": "anf",
+    "mount_root": "/mnt/anf",
+    "subscription": "sub1",
+    "resource_group": "group1",
+    "account": "account1",
+    "location": "westeurope",
+    "subnet": SUBNET,
+    "pools": {"premium": "pool1", "standard": "pool2"},
+}
+
+
+def test_the_service_tiers_of_a_class_of_azure_are_its_pools():
+    found = storage_classes({"azure": ANF}, Path("/state"))["azure"]
+    pools = {"premium": "pool1", "standard": "pool2"}
+    assert found.place == AnfPlace("sub1", "group1", "account1", "westeurope", SUBNET, pools)
+    assert (found.default_tier, found.service_tiers) == ("premium", {"premium": 64, "standard": 16})
+    assert (found.is_size_enforced, found.is_tier_enforced) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"pools": {}}, "`pools`"),
+        ({"pools": {"gold": "pool1"}}, "standard, premium, ultra"),
+        ({"pools": {"ultra": "a/b"}}, "names of capacity pools"),
+        ({"pools": {"ultra": 5}}, "names of capacity pools"),
+        ({"account": ""}, "`account`"),
+        ({"location": 5}, "strings"),
+        ({"subnet": "anf"}, "`subnet`"),
+        ({"endpoint": "http://management.example.org"}, "https://"),
+        ({"authority": "login.example.org"}, "https://"),
+        ({"client_secret": "hunter2"}, "unknown fields client_secret"),
+    ],
+)
+def test_what_a_class_of_azure_lacks_is_named(change, words):
+    with pytest.raises(ValueError, match=words) as refused:
+        storage_classes({"azure": {**ANF, **change}}, Path("/state"))
     assert "hunter2" not in str(refused.value)

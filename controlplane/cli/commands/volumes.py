@@ -220,7 +220,9 @@ def tier_arguments(parser: Parser) -> None:
 def tier(args: Namespace, session: Session) -> int:
     """Change the service tier of a volume; it stays mounted."""
     volume = _post(session, args.name, "service-tier", {"service_tier": args.tier})
-    session.output.object(volume, f"volume {args.name} has the tier {volume['service_tier']}")
+    is_done = volume["service_tier"] == args.tier
+    state = "has the tier" if is_done else "is being moved to the tier"
+    session.output.object(volume, f"volume {args.name} {state} {args.tier}")
     return DONE
 
 

@@ -12,6 +12,7 @@ from controlplane.models import Command
 from datasets.actions.volume_care import note_storage_classes
 from datasets.models import Volume
 from datasets.queries.volumes import volume_mount
+from tests.served_anf import ServedAnf, served_anf
 from tests.served_ontap import ServedOntap, served_ontap
 from tests.volumes import GIB, directory_of, make_snapshot, make_volume, read, work, write
 from tests.waiting import wait_until
@@ -88,3 +89,39 @@ def test_volumes_of_a_class_that_is_configured_no_more_say_so_and_are_no_folders
     status = api("vera").get(f"volumes/{volume.pk}").body["status"]
     assert (status["state"], status["reason"]) == ("deleting", "class_not_configured")
     assert len(system.volumes) == 1
+
+
+@pytest.fixture
+def azure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedAnf]:
+    """An account of Azure NetApp Files, and a class `azure` beside the default one."""
+    with served_anf(tmp_path) as anf:
+        stated = {"standard": {}, "azure": anf.statement()}
+        monkeypatch.setattr("django.conf.settings.STORAGE_CLASSES", storage_classes(stated, tmp_path))
+        yield anf
+
+
+def test_a_service_tier_is_changed_at_the_storage_while_the_volume_is_mounted(api, client, cast, azure):
+    volume = make_volume(cast.project, files={"a": "alpha"}, storage_class="azure", size=1024 * GIB)
+    path, ben, before = f"volumes/{volume.pk}", api("ben"), directory_of(volume)
+    shown = ben.get(path).body
+    assert (shown["service_tier"], shown["throughput_mib_per_second"]) == ("standard", 16)
+    assert ben.post(f"{path}/service-tier", {"service_tier": "ultra"}).code == "no_such_tier"
+    assert ben.post(f"{path}/service-tier", {"service_tier": "premium"}).body["service_tier"] == "standard"
+    assert ben.post(f"{path}/resize", {"size": 2048 * GIB}).code == "volume_in_use"
+    work()
+    shown = ben.get(path).body
+    assert (shown["service_tier"], shown["throughput_mib_per_second"]) == ("premium", 64)
+    assert [key.split("/")[-3] for key in azure.volumes] == ["pool-premium"]
+    assert (directory_of(volume), read(volume)) == (before, {"a": "alpha"})
+    client.force_login(cast.ben)
+    assert "not enforced" not in client.get(f"/volumes/{volume.pk}").content.decode()
+
+
+def test_a_tier_that_the_storage_refuses_stays_and_the_volume_says_why(api, cast, azure):
+    volume = make_volume(cast.project, storage_class="azure", size=100 * GIB)
+    azure.next_error = {"code": "PoolFull", "message": "The pool pool-premium is full."}
+    api("ben").post(f"volumes/{volume.pk}/service-tier", {"service_tier": "premium"})
+    work()
+    shown = api("ben").get(f"volumes/{volume.pk}").body
+    assert (shown["service_tier"], shown["status"]["state"]) == ("standard", "ready")
+    assert "pool-premium is full" in shown["status"]["message"]

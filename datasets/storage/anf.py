@@ -1,0 +1,274 @@
+"""Volumes as volumes of Azure NetApp Files, and their snapshots as its own; a restore is a new volume of a snapshot.
+
+The id is in the name and in a tag of every volume: one that exists under that name without the tag is not ours, and
+is neither used nor deleted. A service tier is a capacity pool, and a volume is moved to another one while it stays
+mounted.
+
+Azure deletes a volume with its snapshots, while snapshots here outlive their volume. A removed volume is therefore
+`retired`: exported to no client, and deleted with the last of its snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from datasets.storage.anf_client import NOT_FOUND, AnfClient, AnfRefused, Row
+from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
+from datasets.storage.volume_files import VolumeFiles, wait_until_mounted
+from datasets.storage.volumes import Report, Taken
+
+# How long a new volume may take to appear on this machine.
+MOUNT_SECONDS = 60.0
+GIB = 1 << 30
+_PREFIX = "trainyard-"
+_OURS, _RETIRED = "trainyard-volume", "trainyard-retired"
+
+
+class AnfVolumes(VolumeFiles):
+    """The volumes and snapshots of one storage class. `size_bytes` and `service_tier`: of volumes that are made."""
+
+    def __init__(
+        self,
+        client: AnfClient,
+        root: Path,
+        size_bytes: int = 0,
+        service_tier: str = "",
+        mount_seconds: float = MOUNT_SECONDS,
+    ) -> None:
+        self._client, self._root = client, root
+        self._size_bytes, self._tier, self._mount_seconds = size_bytes, service_tier, mount_seconds
+
+    def path(self, volume: str) -> Path:
+        """Return the directory that jobs mount."""
+        return self._root / object_name(volume)
+
+    def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
+        """Make an empty volume, unless it is there, and wait until it is mounted. Raises Blocked with Azure's words."""
+        self._make(volume, {}, budget)
+
+    def clone(
+        self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
+    ) -> None:
+        """Make a volume of a snapshot of another one. Raises ContentMissing, Blocked and what `budget` raises."""
+        if self._find(volume) is not None:
+            self._make(volume, {}, budget)
+            return
+        found, base = self._source(source), f"{_PREFIX}base-{volume}"
+        self._make(volume, _made_of(self._snapshot(base, found, budget)), budget)
+        # Azure keeps it while it copies; then it goes with its volume.
+        with suppress(Blocked):
+            self._client.delete_snapshot(*_place(found), base)
+
+    def restore(
+        self,
+        volume: str,
+        snapshot: str,
+        budget: Budget = UNLIMITED,
+        report: Report = lambda files, size: None,
+    ) -> None:
+        """Make a volume of a snapshot, which stays. Raises as `clone`."""
+        found = self._with_snapshot(snapshot)
+        if found is None:
+            raise ContentMissing("The snapshot is not in Azure NetApp Files (any more).")
+        self._make(volume, _made_of(found[1]), budget)
+
+    def remove(self, volume: str) -> None:
+        """Export a volume to no client, and delete it unless snapshots of it are left. Raises Blocked."""
+        found = self._named(volume)
+        if found is None or not _is_ours(found, volume):
+            return
+        if not _is_retired(found):
+            body = {"tags": {_RETIRED: volume}, "properties": {"exportPolicy": {"rules": []}}}
+            self._client.change(*_place(found), body)
+        self._delete_unless_kept(found)
+
+    def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
+        """Change the size of a volume. Raises ContentMissing and Blocked."""
+        found = self._source(volume)
+        if _size(found) != _rounded(size_bytes):
+            body = {"properties": {"usageThreshold": _rounded(size_bytes)}}
+            self._client.change(*_place(found), body, budget)
+
+    def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:
+        """Move a volume to the capacity pool of another service tier; it stays mounted. Raises as `resize`."""
+        found = self._source(volume)
+        pool, name = _place(found)
+        wanted = self._pool(service_tier)
+        if pool != wanted:
+            self._client.move(pool, name, wanted, budget)
+
+    def take(
+        self,
+        snapshot: str,
+        volume: str,
+        before: str | None = None,
+        budget: Budget = UNLIMITED,
+        report: Report = lambda files, size: None,
+    ) -> Taken:
+        """Make a snapshot, unless it is there. Raises ContentMissing, Blocked and what `budget` raises."""
+        found = self._source(volume)
+        self._snapshot(object_name(snapshot), found, budget)
+        # Azure does not say how much a snapshot holds.
+        return Taken(None, _size(found), None)
+
+    def remove_snapshot(self, snapshot: str) -> None:
+        """Delete a snapshot, and the removed volume whose last one it was. Raises Blocked while Azure copies it."""
+        found = self._with_snapshot(snapshot)
+        if found is not None:
+            volume, _ = found
+            self._client.delete_snapshot(*_place(volume), object_name(snapshot))
+        # Also a retired volume whose last snapshot a killed process had deleted.
+        for volume in self._all():
+            if _is_retired(volume):
+                with suppress(Blocked):
+                    self._delete_unless_kept(volume)
+
+    def _make(self, volume: str, origin: Row, budget: Budget) -> None:
+        """Make a volume, unless it is there, and wait until it is mounted."""
+        place, name = self._client.place, object_name(volume)
+        if self._find(volume) is None:
+            rule = {
+                "ruleIndex": 1,
+                "allowedClients": place.allowed_clients,
+                "unixReadWrite": True,
+                "hasRootAccess": True,
+                "nfsv3": True,
+                "nfsv41": False,
+                "cifs": False,
+            }
+            properties = {
+                "creationToken": name,
+                "usageThreshold": _rounded(self._size_bytes),
+                "subnetId": place.subnet,
+                "protocolTypes": ["NFSv3"],
+                "unixPermissions": "0777",
+                "snapshotDirectoryVisible": False,
+                "exportPolicy": {"rules": [rule]},
+                **origin,
+            }
+            body = {"location": place.location, "tags": {_OURS: volume}, "properties": properties}
+            self._client.create(self._pool(self._tier), name, body, budget)
+        found = self._source(volume)
+        _refuse_unfinished(found)
+        targets = [target.get("ipAddress", "") for target in found["properties"].get("mountTargets") or ()]
+        what = f"{', '.join(targets) or 'its address'}:/{name}"
+        words = f"Azure has the volume, and {self.path(volume)} is not there: mount {what} there."
+        wait_until_mounted(self.path(volume), self._mount_seconds, budget, words)
+
+    def _pool(self, service_tier: str) -> str:
+        pool = self._client.place.pools.get(service_tier)
+        if pool is None:
+            words = f"The storage class has no pool for the service tier {service_tier or 'without a name'}."
+            raise Blocked("no_such_tier", words, is_passing=False)
+        return pool
+
+    def _all(self) -> Iterator[Row]:
+        """Yield our volumes, retired ones too."""
+        for pool in dict.fromkeys(self._client.place.pools.values()):
+            for found in self._client.volumes(pool):
+                if {_OURS, _RETIRED} & set(found.get("tags") or ()):
+                    yield found
+
+    def _named(self, volume: str) -> Row | None:
+        pools = dict.fromkeys(self._client.place.pools.values())
+        found = (self._client.volume(pool, object_name(volume)) for pool in pools)
+        return next((one for one in found if one is not None), None)
+
+    def _find(self, volume: str) -> Row | None:
+        """Return a volume by id. Raises Blocked for one with its name that is not ours."""
+        found = self._named(volume)
+        if found is not None and not _is_ours(found, volume):
+            words = f"The account has a volume {object_name(volume)} that Trainyard did not make."
+            raise Blocked("name_in_use", words, is_passing=False)
+        return found
+
+    def _source(self, volume: str) -> Row:
+        found = self._find(volume)
+        if found is None or _is_retired(found):
+            raise ContentMissing("The volume is not in Azure NetApp Files (any more).")
+        return found
+
+    def _snapshot(self, name: str, volume: Row, budget: Budget) -> Row:
+        """Return a snapshot of a volume, made if it is not there."""
+        found = self._snapshot_named(name, volume)
+        if found is None:
+            self._client.create_snapshot(*_place(volume), name, budget)
+            found = self._snapshot_named(name, volume)
+        if found is None:
+            raise Blocked("job_not_done", f"Azure does not list the new snapshot {name} yet.")
+        _refuse_unfinished(found)
+        return found
+
+    def _snapshot_named(self, name: str, volume: Row) -> Row | None:
+        rows = self._client.snapshots(*_place(volume))
+        return next((row for row in rows if _last(row) == name), None)
+
+    def _with_snapshot(self, snapshot: str) -> tuple[Row, Row] | None:
+        """Return a snapshot by id, after its volume. Asks for those of each volume: a snapshot has no tags."""
+        for volume in self._all():
+            if found := self._snapshot_named(object_name(snapshot), volume):
+                return volume, found
+        return None
+
+    def _delete_unless_kept(self, volume: Row) -> None:
+        """Delete a retired volume without snapshots that users have."""
+        names = [_last(row) for row in self._client.snapshots(*_place(volume))]
+        if any(name.startswith(_PREFIX) and not name.startswith(f"{_PREFIX}base-") for name in names):
+            return
+        try:
+            self._client.delete(*_place(volume))
+        except AnfRefused as refused:
+            if refused.status not in NOT_FOUND:
+                raise
+
+
+def object_name(key: str) -> str:
+    """Return the name of a volume or snapshot in Azure: letters, digits and hyphens."""
+    return _PREFIX + key
+
+
+def _refuse_unfinished(found: Row) -> None:
+    """Raise Blocked for what an earlier try began and Azure still makes, or could not make."""
+    state = found["properties"].get("provisioningState")
+    if state in ("Accepted", "Creating"):
+        raise Blocked("job_not_done", f"Azure has not finished {_last(found)} yet ({state}).")
+    if state == "Failed":
+        words = (
+            f"Azure could not make {_last(found)} (provisioning state {state}); delete it and make another."
+        )
+        raise Blocked("storage_refused", words, is_passing=False)
+
+
+def _made_of(snapshot: Row) -> dict[str, Any]:
+    return {"snapshotId": snapshot["id"]}
+
+
+def _is_ours(found: Row, volume: str) -> bool:
+    tags = found.get("tags") or {}
+    return volume in (tags.get(_OURS), tags.get(_RETIRED))
+
+
+def _is_retired(found: Row) -> bool:
+    return _RETIRED in (found.get("tags") or {})
+
+
+def _place(volume: Row) -> tuple[str, str]:
+    """Return pool and name, from .../capacityPools/POOL/volumes/NAME."""
+    parts = volume["id"].split("/")
+    return parts[-3], parts[-1]
+
+
+def _last(row: Row) -> str:
+    return str(row["id"].rpartition("/")[2])
+
+
+def _size(volume: Row) -> int:
+    return int(volume["properties"]["usageThreshold"])
+
+
+def _rounded(size_bytes: int) -> int:
+    """Azure takes multiples of a GiB."""
+    return -(-size_bytes // GIB) * GIB

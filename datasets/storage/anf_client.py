@@ -1,0 +1,182 @@
+"""Requests to Azure NetApp Files through Azure's own packages, each with a deadline, and with Azure's code and message
+in every error. The packages are imported with the first request: most installations have no Azure."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from controlplane.config.netapp_places import AnfPlace
+from datasets.storage.base import UNLIMITED, Blocked, Budget
+from datasets.storage.credentials import read_credentials
+from datasets.storage.patience import USUAL, Patience
+
+if TYPE_CHECKING:
+    from azure.mgmt.netapp import NetAppManagementClient
+
+ENVIRONMENT = {
+    "tenant_id": "AZURE_TENANT_ID",
+    "client_id": "AZURE_CLIENT_ID",
+    "client_secret": "AZURE_CLIENT_SECRET",
+}
+NOT_FOUND, NOT_NOW = (404,), (408, 409, 429)
+_WORDS_MOST = 400
+
+Row = Mapping[str, Any]
+
+
+class AnfClient:
+    """Volumes and snapshots of one NetApp account, for the storage class `name`; rows as Azure's REST API has them."""
+
+    def __init__(self, place: AnfPlace | None, name: str, patience: Patience = USUAL) -> None:
+        self._place, self._name, self._patience = place, name, patience
+        self._client: NetAppManagementClient | None = None
+
+    @property
+    def place(self) -> AnfPlace:
+        """Return the account. Raises Blocked when the storage class is configured no more."""
+        if self._place is None:
+            words = (
+                f"The storage class {self._name} is configured no more; add it to TRAINYARD_STORAGE_CLASSES."
+            )
+            raise Blocked("class_not_configured", words)
+        return self._place
+
+    def volume(self, pool: str, name: str) -> Row | None:
+        """Return a volume of a pool, None if there is none. Raises Blocked."""
+        try:
+            with self._request() as client:
+                return _row(client.volumes.get(*self._path(pool, name)))
+        except AnfRefused as refused:
+            if refused.status in NOT_FOUND:
+                return None
+            raise
+
+    def volumes(self, pool: str) -> list[Row]:
+        """Return the volumes of a pool."""
+        with self._request() as client:
+            return [_row(one) for one in client.volumes.list(*self._path(pool))]
+
+    def snapshots(self, pool: str, volume: str) -> list[Row]:
+        """Return the snapshots of a volume."""
+        with self._request() as client:
+            return [_row(one) for one in client.snapshots.list(*self._path(pool, volume))]
+
+    def create(self, pool: str, name: str, body: Row, budget: Budget) -> None:
+        """Make a volume and wait until it is there. Raises Blocked, and what `budget` raises."""
+        self._run(budget, "volumes", "begin_create_or_update", pool, name, dict(body))
+
+    def change(self, pool: str, name: str, body: Row, budget: Budget = UNLIMITED) -> None:
+        """Change fields of a volume and wait. Raises as `create`."""
+        self._run(budget, "volumes", "begin_update", pool, name, dict(body))
+
+    def move(self, pool: str, name: str, to: str, budget: Budget) -> None:
+        """Move a volume to another pool, while it stays mounted, and wait. Raises as `create`."""
+        body = {"newPoolResourceId": self.pool_id(to)}
+        self._run(budget, "volumes", "begin_pool_change", pool, name, body)
+
+    def delete(self, pool: str, name: str) -> None:
+        """Delete a volume with its snapshots and wait. Raises Blocked."""
+        self._run(UNLIMITED, "volumes", "begin_delete", pool, name)
+
+    def create_snapshot(self, pool: str, volume: str, name: str, budget: Budget) -> None:
+        """Take a snapshot and wait. Raises as `create`."""
+        body = {"location": self.place.location}
+        self._run(budget, "snapshots", "begin_create", pool, volume, name, body)
+
+    def delete_snapshot(self, pool: str, volume: str, name: str) -> None:
+        """Delete a snapshot and wait. Raises Blocked."""
+        self._run(UNLIMITED, "snapshots", "begin_delete", pool, volume, name)
+
+    def pool_id(self, pool: str) -> str:
+        """Return the resource id of a capacity pool."""
+        place = self.place
+        group = f"/subscriptions/{place.subscription}/resourceGroups/{place.resource_group}"
+        return f"{group}/providers/Microsoft.NetApp/netAppAccounts/{place.account}/capacityPools/{pool}"
+
+    def _path(self, *names: str) -> tuple[str, ...]:
+        return (self.place.resource_group, self.place.account, *names)
+
+    def _run(self, budget: Budget, kind: str, verb: str, *about: Any) -> None:
+        """Begin an operation and wait in this thread until it has ended."""
+        ends = time.monotonic() + self._patience.job_seconds
+
+        def check() -> None:
+            budget.check()
+            if time.monotonic() > ends:
+                seconds = f"{self._patience.job_seconds:g} s"
+                raise Blocked("job_not_done", f"Azure did not end {verb} of {about[1]} within {seconds}.")
+
+        with self._request() as client:
+            from datasets.storage.anf_kinds import InThisThread
+
+            method = InThisThread(check, self._patience.pause_seconds)
+            getattr(getattr(client, kind), verb)(*self._path(*about), polling=method)
+            method.wait()
+
+    @contextmanager
+    def _request(self) -> Iterator[NetAppManagementClient]:
+        secrets = read_credentials(self.place.credentials, ENVIRONMENT) if self._client is None else {}
+        try:
+            from datasets.storage.anf_kinds import AzureError, connect
+        except ImportError as error:
+            words = f"This storage class needs packages of requirements-netapp.txt: {error}"
+            raise Blocked("package_missing", words) from error
+        try:
+            if self._client is None:
+                seconds = (self._patience.connect_seconds, self._patience.answer_seconds)
+                self._client = connect(self.place, secrets, seconds)
+            yield self._client
+        except AzureError as error:
+            found = _translated(error)
+            if found.code == "not_permitted":
+                # The next request reads the credentials again.
+                self._client = None
+            raise found from error
+        except (ValueError, KeyError, AttributeError) as error:
+            words = f"The endpoint answers other than Azure: {type(error).__name__}: {error}"
+            raise Blocked("unreachable", _short(words)) from error
+
+
+class AnfRefused(Blocked):
+    """Azure answered with an error; `status`: of HTTP."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        is_passing = status >= 500 or status in NOT_NOW
+        super().__init__("storage_refused", _short(detail), is_passing=is_passing)
+        self.status = status
+
+
+def _row(found: Any) -> Row:
+    row: Row = found.as_dict()
+    return row
+
+
+def _translated(error: Any) -> Blocked:
+    """Return what an error of the packages means for the caller."""
+    status = getattr(error, "status_code", None)
+    if "certificate verify failed" in str(error).lower():
+        words = f"The certificate is not trusted; name its authority with `ca_file`: {error}"
+        return Blocked("not_trusted", _short(words))
+    # An error of the sign-in has a status only if Azure refused it.
+    if status in (401, 403) or "AADSTS" in str(error):
+        return Blocked("not_permitted", _short(f"Azure refuses the credentials: {_words(error)}"))
+    if status is not None and type(error).__name__ != "DecodeError":
+        return AnfRefused(status, f"Azure: {_words(error)}")
+    return Blocked("unreachable", _short(f"Azure does not answer as expected: {error}"))
+
+
+def _words(error: Any) -> str:
+    """Return Azure's code and message: of the operation that failed, or of the answer."""
+    try:
+        said = json.loads(error.response.text())["error"]
+        return f"{said['code']}: {said['message']}"
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return str(error.message)
+
+
+def _short(words: str) -> str:
+    return " ".join(words.split())[:_WORDS_MOST]
