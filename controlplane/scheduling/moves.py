@@ -72,11 +72,14 @@ class Moves:
     def find(self, item: Waiting, *, is_soon: bool) -> tuple[PodPlacement, ...] | None:
         """Return where the job fits: beside what is kept for a gang, else there if the job is not bound. Requests that
         do not fit are remembered: capacity only shrinks until a job is stopped."""
-        state = self._state
-        is_bound_by_gang = state.binding(item) is not None
-        reservation = state.delayed_by(item)
+        # What has no room at all has none beside a gang.
+        if (item.request, is_soon, False) in self._no_room:
+            return None
+        reservation = self._state.delayed_by(item)
         found = None if reservation is None else self._find_in(item, reservation, is_soon=is_soon)
-        return found if found is not None or is_bound_by_gang else self._find_in(item, None, is_soon=is_soon)
+        if found is not None or (reservation is not None and reservation.binds(item)):
+            return found
+        return self._find_in(item, None, is_soon=is_soon)
 
     def _find_in(
         self, item: Waiting, reservation: Reservation | None, *, is_soon: bool
@@ -107,10 +110,10 @@ class Moves:
         reason to stop a job."""
         state, reservation = self._state, self._state.binding(item)
         soon = state.capacity.soon
-        if reservation is None or place(item.request, soon) is not None:
+        if reservation is None:
             return None
         key = ("beside", item.request, policy.signature)
-        if self._no_victims.get(key) == len(soon.changes):
+        if self._no_victims.get(key) == len(soon.changes) or place(item.request, soon) is not None:
             return None
         victims = victims_beside(state, reservation, item, policy)
         taken = None if victims is None else self._take(item, victims, "reclaim")

@@ -107,7 +107,7 @@ class JobClass:
     The jobs before `at` are decided. `seconds`: their expected run time where the shortest goes first, else 0.
     """
 
-    __slots__ = ("account", "at", "jobs", "milli_gpus", "request", "seconds")
+    __slots__ = ("_head", "account", "at", "jobs", "milli_gpus", "request", "seconds")
 
     def __init__(
         self, jobs: list[JobView], account: Account, request: Request, milli_gpus: int, seconds: int = 0
@@ -118,11 +118,15 @@ class JobClass:
         self.milli_gpus = milli_gpus
         self.seconds = seconds
         self.at = 0
+        self._head: Waiting | None = None
 
     @property
     def head(self) -> Waiting:
         """Return the oldest undecided job."""
-        return self.waiting(self.jobs[self.at])
+        job = self.jobs[self.at]
+        if self._head is None or self._head.job is not job:
+            self._head = self.waiting(job)
+        return self._head
 
     @property
     def key(self) -> TurnInProject:
