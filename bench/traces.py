@@ -84,7 +84,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--worst", type=int, default=0, help="print so many gangs of 16 GPUs and more")
     parser.add_argument("--order", choices=("submission", "shortest"), default="submission")
     parser.add_argument(
-        "--min-runtime", type=int, default=MIN_RUNTIME_SECONDS, help="seconds; the product's is 3600"
+        "--min-runtime", type=int, default=MIN_RUNTIME_SECONDS, help="seconds; the product's is 28800"
     )
     return parser.parse_args()
 

@@ -118,7 +118,7 @@ SETTINGS = (
     ),
     Setting(
         "TRAINYARD_MIN_RUNTIME_SECONDS",
-        "3600",
+        "28800",
         "For so long after its start no job is stopped for a project that is above its quota, 0 to 31536000. A project"
         " inside its quota need not wait.",
     ),

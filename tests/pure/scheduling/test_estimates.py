@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controlplane.scheduling.cycle import decide
-from controlplane.scheduling.estimates import prospect, start_range, start_ranges
+from controlplane.scheduling.estimates import LearnedRunTimes, prospect, start_range, start_ranges
 from controlplane.scheduling.kept import Scheduler
 from tests.pure.scheduling.builders import job, node, nodes, project, running, view
 
@@ -42,6 +42,17 @@ def test_the_second_in_line_waits_for_the_first_as_well():
     found = start_range(full(first, job("j2", "p", 8)), "j2")
     assert found.earliest <= NOW + 3 * HOUR <= found.latest
     assert found.earliest > NOW + HOUR
+
+
+def test_a_range_is_wider_where_run_times_are_learned():
+    seen = full(job("j1", "p", 8), ends_in=4 * HOUR)
+    declared = start_range(seen, "j1")
+    times = {"r0": 5 * HOUR}
+    learned = start_range(seen, "j1", learned=LearnedRunTimes(times, times, times))
+    assert NOW < learned.earliest < NOW + 3 * HOUR
+    assert learned.earliest < declared.earliest + HOUR
+    assert learned.latest > NOW + 8 * HOUR
+    assert start_range(seen, "j1", learned=LearnedRunTimes({}, {}, {})) == declared
 
 
 def test_a_reclaim_is_named_with_the_place_that_it_makes():
