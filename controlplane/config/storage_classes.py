@@ -27,6 +27,8 @@ _DRIVER_KEYS = {"driver", "mount_root", "description"}
 
 FOLDER, ONTAP, ANF = "folder", "ontap", "anf"
 DRIVERS = (ONTAP, ANF)
+PACKAGES: Mapping[str, str] = {ONTAP: "netapp-ontap", ANF: "azure-mgmt-netapp"}
+"""What drivers import, of requirements-netapp.txt."""
 Place = OntapPlace | AnfPlace
 _DRIVERS: Mapping[str, tuple[set[str], Callable[[str, Mapping[str, Any]], Place]]] = {
     ONTAP: (ONTAP_KEYS, ontap_place),

@@ -17,7 +17,7 @@ from typing import Any
 
 from datasets.storage.anf_client import NOT_FOUND, AnfClient, AnfRefused, Row
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
-from datasets.storage.volume_files import VolumeFiles, wait_until_mounted
+from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
 from datasets.storage.volumes import Report, Taken
 
 # How long a new volume may take to appear on this machine.
@@ -55,9 +55,11 @@ class AnfVolumes(VolumeFiles):
         """Make a volume of a snapshot of another one. Raises ContentMissing, Blocked and what `budget` raises."""
         if self._find(volume) is not None:
             self._make(volume, {}, budget)
+            remove_own(self.path(volume))
             return
         found, base = self._source(source), f"{_PREFIX}base-{volume}"
         self._make(volume, _made_of(self._snapshot(base, found, budget)), budget)
+        remove_own(self.path(volume))
         # Azure keeps it while it copies; then it goes with its volume.
         with suppress(Blocked):
             self._client.delete_snapshot(*_place(found), base)
@@ -74,6 +76,7 @@ class AnfVolumes(VolumeFiles):
         if found is None:
             raise ContentMissing("The snapshot is not in Azure NetApp Files (any more).")
         self._make(volume, _made_of(found[1]), budget)
+        remove_own(self.path(volume))
 
     def remove(self, volume: str) -> None:
         """Export a volume to no client, and delete it unless snapshots of it are left. Raises Blocked."""

@@ -124,7 +124,7 @@ class AnfClient:
             from datasets.storage.anf_kinds import AzureError, connect
         except ImportError as error:
             words = f"This storage class needs packages of requirements-netapp.txt: {error}"
-            raise Blocked("package_missing", words) from error
+            raise Blocked("package_missing", words, is_passing=False) from error
         try:
             if self._client is None:
                 seconds = (self._patience.connect_seconds, self._patience.answer_seconds)

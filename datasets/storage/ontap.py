@@ -16,7 +16,7 @@ from typing import Any
 
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
 from datasets.storage.ontap_client import NOT_FOUND, OntapClient, OntapRefused, Row, names
-from datasets.storage.volume_files import VolumeFiles, wait_until_mounted
+from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
 from datasets.storage.volumes import Report, Taken
 
 # How long a new junction may take to appear on this machine.
@@ -136,6 +136,7 @@ class OntapVolumes(VolumeFiles):
     def _make_clone(self, volume: str, source: str, snapshot: str, budget: Budget) -> None:
         parent = {"parent_volume": {"name": source}, "parent_snapshot": {"name": snapshot}}
         self._make(volume, {"clone": {"is_flexclone": True, **parent}}, {}, budget)
+        remove_own(self.path(volume))
         found = self._source(volume)
         if found["size"] < self._size_bytes:
             self._client.change(found["uuid"], {"size": self._size_bytes}, budget)

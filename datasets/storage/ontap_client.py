@@ -129,7 +129,7 @@ class OntapClient:
             from datasets.storage.ontap_kinds import Kinds, connect
         except ImportError as error:
             words = f"This storage class needs packages of requirements-netapp.txt: {error}"
-            raise Blocked("package_missing", words) from error
+            raise Blocked("package_missing", words, is_passing=False) from error
         seconds = (self._patience.connect_seconds, self._patience.answer_seconds)
         return connect(self.place, secrets, seconds), Kinds()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from datasets.storage.base import Blocked, Budget, ContentMissing, DeadlineExceeded
+from datasets.storage.files import blocked, remove_tree
 from datasets.storage.trees import OWN, walk
 
 _PAUSE_SECONDS = 0.2
@@ -44,6 +45,19 @@ def wait_until_mounted(path: Path, seconds: float, budget: Budget, words: str) -
         if time.monotonic() > ends:
             raise Blocked("not_mounted", words)
         time.sleep(_PAUSE_SECONDS)
+
+
+def remove_own(volume: Path) -> None:
+    """Remove what programs are paused with from a volume that the storage has copied whole: its programs would wait for
+    a snapshot that nothing takes. Raises Blocked."""
+    own = volume / os.fsdecode(OWN)
+    try:
+        if own.is_dir() and not own.is_symlink():
+            remove_tree(own)
+        else:
+            own.unlink(missing_ok=True)
+    except OSError as error:
+        raise blocked(error) from error
 
 
 class VolumeFiles(ABC):

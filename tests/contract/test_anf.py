@@ -104,7 +104,7 @@ BLOCKED = [
     (without_credentials, "no_credentials", True, "AZURE_CLIENT_SECRET"),
     (without_its_authority, "not_trusted", True, "ca_file"),
     (without_an_answer, "unreachable", True, "timed out"),
-    (without_the_package, "package_missing", True, "requirements-netapp.txt"),
+    (without_the_package, "package_missing", False, "requirements-netapp.txt"),
     (without_the_class, "class_not_configured", True, "TRAINYARD_STORAGE_CLASSES"),
     (without_its_pool, "no_such_tier", False, "ultra"),
     (without_the_mount, "not_mounted", True, "10.0.0.4:/trainyard-"),

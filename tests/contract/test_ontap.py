@@ -97,7 +97,7 @@ BLOCKED = [
     (without_credentials, "no_credentials", True, "ONTAP_PASSWORD"),
     (without_its_authority, "not_trusted", True, "ca_file"),
     (without_an_answer, "unreachable", True, "does not answer"),
-    (without_the_package, "package_missing", True, "requirements-netapp.txt"),
+    (without_the_package, "package_missing", False, "requirements-netapp.txt"),
     (without_the_class, "class_not_configured", True, "TRAINYARD_STORAGE_CLASSES"),
     (without_the_mount, "not_mounted", True, "svm1"),
     (with_a_fault(503, {"error": {"code": "9", "message": "Busy."}}), "storage_refused", True, "Busy."),

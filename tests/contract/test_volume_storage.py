@@ -4,6 +4,7 @@ claims of Kubernetes pass the same in tests/kubernetes/test_csi.py, where there 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -16,6 +17,7 @@ from datasets.storage.base import Budget, Cancelled, ContentMissing
 from datasets.storage.ontap import OntapVolumes
 from datasets.storage.ontap_client import OntapClient
 from datasets.storage.patience import Patience
+from datasets.storage.quiesce import quiesced
 from datasets.storage.volumes import FolderVolumes
 from tests.served_anf import served_anf
 from tests.served_ontap import served_ontap
@@ -127,3 +129,16 @@ def test_a_cancelled_call_ends_and_the_next_one_does_it(storage):
     with pytest.raises(Cancelled):
         storage.take(snapshot, volume, None, Budget(is_cancelled=lambda: True))
     assert storage.take(snapshot, volume, None) == storage.take(snapshot, volume, None)
+
+
+def test_what_pauses_programs_for_a_snapshot_is_in_no_copy(storage):
+    volume, snapshot, restored, cloned = filled(storage), new_id(), new_id(), new_id()
+    listening = storage.path(volume) / ".trainyard" / "listening"
+    listening.mkdir(parents=True)
+    (listening / "job.0").write_text("")
+    with quiesced(storage.path(volume), snapshot, ["job"], wait_seconds=0.01):
+        storage.take(snapshot, volume, None)
+        storage.clone(cloned, volume)
+    storage.restore(restored, snapshot)
+    kept = [sorted(os.listdir(storage.path(one))) for one in (restored, cloned)]
+    assert kept == [["model.pt"], ["model.pt"]]

@@ -1,10 +1,14 @@
 """Settings that cannot work: each with its id and a hint; good ones pass."""
 
+from importlib import metadata
+from pathlib import Path
+
 import pytest
 from django.test import override_settings
 
 from controlplane.checks import check_settings
 from controlplane.config.service_hosts import ServicesHost
+from controlplane.config.storage_classes import StorageClass
 
 
 def findings() -> dict[str, str]:
@@ -77,3 +81,16 @@ def test_a_good_setting_passes(good: dict[str, object]) -> None:
 def test_a_misspelled_variable_gets_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_PROT", "8001")
     assert "Did you mean TRAINYARD_PORT?" in findings()["trainyard.W001"]
+
+
+@pytest.mark.parametrize(("is_installed", "expected"), [(True, []), (False, ["trainyard.W004"])])
+def test_a_storage_class_whose_package_is_not_installed_is_named(monkeypatch, is_installed, expected):
+    classes = {
+        "a": StorageClass("a", Path("/a"), {}),
+        "gold": StorageClass("gold", Path("/g"), {}, driver="ontap"),
+    }
+    monkeypatch.setattr(metadata, "distributions", lambda name: iter([name] * is_installed))
+    with override_settings(STORAGE_CLASSES=classes):
+        found = findings()
+    assert list(found) == expected
+    assert all("gold" in text and "requirements-netapp.txt" in text for text in found.values())

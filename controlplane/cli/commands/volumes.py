@@ -19,6 +19,11 @@ POLL_SECONDS = 0.5
 ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany")
 
 
+def _class_and_tier(volume: Row) -> str:
+    tier = volume["service_tier"]
+    return f"{volume['storage_class']}, tier {tier}" if tier else str(volume["storage_class"])
+
+
 def used_text(volume: Row) -> str:
     """How much of its size it holds."""
     more = " or more" if volume["is_measured_in_part"] else ""
@@ -113,7 +118,7 @@ def describe(args: Namespace, session: Session) -> int:
                 ("Used", used_text(volume)),
                 ("Files", volume["files"]),
                 ("Access mode", volume["access_mode"]),
-                ("Storage class", f"{volume['storage_class']}, tier {volume['service_tier']}"),
+                ("Storage class", _class_and_tier(volume)),
                 ("Made of", (volume["origin"] or {}).get("name")),
                 (
                     "Size enforced",
@@ -192,7 +197,9 @@ def resize_arguments(parser: Parser) -> None:
 def resize(args: Namespace, session: Session) -> int:
     """Change the size of a volume."""
     volume = _post(session, args.name, "resize", {"size": args.size})
-    session.output.object(volume, f"volume {args.name} has {formats.binary_size(volume['size_bytes'])}")
+    state = "is being resized; it has" if volume["is_size_enforced"] else "has"
+    size = formats.binary_size(volume["size_bytes"])
+    session.output.object(volume, f"volume {args.name} {state} {size}")
     return DONE
 
 
