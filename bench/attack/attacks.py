@@ -232,6 +232,15 @@ async def long_lists(target: Target, seconds: float, answers: Answers) -> None:
     await repeat(target, [request], 4, seconds, answers)
 
 
+async def plans(target: Target, seconds: float, answers: Answers) -> None:
+    """A simulation of the cluster for each: when a job would start, and what it would reclaim."""
+    body = b'{"name": "planned", "kind": "train", "gpus": 1, "command": ["true"]}'
+    bearer = f"Bearer {target.token}"
+    await repeat(
+        target, [posted("/api/v1/projects/red/jobs/plan", body, Authorization=bearer)], 16, seconds, answers
+    )
+
+
 ATTACKS: dict[str, Attack] = {
     "JSON with a repeated key": repeated_key,
     "cookies of quotes": quoted_cookie,
@@ -244,6 +253,7 @@ ATTACKS: dict[str, Attack] = {
     "subscribing without end": subscriptions,
     "previews of long fields": long_preview,
     "lists of large specs": long_lists,
+    "plans of new jobs": plans,
 }
 
 
