@@ -47,7 +47,7 @@ from datasets.queries.lake import limit_waits
 
 SERVICES, METRICS = "/services/", "/metrics"
 OF_PODS = ("/api/v1/pod-code/", "/api/v1/pod-data/")
-# Websockets into pods, and the module of `controlplane.gateway` that serves each.
+# Websockets into pods, and the module of `jobs.gateway` that serves each.
 INTO_PODS = {"/ws/shell/": "shell", "/ws/exec/": "command", "/ws/forward/": "forward"}
 
 HASHING_THREADS = min(4, max(1, (os.cpu_count() or 2) // 2))
@@ -167,7 +167,7 @@ def _websocket(scope: Scope) -> Application:
 
 def _gateway(name: str) -> Application:
     """Return an application that reaches into pods, imported on first use: many processes never need it."""
-    application: Application = importlib.import_module(f"controlplane.gateway.{name}").application
+    application: Application = importlib.import_module(f"jobs.gateway.{name}").application
     return application
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.gateway import cookies
-from controlplane.gateway import headers as rules
 from controlplane.live.asgi import Headers
+from jobs.gateway import cookies
+from jobs.gateway import headers as rules
 
 ADDRESS = "127.0.0.1:4000"
 

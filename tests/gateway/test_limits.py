@@ -14,12 +14,12 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from controlplane.engines.base import Process
 from controlplane.engines.memory import MemoryEngine
-from controlplane.gateway import admission, command, limits, program
-from controlplane.gateway.admission import NoAnswer, NotSignedIn, NotVisible, Service, until_refused
-from controlplane.gateway.limits import TooManyRequests, exchanging
-from controlplane.gateway.sockets import carry_websocket
 from controlplane.live.asgi import Message
 from controlplane.live.identity import Credential
+from jobs.gateway import admission, command, limits, program
+from jobs.gateway.admission import NoAnswer, NotSignedIn, NotVisible, Service, until_refused
+from jobs.gateway.limits import TooManyRequests, exchanging
+from jobs.gateway.sockets import carry_websocket
 from tests.waiting import patience
 
 STUCK, WELL = 6666, 8888

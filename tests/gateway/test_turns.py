@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from controlplane.engines.memory import MemoryEngine
-from controlplane.gateway import admission, turns
-from controlplane.gateway.admission import NotVisible, Service, admit_service
-from controlplane.gateway.limits import TooManyRequests
 from controlplane.http.fair_queue import Clients, FairQueue
 from controlplane.live.identity import TOKEN, Credential
+from jobs.gateway import admission, turns
+from jobs.gateway.admission import NotVisible, Service, admit_service
+from jobs.gateway.limits import TooManyRequests
 from tests.waiting import patience
 
 EVE, OLGA = Credential(TOKEN, "eve's"), Credential(TOKEN, "olga's")

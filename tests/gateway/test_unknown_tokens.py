@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 
-from controlplane.gateway import command, entrance, forward, proxy, shell
 from controlplane.http.throttle import Throttle
 from controlplane.live.asgi import Message, Scope
+from jobs.gateway import command, entrance, forward, proxy, shell
 
 JOB = uuid.uuid4()
 OWN_HOST, JOB_HOST = "localhost", f"{JOB}-8888.localhost"

@@ -12,12 +12,12 @@ import pytest
 from controlplane.config.service_hosts import ServiceAddress
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
-from controlplane.gateway import admission, forward, proxy, sockets, upstream
-from controlplane.gateway.admission import NoAnswer, NotRunning, Service, find_service
-from controlplane.gateway.upstream import exchange, public_address
 from controlplane.http.departure import LEFT, until_gone
 from controlplane.live.asgi import Message
 from controlplane.live.identity import Credential
+from jobs.gateway import admission, forward, proxy, sockets, upstream
+from jobs.gateway.admission import NoAnswer, NotRunning, Service, find_service
+from jobs.gateway.upstream import exchange, public_address
 from jobs.models import Pod
 from tests.builders import make_job, make_project
 from tests.loop.plant import Plant

@@ -19,28 +19,6 @@ from controlplane.actions.accounts import TOKEN_PREFIX
 from controlplane.actions.service_tickets import redeem_service_ticket
 from controlplane.config.service_hosts import ServiceAddress
 from controlplane.config.service_tokens import service_token
-from controlplane.gateway import cookies, tickets
-from controlplane.gateway import headers as rules
-from controlplane.gateway.admission import (
-    NoAnswer,
-    NotRunning,
-    NotSignedIn,
-    Service,
-    admit_service,
-    until_refused,
-)
-from controlplane.gateway.limits import TooManyRequests
-from controlplane.gateway.pages import (
-    ask_for_token,
-    can_sign_in,
-    redirect,
-    refuse,
-    refuse_access,
-    status_of,
-)
-from controlplane.gateway.sockets import carry_websocket
-from controlplane.gateway.turns import in_thread
-from controlplane.gateway.upstream import ClientLeft, Exchange, exchange
 from controlplane.http.departure import until_gone
 from controlplane.live.asgi import (
     Headers,
@@ -56,6 +34,28 @@ from controlplane.live.asgi import (
 )
 from controlplane.live.client import unknown
 from controlplane.live.identity import SESSION, Credential, is_foreign, token_of
+from jobs.gateway import cookies, tickets
+from jobs.gateway import headers as rules
+from jobs.gateway.admission import (
+    NoAnswer,
+    NotRunning,
+    NotSignedIn,
+    Service,
+    admit_service,
+    until_refused,
+)
+from jobs.gateway.limits import TooManyRequests
+from jobs.gateway.pages import (
+    ask_for_token,
+    can_sign_in,
+    redirect,
+    refuse,
+    refuse_access,
+    status_of,
+)
+from jobs.gateway.sockets import carry_websocket
+from jobs.gateway.turns import in_thread
+from jobs.gateway.upstream import ClientLeft, Exchange, exchange
 
 # Paths on a job's host that are never the job's.
 OURS = "/.trainyard/"

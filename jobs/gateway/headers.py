@@ -9,8 +9,8 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from controlplane.config import service_tokens
-from controlplane.gateway import cookies
 from controlplane.live.asgi import Headers
+from jobs.gateway import cookies
 
 # Nobody else's page may show a job's page in a frame and have clicks land there.
 FRAMES = b"frame-ancestors 'self'"

@@ -15,9 +15,11 @@ from django.conf import settings
 from controlplane.access import Forbidden, NotVisible
 from controlplane.actions.service_tickets import issue_service_ticket
 from controlplane.config.service_hosts import ServiceAddress
-from controlplane.gateway.admission import NotSignedIn, find_port
-from controlplane.gateway.limits import TooManyRequests
-from controlplane.gateway.pages import (
+from controlplane.live.asgi import Receive, Scope, Send, client_address, host_of, query
+from controlplane.live.identity import SESSION, Credential, credential_of
+from jobs.gateway.admission import NotSignedIn, find_port
+from jobs.gateway.limits import TooManyRequests
+from jobs.gateway.pages import (
     ask_for_token,
     can_sign_in,
     is_navigation,
@@ -25,10 +27,8 @@ from controlplane.gateway.pages import (
     refuse,
     refuse_access,
 )
-from controlplane.gateway.proxy import ENTER, OPEN, TARGET, UNESCAPED
-from controlplane.gateway.turns import in_thread
-from controlplane.live.asgi import Receive, Scope, Send, client_address, host_of, query
-from controlplane.live.identity import SESSION, Credential, credential_of
+from jobs.gateway.proxy import ENTER, OPEN, TARGET, UNESCAPED
+from jobs.gateway.turns import in_thread
 
 PATH = re.compile(
     rb"/services/(?P<job_id>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})/(?P<port>[1-9][0-9]{0,4})"

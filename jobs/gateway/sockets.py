@@ -10,12 +10,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
-from controlplane.gateway.admission import NoAnswer, Service
-from controlplane.gateway.limits import TooManyRequests, exchanging
-from controlplane.gateway.upstream import public_address
 from controlplane.http.departure import until_gone
 from controlplane.live.asgi import Headers, Receive, Scope, Send, refuse_websocket
 from controlplane.live.identity import BEARER
+from jobs.gateway.admission import NoAnswer, Service
+from jobs.gateway.limits import TooManyRequests, exchanging
+from jobs.gateway.upstream import public_address
 
 # JupyterLab answers a handshake when the kernel has started.
 OPEN_SECONDS = 30.0

@@ -7,10 +7,10 @@ import re
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol, TypeVar
 
-from controlplane.gateway.admission import until_refused
-from controlplane.gateway.podsocket import ENDED, Opening, accept, end, end_rights, first_of, opened, readable
 from controlplane.http.departure import until_gone
 from controlplane.live.asgi import Message, Receive, Scope, Send
+from jobs.gateway.admission import until_refused
+from jobs.gateway.podsocket import ENDED, Opening, accept, end, end_rights, first_of, opened, readable
 
 
 class Program(Protocol):

@@ -17,13 +17,13 @@ from django.db import DatabaseError
 
 from controlplane.access import Actor, Forbidden, NotVisible
 from controlplane.engines.base import REACHES_PORTS, Engine, EngineRefused, EngineUnreachable
-from controlplane.gateway.limits import TooManyRequests, connect_on_thread
-from controlplane.gateway.turns import in_thread, in_turn_of, note_user
 from controlplane.live.asgi import Scope, client_address
 from controlplane.live.identity import Credential, identify
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.models import Role
 from jobs.access import job_for
+from jobs.gateway.limits import TooManyRequests, connect_on_thread
+from jobs.gateway.turns import in_thread, in_turn_of, note_user
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job, Pod
 

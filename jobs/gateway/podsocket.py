@@ -11,12 +11,12 @@ import orjson
 
 from controlplane.access import Actor, Forbidden, NotVisible
 from controlplane.engines.base import Engine, EngineRefused, EngineUnreachable
-from controlplane.gateway.admission import NoAnswer, NotRunning, NotSignedIn, admit, engine_of, running_pod
-from controlplane.gateway.limits import TooManyRequests
-from controlplane.gateway.pages import status_of
 from controlplane.live.asgi import Receive, Scope, Send, refuse_websocket
 from controlplane.live.client import unknown
 from controlplane.live.identity import BEARER, Credential, credential_of, is_own_origin
+from jobs.gateway.admission import NoAnswer, NotRunning, NotSignedIn, admit, engine_of, running_pod
+from jobs.gateway.limits import TooManyRequests
+from jobs.gateway.pages import status_of
 from jobs.models import Job
 
 ENDED, SIGNED_OUT, NOT_NOW = 1000, 4401, 4409

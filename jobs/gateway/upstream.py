@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 import h11
 
-from controlplane.gateway.admission import NoAnswer, Service, connection_failure
-from controlplane.gateway.limits import exchanging
 from controlplane.live.asgi import Headers, Receive
+from jobs.gateway.admission import NoAnswer, Service, connection_failure
+from jobs.gateway.limits import exchanging
 
 READ_BYTES = 64 * 1024
 MOST_HEADER_BYTES = 64 * 1024

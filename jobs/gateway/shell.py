@@ -14,13 +14,13 @@ import orjson
 
 from controlplane.access import Actor
 from controlplane.engines.base import Shell
-from controlplane.gateway.admission import in_engine
-from controlplane.gateway.podsocket import enter, number, write_all
-from controlplane.gateway.program import serve_program
-from controlplane.gateway.turns import in_thread
 from controlplane.live.asgi import Message, Receive, Scope, Send, client_address, query
 from controlplane.live.identity import Credential
 from jobs.actions import record_shell
+from jobs.gateway.admission import in_engine
+from jobs.gateway.podsocket import enter, number, write_all
+from jobs.gateway.program import serve_program
+from jobs.gateway.turns import in_thread
 from jobs.models import Job
 
 PATH = re.compile(r"/ws/shell/(?P<job_id>[0-9a-fA-F-]{36})/?")

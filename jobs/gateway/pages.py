@@ -4,10 +4,10 @@ from html import escape
 from http import HTTPStatus
 
 from controlplane.access import Forbidden, NotVisible
-from controlplane.gateway.admission import NotRunning
 from controlplane.live.asgi import Headers, Scope, Send, answer, header, problem
 from controlplane.live.client import unknown
 from controlplane.live.identity import SESSION, Credential
+from jobs.gateway.admission import NotRunning
 
 TITLES = {
     "service_not_running": "Nothing answers here",

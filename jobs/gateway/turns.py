@@ -10,10 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from controlplane.gateway.limits import TooManyRequests
 from controlplane.http.fair_queue import Clients, FairQueue, QueueFull
 from controlplane.live.database_thread import on_own_connection
 from controlplane.live.identity import Credential
+from jobs.gateway.limits import TooManyRequests
 
 T = TypeVar("T")
 

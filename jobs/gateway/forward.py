@@ -7,12 +7,12 @@ import re
 import socket
 from contextlib import ExitStack
 
-from controlplane.gateway.admission import admit_service, until_refused
-from controlplane.gateway.limits import exchanging
-from controlplane.gateway.podsocket import ENDED, accept, end_rights, first_of, opened
 from controlplane.http.departure import until_gone
 from controlplane.live.asgi import Receive, Scope, Send, client_address
 from controlplane.live.identity import Credential
+from jobs.gateway.admission import admit_service, until_refused
+from jobs.gateway.limits import exchanging
+from jobs.gateway.podsocket import ENDED, accept, end_rights, first_of, opened
 
 PATH = re.compile(r"/ws/forward/(?P<job_id>[0-9a-fA-F-]{36})/(?P<port>[0-9]{1,5})/?")
 READ_BYTES = 65536
