@@ -3,12 +3,9 @@
 import os
 from pathlib import Path
 
-from django.conf import settings
-
 from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
-from controlplane.config.work_directories import checkpoint_directory, job_directory, work_directory
 from controlplane.models import Command, Project
 from datasets.actions.artifacts import KEEP, Kept, artifact_failed, artifact_ready, artifact_waits
 from datasets.ingest.engine import Progress, Synced, sync_tree
@@ -17,12 +14,11 @@ from datasets.ingest.worker import WorkerFailed
 from datasets.long_work import DATA, is_cancelled, refusals
 from datasets.manifests import Manifest
 from datasets.models import Artifact
+from datasets.outputs import output_of, refuse_more
 from datasets.queries.datasets import shown
 from datasets.queries.lake import lake_of, place_of
 from datasets.storage.sinks import sink_of
-from jobs.fields.artifacts import CHECKPOINTS
 
-FILES_MOST = 1_000_000
 NAMED = 5
 
 
@@ -35,15 +31,12 @@ class KeepArtifact(CommandHandler):
     max_tries, backoff_seconds = 50, (1, 5, 30, 300)
 
     def run(self, run: CommandRun) -> Kept | None:
-        artifact = Artifact.objects.select_related("project").filter(pk=run.command.subject_id).first()
+        artifact = (
+            Artifact.objects.select_related("project__cluster").filter(pk=run.command.subject_id).first()
+        )
         if artifact is None:
             return None
-        try:
-            root = output_directory(artifact)
-        except OSError as error:
-            words = f"{artifact.path} cannot be read: {error.strerror}."
-            raise CommandRefused("output_unreadable", words) from error
-        with refusals():
+        with refusals(), output_of(artifact, run) as root:
             _refuse_size(artifact, root)
             return _kept(artifact, _synced(artifact.project, root, run))
 
@@ -58,37 +51,6 @@ class KeepArtifact(CommandHandler):
         artifact_failed(command.subject_id, refusal.code, refusal.message)
 
 
-def output_directory(artifact: Artifact) -> Path:
-    """Return the directory that an artifact is made of. Raises CommandRefused where there is none, and for a path
-    through a link, which could lead anywhere."""
-    first, _, rest = artifact.path.partition("/")
-    state_dir, job = settings.STATE_DIR, str(artifact.job_id)
-    if first == CHECKPOINTS:
-        steps, place = rest, checkpoint_directory(state_dir, job)
-    else:
-        steps, place = artifact.path, work_directory(state_dir, job, 0)
-    # The first, "", is the directory itself: a job can replace that one too.
-    for step in ("", *filter(None, steps.split("/"))):
-        place = place / step
-        if place.is_symlink():
-            words = f"{place.name} of {artifact.path} is a link; write a directory."
-            raise CommandRefused("output_is_link", words)
-    if not place.is_dir():
-        there = _entries(work_directory(state_dir, job, 0))
-        words = f"The job left no directory {artifact.path}. Its working directory has {there}."
-        raise CommandRefused("output_missing", words)
-    assert place.is_relative_to(job_directory(state_dir, job))
-    return place
-
-
-def _entries(directory: Path) -> str:
-    if not directory.is_dir():
-        return "nothing"
-    names = sorted(shown(name) for name in os.listdir(os.fsencode(directory)))
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return (", ".join(names[:NAMED]) + more) or "nothing"
-
-
 def _refuse_size(artifact: Artifact, root: Path) -> None:
     """Raise CommandRefused for a directory beyond the limits, before any file of it is read, and as soon as it is known
     to be beyond."""
@@ -98,7 +60,7 @@ def _refuse_size(artifact: Artifact, root: Path) -> None:
         nonlocal files, size
         files += len(directory.rows)
         size += sum(row[2] for row in directory.rows)
-        _refuse_more(artifact.path, files, size)
+        refuse_more(artifact.path, files, size)
 
     try:
         walk(os.fsencode(root), note)
@@ -106,19 +68,6 @@ def _refuse_size(artifact: Artifact, root: Path) -> None:
         raise CommandRefused("output_missing", str(error)) from error
     if not files:
         raise CommandRefused("output_empty", f"{artifact.path} has no files.")
-
-
-def _refuse_more(path: str, files: int, size: int) -> None:
-    if files > FILES_MOST:
-        words = f"{path} has {files:,} files or more, at most {FILES_MOST:,} are kept; write archives."
-        raise CommandRefused("too_many_files", words)
-    most = settings.ARTIFACT_MOST_BYTES
-    if size > most:
-        words = (
-            f"{path} has {size:,} bytes or more, at most {most:,} are kept. Keep a part of it, or have an admin raise"
-            " TRAINYARD_ARTIFACT_MOST_GIB."
-        )
-        raise CommandRefused("artifact_too_large", words)
 
 
 def _synced(project: Project, root: Path, run: CommandRun) -> Synced:

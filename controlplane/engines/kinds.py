@@ -99,6 +99,8 @@ class EngineKind:
     mounts_volumes: bool = False
     # The working directories of its pods are below the state directory (controlplane.config.work_directories).
     keeps_outputs: bool = False
+    # Or its engine copies them from there (datasets.outputs.OutputEngine).
+    copies_outputs: bool = False
     # Its volumes are claims in the cluster's own storage classes (datasets.volume_storage.ClaimEngine).
     claims_volumes: bool = False
     has_namespaces: bool = False

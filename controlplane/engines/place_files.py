@@ -60,7 +60,7 @@ def _write(kind: str, name: str, folder: int, pieces: Iterator[bytes]) -> None:
     if kind == LINK:
         if _is_there(name, folder):
             raise FileExistsError(name)
-        os.symlink(b"".join(pieces).decode(), name, dir_fd=folder)
+        os.symlink(os.fsdecode(b"".join(pieces)), name, dir_fd=folder)
         return
     fd = os.open(name, _FILE_FLAGS, 0o755 if kind == EXECUTABLE else 0o644, dir_fd=folder)
     with open(fd, "wb") as file:

@@ -10,11 +10,10 @@ from django.utils import timezone
 
 from controlplane.access import SYSTEM, Actor, reread
 from controlplane.actions.audit import write_audit
-from controlplane.engines.kinds import engine_kind
 from controlplane.loop.wake import wake
 from controlplane.models import Command, Event, Project
 from datasets.models import Artifact
-from datasets.queries.artifacts import ARTIFACT
+from datasets.queries.artifacts import ARTIFACT, output_refusal
 from jobs.fields.artifacts import ALWAYS, CHECKPOINTS
 from jobs.lifecycle import FINAL_STATES, SUCCEEDED
 
@@ -38,10 +37,7 @@ def artifact_refusals(project: Project, spec: Mapping[str, Any]) -> Iterator[tup
     """Yield (pointer, code, detail) of what is refused of a job's artifacts."""
     if not spec["artifacts"]:
         return
-    if not engine_kind(project.cluster.engine).keeps_outputs:
-        detail = (
-            f"{project.cluster.name} keeps no output of its pods. Write it to a volume, and snapshot that."
-        )
+    if detail := output_refusal(project.cluster):
         yield "/artifacts", "artifacts_not_supported", detail
         return
     names = set[str]()

@@ -5,7 +5,10 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from controlplane.engines.kinds import engine_kind
+from controlplane.models import Cluster
 from datasets.models import Artifact
+from datasets.queries.code import data_image, settings_hint
 from datasets.queries.volumes import progress_of
 
 ARTIFACT = "artifact"  # subject of commands
@@ -50,3 +53,22 @@ def _shape(artifact: Artifact, progress: dict[str, Any] | None) -> dict[str, Any
             "progress": progress,
         },
     }
+
+
+def output_refusal(cluster: Cluster) -> str:
+    """Return why the output of this cluster's jobs cannot be kept, "" if it can."""
+    kind = engine_kind(cluster.engine)
+    if kind.keeps_outputs:
+        return ""
+    if not kind.copies_outputs:
+        return f"{cluster.name} keeps no output of its pods. Write it to a volume, and snapshot that."
+    lacking = {
+        "work_storage_class=CLASS": cluster.settings.get("work_storage_class"),
+        "code_image=IMAGE": data_image(cluster),
+    }
+    hint = settings_hint(cluster, lacking)
+    words = (
+        f"Working directories end with their pods on {cluster.name}, or no image with python3 is named that reads them."
+        f" Write the output to a volume, or have an admin set it: {hint}"
+    )
+    return words if hint else ""

@@ -14,7 +14,7 @@ from controlplane.clusters import quantities
 from controlplane.engines.kinds import engine_kind
 from controlplane.models import Cluster, Project
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
-from datasets.queries.code import control_url
+from datasets.queries.code import control_url, data_image, settings_hint
 from datasets.storage.cache import CacheStore, tree_below
 from datasets.storage.claims import CACHE_CLAIM
 from jobs.lifecycle import FINAL_STATES, QUEUED
@@ -41,16 +41,14 @@ def cache_refusal(cluster: Cluster) -> str:
     lacking = {
         "cache_storage_class=CLASS": cluster.settings.get("cache_storage_class"),
         "control_url=https://...": control_url(cluster),
-        "code_image=IMAGE": cluster.settings.get("code_image") or cluster.settings.get("default_image"),
+        "code_image=IMAGE": data_image(cluster),
     }
-    wanted = [f"--set {name}" for name, value in lacking.items() if not value]
-    if not wanted:
-        return ""
-    return (
+    hint = settings_hint(cluster, lacking)
+    words = (
         f"Caches of {cluster.name} are not configured. An admin names a storage class with ReadWriteMany, the address"
-        f" of the control plane for pods, and an image with python3: yard cluster edit {cluster.name}"
-        f" {' '.join(wanted)}"
+        f" of the control plane for pods, and an image with python3: {hint}"
     )
+    return words if hint else ""
 
 
 def location_of(cluster: Cluster, project: Project | None) -> CacheLocation | None:

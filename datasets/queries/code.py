@@ -1,5 +1,6 @@
 """Questions about code trees."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,14 @@ def tree_shape(row: CodeTree) -> dict[str, Any]:
 def tree_detail(row: CodeTree) -> dict[str, Any]:
     """Return a tree as REST shows it by itself."""
     return {**tree_shape(row), "diff": row.diff, "is_diff_cut": row.is_diff_cut}
+
+
+def settings_hint(cluster: Cluster, lacking: Mapping[str, object]) -> str:
+    """Return the command that sets what a cluster lacks, of these NAME=EXAMPLE with their values; "" if nothing."""
+    wanted = [f"--set {name}" for name, value in lacking.items() if not value]
+    return f"yard cluster edit {cluster.name} {' '.join(wanted)}" if wanted else ""
+
+
+def data_image(cluster: Cluster) -> str:
+    """Return the image, one with python3, of pods that work on data in a cluster; "" for none."""
+    return str(cluster.settings.get("code_image") or cluster.settings.get("default_image") or "")

@@ -29,3 +29,14 @@ class CacheTask:
     url: str = ""
     token: str = ""
     digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTask:
+    """One copy of a directory of a job's output. `name`: a repeat with the same one uses the pod that is there. `path`:
+    below the working directory of rank 0, or below that of the checkpoints."""
+
+    name: str
+    job_id: str
+    path: str
+    is_of_checkpoints: bool = False

@@ -68,6 +68,7 @@ LAYERS = {
     "controlplane.engines.kubernetes.member_agent": "plain",  # the same
     "controlplane.engines.kubernetes.elastic": "rendering",
     "controlplane.engines.kubernetes.cache_pods": "rendering",
+    "controlplane.engines.kubernetes.data_pod_objects": "rendering",
     "controlplane.engines.kubernetes.names": "rendering",
     "controlplane.engines.kubernetes.sanitize": "rendering",
     "controlplane.engines.kubernetes.dcgm": "rendering",
@@ -168,6 +169,7 @@ LAYERS = {
     "datasets.volume_topics": "live",
     "datasets.cache_commands": "loop",
     "datasets.artifact_commands": "loop",
+    "datasets.outputs": "loop",
     "datasets.lineage": "pure",
     "datasets.lineage_layout": "pure",
     "workloads": "workloads",

@@ -29,6 +29,8 @@ text = pathlib.Path("/data/train/a.txt").read_text()
 best = pathlib.Path("/out/best")
 print("before:", best.read_text() if best.exists() else "nothing")
 best.write_text(f"model of {text}")
+pathlib.Path("kept").mkdir()
+pathlib.Path("kept/model").write_text(f"model of {text}")
 """
 SMALL = ("-g", "0", "--cpus", "0.1", "--memory", "128Mi", "--node-pool", "train")
 
@@ -77,6 +79,8 @@ def yard(kube_node: KubeCluster, tmp_path: Path) -> Iterator[Yard]:
             "namespace_prefix": prefix,
             "cache_storage_class": csi_rig.CLASS,
             "cache_size": "64Mi",
+            "work_storage_class": csi_rig.CLASS,
+            "work_size": "16Mi",
             "control_url": f"http://{kube_node.host_address}:{port}",
             "default_image": IMAGE,
             "image_pull_policy": "Never",
@@ -99,17 +103,24 @@ def test_from_a_directory_to_a_model_that_is_restored_and_trained_on(yard: Yard,
     yard("dataset", "sync", "images")
     data = ("--dataset", "xray@1:/data", "--cached", "--code", "code", *SMALL)
     volume = ("--pvc", f"{csi_rig.CLASS}:16Mi:/out", "--snapshot-on", "success")
-    yard("submit", "first", *data, *volume, "--wait", "--", "python3", "train.py")
+    yard("submit", "first", *data, *volume, "--keep", "kept:model", "--wait", "--", "python3", "train.py")
     assert yard("logs", "first") == "before: nothing\n"
     assert [one["state"] for one in yard.read("dataset", "caches")["results"]] == ["ready"]
     snapshots = ("snapshot", "list", "--job", "first")
     wait_until(lambda: states_of(yard.read(*snapshots)) == ["ready"], 60, "the snapshot")
+    wait_until(
+        lambda: states_of(yard.read("artifact", "list", "--job", "first")) == ["ready"], 60, "the artifact"
+    )
+    yard("artifact", "download", "first/model", "model")
+    assert (tmp_path / "model" / "model").read_text() == "model of chest"
     yard("snapshot", "restore", "first@1", "--to", "again", "--wait")
     yard("submit", "second", *data, "--pvc", "again:/out", "--wait", "--", "python3", "train.py")
     assert yard("logs", "second") == "before: model of chest\n"
     shown = yard("lineage", "second")
     assert "xray" in shown
     assert "again" in shown
+    shown = yard("lineage", "first/model")
+    assert "xray" in shown
 
 
 def states_of(listed: Any) -> list[str]:

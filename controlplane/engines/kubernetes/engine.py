@@ -46,6 +46,7 @@ from controlplane.engines.kubernetes.log_target import LogSource
 from controlplane.engines.kubernetes.membership import Memberships
 from controlplane.engines.kubernetes.node_suffix import with_suffix
 from controlplane.engines.kubernetes.objects import Objects
+from controlplane.engines.kubernetes.output_reader import OutputReader
 from controlplane.engines.kubernetes.pod_starter import FORGOTTEN, PodStarter
 from controlplane.engines.kubernetes.port_forward import open_port
 from controlplane.engines.kubernetes.prometheus import prometheus_of
@@ -216,6 +217,10 @@ class KubernetesEngine:
         """Return the volume of a project's caches."""
         self._objects.require_namespace(tenancy.namespace(project, self._profile))
         return CacheVolume(self.client, project, self._profile)
+
+    def outputs(self, project: str) -> OutputReader:
+        """Return the reader of what a project's jobs wrote into their working directories."""
+        return OutputReader(self.client, project, self._profile)
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
         path = self._log_path(pod_name)

@@ -130,6 +130,7 @@ KIND = EngineKind(
     form=FORM,
     runs_containers=True,
     downloads_code=True,
+    copies_outputs=True,
     claims_volumes=True,
     has_namespaces=True,
     rename_hint="Tell its nodes apart: yard cluster edit {cluster} --set node_suffix={cluster}",

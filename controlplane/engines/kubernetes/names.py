@@ -12,8 +12,8 @@ from controlplane.kubernetes_api.names import FIELD_MANAGER, selector
 # Ours, among several control planes on one cluster.
 INSTALLATION = "trainyard.io/installation"
 PROJECT = "trainyard.io/project"
-# Beside it, on what holds a project's caches: the installation. Such a pod is no job's.
-CACHES_OF = "trainyard.io/caches-of"
+# Beside it, on pods that work on a project's data, and its claim of caches: the installation. Such a pod is no job's.
+DATA_OF = "trainyard.io/data-of"
 JOB_ID = "trainyard.io/job-id"
 JOB_NAME = "trainyard.io/job"
 ATTEMPT = "trainyard.io/attempt"

@@ -185,8 +185,8 @@ KNOBS: dict[str, Knob] = {
     "code_image": Knob(
         or_empty(image),
         "",
-        "An image with python3, in which pods download jobs' code and fill caches; empty: the job's own image, and for"
-        " caches the default one.",
+        "An image with python3, in which pods download jobs' code, fill caches and read kept output; empty: the job's"
+        " own image for code, and the default one for the rest.",
     ),
     "image_pull_policy": Knob(
         one_of("", "Always", "IfNotPresent", "Never"),

@@ -1,0 +1,69 @@
+"""Pods that work for the control plane on a claim of a project: to fill its caches, or to read what its jobs wrote.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.engines.kubernetes import manifests, names
+from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.kubernetes_api.names import FIELD_MANAGER
+
+CONTAINER = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class DataPodSpec:
+    """One such pod. `root`: where its container has the claim. `seconds`: after these it is ended, None: never."""
+
+    name: str
+    project: str
+    claim: str
+    root: str
+    command: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    is_read_only: bool = False
+    seconds: int | None = None
+
+
+def labels(project: str, profile: ClusterProfile) -> dict[str, str]:
+    """Return labels without that of the installation: what has them is no job's."""
+    return {names.MANAGED_BY: FIELD_MANAGER, names.PROJECT: project, names.DATA_OF: profile.installation}
+
+
+def pod(spec: DataPodSpec, profile: ClusterProfile) -> dict[str, Any]:
+    """Return the pod, in the image that has python3 by the cluster's settings."""
+    mount = {"name": "data", "mountPath": spec.root, **({"readOnly": True} if spec.is_read_only else {})}
+    container = {
+        "name": CONTAINER,
+        "image": profile.images.get(profile.code_image) or profile.code_image or profile.default_image,
+        "imagePullPolicy": profile.image_pull_policy,
+        "command": list(spec.command),
+        "env": [{"name": name, "value": value} for name, value in spec.env.items()],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+        "securityContext": manifests.container_security(profile),
+        "volumeMounts": [mount],
+    }
+    body = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": spec.seconds,
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "imagePullSecrets": [{"name": name} for name in profile.image_pull_secrets],
+        "nodeSelector": dict(profile.node_selector),
+        "tolerations": [dict(one) for one in profile.tolerations],
+        "securityContext": manifests.pod_security(profile),
+        "containers": [manifests.without_empty(container)],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": spec.claim}}],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": spec.name, "labels": {**labels(spec.project, profile), **spec.labels}},
+        "spec": manifests.without_empty(body),
+    }

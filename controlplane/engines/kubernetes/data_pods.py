@@ -1,0 +1,132 @@
+"""Make, wait for and remove the pods that work on claims for the control plane (data_pod_objects.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.sanitize import line
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.errors import ApiError
+from controlplane.kubernetes_api.names import Raw
+from controlplane.remote_errors import Unreachable
+from datasets.storage.base import Blocked, Budget
+
+# Until the volume is there and the image is pulled.
+START_SECONDS = 600.0
+# A watch ends after this time, so that a cancelled command is noticed.
+WATCH_SECONDS = 2
+
+
+class DataPod:
+    """One such pod, by its name. `work`: what it does, for messages: fills caches."""
+
+    def __init__(self, client: Client, namespace: str, name: str, work: str) -> None:
+        self._client, self._name, self._work = client, name, work
+        self._here = names.namespace_path(namespace)
+        self.path = f"{self._here}/pods/{name}"
+
+    def create(self, kind: str, body: Mapping[str, Any]) -> bool:
+        """Create an object in the namespace; return False where it is there. Raises Blocked."""
+        try:
+            self._client.create(f"{self._here}/{kind}", body)
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                return False
+            raise Blocked("refused", line(str(error)), is_passing=error.status in (403, 404, 409)) from error
+        return True
+
+    def found(self) -> Raw | None:
+        """Return the pod as it is now. Raises Blocked."""
+        return self.read(self.path)
+
+    def read(self, path: str) -> Raw | None:
+        """Return an object, None where there is none. Raises Blocked."""
+        try:
+            found: Raw = self._client.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise Blocked("refused", line(str(error))) from error
+        return found
+
+    def started(self, budget: Budget) -> Raw:
+        """Return the pod once it runs or has ended. Raises Blocked and what `budget` raises."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            budget.check()
+            pod = self.found()
+            if pod is None:
+                raise Blocked("pod_deleted", f"The pod that {self._work} was deleted in the cluster.")
+            if phase_of(pod) != "Pending":
+                return pod
+            if time.monotonic() > deadline:
+                words = f"The pod that {self._work} did not start within {START_SECONDS:g} s: {_waits(pod)}"
+                raise Blocked("pod_not_started", line(words))
+            self.wait(pod)
+
+    def wait(self, pod: Raw) -> None:
+        """Return after a change of the pod, or some seconds."""
+        query = {
+            "watch": "true",
+            "fieldSelector": f"metadata.name={self._name}",
+            "resourceVersion": pod["metadata"]["resourceVersion"],
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        try:
+            with self._client.stream(
+                f"{self._here}/pods", query, read_timeout_seconds=WATCH_SECONDS + 5
+            ) as lines:
+                next(iter(lines), None)
+        except (ApiError, Unreachable):
+            return
+
+    def remove(self) -> None:
+        """Delete the pod. One that cannot be deleted now is found ended by the next task."""
+        try:
+            self._client.delete(self.path, grace_seconds=1)
+        except (ApiError, Unreachable):
+            return
+
+    def require_python(self, ended: Raw) -> None:
+        """Raise Blocked for a container that ended because its image lacks python3."""
+        if ended.get("reason") in ("StartError", "ContainerCannotRun", "RunContainerError"):
+            hint = (
+                f"The pod that {self._work} has no python3: name an image with it in the setting code_image."
+            )
+            raise Blocked("no_python", line(f"{hint} {words_of(ended)}"), is_passing=False)
+
+
+def phase_of(pod: Raw) -> str:
+    """Return Pending, Running, Succeeded or Failed."""
+    return str((pod.get("status") or {}).get("phase") or "Pending")
+
+
+def end_of(pod: Raw) -> Raw | None:
+    """Return exit code, reason and message of the pod's container, None while it runs."""
+    found: Raw | None = (_status(pod).get("state") or {}).get("terminated")
+    if found is None and phase_of(pod) == "Failed":
+        return {"exitCode": 1, "message": (pod.get("status") or {}).get("message") or "It was evicted."}
+    return found
+
+
+def words_of(ended: Raw) -> str:
+    """Return the last line that an ended container left."""
+    return (str(ended.get("message") or "").strip().splitlines() or [f"Exit code {ended['exitCode']}."])[-1]
+
+
+def _status(pod: Raw) -> Raw:
+    statuses: Sequence[Raw] = (pod.get("status") or {}).get("containerStatuses") or ({},)
+    return statuses[0]
+
+
+def _waits(pod: Raw) -> str:
+    """Return what the cluster says of a pod that has not started."""
+    waiting = (_status(pod).get("state") or {}).get("waiting") or {}
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    refused: Raw = next(
+        (one for one in conditions if one.get("status") == "False" and one.get("message")), {}
+    )
+    return str(waiting.get("message") or refused.get("message") or waiting.get("reason") or "no reason given")

@@ -1,0 +1,219 @@
+"""Copy a directory of a job's output from the claim of its working directory.
+
+A pod of the control plane mounts the claim read-only, and an exec in it sends the directory as a tar (output_send.py).
+A caller that dies leaves the pod; a repeat uses it, and it ends by itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import os
+import select
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from controlplane.engines import place_files
+from controlplane.engines.base import STDERR, EngineRefused, Process
+from controlplane.engines.kubernetes import data_pod_objects, manifests, names, output_send
+from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.engines.kubernetes.data_pod_objects import CONTAINER, DataPodSpec
+from controlplane.engines.kubernetes.data_pods import DataPod, end_of, phase_of
+from controlplane.engines.kubernetes.exec import PodProcess
+from controlplane.engines.kubernetes.sanitize import line
+from controlplane.kubernetes_api.client import Client
+from datasets.storage.base import Blocked, Budget
+from datasets.storage.claims import OutputTask
+
+ROOT = "/output"
+# The longest that a copy may take.
+POD_SECONDS = 6 * 3600
+SILENCE_SECONDS = 60.0
+CHUNK_BYTES = 1 << 20
+LONGEST_WORDS = 64 * 1024
+_BLOCKED = {
+    output_send.MISSING: "output_missing",
+    output_send.LINKED: "output_is_link",
+    output_send.UNREADABLE: "output_unreadable",
+}
+
+# Files and bytes that have come, and those that are announced.
+Report = Callable[[int, int, int, int], None]
+
+
+class OutputReader:
+    """The output of a project's jobs in one cluster."""
+
+    def __init__(self, client: Client, project: str, profile: ClusterProfile) -> None:
+        self._client, self._project, self._profile = client, project, profile
+        self._namespace = profile.namespace_of(project)
+
+    def copy(self, task: OutputTask, target: Path, budget: Budget, report: Report) -> None:
+        """Copy the files of a directory into an empty one. Raises Blocked and what `budget` and `report` raise;
+        `report` may refuse what is announced, and sees what has come."""
+        pod = DataPod(
+            self._client, self._namespace, f"trainyard-output-{task.name}", "reads the output of jobs"
+        )
+        claim = names.claim_name(task.job_id, 0)
+        if pod.read(f"{names.namespace_path(self._namespace)}/persistentvolumeclaims/{claim}") is None:
+            words = "The working directory of the job ended with its pod, or was never made."
+            raise Blocked("output_missing", words, is_passing=False)
+        try:
+            pod.create("pods", self._pod(task, claim))
+            started = pod.started(budget)
+            if (ended := end_of(started)) is not None or phase_of(started) != "Running":
+                pod.require_python(ended or {})
+                raise Blocked("output_not_read", "The pod that reads the output of jobs has ended.")
+            self._receive(task, target, budget, report)
+        finally:
+            pod.remove()
+
+    def _pod(self, task: OutputTask, claim: str) -> dict[str, object]:
+        sleeps = ["python3", "-I", "-c", f"import time; time.sleep({POD_SECONDS})"]
+        name = f"trainyard-output-{task.name}"
+        spec = DataPodSpec(name, self._project, claim, ROOT, sleeps, is_read_only=True, seconds=POD_SECONDS)
+        return data_pod_objects.pod(spec, self._profile)
+
+    def _receive(self, task: OutputTask, target: Path, budget: Budget, report: Report) -> None:
+        top = manifests.CHECKPOINT_DIR.removeprefix(f"{names.WORK_DIR}/") if task.is_of_checkpoints else ""
+        command = (*send_command(), ROOT, "/".join(filter(None, (top, task.path))))
+        try:
+            process = PodProcess(
+                self._client.access, self._namespace, f"trainyard-output-{task.name}", CONTAINER, command
+            )
+        except EngineRefused as refused:
+            raise Blocked(refused.code, str(refused)) from refused
+        receive(process, target, budget, report)
+
+
+def receive(process: Process, target: Path, budget: Budget, report: Report) -> None:
+    """Write what a command of `send_command` sends into an empty directory, and end it. Raises as OutputReader.copy."""
+    stream, problem = OutputStream(process, budget, report), ""
+    try:
+        unpack(stream, target)
+        stream.drain()
+    except (tarfile.TarError, OSError, EOFError) as error:
+        problem = f"The output could not be copied: {error}."
+    finally:
+        code = process.close()
+    if code != 0 or problem:
+        raise stream.failure(code, problem or "The pod ended early.")
+
+
+class OutputStream(io.RawIOBase):
+    """What an exec sends, read as a file; counts what has come."""
+
+    def __init__(self, process: Process, budget: Budget, report: Report) -> None:
+        self._process, self._budget, self._report = process, budget, report
+        self._words, self._left = bytearray(), b""
+        self._announced: tuple[int, int] | None = None
+        self.files, self.bytes = 0, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        if not self._left:
+            self._left = self._next()
+        size = min(len(buffer), len(self._left))
+        buffer[:size], self._left = self._left[:size], self._left[size:]
+        return size
+
+    def note(self, files: int, size: int) -> None:
+        """Count what has come."""
+        self.files += files
+        self.bytes += size
+        files, size = self._announced or (0, 0)
+        self._report(self.files, self.bytes, max(files, self.files), max(size, self.bytes))
+
+    def drain(self) -> None:
+        """Read what comes after the tar, to the end."""
+        while self._next():
+            continue
+
+    def failure(self, code: int | None, otherwise: str) -> Blocked:
+        """Return why the command failed, by its exit code. `otherwise`: the reason where that is not one of its own."""
+        if code not in _BLOCKED:
+            return Blocked("output_not_read", line(otherwise))
+        words = bytes(self._words).decode(errors="replace").strip().splitlines()
+        return Blocked(_BLOCKED[code], line(words[-1] if words else otherwise), is_passing=False)
+
+    def _next(self) -> bytes:
+        """Return what comes next, b"" at the end."""
+        deadline = time.monotonic() + SILENCE_SECONDS
+        while time.monotonic() < deadline:
+            self._budget.check()
+            try:
+                output, data = self._process.read()
+            except EOFError:
+                return b""
+            if not data:
+                select.select([self._process], [], [], 1.0)
+            elif output == STDERR:
+                self._take_words(data)
+            else:
+                return data
+        raise Blocked("output_not_read", f"The pod sent nothing for {SILENCE_SECONDS:g} s.")
+
+    def _take_words(self, data: bytes) -> None:
+        self._words = (self._words + data)[:LONGEST_WORDS]
+        if self._announced is None and b"\n" in self._words:
+            try:
+                first = json.loads(self._words.partition(b"\n")[0])
+                self._announced = int(first["files"]), int(first["bytes"])
+            except (ValueError, TypeError, KeyError):
+                return
+            self.note(0, 0)
+
+
+def unpack(stream: OutputStream, target: Path) -> None:
+    """Write a tar's files into an empty directory. The pod is trusted with nothing: no path may leave the directory, no
+    link in it is followed, and what is neither file, link nor pipe ends it. Raises TarError, OSError."""
+    folders = place_files.Folders(target)
+    try:
+        with tarfile.open(
+            fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape", bufsize=CHUNK_BYTES
+        ) as archive:
+            for member in archive:
+                # Else it keeps one object for each.
+                archive.members = []  # type: ignore[attr-defined] # typeshed lacks it
+                _write(archive, member, folders, stream)
+    finally:
+        folders.close()
+
+
+def _write(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, folders: place_files.Folders, stream: OutputStream
+) -> None:
+    parts = member.name.split("/")
+    if "" in parts or "." in parts or ".." in parts:
+        raise tarfile.TarError(f"it has the path {member.name!r}")
+    stream.note(1, 0)
+    if member.isfifo():
+        os.mkfifo(parts[-1], 0o600, dir_fd=folders.open("/".join(parts[:-1])))
+        return
+    file: IO[bytes]
+    if member.issym():
+        kind, file = place_files.LINK, io.BytesIO(os.fsencode(member.linkname))
+    elif member.isreg() and (found := archive.extractfile(member)) is not None:
+        kind, file = place_files.EXECUTABLE if member.mode & 0o100 else place_files.FILE, found
+    else:
+        raise tarfile.TarError(f"it has {member.name!r}, which is no file")
+    place_files.place(member.name, kind, _pieces(file, stream), folders)
+
+
+def _pieces(file: IO[bytes], stream: OutputStream) -> Iterator[bytes]:
+    while piece := file.read(CHUNK_BYTES):
+        stream.note(0, len(piece))
+        yield piece
+
+
+@cache
+def send_command() -> tuple[str, ...]:
+    """Return what runs in the pod; its arguments are the claim's directory and the path in it."""
+    return ("python3", "-I", "-c", inspect.getsource(output_send))

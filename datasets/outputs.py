@@ -1,0 +1,138 @@
+"""The directory that an artifact is made of: of a job's own working directory, or a copy from its cluster."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol, cast
+
+from django.conf import settings
+
+from controlplane.commands.errors import CommandRefused
+from controlplane.commands.run import CommandRun
+from controlplane.config.work_directories import checkpoint_directory, job_directory, work_directory
+from controlplane.engines.kinds import engine_kind
+from controlplane.loop.engine_pool import engine_for
+from datasets.long_work import budget_of, refusals
+from datasets.models import Artifact
+from datasets.queries.datasets import shown
+from datasets.storage.base import Budget
+from datasets.storage.claims import OutputTask
+from jobs.fields.artifacts import CHECKPOINTS
+
+# Copies on their way, below the state directory.
+FOLDER = "outputs"
+FILES_MOST = 1_000_000
+NAMED = 5
+
+
+class OutputReader(Protocol):
+    """What the jobs of a project wrote (engines.kubernetes.output_reader)."""
+
+    def copy(
+        self, task: OutputTask, target: Path, budget: Budget, report: Callable[[int, int, int, int], None]
+    ) -> None:
+        """Copy a directory into an empty one. Raises Blocked and what `budget` and `report` raise; `report` gets files
+        and bytes that have come, and those that are announced."""
+
+
+class OutputEngine(Protocol):
+    """What the engine of a kind with `copies_outputs` does beside the rest."""
+
+    def outputs(self, project: str) -> OutputReader:
+        """Return the reader of what a project's jobs wrote into their working directories."""
+
+
+@contextmanager
+def output_of(artifact: Artifact, run: CommandRun) -> Iterator[Path]:
+    """Yield the directory, which is there until the block ends. Raises CommandRefused, EngineUnreachable."""
+    if engine_kind(artifact.project.cluster.engine).copies_outputs:
+        with _copied(artifact, run) as place:
+            yield place
+        return
+    try:
+        found = output_directory(artifact)
+    except OSError as error:
+        words = f"{artifact.path} cannot be read: {error.strerror}."
+        raise CommandRefused("output_unreadable", words) from error
+    yield found
+
+
+@contextmanager
+def _copied(artifact: Artifact, run: CommandRun) -> Iterator[Path]:
+    folder, project = settings.STATE_DIR / FOLDER, artifact.project
+    folder.mkdir(mode=0o700, exist_ok=True)
+    place = folder / str(artifact.pk)
+    _remove_leftovers(folder, place.name)
+    place.mkdir()
+
+    def report(files: int, size: int, all_files: int, all_bytes: int) -> None:
+        refuse_more(artifact.path, all_files, all_bytes)
+        run.report(size, all_bytes, f"{files} files copied")
+
+    first, _, rest = artifact.path.partition("/")
+    is_of_checkpoints = first == CHECKPOINTS
+    path = rest if is_of_checkpoints else artifact.path
+    task = OutputTask(str(artifact.pk), str(artifact.job_id), path, is_of_checkpoints)
+    try:
+        engine = cast(OutputEngine, engine_for(project.cluster))
+        with refusals():
+            engine.outputs(project.name).copy(task, place, budget_of(run), report)
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path, own: str) -> None:
+    """Remove the copies that workers left when they died."""
+    names = set(os.listdir(folder))
+    rows = Artifact.objects.filter(pk__in=names, state=Artifact.KEEPING)
+    kept = set(map(str, rows.values_list("pk", flat=True)))
+    for name in names - kept | names & {own}:
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def output_directory(artifact: Artifact) -> Path:
+    """Return the directory that an artifact is made of. Raises CommandRefused where there is none, and for a path
+    through a link, which could lead anywhere."""
+    first, _, rest = artifact.path.partition("/")
+    state_dir, job = settings.STATE_DIR, str(artifact.job_id)
+    if first == CHECKPOINTS:
+        steps, place = rest, checkpoint_directory(state_dir, job)
+    else:
+        steps, place = artifact.path, work_directory(state_dir, job, 0)
+    # The first, "", is the directory itself: a job can replace that one too.
+    for step in ("", *filter(None, steps.split("/"))):
+        place = place / step
+        if place.is_symlink():
+            words = f"{place.name} of {artifact.path} is a link; write a directory."
+            raise CommandRefused("output_is_link", words)
+    if not place.is_dir():
+        there = _entries(work_directory(state_dir, job, 0))
+        words = f"The job left no directory {artifact.path}. Its working directory has {there}."
+        raise CommandRefused("output_missing", words)
+    assert place.is_relative_to(job_directory(state_dir, job))
+    return place
+
+
+def _entries(directory: Path) -> str:
+    if not directory.is_dir():
+        return "nothing"
+    names = sorted(shown(name) for name in os.listdir(os.fsencode(directory)))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return (", ".join(names[:NAMED]) + more) or "nothing"
+
+
+def refuse_more(path: str, files: int, size: int) -> None:
+    """Raise CommandRefused for more than an artifact may have."""
+    if files > FILES_MOST:
+        words = f"{path} has {files:,} files or more, at most {FILES_MOST:,} are kept; write archives."
+        raise CommandRefused("too_many_files", words)
+    most = settings.ARTIFACT_MOST_BYTES
+    if size > most:
+        words = (
+            f"{path} has {size:,} bytes or more, at most {most:,} are kept. Keep a part of it, or have an admin raise"
+            " TRAINYARD_ARTIFACT_MOST_GIB."
+        )
+        raise CommandRefused("artifact_too_large", words)
