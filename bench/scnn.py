@@ -1,7 +1,8 @@
 """SCNN on the CPU beside a straightforward implementation with the same weights, in CPU time of one thread.
 
 Straightforward: torch's default layout, each slice is a view of the picture that goes through a two-dimensional
-convolution, autograd derives the backward pass slice by slice, and the slices are joined at the end.
+convolution, autograd derives the backward pass slice by slice, and the slices are joined at the end; all
+convolutions are torch's own.
 Run: python -m bench.scnn
 """
 
@@ -17,6 +18,7 @@ from torch.nn.utils import convert_conv2d_weight_memory_format
 from bench.harness import Row, report
 from workloads.lane_detection.messages import Messages
 from workloads.lane_detection.scnn import FULL, NARROWED, SCNN, SMALL, Size, loss_of
+from workloads.lane_detection.winograd import Convolution
 
 ROUNDS, STEPS = 7, 5
 PICTURES = 4
@@ -50,6 +52,10 @@ class PlainSCNN(SCNN):
         super().__init__(size)
         self.load_state_dict(net.state_dict())
         self.messages = plain(self.messages)
+        for parent in list(self.modules()):
+            for name, child in parent.named_children():
+                if isinstance(child, Convolution):
+                    setattr(parent, name, plain_convolution(child))
         convert_conv2d_weight_memory_format(self, torch.contiguous_format)
 
     def forward(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,6 +81,16 @@ def plain(messages: nn.Module) -> nn.Sequential:
     """The peer of the four directions, on the same weights."""
     found = [module for module in messages.children() if isinstance(module, Messages)]
     return nn.Sequential(*(PlainMessages(one, axis) for one, axis in zip(found, (0, 0, 1, 1), strict=True)))
+
+
+def plain_convolution(ours: Convolution) -> nn.Conv2d:
+    """Return torch's own convolution with the same weights."""
+    peer = nn.Conv2d(
+        ours.in_channels, ours.out_channels, 3, padding=ours.dilation[0], dilation=ours.dilation[0],
+        bias=ours.bias is not None,
+    )  # fmt: skip
+    peer.load_state_dict(ours.state_dict())
+    return peer
 
 
 def messages_row(net: SCNN) -> Row:

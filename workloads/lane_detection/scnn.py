@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from workloads.lane_detection.messages import Messages
+from workloads.lane_detection.winograd import Convolution
 
 CLASSES, LANES = 5, 4
 # VGG16 without its last two poolings, so that features are an eighth of the picture
@@ -48,7 +49,7 @@ class SCNN(nn.Module):
         last, widened, channels = (width // size.divisor for width in (DILATED[-1], WIDENED, NARROWED))
         self.backbone = nn.Sequential(*_backbone(size.divisor))
         self.narrow = nn.Sequential(
-            nn.Conv2d(last, widened, 3, padding=4, dilation=4, bias=False),
+            Convolution(last, widened, dilation=4, bias=False),
             nn.BatchNorm2d(widened),
             nn.ReLU(inplace=True),
             nn.Conv2d(widened, channels, 1, bias=False),
@@ -98,7 +99,7 @@ def _backbone(divisor: int) -> list[nn.Module]:
 
 def _block(channels: int, width: int, dilation: int) -> list[nn.Module]:
     return [
-        nn.Conv2d(channels, width, 3, padding=dilation, dilation=dilation),
+        Convolution(channels, width, dilation),
         nn.BatchNorm2d(width),
         nn.ReLU(inplace=True),
     ]
