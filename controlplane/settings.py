@@ -78,6 +78,7 @@ except ValueError as error:
 CACHE_DIR = (STATE_DIR / env.text(os.environ, "TRAINYARD_CACHE_DIR")).resolve()  # versions beside the GPUs
 GIT_SOURCES = env.items(os.environ, "TRAINYARD_GIT_SOURCES")
 HOST_PATHS = env.items(os.environ, "TRAINYARD_HOST_PATHS")
+DATASET_SOURCES = env.items(os.environ, "TRAINYARD_DATASET_SOURCES")
 BOOTSTRAP_TOKEN = env.text(os.environ, "TRAINYARD_BOOTSTRAP_TOKEN")
 CLUSTERS = env.text(os.environ, "TRAINYARD_CLUSTERS")
 # Scheduler and settings of clusters registered at the first start, by engine.

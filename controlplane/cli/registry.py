@@ -103,6 +103,9 @@ GROUPS = (
             Command("dataset clone", "datasets:clone", "Write a version's files into a directory"),
             Command("dataset verify", "datasets:verify", "Read and hash a version's content in the lake"),
             Command("dataset tag", "datasets:tag", "Name a version, or move a name"),
+            Command(
+                "dataset register", "registrations:register", "Make a version of a directory of the server"
+            ),
             Command("dataset subset", "subsets:subset", "Save a part of a version under a name"),
             Command("dataset subsets", "subsets:subsets", "List a version's subsets"),
             Command("dataset cache", "caches:cache", "Bring a version beside the GPUs"),

@@ -105,6 +105,12 @@ SETTINGS = (
         "Directories of the nodes that jobs may mount with `-v HOST:PATH`, separated by commas.",
     ),
     Setting(
+        "TRAINYARD_DATASET_SOURCES",
+        "",
+        "Directories of the workers' machine that members may register as versions of datasets, separated by commas."
+        " With :link behind one, its files become read-only and share their bytes with the lake by hard links.",
+    ),
+    Setting(
         "TRAINYARD_GIT_SOURCES",
         "",
         "Beginnings of URLs of git repositories that `--git` may fetch, such as https://github.com/our-team, separated"

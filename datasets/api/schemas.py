@@ -139,6 +139,23 @@ VERIFICATION = record(
     damaged=listed(STRING),
     is_intact=BOOLEAN,
 )
+REGISTRATION = record(
+    "A directory of the control plane's machine on its way to a version. `reason`: why it failed, or what was left"
+    " out.",
+    id=UUID,
+    dataset_id=UUID,
+    path=STRING,
+    state={**STRING, "enum": ["pending", "ready", "failed"]},
+    reason=nullable(record("What is to be said.", code=STRING, message=STRING)),
+    progress=record(
+        "Of what is read.", files=INTEGER, total_files=INTEGER, bytes=INTEGER, total_bytes=INTEGER
+    ),
+    version=nullable(INTEGER),
+    version_id=nullable(UUID),
+    created_by=STRING,
+    created_at=TIME,
+    finished_at=nullable(TIME),
+)
 CACHE = record(
     "A version at a location. `is_kept`: false for one that goes with the jobs that it was made for. `progress`: bytes"
     " of the version that are there, and `moved_bytes` that this fill brought. `charged_bytes`: its part of contents"
@@ -194,6 +211,7 @@ COMPONENTS: dict[str, Schema] = {
     "DatasetVersion": VERSION,
     "DatasetFile": VERSION_FILE,
     "DatasetDiff": VERSION_DIFF,
+    "DatasetRegistration": REGISTRATION,
     "DatasetVerification": VERIFICATION,
     **volume_schemas.COMPONENTS,
     **artifact_schemas.COMPONENTS,

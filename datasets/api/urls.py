@@ -12,6 +12,7 @@ from datasets.api import (
     lineage,
     pod_code,
     pod_data,
+    registrations,
     snapshots,
     subsets,
     volume_contents,
@@ -49,6 +50,16 @@ urlpatterns = [
     ),
     path(
         "datasets/<str:dataset_id>/content/manifests", contents.Manifests.as_view(), name="content-manifests"
+    ),
+    path(
+        "datasets/<str:dataset_id>/registrations",
+        registrations.Registrations.as_view(),
+        name="dataset-registrations",
+    ),
+    path(
+        "datasets/<str:dataset_id>/registrations/<str:registration_id>",
+        registrations.RegistrationDetail.as_view(),
+        name="dataset-registration",
     ),
     path("storage-classes", volumes.StorageClasses.as_view(), name="storage-classes"),
     path("volumes", volumes.Volumes.as_view(), name="volumes"),

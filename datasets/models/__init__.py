@@ -5,6 +5,7 @@ from datasets.models.caches import Cache, CacheLocation, DatasetUse
 from datasets.models.code import CodeTree
 from datasets.models.code_imports import CodeImport
 from datasets.models.datasets import Dataset, DatasetTag, DatasetVersion
+from datasets.models.registrations import DatasetRegistration
 from datasets.models.volumes import Snapshot, SnapshotNumber, StorageClassPlace, Volume, VolumeUse
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "CodeImport",
     "CodeTree",
     "Dataset",
+    "DatasetRegistration",
     "DatasetTag",
     "DatasetUse",
     "DatasetVersion",

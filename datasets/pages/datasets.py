@@ -16,12 +16,13 @@ from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show, signed_in
 from datasets.access import dataset_for, visible_datasets
 from datasets.actions.datasets import delete_dataset
-from datasets.models import Cache, Dataset
+from datasets.models import Cache, Dataset, DatasetRegistration
 from datasets.pages.lists import DATASETS
 from datasets.queries.caches import cache_rows, cache_shapes, jobs_with
 from datasets.queries.datasets import dataset_shape, version_rows, version_shapes
+from datasets.queries.registrations import registration_shape
 
-VERSIONS_SHOWN, SUBSETS_SHOWN, JOBS_SHOWN = 100, 100, 50
+VERSIONS_SHOWN, SUBSETS_SHOWN, JOBS_SHOWN, REGISTRATIONS_SHOWN = 100, 100, 50, 3
 
 
 @signed_in
@@ -45,11 +46,21 @@ def dataset_page(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
         **dataset_context(actor, dataset),
         "versions": [version | {"cache": cached.get(version["id"])} for version in versions],
         "has_more_versions": dataset.latest > len(versions),
+        "registrations": _registrations(dataset),
         "subsets": _subsets(dataset, cached),
         "caches": caches,
         "uses": jobs_with(dataset, None if visible is None else list(visible))[:JOBS_SHOWN],
     }
     return show(request, actor, "datasets/dataset.html", context)
+
+
+def _registrations(dataset: Dataset) -> list[dict[str, Any]]:
+    """Return what is under way, and what failed since the newest version."""
+    unfinished = DatasetRegistration.objects.filter(dataset=dataset).exclude(state=DatasetRegistration.READY)
+    rows = unfinished.select_related("created_by", "version").order_by("-created_at")[:REGISTRATIONS_SHOWN]
+    newest = dataset.versions.order_by("-created_at").values_list("created_at", flat=True).first()
+    shown = [row for row in rows if row.finished_at is None or newest is None or row.finished_at > newest]
+    return [registration_shape(row) for row in shown]
 
 
 def _subsets(dataset: Dataset, cached: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ urlpatterns = [
     path("datasets/<str:dataset_id>/diff", contents.dataset_diff, name="dataset-diff"),
     path("datasets/<str:dataset_id>/cache", caches.cache_new, name="dataset-cache"),
     path("datasets/<str:dataset_id>/upload", uploads.dataset_upload, name="dataset-upload"),
+    path("datasets/<str:dataset_id>/register", uploads.dataset_register, name="dataset-register"),
     path("datasets/<str:dataset_id>/subset", subsets.subset_new, name="subset-new"),
     path("datasets/<str:dataset_id>/subset/delete", subsets.subset_delete, name="subset-delete"),
     re_path(r"^caches/(?P<cache_id>[^/]+)/do/(?P<verb>pin|unpin)$", caches.cache_verb, name="cache-verb"),

@@ -228,6 +228,7 @@ def _fill(route: str, target: Target) -> str:
         .replace("<str:kind>/<str:key>", f"artifact/{target.artifact.pk}")
         .replace("<str:artifact_id>", str(target.artifact.pk))
         .replace("<str:cache_id>", str(target.cache.pk))
+        .replace("<str:registration_id>", str(target.registration.pk))
         .replace("<str:import_id>", str(target.code_import.pk))
         .replace("<str:version>", "1")
         .replace("<str:tag>", "-".join((target.version.dataset.name.split("-")[0], "tag")))

@@ -14,7 +14,15 @@ from controlplane.models import Membership, Project, Role, Token, User
 from datasets.actions.caches import cache_version, location_for
 from datasets.actions.datasets import tag_version
 from datasets.actions.subsets import save_subset
-from datasets.models import Artifact, Cache, CodeImport, DatasetVersion, Snapshot, Volume
+from datasets.models import (
+    Artifact,
+    Cache,
+    CodeImport,
+    DatasetRegistration,
+    DatasetVersion,
+    Snapshot,
+    Volume,
+)
 from datasets.selection import Selection
 from jobs.models import Job
 from tests.access.roles import Rule
@@ -50,6 +58,7 @@ class Target:
     cache: Cache
     artifact: Artifact
     code_import: CodeImport
+    registration: DatasetRegistration
 
     def relation(self, person: str) -> str:
         """What somebody is to this project."""
@@ -142,6 +151,7 @@ def _world(plant: Plant, cast: Cast) -> World:
             CodeImport.objects.create(
                 project=projects[name], url=f"https://{MARK[name]}.example/x", ref="main"
             ),
+            DatasetRegistration.objects.create(dataset=versions[name].dataset, path=f"/{MARK[name]}"),
         )
         for name in MARK
     )

@@ -105,6 +105,7 @@ NOT_PAGES = frozenset(
             "member-set",
             "node-verb",
             "dataset-cache",
+            "dataset-register",
             "cache-verb",
             "cluster-verb",
             "token-revoke",

@@ -163,6 +163,7 @@ LAYERS = {
     "datasets.api": "api",
     "datasets.loop_steps": "loop",
     "datasets.code_commands": "loop",
+    "datasets.registration_commands": "loop",
     "datasets.long_work": "loop",
     "datasets.volume_commands": "loop",
     "datasets.snapshot_commands": "loop",

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.conf import settings as django_settings
 
 from controlplane.api.openapi import openapi_document
 from jobs.models import Job
@@ -55,6 +56,7 @@ VALID: dict[str, dict[str, Any]] = {
     "projects/{name}/datasets": {"name": "xray"},
     "datasets/{dataset_id}/versions": {"manifest": "0" * 64, "parent": 1},
     "datasets/{dataset_id}/tags": {"name": "golden", "version": "1"},
+    "datasets/{dataset_id}/registrations": {"path": "/data"},
     "versions/{version_id}/subsets": {"name": "part", "include": ["*"]},
     "volumes": {"project": "team-a", "name": "data", "size": "10Gi"},
 }
@@ -85,8 +87,9 @@ def test_there_are_bodies_to_try():
 
 @pytest.mark.parametrize(("verb", "route", "field"), cases())
 def test_a_field_takes_no_value_that_breaks_the_server(
-    verb: str, route: str, field: str, cast: Cast, job: Job
+    verb: str, route: str, field: str, cast: Cast, job: Job, settings: django_settings
 ):
+    settings.DATASET_SOURCES = ["/data"]
     root = Api(cast.root)
     path = (
         route.replace("{job_id}", str(job.pk)).replace("{username}", "ben").replace("{name}", name_in(route))

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from controlplane.access import SYSTEM
 from controlplane.api.openapi import openapi_document
 from datasets.actions.caches import cache_version, location_for
-from datasets.models import CodeImport
+from datasets.models import CodeImport, DatasetRegistration
 from datasets.queries.datasets import find_dataset
 from datasets.queries.volumes import find_volume
 from jobs.models import Job
@@ -93,6 +93,7 @@ READS = [
     "datasets/{dataset_id}",
     "datasets/{dataset_id}/versions",
     "datasets/{dataset_id}/versions/{version}",
+    "datasets/{dataset_id}/registrations/{registration_id}",
     "datasets/{dataset_id}/content/parts/{sha256}",
     "versions/{version_id}",
     "versions/{version_id}/files",
@@ -238,6 +239,9 @@ def _path(template: str, job: Job, root: Api) -> str:
         version = make_version(dataset, {"a.txt": "alpha", "sub/b.txt": "beta"})
         path = path.replace("{dataset_id}", str(dataset.pk)).replace("{version_id}", str(version.pk))
         path = path.replace("{version}", "1").replace("{sha256}", "0" * 64)
+    if "{registration_id}" in path:
+        row = DatasetRegistration.objects.create(dataset=dataset, path="/data")
+        path = path.replace("{registration_id}", str(row.pk))
     if "{subset}" in path:
         path = path.replace("{subset}", make_subset(version, "small", "*.txt").subset)
     if "cache" in template:

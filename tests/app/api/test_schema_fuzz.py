@@ -17,7 +17,7 @@ from controlplane.actions.accounts import issue_token
 from controlplane.api.openapi import openapi_document
 from datasets.actions.caches import cache_version, location_for
 from datasets.actions.datasets import tag_version
-from datasets.models import CodeImport
+from datasets.models import CodeImport, DatasetRegistration
 from tests.app.api.client import BASE, name_in
 from tests.app.api.placing import place
 from tests.artifacts import make_artifact
@@ -71,6 +71,7 @@ def make_place() -> Place:
     secrets = [issue_token(user, "fuzz", actor=SYSTEM)[1] for user in people]
     version = make_version(make_dataset(cast.project, "fuzzed"), {"a.txt": "alpha"})
     tag_version(version.dataset, "golden", version, actor=SYSTEM)
+    row = DatasetRegistration.objects.create(dataset=version.dataset, path="/data")
     make_subset(version, "small", "*.txt")
     there = {
         "job_id": str(job.pk),
@@ -87,6 +88,7 @@ def make_place() -> Place:
     imported = CodeImport.objects.create(project=cast.project, url="https://example.org/x", ref="main")
     cache = cache_version(version, location_for(cast.project.cluster), actor=SYSTEM)
     there |= {"cache_id": str(cache.pk), "import_id": str(imported.pk), "attempt": "1"}
+    there["registration_id"] = str(row.pk)
     there["artifact_id"] = str(make_artifact(job, "model", {"weights": "1"}).pk)
     return Place(secrets, there)
 

@@ -1,0 +1,61 @@
+"""`yard dataset register`: a version of a directory that the control plane can read."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+
+from controlplane.cli import formats
+from controlplane.cli.commands.datasets import find_dataset
+from controlplane.cli.errors import DONE, FAILED
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Row
+
+POLL_SECONDS = 0.5
+
+
+def register_arguments(parser: Parser) -> None:
+    """A dataset and a directory."""
+    parser.examples = ["yard dataset register chest-xray /data/xray -m 'second labelling'"]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("path", metavar="PATH", help="of the control plane's machine, as an admin allowed it")
+    parser.add_argument("-m", "--message", metavar="TEXT", default="", help="what this version is")
+    parser.add_argument("--no-wait", action="store_true", help="do not stay until it is done")
+
+
+def register(args: Namespace, session: Session) -> int:
+    """Make a version of a directory of the control plane's machine: a worker hashes it, and nothing is uploaded. Where
+    the file system shares bytes, nothing is copied either."""
+    dataset = find_dataset(session, args.name)
+    body = {"path": args.path, "message": args.message}
+    row = session.client.post(f"datasets/{dataset['id']}/registrations", body)
+    while row["state"] == "pending" and not args.no_wait:
+        time.sleep(POLL_SECONDS)
+        row = session.get(f"datasets/{dataset['id']}/registrations/{row['id']}")
+        _show_progress(row)
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr)
+    session.output.object(row, _said(dataset, row))
+    return FAILED if row["state"] == "failed" else DONE
+
+
+def _said(dataset: Row, row: Row) -> str:
+    why = f" {row['reason']['message']}" if row["reason"] else ""
+    if row["state"] == "failed":
+        return f"{row['path']} was not registered:{why}"
+    if row["state"] == "pending":
+        return f"{row['path']} is being registered in {dataset['name']}"
+    return f"{dataset['name']}@{row['version']} is {row['path']}.{why}"
+
+
+def _show_progress(row: Row) -> None:
+    if not sys.stderr.isatty():
+        return
+    at = row["progress"]
+    line = (
+        f"{row['state']}: {at['files']:,} of {at['total_files']:,} files, {formats.size(at['bytes'])} of"
+        f" {formats.size(at['total_bytes'])}"
+    )
+    print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

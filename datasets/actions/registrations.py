@@ -1,0 +1,86 @@
+"""Versions made of directories of the control plane's machine: a request, and what comes of it."""
+
+from typing import Any
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from controlplane.access import SYSTEM, Actor
+from controlplane.actions.audit import write_audit
+from controlplane.actions.errors import Conflict, invalid
+from controlplane.fields import LONGEST_MESSAGE
+from controlplane.models import Command
+from datasets.actions.datasets import commit_version, dataset_happened, keep_manifest
+from datasets.manifests import Manifest
+from datasets.models import Dataset, DatasetRegistration, DatasetVersion
+
+REGISTER, REGISTRATION = "datasets.register", "dataset_registration"  # kind and subject of the commands
+# Behind a directory of TRAINYARD_DATASET_SOURCES: its files may become hard links of the lake's.
+LINK = ":link"
+
+
+def allowed_sources() -> dict[str, bool]:
+    """Return the directories that an admin allowed, and whether their files may be linked."""
+    return {one.removesuffix(LINK).rstrip("/"): one.endswith(LINK) for one in settings.DATASET_SOURCES}
+
+
+def register_directory(dataset: Dataset, path: str, note: str, *, actor: Actor) -> DatasetRegistration:
+    """Have a worker make a version of a directory. Raises Invalid for one that no admin allowed, and Conflict while
+    another one of the dataset is under way."""
+    path = path.rstrip("/")
+    if path not in allowed_sources():
+        known = ", ".join(allowed_sources()) or "none"
+        detail = f"{path} is not allowed. TRAINYARD_DATASET_SOURCES lists what can be registered: {known}."
+        raise invalid("/path", "path_not_allowed", detail)
+    try:
+        with transaction.atomic():
+            row = DatasetRegistration.objects.create(
+                dataset=dataset, path=path, note=note, created_by=actor.user
+            )
+            Command.objects.create(kind=REGISTER, subject_kind=REGISTRATION, subject_id=str(row.pk))
+            write_audit(actor, "dataset.register", "dataset", str(dataset.pk), after={"path": path})
+            dataset_happened("dataset.registration_requested", dataset, actor, path=path)
+    except IntegrityError as error:
+        detail = f"A directory is being registered in {dataset.name} already; wait until that has ended."
+        raise Conflict("registration_under_way", detail) from error
+    return row
+
+
+def commit_registration(row: DatasetRegistration, manifest: Manifest) -> DatasetVersion:
+    """Make the version. Safe to repeat: without a change it is the newest one. Raises Conflict."""
+    keep_manifest(row.dataset.project, manifest.encode())
+    row.dataset.refresh_from_db()
+    actor = Actor(row.created_by) if row.created_by else SYSTEM
+    return commit_version(row.dataset, manifest.hash, row.dataset.latest, row.note, actor=actor)[0]
+
+
+def note_progress(row: DatasetRegistration, **done: int) -> None:
+    """Write how far a registration is."""
+    with transaction.atomic():
+        if _pending(row.pk).update(**done):
+            dataset_happened("dataset.registration_progressed", row.dataset, SYSTEM)
+
+
+def finish_registration(registration_id: str, version: DatasetVersion, left_out: str) -> None:
+    """Record the version."""
+    _end(
+        registration_id, state=DatasetRegistration.READY, version=version, message=left_out[:LONGEST_MESSAGE]
+    )
+
+
+def fail_registration(registration_id: str, code: str, message: str) -> None:
+    """Record why there is no version."""
+    words = {"reason": code, "message": message[:LONGEST_MESSAGE]}
+    _end(registration_id, state=DatasetRegistration.FAILED, **words)
+
+
+def _end(registration_id: str, **result: Any) -> None:
+    if not _pending(registration_id).update(finished_at=timezone.now(), **result):
+        return
+    row = DatasetRegistration.objects.select_related("dataset").get(pk=registration_id)
+    dataset_happened(f"dataset.registration_{row.state}", row.dataset, SYSTEM, path=row.path)
+
+
+def _pending(registration_id: Any) -> Any:
+    return DatasetRegistration.objects.filter(pk=registration_id, state=DatasetRegistration.PENDING)

@@ -1,0 +1,112 @@
+"""Handler that makes a version of a directory of this machine."""
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from controlplane.actions.errors import Conflict, Invalid
+from controlplane.commands.errors import CommandRefused
+from controlplane.commands.registry import CommandHandler, register
+from controlplane.commands.run import CommandRun
+from controlplane.models import Command
+from datasets.actions.registrations import (
+    REGISTER,
+    allowed_sources,
+    commit_registration,
+    fail_registration,
+    finish_registration,
+    note_progress,
+)
+from datasets.ingest.engine import Progress, Synced, sync_tree
+from datasets.ingest.tree import SourceMissing
+from datasets.ingest.worker import SinkSpec, WorkerFailed
+from datasets.long_work import DATA, is_cancelled, refusals
+from datasets.models import DatasetRegistration, DatasetVersion
+from datasets.queries.datasets import shown
+from datasets.queries.lake import place_of
+from datasets.storage.files import Sharing
+from datasets.storage.sinks import sink_of_bucket, sink_of_folder
+
+NAMED = 5
+# At least, between two reports.
+REPORT_SECONDS = 1.0
+
+
+class Registered(NamedTuple):
+    """A version, and what of the directory is not in it."""
+
+    version: DatasetVersion
+    left_out: str
+
+
+@register
+class RegisterDirectory(CommandHandler):
+    """Hash a directory and make a version of it. Its files share their bytes with the lake where the file system can;
+    what was stored by a try that ended is not stored again."""
+
+    kind, queue = REGISTER, DATA
+
+    def run(self, run: CommandRun) -> Registered | None:
+        rows = DatasetRegistration.objects.select_related("dataset__project", "created_by")
+        row = rows.filter(pk=run.command.subject_id, state=DatasetRegistration.PENDING).first()
+        if row is None:
+            return None
+        if row.path not in allowed_sources():
+            raise CommandRefused("path_not_allowed", f"{row.path} is not allowed any more.")
+        with refusals():
+            found = _synced(row, run)
+            if found.manifest is None:
+                raise CommandRefused(
+                    "unreadable", f"Could not be read: {_named(found.failed)}.", is_passing=True
+                )
+            if not len(found.manifest):
+                raise CommandRefused("no_files", f"{row.path} has no files.")
+            try:
+                version = commit_registration(row, found.manifest)
+            except Conflict as conflict:
+                raise CommandRefused(conflict.code, conflict.detail, is_passing=True) from conflict
+            except Invalid as refused:
+                raise CommandRefused(refused.errors[0].code, refused.errors[0].detail) from refused
+        left = [(one.path, one.reason) for one in found.skipped]
+        return Registered(version, f"Left out: {_named(left)}." if left else "")
+
+    def on_done(self, command: Command, result: Registered | None) -> None:
+        if result is not None:
+            finish_registration(command.subject_id, result.version, result.left_out)
+
+    def on_failed(self, command: Command, refusal: CommandRefused) -> None:
+        fail_registration(command.subject_id, refusal.code, refusal.message)
+
+
+def _synced(row: DatasetRegistration, run: CommandRun) -> Synced:
+    reported = time.monotonic()
+
+    def report(progress: Progress) -> bool:
+        nonlocal reported
+        is_cancelled(run)
+        if time.monotonic() - reported >= REPORT_SECONDS:
+            reported = time.monotonic()
+            done = {"files_done": progress.files_done, "bytes_done": progress.bytes_done}
+            note_progress(row, files=progress.files, size_bytes=progress.size_bytes, **done)
+        return True
+
+    try:
+        return sync_tree(Path(row.path), _sink(row), report=report)
+    except SourceMissing as error:
+        raise CommandRefused("source_missing", str(error)) from error
+    except WorkerFailed as error:
+        raise CommandRefused("not_stored", str(error), is_passing=True) from error
+
+
+def _sink(row: DatasetRegistration) -> SinkSpec:
+    """Return the project's lake. A hard link makes the source's file read-only, and only an admin may ask for that."""
+    folder, place = place_of(str(row.dataset.project_id))
+    if place is not None:
+        return sink_of_bucket(folder, place)
+    may_link = allowed_sources()[row.path]
+    return sink_of_folder(folder, Sharing.HARD_LINK if may_link else Sharing.REFLINK)
+
+
+def _named(found: list[tuple[bytes, str]]) -> str:
+    names = ", ".join(f"{shown(path)} ({why})" for path, why in found[:NAMED])
+    return f"{names} and {len(found) - NAMED} more" if len(found) > NAMED else names
