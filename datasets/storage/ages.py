@@ -1,11 +1,14 @@
 """An index that also keeps when each object of a bucket was last relied on: a bucket has no time that can be set."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from datasets.storage.contents import ContentIndex
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS files (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;"
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS removals (key TEXT PRIMARY KEY) WITHOUT ROWID;
+"""
 
 
 class AgedIndex(ContentIndex):
@@ -19,16 +22,30 @@ class AgedIndex(ContentIndex):
         """Write down that objects are relied on, before they are stored: what a killed process leaves is found."""
         with self._lock, self._database:
             self._database.execute("BEGIN IMMEDIATE")
-            self._database.executemany(
-                "INSERT OR REPLACE INTO files VALUES (?, ?)", [(key, at) for key in keys]
-            )
+            rows = [(key, at) for key in keys]
+            self._database.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", rows)
+            self._database.executemany("DELETE FROM removals WHERE key = ?", [(key,) for key, _ in rows])
 
     def renew(self, keys: Iterable[str], at: float) -> int:
-        """Write a later time to objects that are there; return how many are."""
+        """Write a later time to objects that are there and not being removed; return how many these are."""
         with self._lock, self._database:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(at, key) for key in keys]
-            return self._database.executemany("UPDATE files SET at = ? WHERE key = ?", rows).rowcount
+            sql = "UPDATE files SET at = ? WHERE key = ? AND key NOT IN (SELECT key FROM removals)"
+            return self._database.executemany(sql, rows).rowcount
+
+    def begin_removal(self, keys: Iterable[str], before: float) -> list[str]:
+        """Mark objects that were not relied on since `before` as being removed, and return their keys. `drop` ends a
+        removal, and so does `note`."""
+        with self._lock, self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            sql = "INSERT OR REPLACE INTO removals SELECT key FROM files WHERE key = ? AND at <= ?"
+            return [key for key in keys if self._database.execute(sql, (key, before)).rowcount]
+
+    def in_removal(self, keys: Iterable[str]) -> set[str]:
+        """Return which of these objects are marked."""
+        sql = "SELECT key FROM removals WHERE key = ?"
+        return {key for key in keys if self._rows(sql, (key,))}
 
     def old(self, folder: str, before: float) -> list[str]:
         """Return the keys below a folder that were not relied on since `before`."""
@@ -36,8 +53,10 @@ class AgedIndex(ContentIndex):
         # "0" follows "/"
         return [row[0] for row in self._rows(sql, (f"{folder}/", f"{folder}0", before))]
 
-    def drop(self, keys: Iterable[str]) -> None:
+    def drop(self, keys: Sequence[str]) -> None:
         """Remove objects that are gone."""
         with self._lock, self._database:
             self._database.execute("BEGIN IMMEDIATE")
-            self._database.executemany("DELETE FROM files WHERE key = ?", [(key,) for key in keys])
+            for table in ("files", "removals"):
+                sql = f"DELETE FROM {table} WHERE key = ?"  # noqa: S608  # of the line above
+                self._database.executemany(sql, [(key,) for key in keys])

@@ -32,6 +32,16 @@ def locked(path: Path, kind: int) -> Iterator[None]:
         yield
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether LOCK_EX of `locked` is held on a file."""
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
 class Sharing(StrEnum):
     """How bytes came to a second place: reflink, hard link or copy."""
 

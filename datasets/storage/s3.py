@@ -36,6 +36,7 @@ from datasets.ingest.reader import hash_file
 from datasets.storage.ages import AgedIndex
 from datasets.storage.base import (
     UNLIMITED,
+    Blocked,
     Budget,
     Collected,
     ContentDamaged,
@@ -46,6 +47,7 @@ from datasets.storage.bucket import Bucket, KeyMissing, TooShort
 from datasets.storage.contents import WHOLE, Located
 from datasets.storage.files import (
     blocked,
+    is_locked,
     write_flushed,
 )
 from datasets.storage.indexed import IndexedLake, by_file
@@ -143,6 +145,7 @@ class S3Lake(IndexedLake[AgedIndex]):
         """See Lake."""
         self._keep_manifest(name, stored)
         if not self.renew_manifest(name):
+            self._refuse_removed([shelf_key("manifests", name)])
             self._bucket.put(shelf_key("manifests", name), stored)
             # after it is there: `renew_manifest` answers from what was noted
             self._note([shelf_key("manifests", name)])
@@ -299,13 +302,14 @@ class S3Lake(IndexedLake[AgedIndex]):
         same ones."""
         if not keys:
             return []
-        with self._lock("removal", fcntl.LOCK_EX):
-            old = set(self._index.old(keys[0].partition("/")[0], before))
-            gone = [key for key in keys if key in old]
-            for key in gone:
-                if key.startswith("packs/"):
-                    self._index.forget_pack(name_of(key))
-            self._index.forget(bytes.fromhex(name_of(key)) for key in gone if key.startswith("objects/"))
+        # Held until all are gone; the lock that storing takes is not: a request would wait for the endpoint.
+        with self._lock("removing", fcntl.LOCK_EX):
+            with self._lock("removal", fcntl.LOCK_EX):
+                gone = self._index.begin_removal(keys, before)
+                for key in gone:
+                    if key.startswith("packs/"):
+                        self._index.forget_pack(name_of(key))
+                self._index.forget(bytes.fromhex(name_of(key)) for key in gone if key.startswith("objects/"))
             self._bucket.delete([key for key in gone if not _is_folder(key)])
             self._pieces.remove([key for key in gone if _is_folder(key)])
             self._index.drop(gone)
@@ -313,7 +317,14 @@ class S3Lake(IndexedLake[AgedIndex]):
 
     def _note(self, keys: Sequence[str]) -> None:
         with self._lock("removal", fcntl.LOCK_SH):
+            self._refuse_removed(keys)
             self._index.note(keys, time.time())
+
+    def _refuse_removed(self, keys: Sequence[str]) -> None:
+        """Raise Blocked for objects that are being removed: a deletion under way could follow what is stored now. The
+        mark of a removal that was killed is void."""
+        if self._index.in_removal(keys) and is_locked(self.root / "removing"):
+            raise Blocked("in_use", "The lake is removing the same content just now; try again.")
 
     def _keep_manifest(self, name: str, stored: bytes) -> None:
         """Keep a copy beside the index: it survives a power cut whole, or is not there."""
