@@ -125,7 +125,8 @@ class _Cycle:
     # The oldest gang that cannot start gets a time and a place; jobs that would delay it are bound by that.
 
     def reserve_for_oldest(self) -> None:
-        """Reserve for the oldest gang that has no room, if the ends of running jobs are expected."""
+        """Reserve for the oldest gang that has no room now, if the ends of running jobs are expected. Room that is
+        being freed is reserved too: jobs that an earlier cycle kept back would take it."""
         state = self._state
         if not state.ends:
             return
@@ -136,7 +137,7 @@ class _Cycle:
             item
             for item in heads
             if not is_refused(item)
-            and (is_backing_off(item.job, self._view.now) or not self._moves.fits(item))
+            and (is_backing_off(item.job, self._view.now) or self._moves.find(item, is_soon=False) is None)
         )
         state.reservation = reserve(waiting, state.expected_ends, state.capacity.soon, self._view.now)
 

@@ -128,7 +128,7 @@ def _earliest(item: Waiting, ends: Sequence[End], soon: FreeCapacity, now: int) 
     # A gang that backs off does not start before.
     not_before = max(now, item.job.not_before or 0)
     times = [end for end, *_ in ends[bisect_right(ends, not_before, key=itemgetter(0)) :] if end >= earliest]
-    if earliest <= not_before != now:
+    if earliest <= not_before:
         times.insert(0, not_before)
     low, high = 0, len(times) - 1
     # The bound is the time itself but for shortages of other resources: it is tried first.

@@ -10,7 +10,7 @@ from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.feasibility import FeasibilityCheck
 from controlplane.scheduling.order import job_key
 from controlplane.scheduling.plan import Hold, Plan
-from controlplane.scheduling.runtimes import ends_by, expected_end, rounded_up
+from controlplane.scheduling.runtimes import expected_end, rounded_up
 from controlplane.scheduling.view import (
     ClusterView,
     JobView,
@@ -211,7 +211,8 @@ def the_reservation_is_kept(view: ClusterView, plan: Plan) -> bool:
         for name, placements in placed.items():
             job = jobs[name]
             is_own = job.project == gang.project and not _is_larger_than_share(hold)
-            if is_own and job_key(job) > job_key(gang) and not ends_by(job, view.now, at):
+            runs_on = job.expected_runtime_seconds is None or view.now + job.expected_runtime_seconds > at
+            if is_own and job_key(job) > job_key(gang) and runs_on:
                 rooms.take_all(job, placements)
         if not rooms.take_all(gang, placements_from_lists(hold.details["reserved"])):
             return False
