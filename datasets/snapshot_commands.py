@@ -1,5 +1,7 @@
 """Handlers that take and remove snapshots."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from controlplane.commands.errors import CommandRefused
@@ -15,10 +17,11 @@ from datasets.actions.snapshots import (
     snapshot_ready,
 )
 from datasets.long_work import DATA, budget_of, refusals
-from datasets.models import Snapshot
+from datasets.models import Snapshot, Volume
 from datasets.models.volumes import DELETING, READY
-from datasets.queries.volumes import writing_jobs, writing_pods
-from datasets.storage.quiesce import quiesced
+from datasets.pod_quiesce import PodPause, quiesced_by_pod
+from datasets.queries.volumes import claims_volumes, writing_jobs, writing_pods
+from datasets.storage.quiesce import Pause, quiesced
 from datasets.storage.volume_files import VolumeFiles
 from datasets.storage.volumes import Taken, VolumeStorage
 from datasets.volume_storage import storage_of_snapshot
@@ -35,7 +38,7 @@ class TakeSnapshot(CommandHandler):
 
     def run(self, run: CommandRun) -> tuple[Taken, str] | None:
         snapshot = (
-            Snapshot.objects.select_related("volume", "project__cluster")
+            Snapshot.objects.select_related("volume__project__cluster", "project__cluster")
             .filter(pk=run.command.subject_id)
             .first()
         )
@@ -71,11 +74,7 @@ class TakeSnapshot(CommandHandler):
             taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
             # a job that began meanwhile has written into what was copied
             return taken, CRASH if writing_jobs(snapshot.volume) else IDLE
-        if not isinstance(storage, VolumeFiles):
-            # Nothing in the volume can be read here that would say whether programs paused.
-            return storage.take(key, volume, _before(snapshot), budget_of(run), report), CRASH
-        pods = writing_pods(snapshot.volume)
-        with quiesced(storage.path(volume), key, writers, pods=pods) as pause:
+        with _paused(snapshot.volume, storage, key, writers, run) as pause:
             taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
             is_quiet = pause.has_lasted() and writing_jobs(snapshot.volume) == writers
         return taken, QUIESCED if is_quiet else CRASH
@@ -103,6 +102,22 @@ class RemoveSnapshot(CommandHandler):
 
     def on_done(self, command: Command, result: Any) -> None:
         snapshot_gone(command.subject_id)
+
+
+@contextmanager
+def _paused(
+    volume: Volume, storage: VolumeStorage, key: str, writers: list[str], run: CommandRun
+) -> Iterator[Pause | PodPause]:
+    """Yield when programs have paused that write to the volume, or cannot be asked to."""
+    if isinstance(storage, VolumeFiles):
+        with quiesced(storage.path(str(volume.pk)), key, writers, pods=writing_pods(volume)) as pause:
+            yield pause
+    elif claims_volumes(volume.project):
+        with quiesced_by_pod(volume, key, writers, budget_of(run)) as pod_pause:
+            yield pod_pause
+    else:
+        # Nothing in the volume can be read here that would say whether programs paused.
+        yield Pause()
 
 
 def _before(snapshot: Snapshot) -> str | None:

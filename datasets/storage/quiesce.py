@@ -6,9 +6,14 @@ its file in `listening`, and writes nothing more until `quiesce` is gone. The wa
 snapshot says that it is crash-consistent.
 
 A job can put links in the place of these files: none is followed, and nothing is written outside of the volume.
+
+On a cluster whose volumes only pods see, this text runs in a pod (datasets/pod_quiesce.py), on Python 3.9 or later.
 """
 
+from __future__ import annotations
+
 import os
+import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +23,7 @@ from datasets.storage.trees import OWN
 
 WAIT_SECONDS = 10.0
 PAUSE_SECONDS = 0.05
+PAUSED, NOT = "paused", "not"
 LISTENING, REQUEST = b"listening", b"quiesce"
 _MOST_BYTES = 256
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -124,3 +130,20 @@ def _answer(own: int, name: bytes) -> str:
         return os.read(file, _MOST_BYTES).decode(errors="replace").strip()
     finally:
         os.close(file)
+
+
+def main(volume: str, token: str, jobs: str, pods: str) -> None:
+    """Print PAUSED or NOT, and after a line of input whether that has lasted. `jobs`, `pods`: with commas between."""
+    with quiesced(Path(volume), token, jobs.split(","), pods=frozenset(pods.split(","))) as pause:
+        _say(bool(pause))
+        sys.stdin.readline()
+        _say(pause.has_lasted())
+
+
+def _say(has_paused: bool) -> None:
+    sys.stdout.write(f"{PAUSED if has_paused else NOT}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

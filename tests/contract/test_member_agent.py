@@ -5,61 +5,26 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from controlplane.engines.base import STDOUT, EngineRefused, MemberReport
+from controlplane.engines.base import EngineRefused, MemberReport
 from controlplane.engines.kubernetes import elastic
 from controlplane.engines.kubernetes.membership import Memberships
-from tests.waiting import patience, wait_until
+from tests.execs import Exec
+from tests.waiting import wait_until
 from workloads.common.membership import READY, Mailbox, Member, Membership, Status
 
 GIVEN = json.dumps({"generation": 3, "members": [{"id": 0, "address": "10.0.0.7:4000"}]})
 
 
-class Agent:
-    """The agent on this machine, as engines.base.Process: input and output share a socket in a real exec, here a pair
-    of pipes does, of which only the output is waited for."""
-
-    def __init__(self, directory: Path) -> None:
-        *command, _ = elastic.agent_command()
-        self.process = subprocess.Popen(
-            [sys.executable, *command[1:], str(directory)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.stdin, self.stdout = self.process.stdin, self.process.stdout
-        os.set_blocking(self.stdout.fileno(), False)
-
-    def fileno(self) -> int:
-        return self.stdout.fileno()
-
-    def input_fileno(self) -> int:
-        return self.stdin.fileno()
-
-    def read(self, limit: int = 65536) -> tuple[int, bytes]:
-        try:
-            data = os.read(self.stdout.fileno(), limit)
-        except BlockingIOError:
-            return STDOUT, b""
-        if not data:
-            raise EOFError
-        return STDOUT, data
-
-    def write(self, data: bytes) -> int:
-        return os.write(self.stdin.fileno(), data)
-
-    def close_input(self) -> None:
-        self.stdin.close()
-
-    def close(self) -> int | None:
-        self.stdin.close()
-        self.stdout.close()
-        return self.process.wait(patience(10))
+def agent(directory: Path) -> Exec:
+    """The agent on this machine."""
+    *command, _ = elastic.agent_command()
+    return Exec((sys.executable, *command[1:], str(directory)))
 
 
 class Pod:
@@ -67,15 +32,15 @@ class Pod:
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.mailbox = directory, Mailbox(directory)
-        self.agents: list[Agent] = []
+        self.agents: list[Exec] = []
         self.refusals, self.rings = 1, 0
         self.memberships = Memberships(self.open, self.ring)
 
-    def open(self, name: str) -> Agent:
+    def open(self, name: str) -> Exec:
         if self.refusals:
             self.refusals -= 1
             raise EngineRefused("pod_not_running", "It does not run.")
-        self.agents.append(Agent(self.directory))
+        self.agents.append(agent(self.directory))
         return self.agents[-1]
 
     def ring(self) -> None:

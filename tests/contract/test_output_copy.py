@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import io
 import os
-import selectors
-import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -15,56 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.engines.base import STDERR, STDOUT, Process
+from controlplane.engines.base import Process
 from controlplane.engines.kubernetes import output_reader
 from controlplane.engines.kubernetes.output_reader import receive
 from datasets.storage.base import UNLIMITED, Blocked
-from tests.waiting import patience
+from tests.execs import Exec
 
 Counts = tuple[int, int, int, int]
-
-
-class Exec:
-    """A command as engines.base.Process, with its output on one socket as in a real exec."""
-
-    def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        self.outputs = selectors.EpollSelector()
-        self.outputs.register(self.process.stdout, selectors.EVENT_READ, STDOUT)
-        self.outputs.register(self.process.stderr, selectors.EVENT_READ, STDERR)
-
-    def fileno(self) -> int:
-        return self.outputs.fileno()
-
-    def input_fileno(self) -> int:
-        raise NotImplementedError
-
-    def read(self, limit: int = 65536) -> tuple[int, bytes]:
-        for key, _ in self.outputs.select(0):
-            data = os.read(key.fd, limit)
-            if data:
-                return key.data, data
-            self.outputs.unregister(key.fileobj)
-        if not self.outputs.get_map():
-            raise EOFError
-        return STDOUT, b""
-
-    def write(self, data: bytes) -> int:
-        raise NotImplementedError
-
-    def close_input(self) -> None:
-        raise NotImplementedError
-
-    def close(self) -> int | None:
-        for file in (self.process.stdout, self.process.stderr):
-            assert file is not None
-            file.close()
-        self.outputs.close()
-        return self.process.wait(patience(10))
 
 
 def copy(

@@ -171,6 +171,7 @@ LAYERS = {
     "datasets.cache_commands": "loop",
     "datasets.artifact_commands": "loop",
     "datasets.outputs": "loop",
+    "datasets.pod_quiesce": "loop",
     "datasets.lineage": "pure",
     "datasets.lineage_layout": "pure",
     "workloads": "workloads",

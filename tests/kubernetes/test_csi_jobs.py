@@ -9,15 +9,16 @@ import pytest
 
 from controlplane.commands.dispatch import carry_out_due
 from datasets.actions.snapshot_events import snapshot_on_events
-from datasets.actions.snapshots import delete_snapshot, restore_snapshot
+from datasets.actions.snapshots import delete_snapshot, restore_snapshot, take_snapshot
 from datasets.actions.volumes import create_volume, delete_volume
 from datasets.models import Snapshot, Volume
-from jobs.models import Job
+from jobs.models import Job, Pod
 from tests.builders import make_job
 from tests.cast import SYSTEM
 from tests.kube import KubeCluster
 from tests.kubernetes import csi_rig
 from tests.kubernetes.by_hand import Yard
+from tests.waiting import wait_until
 from tools.kube.parts import IMAGE
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
@@ -71,6 +72,32 @@ def test_a_job_writes_a_new_volume_and_another_reads_what_was_restored_of_its_sn
     )
     kept = yard.kube.kubectl("-n", f"{yard.prefix}{project.name}", "get", "volumesnapshots", "-o", "name")
     assert str(taken.pk) not in kept
+
+
+WRITES = """
+import time
+from workloads.common import quiesce
+with quiesce.answering():
+    while True:
+        with quiesce.writing():
+            open("/out/model", "w").write("best")
+        time.sleep(0.05)
+"""
+
+
+def test_a_program_pauses_while_a_snapshot_is_taken_of_what_it_writes(yard: Yard) -> None:
+    project = yard.project()
+    new = {"storage_class": csi_rig.CLASS, "size": "16Mi", "name": "models"}
+    mounts = [{"new": new, "mount_path": "/out"}]
+    job = make_job(project, "writer", command=["python", "-c", WRITES], volumes=mounts, **SMALL)
+    yard.until(lambda: carried_out() and Pod.objects.filter(job=job, state="running").exists(), "the pod", 90)
+    inside = ("exec", "-n", f"{yard.prefix}{project.name}", Pod.objects.get(job=job).name, "--", "ls")
+    listening = (*inside, "/out/.trainyard/listening")
+    wait_until(lambda: str(job.pk) in yard.kube.kubectl(*listening, check=False), 60, "the program")
+    take_snapshot(Volume.objects.get(), actor=SYSTEM)
+    yard.until(lambda: carried_out() and Snapshot.objects.get().state == "ready", "the snapshot", 60)
+    assert Snapshot.objects.get().consistency == "quiesced"
+    assert yard.kube.kubectl(*inside, "/out/.trainyard").split() == ["listening"]
 
 
 def test_a_volume_that_its_driver_refuses_is_failed_with_the_drivers_words(
