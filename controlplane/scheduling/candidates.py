@@ -190,7 +190,7 @@ class SortedClass:
 
     @property
     def first(self) -> Candidate:
-        """Return any of its members: a policy judges them alike."""
+        """Return any of its members; policies make no difference between them."""
         return next(iter(self._by_id.values()))
 
     def add(self, candidate: Candidate) -> None:

@@ -142,7 +142,7 @@ class JobClass:
         return (self.waiting(job) for job in self.jobs[: self.at])
 
     def waiting(self, job: JobView) -> Waiting:
-        """Return one of its jobs with what the class says of it."""
+        """Return a job of the class with the account, request and size that all of its jobs have."""
         return Waiting(job, self.account, self.request, self.milli_gpus)
 
 

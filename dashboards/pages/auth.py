@@ -1,4 +1,4 @@
-"""The way in and out: sign-in, the one-time set-up of the first admin, sign-out."""
+"""Sign-in, sign-out, and the one-time set-up of the first admin."""
 
 from urllib.parse import urlsplit
 

@@ -98,7 +98,7 @@ def theme(request: HttpRequest) -> Theme:
 
 
 def _range(request: HttpRequest) -> tuple[int, datetime, datetime]:
-    """(seconds asked for, start, now): a young cluster's charts start where its data start."""
+    """Return (seconds asked for, start, now). The start is not before the first sample of the cluster."""
     text, now = request.GET.get("span", ""), timezone.now()
     span = min(max(int(text), SHORTEST), LONGEST) if text.isdecimal() and len(text) < 10 else 3600
     return span, series.first_seen(now, span), now

@@ -126,7 +126,7 @@ class ProjectCodeTree(ApiView):
 
 
 class CodeContent(ApiView):
-    """Files on their way in."""
+    """Uploads of the files of a tree."""
 
     parser_classes = [ArchiveParser]
 

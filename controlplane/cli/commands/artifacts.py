@@ -57,7 +57,7 @@ def files(args: Namespace, session: Session) -> int:
 
 
 def download_arguments(parser: Parser) -> None:
-    """An artifact and where to."""
+    """Declare the artifact to download and the directory for it."""
     parser.examples = ["yard artifact download train1/model ./model"]
     parser.add_argument("artifact", metavar=_ARTIFACT)
     parser.add_argument("directory", metavar="DIR")

@@ -71,7 +71,7 @@ def _resize(args: Namespace, session: Session, identifier: str, workers: int) ->
 
 
 def _wait(session: Session, identifier: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """The operation at its end, which its own timeout brings."""
+    """Wait for the operation's end, which comes at its own timeout at the latest, and return it."""
     changes = ChangeListener(session.client, f"job:{identifier}")
     try:
         while answer["state"] in OPEN:
