@@ -43,8 +43,12 @@ while True:
             fresh = "{elastic.DIRECTORY}/.status"
             open(fresh, "w").write(json.dumps(seen))
             os.replace(fresh, "{elastic.DIRECTORY}/status.json")
-            with open("{elastic.DIRECTORY}/doorbell", "w") as bell:
-                bell.write(".")
+            try:
+                bell = os.open("{elastic.DIRECTORY}/doorbell", os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:
+                continue
+            os.write(bell, b".")
+            os.close(bell)
     time.sleep(0.002)
 """
 

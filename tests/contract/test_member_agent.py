@@ -68,6 +68,12 @@ def test_a_membership_arrives_and_the_status_comes_back(pod: Pod):
     assert pod.rings == 1
 
 
+def test_a_file_in_the_place_of_the_doorbell_is_replaced(pod: Pod):
+    (pod.directory / "doorbell").write_text("")
+    wait_until(lambda: pod.exchange(GIVEN) and pod.mailbox.membership(), 20, "the membership")
+    assert (pod.directory / "doorbell").is_fifo()
+
+
 def test_a_program_without_a_beat_gets_older(pod: Pod):
     pod.mailbox.report(Status(0, "10.0.0.7:4000"))
     os.utime(pod.directory / "status.json", (1, 1))

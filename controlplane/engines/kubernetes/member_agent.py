@@ -51,9 +51,10 @@ def main(directory: Path) -> None:
 
 
 def doorbell_of(directory: Path) -> int:
-    """Return the doorbell, a named pipe that the program writes to after an urgent report."""
+    """Return the doorbell, a named pipe that the program writes to after an urgent report; replace what is there."""
     path = directory / DOORBELL
     if not path.is_fifo():
+        path.unlink(missing_ok=True)
         os.mkfifo(path, 0o600)
     return os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
