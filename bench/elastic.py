@@ -58,7 +58,8 @@ def main() -> None:
         finally:
             ours.crew.close()
         peer = torchrun(Path(folder) / "torchrun")
-    report("elastic", rows(ours, peer))
+        # what our workers noted is in files of the folder
+        report("elastic", rows(ours, peer))
 
 
 class Ours:

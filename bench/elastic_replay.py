@@ -70,6 +70,8 @@ class ElasticReplay:
 
     nodes: tuple[NodeView, ...]
     decide: Callable[[ClusterView], Plan] = field(default_factory=lambda: Scheduler().decide)
+    # of jobs that could double: the one with the largest value grows first, else the one that came first
+    preference: Callable[[ElasticJob, int], float] | None = None
     resizes: Counter[str] = field(default_factory=Counter)
     cycles: int = 0
     cpu_seconds: float = 0.0
@@ -142,15 +144,24 @@ class ElasticReplay:
 
     def _grow(self, view: ClusterView, plan: Plan, now: float) -> bool:
         """Let the first job grow that can; the view does not show what it takes."""
-        for run in self._runs.values():
+        for run in self._growing():
             size = len(run.view.placements)
-            if size and 2 * size <= run.job.most:
-                rank = 1 + max(pod.rank for pod in run.view.placements)
-                found = spare_placements(view, plan, run.view, run.job.most - size, rank)
-                if size + len(found) >= 2 * size:
-                    self._resize(run, (*run.view.placements, *found), now)
-                    return True
+            rank = 1 + max(pod.rank for pod in run.view.placements)
+            # by one doubling where another job may gain more by the next
+            wanted = size if self.preference else run.job.most - size
+            found = spare_placements(view, plan, run.view, wanted, rank)
+            if size + len(found) >= 2 * size:
+                self._resize(run, (*run.view.placements, *found), now)
+                return True
         return False
+
+    def _growing(self) -> Sequence[_Run]:
+        """Return the running jobs in the order in which they may grow."""
+        runs = [run for run in self._runs.values() if 0 < 2 * len(run.view.placements) <= run.job.most]
+        prefer = self.preference
+        if prefer is not None:
+            runs.sort(key=lambda run: prefer(run.job, len(run.view.placements)), reverse=True)
+        return runs
 
     def _resize(self, run: _Run, placements: tuple[PodPlacement, ...], now: float) -> None:
         kept = placements[: _power_of_two(len(placements))]
