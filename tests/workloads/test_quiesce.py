@@ -64,6 +64,16 @@ def test_writes_wait_for_the_end_of_a_snapshot(volume: Path, writer: Callable[[]
     assert list((volume / ".trainyard/listening").iterdir()) == []
 
 
+def test_a_request_in_a_volume_that_was_restored_holds_nothing(volume: Path):
+    (volume / ".trainyard").mkdir()
+    (volume / ".trainyard/quiesce").write_text("of the snapshot that this volume was made of")
+    file = quiesce._listen(volume, "job.1")
+    assert file is not None
+    assert quiesce._request(file) == ""
+    with answering(), paused(volume) as pause:
+        assert pause
+
+
 def test_a_snapshot_waits_for_the_end_of_a_write(volume: Path):
     with answering():
         with writing():

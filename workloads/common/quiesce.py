@@ -26,6 +26,8 @@ LONGEST_STOPPING_SECONDS = 3.0
 
 _writes = threading.Lock()
 _listeners: list[Path] = []
+# Requests that were there before this program listened: a volume that was restored from a snapshot may hold one.
+_stale: dict[Path, str] = {}
 
 
 @contextmanager
@@ -77,6 +79,7 @@ def _listen(volume: Path, name: str) -> Path | None:
         file.write_text("")
     except OSError:
         return None
+    _stale[file] = _requested(file)
     return file
 
 
@@ -118,6 +121,11 @@ def _reply(answers: dict[Path, str]) -> None:
 
 def _request(file: Path) -> str:
     """Return the id of the snapshot that is being taken of the file's volume, "" without one."""
+    found = _requested(file)
+    return "" if found == _stale.get(file) else found
+
+
+def _requested(file: Path) -> str:
     try:
         return (file.parent.parent / "quiesce").read_text().strip()
     except OSError:
