@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from controlplane.models import AuditEntry, Device, Event, Project
+from controlplane.telemetry.usage import KeptUsage
 from jobs.models import Job
 from tests.app.api.client import Api
 from tests.app.api.placing import place
@@ -41,6 +42,14 @@ def test_a_quota_says_who_starts_and_who_stops_and_changes_nothing(full: Job, ap
     assert reply.body["counts"] == {"sooner": 1, "later": 0, "preempted": 1, "spared": 0}
     assert (Event.objects.count(), AuditEntry.objects.count()) == before
     assert Project.objects.get(name="team-a").gpu_quota_milli == 0
+
+
+def test_past_use_counts_with_the_change_too(full: Job, api: AsPerson, monkeypatch):
+    Project.objects.update(over_quota_weight_milli=1000)
+    monkeypatch.setattr(KeptUsage, "of", lambda *given: {full.project_id: 1.0})
+    reply = api("ana").post(WHAT_IF, {"gpu_quota": 0})
+    shares = {one["project"]: one["fair_share_gpus"] for one in reply.body["projects"]}
+    assert shares["team-a"] == {"before": 0, "after": 0}
 
 
 def test_jobs_of_other_projects_are_named_only_to_their_readers(full: Job, api: AsPerson):
