@@ -155,7 +155,9 @@ def _add(cluster: Cluster, attended: Attended, places: tuple[PodPlacement, ...],
             add_workers(cluster, job, attempt, places, to)
             data = {"workers": len(places), "to": to, "nodes": sorted({place.node for place in places})}
             event = job_event("job.scaling", job, SYSTEM, data)
-            event.message = f"{len(places)} workers start and warm up, to be {to} in all."
+            count = len(places)
+            starting = "1 worker starts and warms up" if count == 1 else f"{count} workers start and warm up"
+            event.message = f"{starting}, to be {to} in all."
             Event.objects.append([event])
     except IntegrityError:
         return False

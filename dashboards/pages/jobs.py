@@ -28,6 +28,7 @@ from dashboards.reads import job_story as story
 from dashboards.reads import workers as worker_reads
 from dashboards.reads.links import link_grid
 from dashboards.reads.log_index import ATTEMPTS_MOST, log_index
+from dashboards.reads.series import speaking_ranks
 from dashboards.reads.submit import projects_to_submit_to
 from datasets.pages.artifacts import artifacts_of_job
 from datasets.pages.volume_lists import snapshots_of_job
@@ -170,9 +171,14 @@ def _metrics(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
     return {"curves": job_reads.curves(job, detail, reached, is_whole=True), "links": link_grid(job)}
 
 
+def _ranks(job: Job) -> dict[str, Any]:
+    """Return the ranks to choose from, and the one that is shown first."""
+    return {"log_ranks": job_reads.log_ranks(job), "log_rank": speaking_ranks(job, job.attempt)[-1]}
+
+
 def _logs(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
     return {
-        "log_ranks": job_reads.log_ranks(job),
+        **_ranks(job),
         "log_attempts": range(max(1, job.attempt), max(0, job.attempt - ATTEMPTS_MOST), -1),
     }
 
@@ -199,5 +205,5 @@ _TAB_READS: dict[str, Callable[[Actor, Job, dict[str, Any]], dict[str, Any]]] = 
     "events": lambda actor, job, detail: {"events": job_reads.events(actor, job, 500)},
     "pods": lambda actor, job, detail: {"pods": job_reads.pods(job)},
     "spec": _spec,
-    "terminal": lambda actor, job, detail: {"log_ranks": job_reads.log_ranks(job)},
+    "terminal": lambda actor, job, detail: _ranks(job),
 }

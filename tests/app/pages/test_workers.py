@@ -54,6 +54,17 @@ def test_it_shows_generations_changes_and_their_proof(yard, visit):
     assert [(mark.x, mark.text) for mark in generation_marks(job)] == [(120.0, "3 workers")]
 
 
+def test_the_log_of_the_worker_that_speaks_for_the_job_is_shown_first(yard, visit):
+    job = elastic(yard)
+    assert '<option value="0" selected>' in visit(yard.cast.ben).get(f"/jobs/{job.pk}").content.decode()
+    # Rank 0 has left.
+    Generation.objects.filter(number=2).update(members=[{"id": 2, "address": ""}, {"id": 1, "address": ""}])
+    for tab in ("", "/logs", "/terminal"):
+        page = visit(yard.cast.ben).get(f"/jobs/{job.pk}{tab}").content.decode()
+        assert '<option value="0">' in page, tab
+        assert '<option value="2" selected>' in page, tab
+
+
 def test_allowed_sizes_are_offered(yard, visit):
     job = elastic(yard)
     job.spec |= {"worker_sizes": [1, 3, 6]}
