@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from tests.waiting import wait_until
-from workloads.common import elastic, membership
+from workloads.common import checkpoint, elastic, membership
 from workloads.common.elastic import World
 from workloads.common.membership import Mailbox, Member, Membership
 from workloads.common.sampling import CONSTANT_GLOBAL_BATCH, Epochs, Policy
+from workloads.elastic import train
 
 INDEXES = torch.arange(2)
 
@@ -153,3 +154,20 @@ def test_a_state_that_cannot_be_loaded_is_an_error_of_the_program(
         World.joined(torch.device("cpu"), Unlike(), Epochs(8, 1, 0), policy),
     ):
         pass
+
+
+def test_a_resumed_run_keeps_its_global_batch_and_refuses_the_checkpoint_of_another_program(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    saved = tmp_path / "checkpoints"
+    monkeypatch.setenv("TRAINYARD_CHECKPOINT_DIR", str(saved))
+    monkeypatch.setenv("TRAINYARD_WORLD_SIZE", "1")
+    run = train.Training(train.read_settings([]))
+    assert run._resume() == (0, 1)
+    # It was started with 3 workers.
+    world.policy = Policy(16, 3)
+    run._save(world)
+    assert run._resume() == (0, 3)
+    checkpoint.save(saved, 4, {}, "quickstart")
+    assert train.main([]) == 1
+    assert "is of quickstart, not of elastic" in capsys.readouterr().out

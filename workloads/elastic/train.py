@@ -29,6 +29,7 @@ from workloads.common.stopping import EXIT_CODE
 FEATURES, HIDDEN, CLASSES = 32, 64, 8
 SEED = 1414
 REPORT_EVERY_SECONDS = 1.0
+MODEL = "elastic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,12 @@ class Training:
 
     def run(self) -> int:
         """Train until the end, a stop, or until the membership goes on without this worker. Returns the exit code."""
-        settings, first_step = self._settings, self._resume()
-        workers = int(os.environ.get("TRAINYARD_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
+        settings = self._settings
+        try:
+            first_step, workers = self._resume()
+        except checkpoint.CheckpointRefused as refusal:
+            print(refusal, flush=True)
+            return 1
         policy = Policy(settings.batch_size, workers, settings.policy)
         with World.joined(self._use.device, self._replica, self._epochs, policy, first_step) as world:
             self._started_at, self._reported_step = time.monotonic(), world.step
@@ -108,7 +113,7 @@ class Training:
     def _save_if_due(self, world: World) -> None:
         every = self._settings.checkpoint_steps
         if every and world.is_first and world.step and world.step % every == 0:
-            self._save(world.step)
+            self._save(world)
 
     def _note(self, world: World, step: Step, loss: float) -> None:
         now = time.monotonic()
@@ -136,23 +141,30 @@ class Training:
             epochs_exact=self._epochs.exact,
         )
 
-    def _resume(self) -> int:
-        found = checkpoint.load_latest(self._settings.checkpoints)
+    def _resume(self) -> tuple[int, int]:
+        """Return the completed steps, and the workers that batch size and learning rate refer to: those of the first
+        attempt, whatever the size of this one."""
+        workers = int(os.environ.get("TRAINYARD_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
+        found = checkpoint.load_latest(self._settings.checkpoints, MODEL)
         if found is None:
-            return 0
+            return 0, workers
         step, state = found
         self._replica.load(state["replica"])
         self._epochs.load(state["epochs"])
         print(f"resumed at step {step}", flush=True)
-        return step
+        return step, int(state["reference_workers"])
 
-    def _save(self, step: int) -> None:
-        state = {"replica": self._replica.state(), "epochs": self._epochs.state()}
-        checkpoint.save(self._settings.checkpoints, step, state)
+    def _save(self, world: World) -> None:
+        state = {
+            "replica": self._replica.state(),
+            "epochs": self._epochs.state(),
+            "reference_workers": world.policy.reference_workers,
+        }
+        checkpoint.save(self._settings.checkpoints, world.step, state, MODEL)
 
     def _stopped(self, world: World) -> int:
         if world.is_first:
-            self._save(world.step)
+            self._save(world)
             print(f"stopping: saved step {world.step}", flush=True)
         return EXIT_CODE
 
