@@ -3,7 +3,7 @@
     contents/ab/cdef...  one content each, checked against its digest; "x" at the end: executable
     manifests/<key>      of every tree that is there or being made
     trees/<key>          the files of a version, hard links into `contents`
-    staging/             files before they get their name
+    staging/<process>/   files before they get their name; locked by the process that writes them
     locks/<key>          held while a tree is made or removed
 
 A tree appears whole, by rename, after a flush. A process killed at any moment leaves contents that the next fill
@@ -15,6 +15,8 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -39,7 +41,7 @@ from datasets.storage.files import (
 )
 
 THREADS = 4
-PART = ".part"
+PART, LOCK = ".part", ".lock"
 # Contents of one piece of work.
 _AT_ONCE = 200
 _FOLDERS = ("contents", "manifests", "trees", "staging", "locks")
@@ -62,6 +64,8 @@ class CacheStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._staging: Path | None = None
+        self._staging_lock = threading.Lock()
         try:
             for name in _FOLDERS:
                 (root / name).mkdir(parents=True, exist_ok=True)
@@ -98,6 +102,7 @@ class CacheStore:
         until then stays for the next fill."""
         try:
             with self._locked(key):
+                self._remove_leftovers()
                 if not self.tree(key).is_dir():
                     self._write_manifest(key, manifest)
                     _Fill(self, lake, manifest, budget, report).run(self.tree(key))
@@ -110,8 +115,9 @@ class CacheStore:
         with self._locked(key):
             if is_wanted():
                 return 0
+            self._remove_leftovers()
             manifest = self._manifest(key)
-            gone = self.root / "staging" / uuid4().hex
+            gone = self._own_staging() / uuid4().hex
             if self.tree(key).is_dir():
                 os.rename(self.tree(key), gone)
             for path in (gone, self.tree(key + PART)):
@@ -132,11 +138,35 @@ class CacheStore:
     @contextmanager
     def staged(self) -> Iterator[Path]:
         """Yield a name for a new file, which is removed unless it was renamed."""
-        fresh = self.root / "staging" / uuid4().hex
+        fresh = self._own_staging() / uuid4().hex
         try:
             yield fresh
         finally:
             fresh.unlink(missing_ok=True)
+
+    def _own_staging(self) -> Path:
+        """Return the folder of this store below `staging`, made and locked at the first call and removed with it."""
+        with self._staging_lock:
+            while self._staging is None:
+                path = self.root / "staging" / uuid4().hex
+                path.mkdir()
+                if (handle := _lock_unheld(path)) is None:
+                    continue
+                if not (path / LOCK).exists():
+                    # another process removed it before it was locked
+                    os.close(handle)
+                    continue
+                self._staging = path
+                weakref.finalize(self, _remove_locked, path, handle)
+            return self._staging
+
+    def _remove_leftovers(self) -> None:
+        """Remove what killed processes left in `staging`."""
+        for path in (self.root / "staging").iterdir():
+            if not path.is_dir():
+                path.unlink(missing_ok=True)
+            elif (handle := _lock_unheld(path)) is not None:
+                _remove_locked(path, handle)
 
     def _content(self, name: str) -> Path:
         return self.root / "contents" / name[:2] / name[2:]
@@ -168,6 +198,27 @@ class CacheStore:
         with open(self.root / "locks" / key, "a") as file:  # closing it unlocks
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _lock_unheld(folder: Path) -> int | None:
+    """Return a handle that locks a folder; None when another one holds it or it is gone."""
+    try:
+        # NFS locks only files that are open for writing, and no directories
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _remove_locked(folder: Path, handle: int) -> None:
+    # NFS keeps the names of open files
+    os.close(handle)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def tree_below(root: Path, key: str) -> Path:

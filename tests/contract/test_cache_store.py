@@ -11,7 +11,7 @@ import pytest
 
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
 from datasets.storage.base import Budget, Cancelled, ContentDamaged, Lake
-from datasets.storage.cache import CacheStore, Progress
+from datasets.storage.cache import LOCK, CacheStore, Progress
 from datasets.storage.contents import Located
 from datasets.storage.folder import WHOLE_BYTES
 from tests.contract.lakes import LakeKit
@@ -126,6 +126,23 @@ def test_a_fill_that_was_killed_goes_on_with_what_is_there(
     assert reports[-1].files == 400
     assert reports[-1].bytes_moved < reports[-1].bytes_done
     assert len(list(store.tree("v").iterdir())) == 400
+
+
+def test_files_that_killed_processes_left_are_removed_and_those_of_living_ones_stay(
+    lake: Lake, store: CacheStore
+):
+    staging, other = store.root / "staging", CacheStore(store.root)
+    (staging / "file").write_bytes(b"of a killed process")
+    (staging / "tree" / "sub").mkdir(parents=True)
+    with other.staged() as held:
+        held.write_bytes(b"being written")
+        store.fill("v", lake, kept(lake, FILES))
+        assert [path for path in staging.rglob("*") if path.is_file() and path.name != LOCK] == [held]
+    store.remove("v")
+    assert not held.exists()
+    folder = held.parent
+    del other
+    assert not folder.exists()
 
 
 def test_content_that_a_killed_fill_left_damaged_is_brought_again(lake: Lake, store: CacheStore):

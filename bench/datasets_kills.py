@@ -1,0 +1,173 @@
+"""What kill -9 leaves of a sync and of a fill: each is killed with all its processes at ten moments of its course, and
+then run to its end. Versions, trees and the space that they take are compared with those of runs that were not killed.
+
+Run: python -m bench.datasets_kills
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from datasets.ingest.engine import sync_tree
+from datasets.ingest.tree import walk
+from datasets.manifests import decode
+from datasets.storage.cache import CacheStore
+from datasets.storage.folder import FolderLake
+from datasets.storage.sinks import sink_of_folder
+
+KILLS = 10
+FILES, FILE_BYTES = 4000, 8_000
+LARGE_FILES, LARGE_BYTES = 3, 16_000_000
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something that is killed. `start`: the arguments of the program in a directory; `found`: what is there after it,
+    by name."""
+
+    name: str
+    start: Callable[[Path], list[str]]
+    found: Callable[[Path], dict[str, object]]
+
+
+def main() -> None:
+    """Print a table; exit with 1 when anything was lost or doubled."""
+    if len(sys.argv) > 1:
+        return PROGRAMS[sys.argv[1]](*map(Path, sys.argv[2:]))
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
+        home = Path(directory)
+        make_tree(home / "tree")
+        sync = Work("sync", lambda at: ["sync", str(home / "tree"), str(at)], lake_at)
+        whole = home / "whole"
+        run(sync.start(whole))
+        fill = Work("fill", lambda at: ["fill", str(whole), str(at)], cache_at)
+        wrong = [line for work in (sync, fill) for line in killed(work, home / work.name)]
+    print("\n".join(wrong) or "Nothing was lost, and nothing is there twice.")
+    sys.exit(bool(wrong))
+
+
+def killed(work: Work, home: Path) -> list[str]:
+    """Kill the work at ten moments, each in a directory of its own; return what is wrong afterwards."""
+    home.mkdir()
+    seconds, expected = run(work.start(home / "unkilled")), work.found(home / "unkilled")
+    wrong, kills = [], 0
+    for number in range(KILLS):
+        at = home / str(number)
+        kills += run(work.start(at), kill_after=seconds * (number + 0.5) / KILLS) == 0
+        run(work.start(at))
+        found = work.found(at)
+        wrong += [
+            f"{work.name} {number}: {name} is {found[name]}, not {value}"
+            for name, value in expected.items()
+            if not is_same(found[name], value)
+        ]
+    shown = ", ".join(f"{name} {value:,}" for name, value in expected.items() if isinstance(value, int))
+    print(
+        f"{work.name}: {kills} of {KILLS} runs of {seconds:.1f} s were killed; each afterwards: {shown}",
+        flush=True,
+    )
+    if kills < KILLS // 2:
+        wrong.append(f"{work.name}: most runs ended before they were killed")
+    return wrong
+
+
+def is_same(found: object, expected: object) -> bool:
+    """Return whether values are equal; sizes differ by the ends of packs, whose number depends on the workers."""
+    if isinstance(found, int) and isinstance(expected, int) and expected > LARGE_BYTES:
+        return abs(found - expected) < FILE_BYTES
+    return found == expected
+
+
+def run(words: list[str], kill_after: float | None = None) -> float:
+    """Run a program of this file. Return its seconds, or 0 when it was killed, `kill_after` seconds after it began."""
+    command = [sys.executable, "-m", "bench.datasets_kills", *words]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        began = time.perf_counter()
+        try:
+            code = process.wait(kill_after)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            if process.wait() == -signal.SIGKILL:
+                return 0.0
+            code = process.returncode
+    if code:
+        raise SystemExit(f"{words[0]} ended with {code}")
+    return time.perf_counter() - began
+
+
+def sync(tree: Path, home: Path) -> None:
+    """Store a tree in a lake, with the index of what was seen beside it."""
+    print("begun", flush=True)
+    home.mkdir(exist_ok=True)
+    sink = sink_of_folder(home / "lake")
+    FolderLake(home / "lake").close()
+    found = sync_tree(tree, sink, index=home / "seen", workers=2)
+    assert found.manifest is not None
+    assert not found.failed
+    (home / "manifest").write_bytes(found.manifest.encode())
+
+
+def fill(lake: Path, home: Path) -> None:
+    """Bring the version of a lake into a cache."""
+    print("begun", flush=True)
+    manifest = decode((lake / "manifest").read_bytes())
+    CacheStore(home).fill("v", FolderLake(lake / "lake"), manifest)
+
+
+PROGRAMS: dict[str, Callable[..., None]] = {"sync": sync, "fill": fill}
+
+
+def lake_at(home: Path) -> dict[str, object]:
+    """Return what is in a lake. What a killed run left is removed by a collection, as in operation after three days."""
+    manifest = decode((home / "manifest").read_bytes())
+    lake = FolderLake(home / "lake")
+    lake.put_manifest(manifest.hash, manifest.encode())
+    lake.collect(lambda: [manifest.hash], older_than_seconds=0)
+    verified = lake.verify(manifest.contents())
+    lake.close()
+    return {
+        "version": manifest.hash,
+        "files": len(manifest),
+        "missing contents": len(verified.missing),
+        "damaged contents": len(verified.quarantined),
+        "bytes": size_of(home / "lake" / "packs") + size_of(home / "lake" / "objects"),
+    }
+
+
+def cache_at(home: Path) -> dict[str, object]:
+    """Return what is in a cache."""
+    store = CacheStore(home)
+    found = walk(os.fsencode(store.tree("v")))
+    return {
+        "files": found.files,
+        "bytes": size_of(home / "contents"),
+        "missing bytes": store.lacking_bytes(store.manifests()["v"]),
+        "leftovers": len(list((home / "staging").iterdir())),
+    }
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def make_tree(root: Path) -> None:
+    """Small files in 40 directories, and large ones."""
+    for number in range(FILES):
+        path = root / f"{number % 40:02}" / f"{number}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(FILE_BYTES))
+    for number in range(LARGE_FILES):
+        (root / f"large{number}").write_bytes(os.urandom(LARGE_BYTES))
+
+
+if __name__ == "__main__":
+    main()
