@@ -320,7 +320,10 @@ def test_a_forwarded_port_leads_to_the_job_until_ctrl_c(yard, serving, environme
             assert status_of(address[1], "/nothing") == 404
         finally:
             forwarding.send_signal(signal.SIGINT)
-        assert forwarding.wait(patience(10)) == 0
+        try:
+            assert forwarding.wait(patience(10)) == 0
+        finally:
+            forwarding.kill()  # the end of the block waits without a limit
 
 
 def status_of(address: str, path: str = "/") -> int:
