@@ -94,7 +94,8 @@ def _pair(line: str) -> tuple[tuple[str, str], float] | None:
     is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and LEAST_RATE < rate < MOST_RATE
     if not is_pair or not is_rate:
         return None
-    return (pair[0][:63], pair[1][:63]), float(rate)
+    first, second = (name.encode(errors="ignore").decode()[:63] for name in pair)
+    return (first, second), float(rate)
 
 
 def _short(rate: float) -> str:

@@ -19,9 +19,9 @@ async function start() {
   running?.abort();
   const mine = (running = new AbortController());
   const all = [...input.files].map((file) => ({ file, path: file.webkitRelativePath.split("/").slice(1).join("/") }));
-  if (!all.length) return;
-  lock(true);
+  lock(all.length > 0);
   fill("");
+  if (!all.length) return state("");
   try {
     const files = await codeFiles(all);
     check(files);

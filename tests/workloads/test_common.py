@@ -77,19 +77,21 @@ def test_torch_is_held_to_the_share_on_a_real_device(monkeypatch):
     class Properties:
         total_memory = 32768 * 1024 * 1024
 
-    limits = []
+    limits, current = [], []
     monkeypatch.setenv("TRAINYARD_GPU_DEVICES", "3")
     monkeypatch.setenv("TRAINYARD_GPU_MEMORY_MIB", "8192")
     monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *args: limits.append(args))
     assert take_device().device.type == "cuda"
     assert limits == [(0.25, torch.device("cuda", 0))]
     for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "3")):
         monkeypatch.setenv(name, value)
     assert take_device().device == torch.device("cuda", 1)
+    assert current == [torch.device("cuda", 0), torch.device("cuda", 1)]
     monkeypatch.setenv("TRAINYARD_GPU_DEVICES", "")
     assert take_device().device.type == "cpu"
 

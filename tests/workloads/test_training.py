@@ -89,9 +89,13 @@ def test_the_checkpoint_of_another_model_is_refused_and_left(tmp_path: Path):
     with pytest.raises(checkpoint.OtherModel, match="is of resnet50, not of line"):
         run(tmp_path, 1)
     assert checkpoint.load_latest(tmp_path, "resnet50")[0] == 3
-    checkpoint.save(tmp_path, 4, {})
-    with pytest.raises(checkpoint.OtherModel, match="is of a program that names none, not of line"):
-        run(tmp_path, 1)
+    with pytest.raises(checkpoint.OtherModel, match="is of resnet50, not of a program that names none"):
+        checkpoint.load_latest(tmp_path)
+
+
+def test_a_checkpoint_that_names_no_model_is_used(tmp_path: Path):
+    run(tmp_path, 1, model="")
+    assert checkpoint.load_latest(tmp_path, "line")[0] == 3
 
 
 def test_a_truncated_checkpoint_is_refused_by_its_manifest(tmp_path: Path, capsys):

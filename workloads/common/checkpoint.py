@@ -68,9 +68,10 @@ def load(path: Path, model: str = "") -> tuple[int, dict[str, Any]]:
             f"Checkpoint {path} is damaged: {found[1]} bytes of {expected[1]}, or other content than was saved."
         )
     saved = str(manifest.get("model", ""))
-    if saved != model:
-        names = [name or "a program that names none" for name in (saved, model)]
-        raise OtherModel(f"Checkpoint {path} is of {names[0]}, not of {names[1]}; use another directory.")
+    # Earlier versions of our programs named none: what they saved must not be lost with an upgrade.
+    if saved and saved != model:
+        other = model or "a program that names none"
+        raise OtherModel(f"Checkpoint {path} is of {saved}, not of {other}; use another directory.")
     return step, torch.load(path / "state.pt", weights_only=True, map_location="cpu")
 
 

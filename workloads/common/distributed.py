@@ -43,14 +43,15 @@ def joined_ranks(device: torch.device) -> Iterator[Place]:
         distributed.destroy_process_group()
 
 
-def means_over_ranks(sums: Sequence[float], number: int, device: torch.device) -> list[float]:
-    """Return the means of what all ranks summed over so many items each. Raises ValueError for no items at all."""
-    totals = torch.tensor([*sums, number], dtype=torch.float32, device=device)
+def means_over_ranks(sums: Sequence[float], number: int, device: torch.device) -> tuple[list[float], int]:
+    """Return the means of what all ranks summed over so many items each, and the number of all items. Raises
+    ValueError for no items at all."""
+    totals = torch.tensor([*sums, number], dtype=torch.float64, device=device)
     distributed.all_reduce(totals)
     *totals_of, items = totals.tolist()
     if not items:
         raise ValueError("There is nothing to take the mean of.")
-    return [total / items for total in totals_of]
+    return [total / items for total in totals_of], round(items)
 
 
 def _store_of_all(place: Place) -> Store:

@@ -152,7 +152,7 @@ class Training:
         self._replica.load(state["replica"])
         self._epochs.load(state["epochs"])
         print(f"resumed at step {step}", flush=True)
-        return step, int(state["reference_workers"])
+        return step, int(state.get("reference_workers", workers))
 
     def _save(self, world: World) -> None:
         state = {

@@ -105,7 +105,7 @@ class Classification:
         right = 0.0
         for pictures, targets in loader:
             right += float(self._right(self.net(pictures.to(device)), targets.to(device)).sum())
-        (accuracy,) = means_over_ranks([right], len(numbers), device)
+        (accuracy,), _ = means_over_ranks([right], len(numbers), device)
         if place.is_first:
             print(f"validated: accuracy {accuracy:.4f}", flush=True)
         return accuracy

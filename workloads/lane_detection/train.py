@@ -90,15 +90,15 @@ class LaneDetection:
         mine = self._labels[place.rank :: place.world_size]
         sums, scored = [0.0] * 4, 0
         for start in range(0, len(mine), self._options.val_batch_size):
-            labels, pictures = self._read(mine[start : start + self._options.val_batch_size])
+            labels, read = self._read(mine[start : start + self._options.val_batch_size])
             if labels:
-                parts = self._scores(labels, pictures.to(device))
+                parts = self._scores(labels, read.to(device))
                 sums = [total + part for total, part in zip(sums, parts, strict=True)]
                 scored += len(labels)
-        accuracy, missed, invented, strict = means_over_ranks(sums, scored, device)
+        (accuracy, missed, invented, strict), pictures = means_over_ranks(sums, scored, device)
         if place.is_first:
             print(
-                f"validated on {len(self._labels)} pictures: accuracy {accuracy:.4f} (strict {strict:.4f}),"
+                f"validated on {pictures} pictures: accuracy {accuracy:.4f} (strict {strict:.4f}),"
                 f" false positives {invented:.4f}, false negatives {missed:.4f}",
                 flush=True,
             )

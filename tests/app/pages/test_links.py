@@ -48,7 +48,7 @@ def test_the_metrics_of_a_job_show_it(
     client = visit(cast.ana)
     assert "Bandwidth between nodes" not in client.get(f"/jobs/{job.pk}/metrics").content.decode()
     writer = LogWriter(str(log_path(settings.LOG_DIR, str(job.pk), 1, 0)))
-    writer.feed(b"o", (pair("dgx1-1", "<dgx1-2>", 1.5) + "\n").encode())
+    writer.feed(b"o", (pair("dgx1-1", "<dgx1-2\ud800>", 1.5) + "\n").encode())
     writer.close()
     text = client.get(f"/jobs/{job.pk}/metrics").content.decode()
     assert "Bandwidth between nodes" in text
