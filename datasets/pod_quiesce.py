@@ -20,6 +20,8 @@ from jobs.models import Pod
 logger = logging.getLogger(__name__)
 # For the start of python3 in the pod, beside the wait for the programs; and for an answer of what runs there.
 START_SECONDS, ANSWER_SECONDS = 20.0, 5.0
+# Of what a pod has printed; a line of the script is a word.
+UNREAD_BYTES = 4096
 
 
 class PodPause:
@@ -42,7 +44,7 @@ class PodPause:
             if not data:
                 select.select([self._process], [], [], 0.5)
             elif output == STDOUT:
-                self._unread += data
+                self._unread = (self._unread + data)[-UNREAD_BYTES:]
             else:
                 logger.info("a pod that asks programs to pause: %s", data[:200].decode(errors="replace"))
         text, _, self._unread = self._unread.partition(b"\n")
@@ -64,7 +66,8 @@ class PodPause:
         # Killed, it would leave its request, and programs would wait for long.
         with suppress(OSError):
             self._process.write(b"\n")
-        while self.answer(ANSWER_SECONDS):
+        until = time.monotonic() + ANSWER_SECONDS
+        while self.answer(until - time.monotonic()) and time.monotonic() < until:
             continue
         self._process.close()
 

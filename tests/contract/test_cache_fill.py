@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,9 @@ class Control:
     contents: dict[bytes, bytes] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
     status: int = 200
+    # What a cut connection leaves out of the end of a body; `cuts`: how it is cut (chunked or short).
+    lost: int = 0
+    cuts: str = ""
 
     def offer(self, files: dict[str, tuple[int, bytes]]) -> None:
         self.contents = {sha256(content).digest(): content for _, content in files.values()}
@@ -73,6 +77,8 @@ def control(tmp_path: Path) -> Iterator[Control]:
     control.root.mkdir()
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def do_GET(self) -> None:
             _, _, asked = self.path.partition("?places=")
             if not asked:
@@ -87,9 +93,14 @@ def control(tmp_path: Path) -> Iterator[Control]:
         def answer(self, body: bytes) -> None:
             assert self.headers[cache_fill.TOKEN_HEADER] == "token"
             self.send_response(control.status)
+            if control.cuts == "chunked":
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                self.wfile.write(b"%x\r\n" % len(body) + body[: len(body) - control.lost])
+                return
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(body[: len(body) - control.lost])
 
         def log_message(self, *_: object) -> None:
             pass
@@ -172,3 +183,63 @@ def test_contents_that_are_not_the_versions_are_not_kept(control: Control):
     assert sha256(TEXT).hexdigest() in ran.stderr
     assert b"bad" not in control.kept()
     assert not (control.root / "trees" / "one").exists()
+
+
+@pytest.mark.parametrize("cuts", ["chunked", "short"])
+@pytest.mark.parametrize("what", ["the manifest", "a content"])
+def test_a_connection_that_is_cut_is_no_damage_and_the_next_pod_goes_on(
+    control: Control, what: str, cuts: str
+):
+    control.offer({"big": (FILE, b"1" * (3 << 20))})
+    if what == "a content":
+        manifest = control.root / "manifests" / "one"
+        manifest.parent.mkdir()
+        manifest.write_bytes(control.manifest.encode())
+    control.lost, control.cuts = (10 if what == "the manifest" else 1 << 20), cuts
+    ran = control.fill("one")
+    assert ran.returncode == cache_fill.NOT_FETCHED, ran.stderr
+    control.lost, control.cuts = 0, ""
+    said(control.fill("one"))
+    assert len(control.tree("one")["big"]) == 3 << 20
+
+
+class Reset(BytesIO):
+    """An answer whose connection is reset in the body."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+
+def test_a_connection_that_is_reset_is_no_fault_of_the_volume(control: Control):
+    control.offer(ONE)
+    filling = cache_fill.Fill(control.root, cache_fill.entries_of(control.manifest.encode()))
+    (control.root / "contents").mkdir()
+    with pytest.raises(SystemExit) as left:
+        filling.store(Reset(), filling.entries[:1])
+    assert left.value.code == cache_fill.NOT_FETCHED
+
+
+@pytest.mark.parametrize("has_manifest", [False, True])
+def test_an_empty_directory_in_place_of_a_tree_is_filled(control: Control, has_manifest: bool):
+    control.offer(ONE)
+    if has_manifest:
+        said(control.fill("one"))
+        (control.root / "trees" / "one").rename(control.root / "away")
+    # The kubelet makes the directory of a mount that is missing.
+    (control.root / "trees" / "one").mkdir(parents=True)
+    assert said(control.fill("", "one"))[-1] == {"keys": []}
+    assert said(control.fill("one"))[-1] == {"keys": ["one"]}
+    assert control.tree("one")["a"] == "one"
+
+
+def test_contents_are_trusted_only_for_a_tree_that_is_whole(control: Control):
+    control.offer(ONE)
+    said(control.fill("one"))
+    (control.root / "trees" / "one").rename(control.root / "away")
+    (control.root / "trees" / "one").mkdir()
+    name = sha256(TEXT).hexdigest()
+    place = control.root / "contents" / name[:2] / name[2:]
+    place.unlink()
+    place.write_bytes(b"cut")
+    said(control.fill("two", "one"))
+    assert control.tree("two")["a"] == "one"

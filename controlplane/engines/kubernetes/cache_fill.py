@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import http.client
 import json
 import os
 import shutil
@@ -43,6 +44,7 @@ CHUNK_BYTES = 1 << 20
 REPORT_SECONDS = 1.0
 MAGIC, HEAD, DIGEST_BYTES = b"trainyard-manifest-1\n", struct.Struct("<QQQ"), 32
 EXECUTABLE, LINK = 1, 2
+CUT = "An answer of the control plane was cut off."
 PART = ".part"
 
 
@@ -74,7 +76,7 @@ def main() -> None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             leave(DISK_FULL, "The volume of caches is full: enlarge it, or clear caches.")
         leave(NOT_WRITABLE, f"The volume of caches cannot be written: {error}")
-    say(keys=sorted(path.name for path in (root / "trees").iterdir() if not path.name.endswith(PART)))
+    say(keys=sorted(path.name for path in (root / "trees").iterdir() if is_whole(root, path.name)))
 
 
 def remove_unkept(root: Path, keep: set[str]) -> None:
@@ -107,7 +109,7 @@ def remove_tree(path: Path) -> None:
 def fill(root: Path, key: str) -> None:
     """Make the tree of a version, unless it is there; it appears whole, by rename."""
     tree, manifest = root / "trees" / key, root / "manifests" / key
-    if tree.is_dir():
+    if is_whole(root, key):
         return
     entries = manifest_of(manifest)
     Fill(root, entries).bring()
@@ -116,15 +118,27 @@ def fill(root: Path, key: str) -> None:
         remove_tree(part)
     make_tree(root, part, entries)
     os.sync()
+    if tree.is_dir() and any(tree.iterdir()):
+        remove_tree(tree)
     part.rename(tree)
     os.sync()
+
+
+def is_whole(root: Path, key: str) -> bool:
+    """Return whether a tree was filled: the kubelet makes an empty directory for a mount of one that is missing."""
+    tree, manifest = root / "trees" / key, root / "manifests" / key
+    if not tree.is_dir() or not manifest.exists():
+        return False
+    count, joined, columns = columns_of(manifest.read_bytes())
+    first = columns[:joined].split(b"\0", 1)[0]
+    return not count or os.path.lexists(os.path.join(os.fsencode(tree), first))
 
 
 def manifest_of(path: Path) -> list[Entry]:
     """Return the version's files; the manifest is stored first, so that contents that a killed pod left are known."""
     if not path.exists():
         with asked("") as answer:
-            stored = answer.read()
+            stored = received(answer)
         if hash_of(stored) != os.environ[HASH]:
             leave(DAMAGED, "The manifest that arrived is not that of the version.")
         fresh = path.with_name(path.name + PART)
@@ -198,9 +212,7 @@ class Fill:
 
     def trusted(self) -> set[str]:
         """Return the contents that a whole tree names: they were checked and flushed."""
-        manifests = [
-            path for path in (self.root / "manifests").iterdir() if (self.root / "trees" / path.name).is_dir()
-        ]
+        manifests = [path for path in (self.root / "manifests").iterdir() if is_whole(self.root, path.name)]
         return {entry.name for path in manifests for entry in entries_of(path.read_bytes())}
 
     def place(self, entry: Entry) -> Path:
@@ -214,9 +226,9 @@ class Fill:
             wanted.setdefault(self.entries[at].digest, []).append(self.entries[at])
         with asked(ranges_of(places)) as answer:
             while wanted:
-                digest = answer.read(DIGEST_BYTES)
+                digest = received(answer, DIGEST_BYTES)
                 if digest not in wanted:
-                    leave(NOT_FETCHED, "An answer of the control plane was cut off.")
+                    leave(NOT_FETCHED, CUT)
                 self.store(answer, wanted.pop(digest))
 
     def store(self, answer: IO[bytes], same: list[Entry]) -> None:
@@ -293,12 +305,20 @@ def is_intact(path: Path, entry: Entry) -> bool:
     return seen.digest() == entry.digest
 
 
+def received(stream: IO[bytes], size: int = -1) -> bytes:
+    """Return the next bytes of an answer, by default all."""
+    try:
+        return stream.read(size) if size >= 0 else stream.read()
+    except (OSError, http.client.HTTPException) as error:
+        leave(NOT_FETCHED, f"{CUT} {error}")
+
+
 def chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
-    """Yield the next `size` bytes of a stream; fewer where it ends early."""
+    """Yield the next `size` bytes of an answer."""
     while size > 0:
-        chunk = stream.read(min(size, CHUNK_BYTES))
+        chunk = received(stream, min(size, CHUNK_BYTES))
         if not chunk:
-            return
+            leave(NOT_FETCHED, CUT)
         size -= len(chunk)
         yield chunk
 
@@ -327,7 +347,7 @@ def asked(places: str) -> IO[bytes]:
             if error.code in (404, 409, 410):
                 leave(MISSING, "The control plane has this version or its contents no more.")
             problem = f"{os.environ[URL]} answers {error.code}"
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             problem = f"{os.environ[URL]}: {getattr(error, 'reason', None) or error}"
         if time.monotonic() > deadline:
             leave(NOT_FETCHED, f"The control plane could not be reached within {RETRY_SECONDS} s. {problem}")

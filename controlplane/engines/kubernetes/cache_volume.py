@@ -45,8 +45,8 @@ class CacheVolume:
         self._pod = DataPod(client, profile.namespace_of(project), POD, "fills caches")
 
     def run(self, task: CacheTask, budget: Budget, report: Report = lambda *counts: None) -> Sequence[str]:
-        """Carry a task out and return the keys of the trees that are there afterwards. Raises Blocked, ContentMissing
-        and what `budget` raises."""
+        """Carry a task out and return the keys of the trees that are there afterwards. Raises Blocked, ContentMissing,
+        what `budget` raises, and Unreachable while the pod's log cannot be read; a repeat reads it again."""
         self._pod.create("persistentvolumeclaims", cache_pods.claim(self._project, self._profile))
         self._start(task)
         try:
@@ -74,7 +74,8 @@ class CacheVolume:
         raise Blocked(IN_USE, "Another cache of the project is being filled or cleared.")
 
     def _follow(self, budget: Budget, report: Report) -> Sequence[str]:
-        keys, seen = list[str](), 0
+        keys: Sequence[str] | None = None
+        seen = 0
         while True:
             pod = self._pod.started(budget)
             for said in self._lines(seen, budget):
@@ -84,6 +85,8 @@ class CacheVolume:
                     report(*said["progress"])
             if (ended := end_of(pod)) is not None:
                 self._raise_failure(ended)
+                if keys is None:
+                    raise Unreachable("The log of the pod that fills caches was not read to its end.")
                 return keys
             # Its end is in the object a moment after that of its log.
             self._pod.wait(pod)
