@@ -2,7 +2,7 @@
 
 from django.db import IntegrityError, transaction
 
-from controlplane.access import Actor, require_admin
+from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict
 from controlplane.loop.wake import wake
@@ -11,17 +11,45 @@ from controlplane.models import Cluster, Event, Node, NodePool
 
 def cordon_node(node: Node, *, actor: Actor) -> Node:
     """Give the node no new pods; its pods stay."""
-    return _set_cordon(node, True, "node.cordoned", actor)
+    require_admin(actor)
+    with transaction.atomic():
+        event = write_cordon(node, True, "node.cordoned", actor)
+        if event is not None:
+            Event.objects.append([event])
+            wake()
+    return node
 
 
 def uncordon_node(node: Node, *, actor: Actor) -> Node:
-    """Allow new pods on the node again, and withdraw its interruption notice."""
+    """Allow new pods on the node again, and withdraw an interruption notice that was given in Trainyard. Raises
+    Conflict while the node's cluster gives one."""
     require_admin(actor)
     with transaction.atomic():
-        withdrawn = Node.objects.filter(pk=node.pk, interruption_at__isnull=False)
-        withdrawn.update(interruption_at=None, interruption_by="")
-        node.interruption_at = None
-        return _set_cordon(node, False, "node.uncordoned", actor)
+        reread(node, lock=True)
+        withdrawn = _withdraw_notice(node, actor)
+        uncordoned = write_cordon(node, False, "node.uncordoned", actor)
+        events = [event for event in (withdrawn, uncordoned) if event is not None]
+        if events:
+            Event.objects.append(events)
+            wake()
+    return node
+
+
+def _withdraw_notice(node: Node, actor: Actor) -> Event | None:
+    """Write the withdrawal and its audit row; return None without a notice."""
+    if node.interruption_at is None:
+        return None
+    if not node.interruption_by:
+        raise Conflict(
+            "notice_of_cluster",
+            f"{node.name} has an interruption notice from its cluster, which would be read again. It is withdrawn when "
+            "the taint or condition is removed from the node there.",
+        )
+    before = {"interruption_at": node.interruption_at.isoformat(), "interruption_by": node.interruption_by}
+    node.interruption_at, node.interruption_by = None, ""
+    node.save(update_fields=["interruption_at", "interruption_by"])
+    write_audit(actor, "node.withdraw_notice", "node", node.name, before=before)
+    return Event(kind="node.notice_withdrawn", node_id=node.pk, actor=actor.name, message=node.name)
 
 
 def write_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Event | None:
@@ -73,14 +101,4 @@ def set_node_pool(node: Node, pool: NodePool | None, *, actor: Actor) -> Node:
             [Event(kind="node.moved", node_id=node.pk, actor=actor.name, message=node.name, data=after)]
         )
         wake()
-    return node
-
-
-def _set_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Node:
-    require_admin(actor)
-    with transaction.atomic():
-        event = write_cordon(node, is_cordoned, kind, actor)
-        if event is not None:
-            Event.objects.append([event])
-            wake()
     return node

@@ -11,18 +11,20 @@ from django.db.models import F
 
 from controlplane.engines.base import MEMBERSHIP, Engine
 from controlplane.loop.membership import Attended, attended_jobs, is_alive
-from controlplane.loop.shrinking import begin_shrink, to_allowed_size
+from controlplane.loop.shrinking import begin_shrink, cannot_shrink, hasten, to_allowed_size
 from controlplane.models import Cluster, Node
 from jobs import lifecycle
-from jobs.kinds import membership as rules
 from jobs.models import Job, ScaleOperation
-from jobs.transitions import LONGEST_GRACE_SECONDS, Target, send
+from jobs.transitions import Target, send
 
 CAUSE = "spot"
 # Pods have ended so long before the node goes: their devices, logs and exit codes are read from it.
 MARGIN_SECONDS = 5
-# An operation that is open at the notice may go on until so long before the node goes.
-PATIENCE_SECONDS = 30
+# Workers that do not acknowledge and programs that ignore SIGTERM are not waited for any longer, however early the
+# notice was given: their GPUs may be owed to others.
+LONGEST_WAIT_SECONDS = 600
+# After an operation should have ended, and at most half of the time that is left then.
+PATIENCE = timedelta(seconds=30)
 
 
 def leave_nodes(cluster: Cluster, engine: Engine, now: datetime) -> None:
@@ -57,30 +59,32 @@ def _following(cluster: Cluster, engine: Engine) -> Mapping[str, Attended]:
 def _shrinks(attended: Attended, nodes: Mapping[int, Node], now: datetime) -> bool:
     """Return whether a job leaves the nodes, or has left them, by giving up workers. False: all of it must go."""
     there = [pod for pod in attended.pods if pod.node_id in nodes and is_alive(pod)]
+    if not there:
+        return True
+    goes_first = min((nodes[pod.node_id] for pod in there), key=_goes_at)
+    until = now + timedelta(seconds=_seconds_left(goes_first, now))
+    if attended.operation is not None and attended.operation.cause == CAUSE:
+        hasten(attended.operation, until)
+        return True
     leaving = sorted(pod.rank for pod in there if pod.rank in attended.members)
     if not leaving:
         # Newcomers join or are sent away, and leavers end.
         return True
-    goes_first = min((nodes[pod.node_id] for pod in there), key=_goes_at)
-    goes_at = _goes_at(goes_first)
     if attended.operation is not None:
-        is_at_it = attended.operation.cause == CAUSE
-        return is_at_it or now < goes_at - timedelta(seconds=PATIENCE_SECONDS)
-    chosen = None if _has_failed(attended) else to_allowed_size(attended, leaving)
+        return _may_end(attended.operation, _goes_at(goes_first), now)
+    chosen = None if cannot_shrink(attended, CAUSE) else to_allowed_size(attended, leaving)
     if chosen is None:
         return False
-    until = max(now + timedelta(seconds=1), goes_at - timedelta(seconds=MARGIN_SECONDS))
     begin_shrink(attended, chosen, CAUSE, _why(goes_first), until, now)
     return True
 
 
-def _has_failed(attended: Attended) -> bool:
-    """Return whether shrinking cannot work: it failed in this attempt, or a member has finished the training."""
-    members = (pod for pod in attended.pods if pod.rank in attended.members)
-    if any(pod.exit_code == 0 and not is_alive(pod) for pod in members):
-        return True
-    before = ScaleOperation.objects.filter(job=attended.job, attempt=attended.job.attempt, cause=CAUSE)
-    return before.filter(state__in=(rules.FAILED, rules.ROLLED_BACK)).exists()
+def _may_end(operation: ScaleOperation, goes_at: datetime, now: datetime) -> bool:
+    """Give an operation of another cause half the time that is left: then it is rolled back, and the job can shrink.
+    Return whether that may still happen in time."""
+    left = min(timedelta(seconds=LONGEST_WAIT_SECONDS), goes_at - now)
+    deadline = hasten(operation, now + left / 2)
+    return now < deadline + min(PATIENCE, (goes_at - deadline) / 2)
 
 
 def _next_of(job: Job, nodes: Mapping[int, Node]) -> Node:
@@ -89,10 +93,15 @@ def _next_of(job: Job, nodes: Mapping[int, Node]) -> Node:
 
 
 def _requeued(node: Node, now: datetime) -> Target:
-    left = int((_goes_at(node) - now).total_seconds()) - MARGIN_SECONDS
-    grace = min(LONGEST_GRACE_SECONDS, max(1, left))
     message = f"{_why(node)} It continues from its checkpoint elsewhere."
+    grace = _seconds_left(node, now)
     return Target(lifecycle.QUEUED, "node_interrupted", message, {"node": node.name}, grace_seconds=grace)
+
+
+def _seconds_left(node: Node, now: datetime) -> int:
+    """Return in how many seconds a node's pods must have ended."""
+    left = int((_goes_at(node) - now).total_seconds()) - MARGIN_SECONDS
+    return min(LONGEST_WAIT_SECONDS, max(1, left))
 
 
 def _goes_at(node: Node) -> datetime:

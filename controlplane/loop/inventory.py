@@ -145,19 +145,21 @@ def _take_over(
 
 
 def _note_interruption(node: Node, report: NodeReport, now: datetime) -> list[Event]:
-    """Take over an interruption notice of the node's cluster when it appears, and its withdrawal; one that was given
-    over REST is kept."""
-    seconds = report.interruption_seconds
+    """Take over an interruption notice of the node's cluster when it appears, and its withdrawal. Of two notices the
+    sooner counts: one that was given over REST is kept unless the cluster's is sooner."""
+    seconds, known = report.interruption_seconds, node.interruption_at
     rows = Node.objects.filter(pk=node.pk)
-    if seconds is not None and node.interruption_at is None:
-        rows.update(interruption_at=now + timedelta(seconds=seconds), interruption_by="")
-        message = f"{node.name} is taken away by its provider in {seconds} s."
-        return [
-            Event(kind="node.interrupted", node_id=node.pk, message=message, data={"in_seconds": seconds})
-        ]
-    if seconds is None and node.interruption_at is not None and not node.interruption_by:
+    if seconds is None:
+        if known is None or node.interruption_by:
+            return []
         rows.update(interruption_at=None)
-    return []
+        return [Event(kind="node.notice_withdrawn", node_id=node.pk, message=node.name)]
+    goes_at = now + timedelta(seconds=seconds)
+    if known is not None and known <= goes_at:
+        return []
+    rows.update(interruption_at=goes_at, interruption_by="")
+    message = f"{node.name} is taken away by its provider in {seconds} s."
+    return [Event(kind="node.interrupted", node_id=node.pk, message=message, data={"in_seconds": seconds})]
 
 
 def _take_devices(node: Node, report: NodeReport, known: Mapping[int, Device]) -> bool:

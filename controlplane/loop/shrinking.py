@@ -46,8 +46,9 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
     operation = attended.operation
     if operation is not None and operation.cause in FORCED_CAUSES:
         # It gives devices up already; which are still owed then is seen afterwards.
+        hasten(operation, now + timedelta(seconds=GRACE_SECONDS))
         return True
-    if _cannot_shrink(attended):
+    if cannot_shrink(attended, "reclaim"):
         return False
     holders = _ranks_on(attended.job, _promised(plan, preempt.beneficiary))
     leaving = sorted(holders & set(attended.members))
@@ -75,12 +76,21 @@ def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
     return sorted([*leaving, *(rank for rank, _ in more)])
 
 
-def _cannot_shrink(attended: Attended) -> bool:
-    """Whether a reclaim would end without effect: the training is over for a member, or one failed in this attempt."""
+def hasten(operation: ScaleOperation, until: datetime) -> datetime:
+    """Have an open operation end by `until` at the latest; return its deadline."""
+    if operation.deadline is None or operation.deadline > until:
+        ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(deadline=until)
+        operation.deadline = until
+    return operation.deadline
+
+
+def cannot_shrink(attended: Attended, cause: str) -> bool:
+    """Return whether shrinking would end without effect: the training is over for a member, or an operation of this
+    cause failed in this attempt."""
     members = (pod for pod in attended.pods if pod.rank in attended.members)
     if any(pod.exit_code == 0 and not is_alive(pod) for pod in members):
         return True
-    before = ScaleOperation.objects.filter(job=attended.job, attempt=attended.job.attempt, cause="reclaim")
+    before = ScaleOperation.objects.filter(job=attended.job, attempt=attended.job.attempt, cause=cause)
     return before.filter(state__in=(rules.FAILED, rules.ROLLED_BACK)).exists()
 
 

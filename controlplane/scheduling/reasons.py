@@ -248,7 +248,7 @@ def _over_fair_share(details: Details) -> str:
     standing = "is at" if is_at_share else "would pass"
     share = _number(details, "fair_share_milli_gpus")
     used = details.get("used_percent")
-    past = f" Past use, {used} % of the GPUs, lowers that share." if used else ""
+    past = f" Past use counts: {used} % of the GPUs." if used else ""
     return f"{head} and {_project(details)} {standing} its fair share ({share}).{past}"
 
 

@@ -20,8 +20,8 @@ DIGITS = 2
 
 
 def decayed_usage(now: datetime, gpus: int, half_life: timedelta) -> Mapping[int, float]:
-    """Return, by project id, the part of this many GPUs that its jobs held during the last half-lives, 0 to 1: use that
-    is a half-life old counts half."""
+    """Return, by project id, the part of this many GPUs that its jobs held during the last half-lives: use that is a
+    half-life old counts half. The parts of all are 1 at most, also where the cluster was larger before."""
     if not gpus:
         return {}
     span = max(STEP_SECONDS, int(half_life.total_seconds()) // SPANS_PER_HALF_LIFE)
@@ -37,7 +37,8 @@ def decayed_usage(now: datetime, gpus: int, half_life: timedelta) -> Mapping[int
             used[project] += weight * seconds
         possible += weight * gpus * (until - start).total_seconds()
         end = until = start
-    return {project: min(1.0, round(seconds / possible, DIGITS)) for project, seconds in used.items()}
+    whole = max(possible, sum(used.values()))
+    return {project: round(seconds / whole, DIGITS) for project, seconds in used.items()}
 
 
 def _held(start: datetime, end: datetime) -> Mapping[int, float]:

@@ -65,7 +65,11 @@ class NodeCordon(ApiView):
 class NodeUncordon(ApiView):
     """Pods again."""
 
-    @operation("Let the node take pods again", answer=ref("Node"))
+    @operation(
+        "Let the node take pods again, and withdraw an interruption notice that was given here; one of the node's"
+        " cluster is withdrawn there",
+        answer=ref("Node"),
+    )
     def post(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
         return Answer(node_detail(uncordon_node(node_for(call.actor, name), actor=call.actor), None))

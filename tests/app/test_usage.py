@@ -33,10 +33,13 @@ def test_a_project_that_held_all_gpus_for_all_half_lives_used_everything(cast: C
     held(cast.project, 1, hours_before(NOW, 0), 8, 1800)
     for count in range(1, 5):
         held(cast.project, count, hours_before(NOW, count), 8)
-        held(cast.other, 1, hours_before(NOW, count), 2)
-    found = decayed_usage(NOW, 8, HOUR)
-    assert found[cast.project.pk] == 1.0
-    assert 0 < found[cast.other.pk] < 0.25
+    assert decayed_usage(NOW, 8, HOUR) == {cast.project.pk: 1.0}
+
+
+def test_the_parts_of_all_are_one_at_most_though_the_cluster_shrank(cast: Cast):
+    held(cast.project, 1, hours_before(NOW, 1), 8)
+    held(cast.other, 1, hours_before(NOW, 1), 24)
+    assert decayed_usage(NOW, 2, HOUR) == {cast.project.pk: 0.25, cast.other.pk: 0.75}
 
 
 def test_use_that_is_a_half_life_old_counts_half(cast: Cast):

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
-from controlplane.access import SYSTEM
+import pytest
+
+from controlplane.access import SYSTEM, Actor
+from controlplane.actions.errors import Conflict
 from controlplane.actions.nodes import mark_pool, uncordon_node
+from controlplane.loop import cycle
 from controlplane.loop.inventory import sync_nodes
-from controlplane.models import Event, Node
+from controlplane.models import AuditEntry, Command, Event, Node
+from jobs.command_kinds import STOP_POD
 from jobs.models import Job, Pod, ScaleOperation
 from jobs.node_actions import interrupt_node
 from jobs.scaling import Scaling, plan_scaling
-from tests.builders import make_job, make_project
+from tests.builders import make_job, make_project, make_user
 from tests.loop.elastic_program import Program
 
 
-def elastic(plant, workers=12, fewest=1, **fields) -> Program:
-    bounds = {"min_workers": fewest, "workers": workers, "max_workers": 16, **fields}
-    program = Program(plant, make_job(make_project(quota=16), "el", kind="elastic", **bounds))
+def elastic(plant, workers=12, fewest=1, quota=16) -> Program:
+    bounds = {"min_workers": fewest, "workers": workers, "max_workers": 16}
+    program = Program(plant, make_job(make_project(quota=quota), "el", kind="elastic", **bounds))
     program.settle()
     assert program.job.state == "running"
     return program
@@ -97,12 +103,31 @@ def test_an_elastic_job_that_would_be_below_its_minimum_leaves_as_a_whole(plant)
     assert (program.job.state, program.job.attempt) == ("queued", 1)
 
 
-def test_after_a_change_that_does_not_end_in_time_the_whole_job_leaves(plant):
-    program = elastic(plant, workers=12, fewest=1)
-    node = smallest(program.job)
-    ScaleOperation.objects.create(
-        job=program.job, attempt=1, state="pending", cause="user", from_workers=12, to_workers=14
+def pending_growth(job: Job) -> ScaleOperation:
+    return ScaleOperation.objects.create(
+        job=job, attempt=1, state="pending", cause="user", from_workers=12, to_workers=14
     )
+
+
+def test_a_change_that_waits_has_half_the_time_and_then_the_job_shrinks(plant):
+    program = elastic(plant)
+    node = smallest(program.job)
+    growth = pending_growth(program.job)
+    interrupt_node(node, 30, actor=SYSTEM)
+    program.in_seconds(10)
+    assert (program.job.attempt, ranks_on(program.job, node) != []) == (1, True)
+    program.in_seconds(10)
+    growth.refresh_from_db()
+    assert growth.state == "rolled_back"
+    assert ScaleOperation.objects.get(cause="spot").state == "succeeded"
+    assert (program.job.state, program.job.attempt, ranks_on(program.job, node)) == ("running", 1, [])
+
+
+def test_with_a_change_that_does_not_end_the_whole_job_leaves_in_time(plant, monkeypatch):
+    program = elastic(plant)
+    node = smallest(program.job)
+    pending_growth(program.job)
+    monkeypatch.setattr(cycle, "keep_memberships", lambda *_: None)
     interrupt_node(node, 120, actor=SYSTEM)
     plant.in_seconds(80)
     program.job.refresh_from_db()
@@ -110,6 +135,24 @@ def test_after_a_change_that_does_not_end_in_time_the_whole_job_leaves(plant):
     plant.in_seconds(15)
     program.job.refresh_from_db()
     assert program.job.attempt == 2
+
+
+def test_a_notice_of_a_day_does_not_hold_off_what_is_owed(plant):
+    program = elastic(plant, workers=15, quota=1)
+    train = make_job(program.job.project, "train")
+    program.settle()
+    [node] = {pod.node for pod in Pod.objects.filter(job=train).select_related("node")}
+    program.deaf.update(ranks_on(program.job, node))
+    interrupt_node(node, 86_400, actor=SYSTEM)
+    program.settle()
+    operation = ScaleOperation.objects.get(cause="spot")
+    assert operation.deadline is not None
+    assert operation.deadline <= plant.clock() + timedelta(seconds=600)
+    order = Command.objects.get(kind=STOP_POD, subject_id=f"{train.pk}-1-0")
+    assert order.payload["grace_seconds"] == 600
+    make_job(make_project("team-b", quota=8), "owed")
+    program.in_seconds(45)
+    assert (plant.states()["owed"], program.job.attempt) == ("running", 1)
 
 
 def test_workers_in_a_spot_pool_leave_first(plant):
@@ -125,24 +168,61 @@ def test_workers_in_a_spot_pool_leave_first(plant):
     assert (rank in ranks_on(program.job, node), why) == (True, f"{node.name} is a spot node")
 
 
-def test_a_notice_of_the_nodes_own_cluster_is_taken_over_and_withdrawn(plant, monkeypatch):
+@pytest.fixture
+def says(plant, monkeypatch):
+    """Have the cluster say that its first node is taken away in so many seconds, None for no more; return the node."""
     nodes = plant.engine.nodes()
-    seen = (replace(nodes[0], interruption_seconds=120), *nodes[1:])
-    monkeypatch.setattr(plant.engine, "nodes", lambda: seen)
-    sync_nodes(plant.cluster, plant.engine, plant.clock())
-    node = Node.objects.get(name=nodes[0].name)
-    assert node.interruption_at is not None
-    first = node.interruption_at
+
+    def say(seconds: int | None) -> Node:
+        seen = (replace(nodes[0], interruption_seconds=seconds), *nodes[1:])
+        monkeypatch.setattr(plant.engine, "nodes", lambda: seen)
+        sync_nodes(plant.cluster, plant.engine, plant.clock())
+        return Node.objects.get(name=nodes[0].name)
+
+    return say
+
+
+def test_a_notice_of_the_nodes_own_cluster_is_taken_over_and_withdrawn(plant, says):
+    first = says(120).interruption_at
+    assert first is not None
     plant.clock.advance(10)
-    sync_nodes(plant.cluster, plant.engine, plant.clock())
-    node.refresh_from_db()
-    assert node.interruption_at == first
+    assert says(120).interruption_at == first
     assert Event.objects.filter(kind="node.interrupted").count() == 1
-    monkeypatch.setattr(plant.engine, "nodes", lambda: nodes)
-    sync_nodes(plant.cluster, plant.engine, plant.clock())
-    node.refresh_from_db()
+    node = says(None)
     assert node.interruption_at is None
+    assert Event.objects.filter(kind="node.notice_withdrawn", node_id=node.pk).count() == 1
     interrupt_node(node, 60, actor=SYSTEM)
-    sync_nodes(plant.cluster, plant.engine, plant.clock())
-    node.refresh_from_db()
-    assert node.interruption_at is not None
+    assert says(None).interruption_at is not None
+    assert Event.objects.filter(kind="node.notice_withdrawn").count() == 1
+
+
+def test_the_clusters_notice_counts_where_it_is_sooner(plant, says):
+    program = elastic(plant, workers=16)
+    node = Node.objects.get(name="dgx1-1")
+    program.deaf.update(ranks_on(program.job, node))
+    interrupt_node(node, 3600, actor=SYSTEM)
+    program.settle()
+    later = Node.objects.get(pk=node.pk).interruption_at
+    assert says(7200).interruption_at == later
+    node = says(120)
+    assert (node.interruption_at, node.interruption_by) == (plant.clock() + timedelta(seconds=120), "")
+    program.settle(1)
+    operation = ScaleOperation.objects.get(cause="spot")
+    assert operation.deadline == plant.clock() + timedelta(seconds=115)
+
+
+def test_only_a_notice_that_was_given_here_is_withdrawn_here(plant, says):
+    node = says(120)
+    with pytest.raises(Conflict, match="its cluster"):
+        uncordon_node(node, actor=SYSTEM)
+    assert Node.objects.get(pk=node.pk).interruption_at is not None
+    node = says(None)
+    interrupt_node(node, 60, actor=SYSTEM)
+    Event.objects.all().delete()
+    uncordon_node(node, actor=Actor(user=make_user("root", is_admin=True)))
+    assert (node.interruption_at, node.is_cordoned) == (None, False)
+    assert {event.kind for event in Event.objects.filter(node_id=node.pk)} == {
+        "node.uncordoned",
+        "node.notice_withdrawn",
+    }
+    assert AuditEntry.objects.filter(verb="node.withdraw_notice", object_name=node.name).count() == 1

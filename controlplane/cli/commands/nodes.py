@@ -146,7 +146,7 @@ def node_uncordon_arguments(parser: Parser) -> None:
 
 
 def node_uncordon(args: Namespace, session: Session) -> int:
-    """Work may start there again."""
+    """Work may start there again; withdraws an interruption notice that was given here, not one of its cluster."""
     return _each(args, session, "uncordon", "takes work again")
 
 

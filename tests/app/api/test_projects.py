@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from django.utils import timezone
 
 from controlplane.loop.execute import clusters_with_work
 from controlplane.models import AuditEntry, Cluster, Command, Device, Event, Node, Project
@@ -219,6 +220,8 @@ def test_a_pool_is_marked_as_spot_and_a_notice_is_given_and_withdrawn(api: AsPer
     assert root.post("nodes/dgx1-1/interruption-notice", {"in_seconds": 0}).pointers == ["/in_seconds"]
     withdrawn = root.post("nodes/dgx1-1/uncordon").body
     assert (withdrawn["is_cordoned"], withdrawn["interruption_at"]) == (False, None)
+    Node.objects.filter(name="dgx1-1").update(interruption_at=timezone.now())
+    assert root.post("nodes/dgx1-1/uncordon").code == "notice_of_cluster"
 
 
 def test_clusters_are_registered_edited_and_detached(api: AsPerson, cast: Cast):

@@ -144,6 +144,14 @@ def test_full_and_at_fair_share_is_said_in_numbers():
     )
 
 
+def test_past_use_is_said_also_where_it_does_not_lower_the_share():
+    jobs = [running(job("a1", "a", 4), ("n0", range(4))), job("a2", "a", 1), job("b1", "b", 4)]
+    used = replace(project("a", 0), usage=0.1)
+    code, sentence = reason_of(decide(view(nodes(1, 4), [used, project("b", 4)], jobs)), "a2")
+    assert code == "over_fair_share"
+    assert sentence.endswith(" Past use counts: 10 % of the GPUs.")
+
+
 def test_raising_the_quota_as_told_makes_room():
     jobs = [running(job(f"a{rank}", "a", 1), ("n0", [rank])) for rank in range(4)] + [job("b9", "b", 2)]
     cluster = view(nodes(1, 4), [project("a", 1), project("b", 0)], jobs)
