@@ -28,6 +28,9 @@ class Holdings:
     def check_move(self, project: Project) -> None:
         """Check that the project may go to another cluster."""
 
+    def leave(self, project: Project) -> None:
+        """Record what the project loses in its cluster when it moves to another one, in the caller's transaction."""
+
     def remove(self, project: Project, actor: Any) -> None:
         """Delete what the database does not delete with the project, in the caller's transaction. `actor`: of
         `controlplane.access`, which is above this module."""

@@ -45,7 +45,7 @@ def create_project(fields: Mapping[str, Any], *, actor: Actor) -> Project:
 
 def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) -> Project:
     """Change fields of a project. Owners may change description and interactive limits, admins all fields. Raises
-    Conflict for another cluster while the project has jobs.
+    Conflict for another cluster while the project has jobs, volumes or snapshots.
     """
     if not set(changes) <= OWNER_FIELDS:
         require_admin(actor)
@@ -137,6 +137,8 @@ def _leave_cluster(project: Project, cluster: Cluster) -> None:
     for app in holdings():
         app.check_move(project)
     _refuse_while_cleaning_up(project.name, cluster)
+    for app in holdings():
+        app.leave(project)
     _order_removal(project)
 
 

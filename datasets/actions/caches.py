@@ -123,6 +123,23 @@ def evict(keys: Iterable[Any]) -> list[Cache]:
     return evicted
 
 
+def lose_volume(project: Project) -> None:
+    """Fail the caches on the project's volume in its cluster, which goes with the project's namespace. Call it in the
+    transaction that moves the project."""
+    location = CacheLocation.objects.filter(cluster=project.cluster_id, project=project).first()
+    if location is None:
+        return
+    CacheLocation.objects.filter(pk=location.pk).update(kept_keys=[], used_bytes=0)
+    location.caches.update(charged_bytes=0)
+    message = f"Its volume was removed when {project.name} moved to another cluster."
+    words = {"reason": "project_moved", "message": message, "changed_at": timezone.now()}
+    for cache in location.caches.select_related("version__dataset").order_by("pk"):
+        rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.QUEUED, Cache.FILLING, Cache.READY))
+        if rows.update(state=Cache.FAILED, **words):
+            Command.objects.about(CACHE, cache.pk).of_kinds([FILL_CACHE]).cancel()
+            Event.objects.append([cache_event("cache.failed", cache, SYSTEM)])
+
+
 def use_datasets(jobs: Sequence[Job]) -> None:
     """Write down which versions new jobs mount, and have them brought to their cluster. Raises Conflict for one that
     was deleted since it was looked up. Call it in the transaction that submits the jobs; without datasets it costs
