@@ -55,13 +55,13 @@ class FillCache(CommandHandler):
             store.fill(key_of(version.pk), lake_of(project), manifest, budget_of(run), report)
             # a fill that is shorter than the time between two reports would have moved nothing
             Cache.objects.filter(pk=cache.pk).update(bytes_moved=report.bytes_moved)
+            return charges(store.manifests())
         except (ContentMissing, ContentDamaged) as error:
             detail = f"{error} Repair it: yard dataset verify, then sync --full from where the files are."
             raise CommandRefused("content_missing", detail) from error
         except Blocked as blocked:
             is_passing = blocked.code in WAITED_FOR
             raise CommandRefused(blocked.code, blocked.detail, is_passing=is_passing) from blocked
-        return charges(store.manifests())
 
     def on_done(self, command: Command, result: Charges[str] | None) -> None:
         cache = _cache_of(command)
@@ -103,7 +103,7 @@ class EvictCache(CommandHandler):
         live = Cache.objects.filter(version=key, location=location).exclude(state=Cache.EVICTING)
         with refusals():
             store.remove(key, live.exists)
-        return charges(store.manifests())
+            return charges(store.manifests())
 
     def on_done(self, command: Command, result: Charges[str] | None) -> None:
         location = CacheLocation.objects.filter(pk=command.payload["location"]).first()

@@ -1,6 +1,7 @@
 """The caches of a location for the commands about them: a directory, or a volume on which a pod works."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, cast
 from uuid import UUID
 
@@ -71,12 +72,13 @@ class VolumeCaches:
         self._location, self._run = location, run
 
     def manifests(self) -> dict[str, Manifest]:
-        """Return the manifests of all trees whose versions exist."""
+        """Return the manifests of all trees whose versions exist; one that the lake has lost is left out."""
         rows = DatasetVersion.objects.filter(pk__in=keys_at(self._location))
-        return {
-            str(version.pk): manifest_named(version.dataset.project, version.manifest)
-            for version in rows.select_related("dataset__project")
-        }
+        found = {}
+        for version in rows.select_related("dataset__project"):
+            with suppress(ContentMissing):
+                found[str(version.pk)] = manifest_named(version.dataset.project, version.manifest)
+        return found
 
     def lacking_bytes(self, manifest: Manifest) -> int:
         """Return the bytes of contents that no other tree names."""

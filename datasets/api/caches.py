@@ -4,13 +4,14 @@ from typing import Any
 from uuid import UUID
 
 from controlplane import fields
-from controlplane.access import Actor, NotVisible, require_admin, require_write
+from controlplane.access import Actor, NotVisible, project_for, require_admin, require_write
+from controlplane.actions.errors import invalid
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.json_schema import INTEGER, STRING, nullable, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
-from controlplane.models import Cluster, Role
+from controlplane.models import Cluster, Project, Role
 from datasets.access import cache_for, version_for, visible_caches, visible_locations
 from datasets.actions.caches import cache_version, clear_cache, edit_location, location_for, pin_cache
 from datasets.api.schemas import CACHE, CACHE_LOCATION
@@ -19,6 +20,7 @@ from datasets.queries.caches import (
     cache_rows,
     cache_shape,
     cache_shapes,
+    has_cache_volumes,
     location_rows,
     location_shapes,
 )
@@ -152,11 +154,31 @@ def _location_for(actor: Actor, version: DatasetVersion, name: str) -> CacheLoca
     found = visible_locations(actor).filter(name=name, cluster__detached_at=None)
     location = found.select_related("cluster", "project").first()
     if location is not None and (location.project in (None, project) or version.dataset.is_shared):
+        _check_volume(actor, location, project)
         return location
     cluster = Cluster.objects.filter(detached_at=None, name=name).first()
     if cluster is None:
         raise NotVisible(f"There is no cache location named {name!r}.")
+    if has_cache_volumes(cluster):
+        _refuse_elsewhere(project, cluster)
     return location_for(cluster, project)
+
+
+def _check_volume(actor: Actor, location: CacheLocation, project: Project) -> None:
+    """Raise Forbidden for the volume of another project that the actor may not write to: a cache takes room there, and
+    others are removed for it. Raises Invalid for one that its project left behind."""
+    owner = location.project
+    if owner is None:
+        return
+    if owner != project:
+        project_for(actor, owner.name, needed=Role.MEMBER)
+    _refuse_elsewhere(owner, location.cluster)
+
+
+def _refuse_elsewhere(project: Project, cluster: Cluster) -> None:
+    if project.cluster_id != cluster.pk:
+        detail = f"{project.name} is in {project.cluster.name} and has no volume in {cluster.name}."
+        raise invalid("/location", "no_location", detail)
 
 
 def _check_ids(keys: list[str] | None) -> None:
