@@ -23,6 +23,8 @@ from jobs.fields.artifacts import CHECKPOINTS
 
 # Copies on their way, below the state directory.
 FOLDER = "outputs"
+# Of the disk with the copies, that they leave free.
+MARGIN_BYTES = 1 << 30
 FILES_MOST = 1_000_000
 NAMED = 5
 
@@ -69,6 +71,7 @@ def _copied(artifact: Artifact, run: CommandRun) -> Iterator[Path]:
 
     def report(files: int, size: int, all_files: int, all_bytes: int) -> None:
         refuse_more(artifact.path, all_files, all_bytes)
+        _refuse_full(folder, artifact.path, all_bytes - size)
         run.report(size, all_bytes, f"{files} files copied")
 
     first, _, rest = artifact.path.partition("/")
@@ -82,6 +85,14 @@ def _copied(artifact: Artifact, run: CommandRun) -> Iterator[Path]:
         yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _refuse_full(folder: Path, path: str, size: int) -> None:
+    """Raise CommandRefused for more than the disk of a folder has room for; tried again, as other copies end."""
+    free = max(0, shutil.disk_usage(folder).free - MARGIN_BYTES)
+    if size > free:
+        words = f"{size:,} bytes of {path} are to be copied, and the control plane's disk has room for {free:,}."
+        raise CommandRefused("disk_full", words, is_passing=True)
 
 
 def _remove_leftovers(folder: Path, own: str) -> None:

@@ -73,14 +73,14 @@ def _cache_of(cache_id: str, token: str) -> Cache:
 def _wanted(manifest: Manifest, text: str) -> dict[bytes, int]:
     """Return the sizes of the contents that are asked for. Raises Problem."""
     ranges = [(int(first), int(last or first)) for first, last in _RANGE.findall(text)]
+    if any(last < first for first, last in ranges):
+        raise Problem(400, "bad_places", "A range ends before it begins.")
     if not _RANGES.fullmatch(text) or sum(last - first + 1 for first, last in ranges) > PLACES_MOST:
         raise Problem(400, "bad_places", f"Give up to {PLACES_MOST} places, such as 0-99,105.")
     if max(last for _, last in ranges) >= len(manifest):
         raise Problem(400, "bad_places", f"The version has {len(manifest)} files.")
     places = [place for first, last in ranges for place in range(first, last + 1)]
     wanted = {manifest.digest(place): manifest.sizes[place] for place in places}
-    if not wanted:
-        raise Problem(400, "bad_places", "A range ends before it begins.")
     if len(wanted) > 1 and sum(wanted.values()) > CONTENTS_MOST_BYTES:
         detail = f"These files have more than {CONTENTS_MOST_BYTES} bytes; ask for fewer at a time."
         raise Problem(400, "too_many_bytes", detail)

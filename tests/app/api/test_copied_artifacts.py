@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
-from controlplane.models import Cluster
+from controlplane.commands.dispatch import carry_out_due
+from controlplane.models import Cluster, Command
+from datasets.actions.artifacts import keep_artifacts
 from datasets.models import Artifact
-from datasets.outputs import FOLDER
+from datasets.outputs import FOLDER, MARGIN_BYTES
 from datasets.queries.artifacts import output_refusal
 from datasets.storage.base import Blocked, Budget
 from datasets.storage.claims import OutputTask
@@ -16,6 +20,7 @@ from jobs.models import Job
 from tests.artifacts import keep_output
 from tests.builders import make_job
 from tests.cast import Cast
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_lakes")]
 STATED = {"work_storage_class": "nfs", "default_image": "python:3"}
@@ -80,6 +85,25 @@ def test_more_than_the_limit_is_refused_when_it_is_announced(
     artifact = kept(cast)
     assert (artifact.state, artifact.reason) == ("failed", "artifact_too_large")
     assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def test_more_than_the_disk_has_free_is_refused_before_it_is_copied(
+    engine: Engine, cast: Cast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = SimpleNamespace(free=MARGIN_BYTES + 4)
+    monkeypatch.setattr("datasets.outputs.shutil.disk_usage", lambda path: free)
+    job = make_job(cast.project, "train1", cast.ben, artifacts=[BEST])
+    Job.objects.filter(pk=job.pk).update(state="succeeded", attempt=1)
+    keep_artifacts()
+    wait_until(carry_out_due, what="the try that is refused")
+    artifact = Artifact.objects.get(job=job)
+    assert (artifact.state, "5 bytes" in artifact.message) == ("keeping", True)
+    assert list((tmp_path / FOLDER).iterdir()) == []
+    free.free += 1
+    Command.objects.unfinished().update(not_before=timezone.now())
+    keep_output()
+    artifact.refresh_from_db()
+    assert (artifact.state, artifact.message) == ("ready", "")
 
 
 def test_what_the_cluster_refuses_is_the_reason(engine: Engine, cast: Cast) -> None:
