@@ -269,7 +269,7 @@ def _snapshot(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object
 
 _VERBS: dict[str, tuple[Callable[[Volume, Mapping[str, str], Actor], object], Any]] = {
     "snapshot": (_snapshot, gettext_lazy("A snapshot is being taken.")),
-    "resize": (_resize, gettext_lazy("The size is changed.")),
+    "resize": (_resize, gettext_lazy("The size is being changed.")),
     "access-mode": (_mode, gettext_lazy("The access mode is changed.")),
     "tier": (_tier, gettext_lazy("The service tier is being changed.")),
     KEEP: (_keep, gettext_lazy("The rules are changed.")),

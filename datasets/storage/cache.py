@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import groupby
@@ -216,9 +216,13 @@ def _lock_unheld(folder: Path) -> int | None:
 
 
 def _remove_locked(folder: Path, handle: int) -> None:
+    # Another process that locks it after this one finds that it has gone, and makes one of its own.
+    gone = folder.with_name(uuid4().hex)
+    with suppress(OSError):
+        os.rename(folder, gone)
     # NFS keeps the names of open files
     os.close(handle)
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def tree_below(root: Path, key: str) -> Path:

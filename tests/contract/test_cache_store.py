@@ -1,6 +1,7 @@
 """Caches of a location: what trees hold, what a killed or cancelled fill leaves, and what is verified."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -143,6 +144,25 @@ def test_files_that_killed_processes_left_are_removed_and_those_of_living_ones_s
     folder = held.parent
     del other
     assert not folder.exists()
+
+
+def test_a_folder_that_is_being_removed_cannot_be_locked_by_another_process(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    left, removed, remove = store.root / "staging" / "left", [], shutil.rmtree
+    left.mkdir()
+    (left / "file").write_bytes(b"of a killed process")
+
+    def note(path: Path, **options: bool) -> None:
+        if (path / "file").exists():
+            removed.append(path)
+            assert not left.exists()
+        remove(path, **options)
+
+    monkeypatch.setattr("datasets.storage.cache.shutil.rmtree", note)
+    store.fill("v", lake, kept(lake, FILES))
+    assert len(removed) == 1
+    assert not removed[0].exists()
 
 
 def test_content_that_a_killed_fill_left_damaged_is_brought_again(lake: Lake, store: CacheStore):

@@ -3,6 +3,7 @@
 import pytest
 from django.test import Client
 
+from controlplane.models import Cluster
 from datasets.models import Snapshot, Volume
 from jobs.models import Job
 from tests.builders import make_job
@@ -104,6 +105,14 @@ def test_the_page_of_a_job_shows_its_volumes_and_their_snapshots(cast, volume):
     Snapshot.objects.filter(pk=snapshot.pk).update(job=job, cause="best_metric", progress={"accuracy": 0.93})
     after = text(vera.get(f"/jobs/{job.pk}"))
     assert ("data@1" in after, "accuracy 0.93" in after, "best metric" in after) == (True, True, True)
+
+
+def test_a_size_that_the_storage_has_still_to_give_is_said_to_be_on_its_way(cast, volume):
+    Cluster.objects.filter(pk=cast.project.cluster_id).update(engine="kubernetes")
+    done = client(cast.ben).post(f"/volumes/{volume.pk}/do/resize", {"size": "3Gi"}, follow=True)
+    assert [str(message) for message in done.context["messages"]] == ["The size is being changed."]
+    volume.refresh_from_db()
+    assert volume.size_bytes == 1 << 30
 
 
 def test_changes_from_the_page_and_their_refusals(cast, volume):
