@@ -19,7 +19,9 @@ class DataHoldings(Holdings):
             )
 
     def check_move(self, project: Project) -> None:
-        words = f" in {project.cluster.name}; delete them first, or make another project in the other cluster."
+        words = (
+            f" in {project.cluster.name}; delete them first, or make another project in the other cluster."
+        )
         _refuse_volumes(project, words)
 
     def leave(self, project: Project) -> None:

@@ -91,7 +91,9 @@ def _refuse_full(folder: Path, path: str, size: int) -> None:
     """Raise CommandRefused for more than the disk of a folder has room for; tried again, as other copies end."""
     free = max(0, shutil.disk_usage(folder).free - MARGIN_BYTES)
     if size > free:
-        words = f"{size:,} bytes of {path} are to be copied, and the control plane's disk has room for {free:,}."
+        words = (
+            f"{size:,} bytes of {path} are to be copied, and the control plane's disk has room for {free:,}."
+        )
         raise CommandRefused("disk_full", words, is_passing=True)
 
 
