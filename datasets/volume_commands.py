@@ -21,6 +21,7 @@ from datasets.actions.volumes import (
     volume_ready,
     volume_resized,
     volume_retiered,
+    volume_waits,
 )
 from datasets.long_work import DATA, budget_of, refusals
 from datasets.models import Volume
@@ -31,6 +32,8 @@ from datasets.storage.volumes import VolumeStorage
 from datasets.volume_storage import storage_of_volume
 
 MEASURED_SECONDS, MEASURED_FILES = 60.0, 1_000_000
+# What a person or the storage ends, in their time: tried again without end.
+NOT_MOUNTED, JOB_NOT_DONE = "not_mounted", "job_not_done"
 
 
 class VolumeCommand(CommandHandler):
@@ -73,6 +76,12 @@ class ProvisionVolume(VolumeCommand):
             storage.remove(key)
             return None
         return (storage.measure(key, budget, MEASURED_FILES),)
+
+    def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
+        return refusal.code in (NOT_MOUNTED, JOB_NOT_DONE) or super().may_retry(command, refusal)
+
+    def on_retry(self, command: Command, refusal: CommandRefused) -> None:
+        volume_waits(command.subject_id, refusal.code, refusal.message)
 
     def on_done(self, command: Command, result: tuple[Measured | None] | None) -> None:
         if result is not None:
@@ -131,6 +140,9 @@ class RetierVolume(VolumeCommand):
         service_tier: str = run.command.payload["service_tier"]
         storage.retier(str(volume.pk), service_tier, budget_of(run))
         return service_tier
+
+    def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
+        return refusal.code == JOB_NOT_DONE or super().may_retry(command, refusal)
 
     def on_done(self, command: Command, result: str | None) -> None:
         if result is not None:

@@ -75,7 +75,12 @@ class ServedAnf(ServedStorage):
         if path.startswith("/results/"):
             return 200, {}, {}
         assert query["api-version"]
-        assert path.startswith(f"{ACCOUNT}/capacityPools/")
+        if path == f"{ACCOUNT}/capacityPools":
+            rows = [{"id": f"{path}/{pool}", "properties": {}} for pool in POOLS.values()]
+            return 200, {"value": rows}, {}
+        pool, _, _ = path.removeprefix(f"{ACCOUNT}/capacityPools/").partition("/")
+        if pool not in POOLS.values():
+            return 404, {"error": {"code": "ParentResourceNotFound", "message": f"{path} was not found."}}, {}
         return self._about(method, path, path.removeprefix(f"{ACCOUNT}/capacityPools/").split("/"), body)
 
     def _sign_in(self, path: str, body: Any) -> Answer:

@@ -20,6 +20,7 @@ from tests.served_storage import Answer, ServedStorage, served
 
 USER, PASSWORD, SVM = "trainyard", "a password of the tests", "svm1"
 ONE_MIB = 1 << 20
+ROOT = {"name": "svm1_root", "uuid": str(uuid4()), "svm": {"name": SVM}, "is_svm_root": "true"}
 
 
 class Refused(Exception):
@@ -63,7 +64,7 @@ class ServedOntap(ServedStorage):
             case "GET", "cluster", "jobs", uuid:
                 return 200, self._job(uuid), {}
             case "GET", "storage", "volumes":
-                return self._listed(self.volumes.values(), query)
+                return self._listed((ROOT, *self.volumes.values()), query)
             case "GET", "storage", "volumes", volume, "snapshots":
                 found = [one for one in self.snapshots.values() if volume in ("*", one["volume"]["uuid"])]
                 return self._listed(found, query)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.certificates import make_certificate, server_context
@@ -122,10 +123,13 @@ def served(storage: ServedStorage) -> Iterator[None]:
         server.socket, server_side=True, do_handshake_on_connect=False
     )
     storage.port = server.server_address[1]
+    # A mount is a rename here.
+    mounts = mock.patch("datasets.storage.volume_files.is_mounted", lambda path, root: path.is_dir())
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield
+        with mounts:
+            yield
     finally:
         storage.ends.set()
         server.shutdown()

@@ -264,8 +264,18 @@ def _refuse_while_taken(volume: Volume) -> None:
 def volume_ready(volume_id: str, measured: Measured | None) -> None:
     """Record that a volume is there. `measured` None: what it holds is not known. Call it in the transaction that ends
     the command."""
-    if Volume.objects.filter(pk=volume_id, state=CREATING).update(state=READY, **_measured(measured)):
+    changes = {"state": READY, "reason": "", "message": "", **_measured(measured)}
+    if Volume.objects.filter(pk=volume_id, state=CREATING).update(**changes):
         happened("volume.ready", Volume.objects.get(pk=volume_id), "system")
+
+
+def volume_waits(volume_id: str, reason: str, message: str) -> None:
+    """Record why a volume is not there yet; making it is tried again."""
+    words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
+    with transaction.atomic():
+        rows = Volume.objects.filter(pk=volume_id, state=CREATING).exclude(**words)
+        if rows.update(**words):
+            happened("volume.waiting", Volume.objects.get(pk=volume_id), "system")
 
 
 def volume_failed(volume_id: str, reason: str, message: str) -> None:

@@ -53,16 +53,16 @@ class AnfVolumes(VolumeFiles):
         self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
     ) -> None:
         """Make a volume of a snapshot of another one. Raises ContentMissing, Blocked and what `budget` raises."""
-        if self._find(volume) is not None:
-            self._make(volume, {}, budget)
-            remove_own(self.path(volume))
-            return
-        found, base = self._source(source), f"{_PREFIX}base-{volume}"
-        self._make(volume, _made_of(self._snapshot(base, found, budget)), budget)
+        base, origin = f"{_PREFIX}base-{volume}", dict[str, Any]()
+        if self._find(volume) is None:
+            origin = _made_of(self._snapshot(base, self._source(source), budget))
+        self._make(volume, origin, budget)
         remove_own(self.path(volume))
         # Azure keeps it while it copies; then it goes with its volume.
         with suppress(Blocked):
-            self._client.delete_snapshot(*_place(found), base)
+            found = self._find(source)
+            if found is not None and self._snapshot_named(base, found) is not None:
+                self._client.delete_snapshot(*_place(found), base)
 
     def restore(
         self,
@@ -84,7 +84,8 @@ class AnfVolumes(VolumeFiles):
         if found is None or not _is_ours(found, volume):
             return
         if not _is_retired(found):
-            body = {"tags": {_RETIRED: volume}, "properties": {"exportPolicy": {"rules": []}}}
+            tags = {**(found.get("tags") or {}), _RETIRED: volume}
+            body = {"tags": tags, "properties": {"exportPolicy": {"rules": []}}}
             self._client.change(*_place(found), body)
         self._delete_unless_kept(found)
 
@@ -101,6 +102,7 @@ class AnfVolumes(VolumeFiles):
         pool, name = _place(found)
         wanted = self._pool(service_tier)
         if pool != wanted:
+            _refuse_running(found)
             self._client.move(pool, name, wanted, budget)
 
     def take(
@@ -158,8 +160,8 @@ class AnfVolumes(VolumeFiles):
         _refuse_unfinished(found)
         targets = [target.get("ipAddress", "") for target in found["properties"].get("mountTargets") or ()]
         what = f"{', '.join(targets) or 'its address'}:/{name}"
-        words = f"Azure has the volume, and {self.path(volume)} is not there: mount {what} there."
-        wait_until_mounted(self.path(volume), self._mount_seconds, budget, words)
+        words = f"Azure has the volume, and it is not mounted: mount {what} at {self.path(volume)}."
+        wait_until_mounted(self.path(volume), self._root, self._mount_seconds, budget, words)
 
     def _pool(self, service_tier: str) -> str:
         pool = self._client.place.pools.get(service_tier)
@@ -169,16 +171,22 @@ class AnfVolumes(VolumeFiles):
         return pool
 
     def _all(self) -> Iterator[Row]:
-        """Yield our volumes, retired ones too."""
-        for pool in dict.fromkeys(self._client.place.pools.values()):
+        """Yield our volumes, retired ones too, also in pools that are configured no more."""
+        for pool in self._client.pools():
             for found in self._client.volumes(pool):
                 if {_OURS, _RETIRED} & set(found.get("tags") or ()):
                     yield found
 
     def _named(self, volume: str) -> Row | None:
-        pools = dict.fromkeys(self._client.place.pools.values())
-        found = (self._client.volume(pool, object_name(volume)) for pool in pools)
+        found = (self._client.volume(pool, object_name(volume)) for pool in self._pools())
         return next((one for one in found if one is not None), None)
+
+    def _pools(self) -> Iterator[str]:
+        """Yield the pools of the setting, then the account's others. Raises Blocked for an account that is not there:
+        what it answers says nothing of a volume."""
+        configured = dict.fromkeys(self._client.place.pools.values())
+        yield from configured
+        yield from (pool for pool in self._client.pools() if pool not in configured)
 
     def _find(self, volume: str) -> Row | None:
         """Return a volume by id. Raises Blocked for one with its name that is not ours."""
@@ -233,11 +241,17 @@ def object_name(key: str) -> str:
     return _PREFIX + key
 
 
+def _refuse_running(found: Row) -> None:
+    """Raise Blocked for what an earlier try began and Azure has not ended."""
+    state = found["properties"].get("provisioningState")
+    if state in ("Accepted", "Creating", "Patching", "Updating", "Moving"):
+        raise Blocked("job_not_done", f"Azure has not finished {_last(found)} yet ({state}).")
+
+
 def _refuse_unfinished(found: Row) -> None:
     """Raise Blocked for what an earlier try began and Azure still makes, or could not make."""
+    _refuse_running(found)
     state = found["properties"].get("provisioningState")
-    if state in ("Accepted", "Creating"):
-        raise Blocked("job_not_done", f"Azure has not finished {_last(found)} yet ({state}).")
     if state == "Failed":
         words = (
             f"Azure could not make {_last(found)} (provisioning state {state}); delete it and make another."

@@ -45,6 +45,12 @@ class AnfClient:
             raise Blocked("class_not_configured", words)
         return self._place
 
+    def pools(self) -> list[str]:
+        """Return the names of the account's capacity pools. Raises Blocked, for an account that is not there too."""
+        with self._request() as client:
+            rows = [_row(one) for one in client.pools.list(*self._path())]
+        return [row["id"].rpartition("/")[2] for row in rows]
+
     def volume(self, pool: str, name: str) -> Row | None:
         """Return a volume of a pool, None if there is none. Raises Blocked."""
         try:

@@ -74,6 +74,7 @@ class OntapVolumes(VolumeFiles):
         """Make a FlexClone of a snapshot, which stays. Raises as `clone`."""
         found = self._snapshots(snapshot_name(snapshot))
         if not found:
+            self._require_svm()
             raise ContentMissing("The snapshot is not in ONTAP (any more).")
         self._make_clone(volume, found[0]["volume"]["name"], found[0]["name"], budget)
 
@@ -111,6 +112,7 @@ class OntapVolumes(VolumeFiles):
 
     def remove_snapshot(self, snapshot: str) -> None:
         """Delete a snapshot, and the removed volume whose last one it was. Raises Blocked while a clone needs it."""
+        self._require_svm()
         for found in self._snapshots(snapshot_name(snapshot)):
             self._delete_snapshot(found)
             self._delete_retired(found["volume"]["name"])
@@ -130,8 +132,8 @@ class OntapVolumes(VolumeFiles):
         elif not _junction(found):
             self._client.change(found["uuid"], {"nas": {"path": nas["path"]}}, budget)
         where = f"mount {place.junction or '/'} of the SVM {place.svm} at {self._root}."
-        words = f"ONTAP has the volume, and {self.path(volume)} is not there: {where}"
-        wait_until_mounted(self.path(volume), self._mount_seconds, budget, words)
+        words = f"ONTAP has the volume, and {self.path(volume)} is not mounted: {where}"
+        wait_until_mounted(self.path(volume), self._root, self._mount_seconds, budget, words)
 
     def _make_clone(self, volume: str, source: str, snapshot: str, budget: Budget) -> None:
         parent = {"parent_volume": {"name": source}, "parent_snapshot": {"name": snapshot}}
@@ -150,7 +152,16 @@ class OntapVolumes(VolumeFiles):
         return found
 
     def _named(self, volume: str) -> Row | None:
-        return next(iter(self._client.rows("volume", _FIELDS, name=volume_name(volume))), None)
+        found = self._client.rows("volume", _FIELDS, name=volume_name(volume))
+        if not found:
+            self._require_svm()
+        return next(iter(found), None)
+
+    def _require_svm(self) -> None:
+        """Raise Blocked for an SVM that is not there: that it lists nothing says nothing of a volume."""
+        if not self._client.rows("volume", "name", is_svm_root="true"):
+            words = f"ONTAP lists no root volume of the SVM {self._client.place.svm}: check `svm` of the storage class."
+            raise Blocked("no_such_svm", words, is_passing=False)
 
     def _source(self, volume: str) -> Row:
         found = self._find(volume)
@@ -164,7 +175,9 @@ class OntapVolumes(VolumeFiles):
             return found[0]
         body = {"name": name, "comment": _of(volume["name"])}
         self._client.create("snapshot", body, volume["uuid"], budget=budget)
-        return self._snapshots(name)[0]
+        if found := self._snapshots(name):
+            return found[0]
+        raise Blocked("job_not_done", f"ONTAP does not list the new snapshot {name} yet.")
 
     def _snapshots(self, name: str, volume: str = "*") -> list[dict[str, Any]]:
         """Return our snapshots of that name, in one volume or in all. A clone shows the snapshots of its parent too;

@@ -37,10 +37,20 @@ class Child:
     mtime: float
 
 
-def wait_until_mounted(path: Path, seconds: float, budget: Budget, words: str) -> None:
-    """Wait until the directory of a volume is there. Raises Blocked with `words`, and what `budget` raises."""
+def is_mounted(path: Path, root: Path) -> bool:
+    """Return whether a directory is of another file system than the one that holds the mount root: without its mount,
+    a mount point is an ordinary directory."""
+    try:
+        # With the dot, autofs mounts what is only listed.
+        return os.stat(f"{path}/.").st_dev != root.resolve().parent.stat().st_dev
+    except OSError:
+        return False
+
+
+def wait_until_mounted(path: Path, root: Path, seconds: float, budget: Budget, words: str) -> None:
+    """Wait until a volume is mounted below the mount root. Raises Blocked with `words`, and what `budget` raises."""
     ends = time.monotonic() + seconds
-    while not path.is_dir():
+    while not is_mounted(path, root):
         budget.check()
         if time.monotonic() > ends:
             raise Blocked("not_mounted", words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from datasets.storage.anf import AnfVolumes, object_name
 from datasets.storage.anf_client import AnfClient
 from datasets.storage.base import Blocked, Budget, Cancelled, DeadlineExceeded
 from datasets.storage.patience import Patience
+from datasets.storage.volume_files import is_mounted
 from tests.contract.test_volume_storage import QUICK, SIZE, filled, held, new_id
 from tests.served_anf import SECRET, ServedAnf, served_anf
 
@@ -72,6 +74,13 @@ def without_the_mount(anf: ServedAnf, _: pytest.MonkeyPatch) -> AnfVolumes:
     return AnfVolumes(client, anf.namespace / "elsewhere", SIZE, "standard", mount_seconds=0.0)
 
 
+def with_a_directory_in_place_of_the_mount(anf: ServedAnf, monkeypatch: pytest.MonkeyPatch) -> AnfVolumes:
+    monkeypatch.setattr("datasets.storage.volume_files.is_mounted", is_mounted)
+    return AnfVolumes(
+        AnfClient(anf.place(), "gold", QUICK), anf.namespace, SIZE, "standard", mount_seconds=0.0
+    )
+
+
 def too_small(anf: ServedAnf, _: pytest.MonkeyPatch) -> AnfVolumes:
     return volumes_of(anf, size=1 << 30)
 
@@ -108,6 +117,7 @@ BLOCKED = [
     (without_the_class, "class_not_configured", True, "TRAINYARD_STORAGE_CLASSES"),
     (without_its_pool, "no_such_tier", False, "ultra"),
     (without_the_mount, "not_mounted", True, "10.0.0.4:/trainyard-"),
+    (with_a_directory_in_place_of_the_mount, "not_mounted", True, "10.0.0.4:/trainyard-"),
     (too_small, "storage_refused", False, "50 GiB"),
     (with_a_fault(503, NOT_NOW), "storage_refused", True, "Another operation."),
     (with_a_fault(409, NOT_NOW), "storage_refused", True, "Conflict"),
@@ -177,6 +187,52 @@ def test_sizes_are_full_gibibytes(anf, storage):
 def test_a_clone_leaves_no_snapshot_at_its_source(anf, storage):
     storage.clone(new_id(), filled(storage))
     assert anf.snapshots == {}
+
+
+def test_a_clone_that_was_made_by_a_repeat_leaves_no_snapshot_either(anf, storage, monkeypatch):
+    volume, cloned = filled(storage), new_id()
+    with pytest.raises(Blocked):
+        without_the_mount(anf, monkeypatch).clone(cloned, volume)
+    assert len(anf.snapshots) == 1
+    storage.clone(cloned, volume)
+    assert (anf.snapshots, held(storage, cloned)) == ({}, "weights")
+
+
+def test_a_volume_in_a_pool_that_is_configured_no_more_is_found(anf, storage):
+    volume, snapshot, pools = filled(storage), new_id(), {"premium": "pool-premium"}
+    storage.take(snapshot, volume)
+    other = AnfVolumes(AnfClient(replace(anf.place(), pools=pools), "gold", QUICK), anf.namespace)
+    other.remove(volume)
+    assert not storage.path(volume).exists()
+    other.remove_snapshot(snapshot)
+    assert (anf.volumes, anf.snapshots) == ({}, {})
+
+
+def test_what_another_account_does_not_have_is_not_taken_for_removed(anf, storage):
+    volume, snapshot = filled(storage), new_id()
+    storage.take(snapshot, volume)
+    other = AnfVolumes(AnfClient(replace(anf.place(), account="other"), "gold", QUICK), anf.namespace)
+    for removal in (lambda: other.remove(volume), lambda: other.remove_snapshot(snapshot)):
+        with pytest.raises(Blocked) as blocked:
+            removal()
+        assert "was not found" in blocked.value.detail
+
+
+def test_a_removed_volume_keeps_the_tags_of_others(anf, storage):
+    volume = filled(storage)
+    storage.take(new_id(), volume)
+    anf.named(object_name(volume))["tags"]["cost-center"] = "42"
+    storage.remove(volume)
+    tags = anf.named(object_name(volume))["tags"]
+    assert (tags["cost-center"], tags["trainyard-retired"]) == ("42", volume)
+
+
+def test_a_volume_that_is_being_moved_is_waited_for(anf, storage):
+    volume = filled(storage)
+    anf.named(object_name(volume))["properties"]["provisioningState"] = "Moving"
+    with pytest.raises(Blocked) as blocked:
+        storage.retier(volume, "premium")
+    assert blocked.value.code == "job_not_done"
 
 
 def test_a_removed_volume_is_exported_to_no_client_and_goes_with_its_last_snapshot(anf, storage):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from datasets.storage.base import Blocked, Budget, Cancelled, DeadlineExceeded
 from datasets.storage.ontap import OntapVolumes, base_name, volume_name
 from datasets.storage.ontap_client import OntapClient
 from datasets.storage.patience import Patience
+from datasets.storage.volume_files import is_mounted
 from tests.contract.test_volume_storage import GIB, QUICK, filled, held, new_id
 from tests.served_ontap import PASSWORD, ServedOntap, served_ontap
 
@@ -70,6 +72,18 @@ def without_the_mount(ontap: ServedOntap, _: pytest.MonkeyPatch) -> OntapVolumes
     return OntapVolumes(client, ontap.namespace / "elsewhere", GIB, mount_seconds=0.0)
 
 
+def with_a_directory_in_place_of_the_mount(
+    ontap: ServedOntap, monkeypatch: pytest.MonkeyPatch
+) -> OntapVolumes:
+    monkeypatch.setattr("datasets.storage.volume_files.is_mounted", is_mounted)
+    return OntapVolumes(OntapClient(ontap.place(), "gold", QUICK), ontap.namespace, GIB, mount_seconds=0.0)
+
+
+def of_another_svm(ontap: ServedOntap, _: pytest.MonkeyPatch) -> OntapVolumes:
+    client = OntapClient(replace(ontap.place(), svm="other"), "gold", QUICK)
+    return OntapVolumes(client, ontap.namespace, GIB)
+
+
 def with_a_fault(status: int, body: dict[str, Any] | str) -> Callable[..., OntapVolumes]:
     def make(ontap: ServedOntap, _: pytest.MonkeyPatch) -> OntapVolumes:
         ontap.faults.append((status, body, {}))
@@ -100,6 +114,8 @@ BLOCKED = [
     (without_the_package, "package_missing", False, "requirements-netapp.txt"),
     (without_the_class, "class_not_configured", True, "TRAINYARD_STORAGE_CLASSES"),
     (without_the_mount, "not_mounted", True, "svm1"),
+    (with_a_directory_in_place_of_the_mount, "not_mounted", True, "svm1"),
+    (of_another_svm, "no_such_svm", False, "other"),
     (with_a_fault(503, {"error": {"code": "9", "message": "Busy."}}), "storage_refused", True, "Busy."),
     (with_a_fault(400, {"error": {"code": "262197", "message": "Not a field."}}), "storage_refused", False, "262197"),
     (with_a_fault(200, "<html>"), "unreachable", True, "other than ONTAP"),
@@ -215,3 +231,21 @@ def test_a_removal_that_was_cut_off_before_it_unmounted_is_finished(ontap, stora
     ontap.named(volume_name(volume))["comment"] = f"trainyard retired {volume}"
     storage.remove(volume)
     assert ontap.volumes == {}
+
+
+def test_what_another_svm_does_not_have_is_not_taken_for_removed(ontap, storage, monkeypatch):
+    volume, snapshot = filled(storage), new_id()
+    storage.take(snapshot, volume)
+    other = of_another_svm(ontap, monkeypatch)
+    for removal in (lambda: other.remove(volume), lambda: other.remove_snapshot(snapshot)):
+        with pytest.raises(Blocked) as blocked:
+            removal()
+        assert blocked.value.code == "no_such_svm"
+
+
+def test_a_snapshot_that_is_not_listed_yet_is_waited_for(ontap, storage, monkeypatch):
+    volume = filled(storage)
+    monkeypatch.setattr(ontap, "_take", lambda *about: None)
+    with pytest.raises(Blocked) as blocked:
+        storage.take(new_id(), volume)
+    assert (blocked.value.code, blocked.value.is_passing) == ("job_not_done", True)

@@ -18,6 +18,7 @@ from datasets.storage.ontap import OntapVolumes
 from datasets.storage.ontap_client import OntapClient
 from datasets.storage.patience import Patience
 from datasets.storage.quiesce import quiesced
+from datasets.storage.volume_files import is_mounted
 from datasets.storage.volumes import FolderVolumes
 from tests.served_anf import served_anf
 from tests.served_ontap import served_ontap
@@ -54,6 +55,13 @@ def filled(storage: Storage, text: str = "weights") -> str:
 
 def held(storage: Storage, volume: str) -> str:
     return (storage.path(volume) / "model.pt").read_text()
+
+
+def test_a_mount_point_without_its_mount_is_not_mounted(tmp_path):
+    (tmp_path / "svm1" / "volume").mkdir(parents=True)
+    assert not is_mounted(tmp_path / "svm1" / "volume", tmp_path / "svm1")
+    assert not is_mounted(tmp_path / "svm1" / "missing", tmp_path / "svm1")
+    assert is_mounted(Path("/proc/self"), Path("/proc"))
 
 
 def test_a_volume_is_made_once_and_empty(storage):

@@ -2,16 +2,21 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.utils import timezone
 
+from controlplane.access import SYSTEM
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.config.storage_classes import storage_classes
-from controlplane.models import Command
+from controlplane.models import Command, Event
 from datasets.actions.volume_care import note_storage_classes
+from datasets.actions.volumes import create_volume
 from datasets.models import Volume
 from datasets.queries.volumes import volume_mount
+from datasets.storage.base import Blocked, Budget
+from datasets.volume_commands import ProvisionVolume
 from tests.served_anf import ServedAnf, served_anf
 from tests.served_ontap import ServedOntap, served_ontap
 from tests.volumes import GIB, directory_of, make_snapshot, make_volume, read, work, write
@@ -125,3 +130,46 @@ def test_a_tier_that_the_storage_refuses_stays_and_the_volume_says_why(api, cast
     shown = api("ben").get(f"volumes/{volume.pk}").body
     assert (shown["service_tier"], shown["status"]["state"]) == ("standard", "ready")
     assert "pool-premium is full" in shown["status"]["message"]
+
+
+def tried() -> None:
+    """Carry out one try of each command that waits."""
+    Command.objects.unfinished().update(not_before=timezone.now())
+    wait_until(carry_out_due, what="a try")
+
+
+def test_a_volume_waits_for_its_mount_without_end_and_says_which(api, cast, azure, monkeypatch):
+    def blocked(path: Path, root: Path, seconds: float, budget: Budget, words: str) -> None:
+        raise Blocked("not_mounted", words)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("datasets.storage.anf.wait_until_mounted", blocked)
+        fields = {"name": "data", "size": 50 * GIB, "storage_class": "azure"}
+        volume = create_volume(cast.project, fields, actor=SYSTEM)
+        for _ in range(ProvisionVolume.max_tries + 1):
+            tried()
+    status = api("vera").get(f"volumes/{volume.pk}").body["status"]
+    assert (status["state"], status["reason"]) == ("creating", "not_mounted")
+    assert "10.0.0.4:/trainyard-" in status["message"]
+    assert str(directory_of(volume)) in status["message"]
+    assert Event.objects.filter(kind="volume.waiting").count() == 1
+    Command.objects.unfinished().update(not_before=timezone.now())
+    work()
+    status = api("vera").get(f"volumes/{volume.pk}").body["status"]
+    assert (status["state"], status["reason"], status["message"]) == ("ready", "", "")
+
+
+def test_a_tier_that_takes_long_is_waited_for(api, cast, azure, monkeypatch):
+    volume = make_volume(cast.project, storage_class="azure", size=100 * GIB)
+
+    def unfinished(*about: Any) -> None:
+        raise Blocked("job_not_done", "Azure did not end begin_pool_change.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("datasets.storage.anf_client.AnfClient.move", unfinished)
+        api("ben").post(f"volumes/{volume.pk}/service-tier", {"service_tier": "premium"})
+        for _ in range(2):
+            tried()
+    Command.objects.unfinished().update(not_before=timezone.now())
+    work()
+    assert api("ben").get(f"volumes/{volume.pk}").body["service_tier"] == "premium"
