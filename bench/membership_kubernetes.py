@@ -26,6 +26,8 @@ from tests.waiting import wait_until
 from tools.kube.parts import IMAGE
 
 NAMESPACE, NAME, SAMPLES, FEW = "bench-team", "member", 20, 3
+# Of one answer; a ConfigMap volume takes up to two minutes.
+LONGEST_SECONDS = 300.0
 KEY = "generation"
 # Answers with whatever it finds new in any of the three files.
 PROGRAM = f"""
@@ -110,10 +112,12 @@ def measure(kube: KubeCluster, directory: Path) -> list[Row]:
 
 
 def trip(order: Callable[[str], None], heard: Callable[[str], bool]) -> float:
-    """Milliseconds from an order until the pod has answered it."""
+    """Milliseconds from an order until the pod has answered it. Raises TimeoutError."""
     text, began = uuid.uuid4().hex, time.monotonic()
     order(text)
     while not heard(text):
+        if time.monotonic() - began > LONGEST_SECONDS:
+            raise TimeoutError(f"The pod has not answered for {LONGEST_SECONDS:g} s.")
         time.sleep(0.001)
     return 1000 * (time.monotonic() - began)
 

@@ -15,7 +15,7 @@ from controlplane.engines.base import EngineRefused, MemberReport
 from controlplane.engines.kubernetes import elastic
 from controlplane.engines.kubernetes.membership import Memberships
 from tests.execs import Exec
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 from workloads.common.membership import READY, Mailbox, Member, Membership, Status
 
 GIVEN = json.dumps({"generation": 3, "members": [{"id": 0, "address": "10.0.0.7:4000"}]})
@@ -87,3 +87,25 @@ def test_over_a_new_connection_the_newest_membership_is_sent_again(pod: Pod):
     wait_until(lambda: pod.exchange(GIVEN).text and len(pod.agents) == 2, 20, "another connection")
     assert pod.exchange().silent_seconds < 1000
     wait_until(pod.mailbox.membership, 20, "the membership")
+
+
+@pytest.mark.parametrize(
+    ("found", "kept"), [(json.dumps({"generation": 5, "members": []}), True), ("{", False), (GIVEN, False)]
+)
+def test_a_membership_older_than_the_one_in_the_pod_is_ignored(tmp_path: Path, found: str, kept: bool):
+    (tmp_path / "membership.json").write_text(found)
+    late = agent(tmp_path)
+    given = json.dumps({"generation": 4, "members": []})
+    late.write(json.dumps(given).encode() + b"\n")
+    late.stdin.close()
+    assert late.process.wait(patience(20)) == 0
+    late.close()
+    assert (tmp_path / "membership.json").read_text() == (found if kept else given)
+
+
+def test_a_status_of_the_same_size_in_the_same_file_is_reported(pod: Pod):
+    path = pod.directory / "status.json"
+    path.write_text('{"state": "ready"}')
+    wait_until(lambda: "ready" in pod.exchange().text, 20, "the status")
+    path.write_text('{"state": "other"}')
+    wait_until(lambda: "other" in pod.exchange().text, 20, "the other status")

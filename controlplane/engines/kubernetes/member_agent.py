@@ -24,7 +24,7 @@ LOOK_SECONDS, AGE_SECONDS = 0.1, 1.0
 
 def main(directory: Path) -> None:
     """Serve until the input ends."""
-    bell, unread, seen, aged_at = doorbell_of(directory), b"", (0, 0), 0.0
+    bell, unread, reports = doorbell_of(directory), b"", Reports(directory / STATUS)
     while True:
         ready, _, _ = select.select([0, bell], [], [], LOOK_SECONDS)
         if bell in ready:
@@ -35,19 +35,35 @@ def main(directory: Path) -> None:
                 return
             *lines, unread = (unread + data).split(b"\n")
             if lines:
-                replace(directory / MEMBERSHIP, json.loads(lines[-1]))
+                deliver(directory / MEMBERSHIP, json.loads(lines[-1]))
+        reports.look()
+
+
+class Reports:
+    """What was said of the status file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.mark, self.text, self.aged_at = path, (0, 0), "", 0.0
+
+    def look(self) -> None:
+        """Report a change, and the age once a second. A beat changes the time of the file alone, so the time does not
+        show a change; a text of the same size in the same inode is found with the next age."""
         try:
-            found = os.stat(directory / STATUS)
+            found = os.stat(self.path)
+            mark, is_due = (found.st_ino, found.st_size), time.monotonic() - self.aged_at >= AGE_SECONDS
+            if mark == self.mark and not is_due:
+                return
+            text = text_of(self.path)
         except FileNotFoundError:
-            continue
+            return
         age = round(max(0.0, time.time() - found.st_mtime), 2)
-        # A beat changes the time of the file alone.
-        if (found.st_ino, found.st_size) != seen:
-            seen = found.st_ino, found.st_size
-            say(text=text_of(directory / STATUS), age=age)
-        elif time.monotonic() - aged_at >= AGE_SECONDS:
-            aged_at = time.monotonic()
+        if text != self.text:
+            say(text=text, age=age)
+        elif is_due:
             say(age=age)
+        self.mark, self.text = mark, text
+        if is_due:
+            self.aged_at = time.monotonic()
 
 
 def doorbell_of(directory: Path) -> int:
@@ -59,11 +75,30 @@ def doorbell_of(directory: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
 
-def replace(path: Path, text: str) -> None:
-    """Replace a file so that its readers see the old text or the new."""
+def deliver(path: Path, text: str) -> None:
+    """Replace the membership, unless it is newer: the connection of a former leader may open late. Its readers see the
+    old text or the new."""
+    if generation_of(text) < generation_in(path):
+        return
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(text)
     fresh.replace(path)
+
+
+def generation_in(path: Path) -> int:
+    """Return the generation of the membership in a file, 0 where there is none."""
+    try:
+        return generation_of(path.read_text())
+    except (OSError, UnicodeDecodeError):
+        return 0
+
+
+def generation_of(text: str) -> int:
+    """Return the generation of a membership, 0 for other text."""
+    try:
+        return int(json.loads(text)["generation"])
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def text_of(path: Path) -> str:

@@ -22,15 +22,20 @@ logger = logging.getLogger(__name__)
 
 # Connections that are opened at once.
 OPENING = 8
-# After a connection ended or could not be opened.
-PAUSE_SECONDS = 1.0
+# After a connection ended or could not be opened. It doubles, up to the longest, with each connection that ended
+# without a report (an image without python3) or printed too much.
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # A pod that no cycle asked about for this long is no elastic job's any more.
 UNASKED_SECONDS = 120.0
 # Of one line; a status has at most 64 KiB, and its escapes may take six times as much.
 LONGEST_LINE = 512 * 1024
+# What one pod prints is read this often before it is another's turn.
+READS_PER_TURN = 16
+# In a second, also of error output; each piece of 4 KiB is one. The python3 in a pod is its user's.
+MOST_LINES = 500
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Line:
     """The connection to one pod. `text`, `age`: what its agent reported last; they outlive the connection."""
 
@@ -41,14 +46,21 @@ class _Line:
     process: Process | None = None
     is_opening: bool = False
     not_before: float = 0.0
+    pause: float = PAUSE_SECONDS
     asked_at: float = 0.0
     unread: bytearray = field(default_factory=bytearray)
     unsent: bytes = b""
+    # Of this connection. `has_rest`: the last turn did not read all; its descriptor need not be readable for that.
+    has_rest: bool = False
+    has_reported: bool = False
+    has_complained: bool = False
+    counted: int = 0
+    counted_at: float = 0.0
 
 
 class Memberships:
     """The connections of one process. `open_agent` starts the agent in a pod and raises EngineRefused or
-    EngineUnreachable; `on_change` is called after a worker has reported."""
+    EngineUnreachable; `on_change` is called after a worker has reported a new status."""
 
     def __init__(self, open_agent: Callable[[str], Process], on_change: Callable[[], None]) -> None:
         self._open_agent, self._on_change = open_agent, on_change
@@ -92,7 +104,8 @@ class Memberships:
             self._is_closed = True
         self._wake()
         if self._opening is not None:
-            self._opening.shutdown(wait=True, cancel_futures=True)
+            # Not cancelled: connections that ended are closed there too.
+            self._opening.shutdown(wait=True)
         if self._thread is not None:
             self._thread.join()
         # What was being opened meanwhile.
@@ -111,7 +124,8 @@ class Memberships:
     def _open(self, pod_name: str, line: _Line) -> None:
         process = None
         try:
-            process = self._open_agent(pod_name)
+            if not self._is_closed:
+                process = self._open_agent(pod_name)
         except (EngineRefused, EngineUnreachable) as error:
             logger.info("the membership of pod %s is not delivered yet: %s", pod_name, error)
         finally:
@@ -119,6 +133,8 @@ class Memberships:
                 line.process, line.is_opening = process, False
                 line.sent, line.unsent = "", b""
                 line.unread.clear()
+                line.has_reported = line.has_complained = False
+                line.counted = 0
                 line.not_before = time.monotonic() + PAUSE_SECONDS
         self._wake()
 
@@ -139,11 +155,13 @@ class Memberships:
                     assert line.process is not None
                     events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
                     ready.register(line.process.fileno(), events, line)
-                for key, _ in ready.select(PAUSE_SECONDS):
-                    if key.data is None:
-                        self._near.recv(4096)
-                    else:
-                        self._turn(key.data)
+                rest = [line for line in lines if line.has_rest]
+                found = {key.data for key, _ in ready.select(0 if rest else PAUSE_SECONDS)}
+                if None in found:
+                    self._near.recv(4096)
+                for line in lines:
+                    if line.has_rest or line in found:
+                        self._turn(line)
 
     def _open_lines(self) -> list[_Line]:
         """Return the connections that are open, after those of forgotten pods were closed, with what they are to
@@ -164,17 +182,23 @@ class Memberships:
 
     def _turn(self, line: _Line) -> None:
         self._write(line)
-        if line.process is None:
-            return
+        line.has_rest = False
         try:
-            while True:
+            for _ in range(READS_PER_TURN):
+                if line.process is None or self._is_closed:
+                    return
                 output, data = line.process.read()
                 if not data:
-                    break
+                    return
                 if output == STDOUT:
                     self._take(line, data)
                 else:
-                    logger.info("the membership agent says: %s", data[:200].decode(errors="replace"))
+                    _log_once(line, data)
+                if _is_flood(line, data):
+                    line.has_reported = False
+                    self._end(line)
+                    return
+            line.has_rest = True
         except (EOFError, OSError):
             self._end(line)
 
@@ -188,15 +212,16 @@ class Memberships:
 
     def _take(self, line: _Line, data: bytes) -> None:
         *whole, rest = (bytes(line.unread) + data).split(b"\n")
-        line.unread = bytearray(rest[:LONGEST_LINE])
+        line.unread = bytearray(rest)
         for text in whole:
             try:
                 said = json.loads(text)
                 line.age = float(said["age"])
-                if "text" in said:
+                line.has_reported = True
+                if str(said.get("text", line.text)) != line.text:
                     line.text = str(said["text"])
                     self._on_change()
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 continue
 
     def _end(self, line: _Line) -> None:
@@ -204,10 +229,28 @@ class Memberships:
         if process is None:
             return
         # Its age is not known while there is no connection, and a pod is not frozen for that.
-        line.age = 0.0
-        line.not_before = time.monotonic() + PAUSE_SECONDS
-        if self._opening is not None and not self._is_closed:
-            # It may wait for the pod.
-            self._opening.submit(process.close)
-        else:
+        line.age, line.has_rest = 0.0, False
+        line.pause = PAUSE_SECONDS if line.has_reported else min(2 * line.pause, LONGEST_PAUSE_SECONDS)
+        line.not_before = time.monotonic() + line.pause
+        with self._lock:
+            opening = None if self._is_closed else self._opening
+            if opening is not None:
+                # It may wait for the pod.
+                opening.submit(process.close)
+        if opening is None:
             process.close()
+
+
+def _log_once(line: _Line, data: bytes) -> None:
+    if not line.has_complained:
+        line.has_complained = True
+        logger.info("the membership agent says: %s", data[:200].decode(errors="replace"))
+
+
+def _is_flood(line: _Line, data: bytes) -> bool:
+    """Count what was read; return whether it is more than an agent sends."""
+    now = time.monotonic()
+    if now - line.counted_at >= 1.0:
+        line.counted, line.counted_at = 0, now
+    line.counted += max(1, data.count(b"\n"), len(data) // 4096)
+    return line.counted > MOST_LINES or len(line.unread) > LONGEST_LINE

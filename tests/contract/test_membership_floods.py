@@ -1,0 +1,196 @@
+"""Connections to elastic pods whose other end is not the agent: the user's own python3, or none. They do not delay the
+other pods, and are opened again more and more rarely."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
+
+import pytest
+
+from bench import membership_kubernetes
+from controlplane.engines.base import STDERR, STDOUT
+from controlplane.engines.kubernetes import membership
+from controlplane.engines.kubernetes.membership import Memberships
+from tests.waiting import patience, wait_until
+
+Piece = tuple[int, bytes]
+AGE: Piece = STDOUT, b'{"age": 0}\n'
+
+
+def status(text: str) -> Piece:
+    return STDOUT, b'{"age": 0, "text": "%s"}\n' % text.encode()
+
+
+class Connection:
+    """An exec that has printed `pieces`. As in a real one, its descriptor is readable for the first; those that came
+    with it are in the memory of this process."""
+
+    def __init__(self, pieces: Iterable[Piece], *, is_ended: bool) -> None:
+        self.pieces, self.is_ended = iter(pieces), is_ended
+        self.near, self.far = socket.socketpair()
+        self.near.setblocking(False)
+        self.far.send(b".")
+        self.written, self.is_closed = b"", False
+
+    def fileno(self) -> int:
+        return self.near.fileno()
+
+    def input_fileno(self) -> int:
+        return self.near.fileno()
+
+    def read(self, limit: int = 65536) -> Piece:
+        try:
+            self.near.recv(limit)
+        except BlockingIOError:
+            pass
+        piece = next(self.pieces, None)
+        if piece is None and self.is_ended:
+            raise EOFError
+        return piece or (STDOUT, b"")
+
+    def write(self, data: bytes) -> int:
+        self.written += data
+        return len(data)
+
+    def close_input(self) -> None:
+        pass
+
+    def close(self) -> int | None:
+        self.near.close()
+        self.far.close()
+        self.is_closed = True
+        return None
+
+
+class Pods:
+    """Pods by name; `outputs` are what their next connections print, after which those end. Others print nothing and
+    stay. "slow" is opened once it may be. The clock is set by hand."""
+
+    def __init__(self) -> None:
+        self.now, self.rings, self.may_open = 1000.0, 0, threading.Event()
+        self.outputs: dict[str, Iterator[Iterable[Piece]]] = {}
+        self.opened: list[tuple[str, float, Connection]] = []
+        self.memberships = Memberships(self.open, self.ring)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def open(self, name: str) -> Connection:
+        if name == "slow":
+            assert self.may_open.wait(patience(20))
+        pieces = next(self.outputs.get(name, iter(())), None)
+        connection = Connection(pieces or (), is_ended=pieces is not None)
+        self.opened.append((name, self.now, connection))
+        return connection
+
+    def ring(self) -> None:
+        self.rings += 1
+
+    def ask(self, name: str, given: str = "") -> str:
+        return self.memberships.exchange(name, given, is_running=True).text
+
+    def connections(self, name: str) -> list[Connection]:
+        return [connection for one, _, connection in self.opened if one == name]
+
+    def opened_within(self, name: str, seconds: int) -> list[float]:
+        """Ask for a pod once a second; return when its connections were opened. Each has ended before the next."""
+        began = self.now
+        for second in range(seconds + 1):
+            self.now = began + second
+            self.ask(name)
+            # Whatever is opened at this second is opened before this one.
+            self.ask(f"other-{second}")
+            wait_until(lambda at=second: self.connections(f"other-{at}"), 20, "another pod's connection")
+            wait_until(lambda: all(one.is_closed for one in self.connections(name)), 20, "the end of them")
+        return [at - began for one, at, _ in self.opened if one == name]
+
+
+@pytest.fixture
+def pods(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
+    pods = Pods()
+    monkeypatch.setattr(membership, "time", pods)
+    # One after the other, in the order in which they were asked about.
+    monkeypatch.setattr(membership, "OPENING", 1)
+    yield pods
+    closing = threading.Thread(target=pods.memberships.close, daemon=True)
+    closing.start()
+    closing.join(patience(20))
+    assert not closing.is_alive()
+    assert all(connection.is_closed for _, _, connection in pods.opened)
+
+
+@pytest.mark.parametrize(
+    "piece", [AGE, (STDERR, b"no\n"), (STDOUT, b"x" * 30_000)], ids=["lines", "stderr", "line"]
+)
+def test_a_pod_that_prints_without_end_loses_its_connection_and_delays_no_other(pods: Pods, piece: Piece):
+    pods.outputs["pod"] = repeat(repeat(piece))
+    pods.ask("pod")
+    wait_until(lambda: pods.connections("pod"), 20, "the first connection")
+    pods.ask("good", "given")
+    wait_until(lambda: pods.connections("good") and pods.connections("good")[0].written, 20, "a membership")
+    wait_until(lambda: pods.connections("pod")[0].is_closed, 20, "the end of the other connection")
+
+
+def test_close_ends_while_a_pod_prints(pods: Pods, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(membership, "MOST_LINES", 10**9)
+    pods.outputs["pod"] = repeat(repeat(AGE))
+    pods.ask("pod")
+    wait_until(lambda: pods.connections("pod"), 20, "the connection")
+
+
+def test_close_closes_what_waits_for_that(pods: Pods):
+    pods.ask("pod", "given")
+    wait_until(lambda: pods.connections("pod") and pods.connections("pod")[0].written, 20, "the connection")
+    pods.ask("slow")
+    pods.memberships.forget("pod")
+    wait_until(lambda: "pod" not in pods.memberships._lines, 20, "the end of the connection")
+    closing = threading.Thread(target=pods.memberships.close)
+    closing.start()
+    wait_until(lambda: pods.memberships._is_closed, 20, "the start of closing")
+    pods.may_open.set()
+    closing.join()
+    assert pods.connections("pod")[0].is_closed
+
+
+def test_what_one_turn_left_is_read_and_only_new_texts_ring(pods: Pods):
+    pods.outputs["pod"] = iter([[*[status("old")] * 50, status("new")]])
+    pods.ask("pod")
+    wait_until(lambda: pods.ask("pod") == "new", 20, "the last status")
+    assert pods.rings == 2
+
+
+@pytest.mark.parametrize("line", [b"[" * 200_000, b'{"age": 1%s}' % (b"0" * 400)], ids=["deep", "large"])
+def test_lines_that_no_agent_prints_are_ignored(pods: Pods, line: bytes):
+    pods.outputs["pod"] = iter([[(STDOUT, line + b"\n"), status("good")]])
+    pods.ask("pod")
+    wait_until(lambda: pods.ask("pod") == "good", 20, "the status")
+
+
+def test_error_output_is_logged_once_per_connection(pods: Pods, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, membership.__name__)
+    pods.outputs["pod"] = iter([[(STDERR, b"first\n"), (STDERR, b"second\n"), status("good")]])
+    pods.ask("pod")
+    wait_until(lambda: pods.ask("pod") == "good", 20, "the status")
+    assert [record.args for record in caplog.records] == [("first\n",)]
+
+
+def test_pods_without_an_agent_are_asked_more_and_more_rarely(pods: Pods, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(membership, "LONGEST_PAUSE_SECONDS", 8.0)
+    silent = [(STDERR, b"python3: not found\n")]
+    pods.outputs["pod"] = chain(repeat(silent, 5), [[AGE]], repeat(silent))
+    assert pods.opened_within("pod", 33) == [0, 2, 6, 14, 22, 30, 31, 33]
+
+
+def test_floods_are_asked_more_and_more_rarely(pods: Pods):
+    pods.outputs["pod"] = repeat(repeat(AGE))
+    assert pods.opened_within("pod", 14) == [0, 2, 6, 14]
+
+
+def test_the_bench_ends_where_a_pod_does_not_answer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(membership_kubernetes, "LONGEST_SECONDS", 0.01)
+    with pytest.raises(TimeoutError):
+        membership_kubernetes.trip(lambda _: None, lambda _: False)
