@@ -171,7 +171,11 @@ GROUPS = (
             ),
             Command("top nodes", "top:top_nodes", "GPU and memory utilisation per node", is_watchable=True),
             Command("node cordon", "nodes:node_cordon", "Let nothing new start on nodes"),
-            Command("node uncordon", "nodes:node_uncordon", "Let work start on nodes again"),
+            Command(
+                "node uncordon",
+                "nodes:node_uncordon",
+                "Let work start on nodes again; withdraws a notice given here",
+            ),
             Command("node drain", "nodes:node_drain", "Cordon nodes and move their jobs away"),
             Command(
                 "node interruption-notice",

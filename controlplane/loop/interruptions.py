@@ -12,10 +12,11 @@ from django.db.models import F
 from controlplane.engines.base import MEMBERSHIP, Engine
 from controlplane.loop.membership import Attended, attended_jobs, is_alive
 from controlplane.loop.shrinking import begin_shrink, cannot_shrink, hasten, to_allowed_size
-from controlplane.models import Cluster, Node
+from controlplane.models import Cluster, Command, Node
 from jobs import lifecycle
-from jobs.models import Job, ScaleOperation
-from jobs.transitions import Target, send
+from jobs.command_kinds import POD, STOP_POD
+from jobs.models import Job, Pod, ScaleOperation
+from jobs.transitions import Target, send, stop_pods
 
 CAUSE = "spot"
 # Pods have ended so long before the node goes: their devices, logs and exit codes are read from it.
@@ -33,6 +34,7 @@ def leave_nodes(cluster: Cluster, engine: Engine, now: datetime) -> None:
     nodes = {node.pk: node for node in interrupted}
     if not nodes:
         return
+    _shorten_graces(nodes, now)
     following = _following(cluster, engine)
     jobs = Job.objects.filter(
         project__cluster=cluster,
@@ -48,6 +50,20 @@ def leave_nodes(cluster: Cluster, engine: Engine, now: datetime) -> None:
             targets.append((job, _requeued(_next_of(job, nodes), now)))
     if targets:
         send(targets)
+
+
+def _shorten_graces(nodes: Mapping[int, Node], now: datetime) -> None:
+    """Order again the stops whose graces would outlast their node: the notice, or a sooner one, came after them."""
+    stopping = Pod.objects.filter(node__in=nodes, released_at=None, job__state=lifecycle.STOPPING)
+    pods = {pod.name: pod for pod in stopping.select_related("job__project")}
+    ends: dict[str, datetime] = {}
+    for order in Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=pods):
+        end = order.created_at + timedelta(seconds=order.payload["grace_seconds"])
+        ends[order.subject_id] = min(end, ends.get(order.subject_id, end))
+    for name, end in sorted(ends.items()):
+        node = nodes[pods[name].node_id]
+        if now < _goes_at(node) < end:
+            stop_pods(pods[name].job.project, [name], _seconds_left(node, now))
 
 
 def _following(cluster: Cluster, engine: Engine) -> Mapping[str, Attended]:

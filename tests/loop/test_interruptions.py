@@ -155,6 +155,24 @@ def test_a_notice_of_a_day_does_not_hold_off_what_is_owed(plant):
     assert (plant.states()["owed"], program.job.attempt) == ("running", 1)
 
 
+def test_graces_end_before_the_node_goes_also_after_a_sooner_notice(plant):
+    job = make_job(make_project(quota=16), "train")
+    plant.settle()
+    plant.engine.faults.stop_delay_seconds = 3600
+    node = Pod.objects.get().node
+    interrupt_node(node, 3600, actor=SYSTEM)
+    plant.settle()
+    interrupt_node(node, 60, actor=SYSTEM)
+    plant.settle()
+    orders = Command.objects.filter(kind=STOP_POD).order_by("pk")
+    first, second = (order.payload["grace_seconds"] for order in orders)
+    assert (first, 50 <= second <= 55) == (600, True)
+    plant.tick(56)
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.attempt, orders.count()) == ("running", 2, 2)
+
+
 def test_workers_in_a_spot_pool_leave_first(plant):
     program = elastic(plant, workers=10)
     node = max(Node.objects.select_related("pool"), key=lambda node: len(ranks_on(program.job, node)))
