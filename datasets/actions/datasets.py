@@ -13,7 +13,7 @@ from controlplane.models import Event, Project
 from datasets.manifests import Diff, Manifest, ManifestInvalid, checked, compare, decode
 from datasets.models import Dataset, DatasetTag, DatasetVersion
 from datasets.queries.caches import users_of, uses_of
-from datasets.queries.lake import lake_of, manifest_named
+from datasets.queries.lake import in_use, lake_of, manifest_named
 from datasets.storage.base import ContentMissing
 
 LACKING_SHOWN = 10
@@ -83,7 +83,7 @@ def commit_version(
     it is new: the parent itself when nothing differs. Raises Conflict `parent_moved` when the parent is not the newest
     version any more, and `content_missing` when the manifest or a content is gone."""
     lake = lake_of(dataset.project)
-    with lake.in_use():
+    with in_use(lake):
         before, manifest, diff = _to_commit(dataset, manifest_hash, parent)
         if before is not None and diff.is_empty:
             return before, False

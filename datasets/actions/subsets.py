@@ -10,7 +10,7 @@ from datasets.manifests import Manifest
 from datasets.models import DatasetVersion
 from datasets.queries.caches import users_of, uses_of
 from datasets.queries.datasets import shown, subset_rows
-from datasets.queries.lake import lake_of, manifest_named
+from datasets.queries.lake import in_use, lake_of, manifest_named
 from datasets.selection import PathsUnknown, Selection, select
 from datasets.storage.base import ContentMissing
 
@@ -27,7 +27,7 @@ def save_subset(
     chosen = _chosen(version, selection)
     lake = lake_of(version.dataset.project)
     # A collection of the lake keeps a young manifest; the contents belong to the version, which is there.
-    with lake.in_use():
+    with in_use(lake):
         lake.put_manifest(chosen.hash, chosen.encode())
         lake.renew_manifest(chosen.hash)
         found = subset_rows(version).filter(subset=name).first()

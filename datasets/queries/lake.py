@@ -3,6 +3,7 @@ other projects, and a project's storage is what its folder holds."""
 
 import threading
 from collections import OrderedDict
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ KEPT_FILES = 2_000_000
 
 # How long a web process waits for a lake that another request opens, in seconds.
 OPENING_SECONDS = 10
+# How long it waits for a collection of a lake.
+COLLECTING_SECONDS = 5.0
 # Fields of datasets.storage.bucket.Patience of a web process, for all calls and for those that store.
 REQUEST_PATIENCE: dict[str, Any] = {
     "connect_seconds": 3.0,
@@ -50,6 +53,11 @@ def lake_of(project: Project) -> Lake:
         return _lakes[project.pk]
     finally:
         opening.release()
+
+
+def in_use(lake: Lake) -> AbstractContextManager[None]:
+    """Return `Lake.in_use` of a lake, with a limit in a web process: a collection of a bucket may take minutes."""
+    return lake.in_use(COLLECTING_SECONDS if _is_web.is_set() else None)
 
 
 def limit_waits() -> None:

@@ -144,9 +144,9 @@ class Lake(Protocol):
     def verify(self, digests: Iterable[bytes], budget: Budget = UNLIMITED) -> Verified:
         """Read and hash contents; move damaged ones away."""
 
-    def in_use(self) -> AbstractContextManager[None]:
+    def in_use(self, seconds: float | None = None) -> AbstractContextManager[None]:
         """Keep `collect` from running while a version that names contents is made: check that all contents are there
-        and write the version inside. Never raises for a collection at work: it waits."""
+        and write the version inside. Waits for a collection at work, at most `seconds`; then it raises Blocked."""
 
     def collect(
         self,

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -21,15 +22,36 @@ _CANNOT_CLONE = frozenset(
     (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.ENOTTY, errno.ENOSYS, errno.EINVAL, errno.EAGAIN)
 )
 _CHUNK_BYTES = 4 << 20
+# Between two tries to get a lock that is waited for until a deadline.
+_LOCK_POLL_SECONDS = 0.05
 READ_ONLY = 0o444
 
 
 @contextmanager
-def locked(path: Path, kind: int) -> Iterator[None]:
-    """Hold a lock of this kind (fcntl.LOCK_SH or LOCK_EX) on a file, which is made when it is not there. Waits."""
+def locked(path: Path, kind: int, seconds: float | None = None) -> Iterator[None]:
+    """Hold a lock of this kind (fcntl.LOCK_SH or LOCK_EX) on a file, which is made when it is not there. Waits without
+    end, or `seconds`, after which it raises Blocked."""
     with open(path, "a") as file:  # closing it unlocks
-        fcntl.flock(file, kind)
+        if seconds is None:
+            fcntl.flock(file, kind)
+        else:
+            _lock_within(file.fileno(), kind, seconds)
         yield
+
+
+def _lock_within(handle: int, kind: int, seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= ends:
+                words = (
+                    "Content that nothing names is being removed from this storage; try again in a minute."
+                )
+                raise Blocked("in_use", words) from None
+        time.sleep(_LOCK_POLL_SECONDS)
 
 
 def is_locked(path: Path) -> bool:

@@ -99,12 +99,12 @@ class IndexedLake(ABC, Generic[Index]):
                 raise
             return [found for some in by_file(moved) for found in self.contents(some)]
 
-    def in_use(self) -> AbstractContextManager[None]:
+    def in_use(self, seconds: float | None = None) -> AbstractContextManager[None]:
         """See Lake."""
-        return self._lock("lock", fcntl.LOCK_SH)
+        return self._lock("lock", fcntl.LOCK_SH, seconds)
 
-    def _lock(self, name: str, kind: int) -> AbstractContextManager[None]:
-        return locked(self.root / name, kind)
+    def _lock(self, name: str, kind: int, seconds: float | None = None) -> AbstractContextManager[None]:
+        return locked(self.root / name, kind, seconds)
 
     def _contents_of(self, manifests: Iterable[str]) -> set[bytes]:
         live: set[bytes] = set()

@@ -1,8 +1,10 @@
 """Opening lakes, and reading from them while they change."""
 
+import fcntl
 import threading
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from datasets.storage.contents import Located
 from datasets.storage.folder import FolderLake
 from tests.cast import Cast
 from tests.datasets import make_dataset, make_version
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 @pytest.mark.django_db
@@ -95,3 +97,28 @@ def test_a_request_does_not_wait_long_for_a_lake_that_another_one_opens(
     with lake_module._opening[cast.project.pk], pytest.raises(Blocked, match="try again later"):
         lake_of(cast.project)
     assert lake_of(cast.project)
+
+
+@pytest.mark.django_db
+def test_a_request_does_not_wait_long_for_a_collection(
+    api: Any, cast: Cast, own_lakes: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lake_module, "_is_web", threading.Event())
+    monkeypatch.setattr(lake_module, "COLLECTING_SECONDS", 0.05)
+    lake_module.limit_waits()
+    version = make_version(make_dataset(cast.project), {"a": "one"})
+    requests = [
+        (f"versions/{version.pk}/subsets", {"name": "part", "include": ["*"]}),
+        (f"datasets/{version.dataset_id}/versions", {"manifest": version.manifest, "parent": 1}),
+    ]
+    with open(own_lakes / str(cast.project.pk) / "lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        collection_ends = threading.Timer(patience(10), fcntl.flock, [lock, fcntl.LOCK_UN])
+        collection_ends.start()
+        try:
+            answers = [api("ben").post(path, body) for path, body in requests]
+        finally:
+            collection_ends.cancel()
+            collection_ends.join()
+    assert [(one.status, one.code) for one in answers] == [(503, "in_use")] * 2
+    assert [api("ben").post(path, body).status for path, body in requests] == [201, 200]
