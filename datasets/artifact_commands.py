@@ -14,7 +14,7 @@ from datasets.ingest.worker import WorkerFailed
 from datasets.long_work import DATA, is_cancelled, refusals
 from datasets.manifests import Manifest
 from datasets.models import Artifact
-from datasets.outputs import output_of, refuse_more
+from datasets.outputs import DISK_FULL, output_of, refuse_more
 from datasets.queries.datasets import shown
 from datasets.queries.lake import lake_of, place_of
 from datasets.storage.sinks import sink_of
@@ -39,6 +39,10 @@ class KeepArtifact(CommandHandler):
         with refusals(), output_of(artifact, run) as root:
             _refuse_size(artifact, root)
             return _kept(artifact, _synced(artifact.project, root, run))
+
+    def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
+        # An admin has to make room; what waits for that must not be lost.
+        return refusal.code == DISK_FULL or super().may_retry(command, refusal)
 
     def on_done(self, command: Command, result: Kept | None) -> None:
         if result is not None:

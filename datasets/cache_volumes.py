@@ -6,6 +6,7 @@ from typing import Protocol, cast
 from uuid import UUID
 
 from django.conf import settings
+from django.db.models import F
 
 from controlplane.commands.run import CommandRun
 from controlplane.config.service_tokens import cache_token
@@ -131,4 +132,6 @@ class VolumeCaches:
         assert self._location.project is not None
         engine = cast(VolumeEngine, engine_for(self._location.cluster))
         keys = engine.caches(self._location.project.name).run(task, budget, report)
-        CacheLocation.objects.filter(pk=self._location.pk).update(kept_keys=list(keys))
+        # Where the project moved meanwhile, the volume is gone.
+        here = CacheLocation.objects.filter(pk=self._location.pk, project__cluster=F("cluster"))
+        here.update(kept_keys=list(keys))

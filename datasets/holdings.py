@@ -1,16 +1,19 @@
 """What datasets, volumes and snapshots keep in projects."""
 
+from django.db.models import Q, QuerySet
+
 from controlplane.actions.errors import Conflict
 from controlplane.app_holdings import Holdings
 from controlplane.models import Project
 from datasets.actions.caches import lose_volume
-from datasets.models import DatasetVersion
+from datasets.models import DatasetVersion, Snapshot, Volume
+from datasets.models.volumes import DELETING
 from datasets.queries.caches import users_of, uses_of
 
 
 class DataHoldings(Holdings):
     def check_deletion(self, project: Project) -> None:
-        _refuse_volumes(project, "; delete them first.")
+        _refuse_volumes(project, project.volumes.all(), project.snapshots.all(), "; delete them first.")
         uses = uses_of(DatasetVersion.objects.filter(dataset__project=project))
         if uses.exists():
             users = users_of(uses, project)
@@ -22,14 +25,16 @@ class DataHoldings(Holdings):
         words = (
             f" in {project.cluster.name}; delete them first, or make another project in the other cluster."
         )
-        _refuse_volumes(project, words)
+        # What is being deleted may never end where the cluster is gone.
+        kept = ~Q(state=DELETING)
+        _refuse_volumes(project, project.volumes.filter(kept), project.snapshots.filter(kept), words)
 
     def leave(self, project: Project) -> None:
         lose_volume(project)
 
 
-def _refuse_volumes(project: Project, words: str) -> None:
-    volumes, snapshots = project.volumes.count(), project.snapshots.count()
+def _refuse_volumes(project: Project, kept: QuerySet[Volume], taken: QuerySet[Snapshot], words: str) -> None:
+    volumes, snapshots = kept.count(), taken.count()
     if volumes or snapshots:
         found = f"{project.name} has {volumes} volumes and {snapshots} snapshots{words}"
         raise Conflict("project_has_volumes", found)

@@ -25,6 +25,7 @@ from jobs.fields.artifacts import CHECKPOINTS
 FOLDER = "outputs"
 # Of the disk with the copies, that they leave free.
 MARGIN_BYTES = 1 << 30
+DISK_FULL = "disk_full"
 FILES_MOST = 1_000_000
 NAMED = 5
 
@@ -94,7 +95,7 @@ def _refuse_full(folder: Path, path: str, size: int) -> None:
         words = (
             f"{size:,} bytes of {path} are to be copied, and the control plane's disk has room for {free:,}."
         )
-        raise CommandRefused("disk_full", words, is_passing=True)
+        raise CommandRefused(DISK_FULL, words, is_passing=True)
 
 
 def _remove_leftovers(folder: Path, own: str) -> None:

@@ -130,10 +130,10 @@ def lose_volume(project: Project) -> None:
     if location is None:
         return
     CacheLocation.objects.filter(pk=location.pk).update(kept_keys=[], used_bytes=0)
-    location.caches.update(charged_bytes=0)
     message = f"Its volume was removed when {project.name} moved to another cluster."
     words = {"reason": "project_moved", "message": message, "changed_at": timezone.now()}
     for cache in location.caches.select_related("version__dataset").order_by("pk"):
+        Cache.objects.filter(pk=cache.pk).update(charged_bytes=0)
         rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.QUEUED, Cache.FILLING, Cache.READY))
         if rows.update(state=Cache.FAILED, **words):
             Command.objects.about(CACHE, cache.pk).of_kinds([FILL_CACHE]).cancel()

@@ -219,12 +219,14 @@ def test_a_connection_that_is_reset_is_no_fault_of_the_volume(control: Control):
     assert left.value.code == cache_fill.NOT_FETCHED
 
 
-@pytest.mark.parametrize("has_manifest", [False, True])
-def test_an_empty_directory_in_place_of_a_tree_is_filled(control: Control, has_manifest: bool):
+@pytest.mark.parametrize("manifest", ["none", "whole", "cut"])
+def test_an_empty_directory_in_place_of_a_tree_is_filled(control: Control, manifest: str):
     control.offer(ONE)
-    if has_manifest:
+    if manifest != "none":
         said(control.fill("one"))
         (control.root / "trees" / "one").rename(control.root / "away")
+    if manifest == "cut":
+        (control.root / "manifests" / "one").write_bytes(b"")
     # The kubelet makes the directory of a mount that is missing.
     (control.root / "trees" / "one").mkdir(parents=True)
     assert said(control.fill("", "one"))[-1] == {"keys": []}

@@ -148,11 +148,11 @@ def test_close_closes_what_waits_for_that(pods: Pods):
     pods.ask("slow")
     pods.memberships.forget("pod")
     wait_until(lambda: "pod" not in pods.memberships._lines, 20, "the end of the connection")
-    closing = threading.Thread(target=pods.memberships.close)
+    closing = threading.Thread(target=pods.memberships.close, daemon=True)
     closing.start()
     wait_until(lambda: pods.memberships._is_closed, 20, "the start of closing")
     pods.may_open.set()
-    closing.join()
+    closing.join(patience(20))
     assert pods.connections("pod")[0].is_closed
 
 
@@ -183,6 +183,15 @@ def test_pods_without_an_agent_are_asked_more_and_more_rarely(pods: Pods, monkey
     silent = [(STDERR, b"python3: not found\n")]
     pods.outputs["pod"] = chain(repeat(silent, 5), [[AGE]], repeat(silent))
     assert pods.opened_within("pod", 33) == [0, 2, 6, 14, 22, 30, 31, 33]
+
+
+@pytest.mark.parametrize(("lasted", "pause"), [(1.0, 2.0), (61.0, 1.0)])
+def test_a_connection_that_lasted_before_its_first_report_is_opened_again_soon(
+    pods: Pods, lasted: float, pause: float
+):
+    line = membership._Line(process=Connection([], is_ended=True), opened_at=pods.now - lasted)
+    pods.memberships._end(line)
+    assert line.not_before == pods.now + pause
 
 
 def test_floods_are_asked_more_and_more_rarely(pods: Pods):

@@ -69,6 +69,7 @@ def main() -> None:
     try:
         for folder in ("contents", "manifests", "trees"):
             (root / folder).mkdir(exist_ok=True)
+        remove_cut(root)
         remove_unkept(root, keep | {key})
         if key:
             fill(root, key)
@@ -77,6 +78,15 @@ def main() -> None:
             leave(DISK_FULL, "The volume of caches is full: enlarge it, or clear caches.")
         leave(NOT_WRITABLE, f"The volume of caches cannot be written: {error}")
     say(keys=sorted(path.name for path in (root / "trees").iterdir() if is_whole(root, path.name)))
+
+
+def remove_cut(root: Path) -> None:
+    """Remove manifests that the end of a node left unfinished; they are asked for again."""
+    for path in (root / "manifests").iterdir():
+        try:
+            columns_of(path.read_bytes())
+        except (struct.error, zlib.error):
+            path.unlink()
 
 
 def remove_unkept(root: Path, keep: set[str]) -> None:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 # Connections that are opened at once.
 OPENING = 8
-# After a connection ended or could not be opened. It doubles, up to the longest, with each connection that ended
+# After a connection ended or could not be opened. It doubles, up to the longest, with each connection that soon ended
 # without a report (an image without python3) or printed too much.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # A pod that no cycle asked about for this long is no elastic job's any more.
@@ -31,7 +31,7 @@ UNASKED_SECONDS = 120.0
 LONGEST_LINE = 512 * 1024
 # What one pod prints is read this often before it is another's turn.
 READS_PER_TURN = 16
-# In a second, also of error output; each piece of 4 KiB is one. The python3 in a pod is its user's.
+# In a second, also of error output; each 64 KiB of a piece are one. The python3 in a pod is its user's.
 MOST_LINES = 500
 
 
@@ -54,6 +54,7 @@ class _Line:
     has_rest: bool = False
     has_reported: bool = False
     has_complained: bool = False
+    opened_at: float = 0.0
     counted: int = 0
     counted_at: float = 0.0
 
@@ -134,8 +135,8 @@ class Memberships:
                 line.sent, line.unsent = "", b""
                 line.unread.clear()
                 line.has_reported = line.has_complained = False
-                line.counted = 0
-                line.not_before = time.monotonic() + PAUSE_SECONDS
+                line.counted, line.opened_at = 0, time.monotonic()
+                line.not_before = line.opened_at + PAUSE_SECONDS
         self._wake()
 
     def _wake(self) -> None:
@@ -230,8 +231,11 @@ class Memberships:
             return
         # Its age is not known while there is no connection, and a pod is not frozen for that.
         line.age, line.has_rest = 0.0, False
-        line.pause = PAUSE_SECONDS if line.has_reported else min(2 * line.pause, LONGEST_PAUSE_SECONDS)
-        line.not_before = time.monotonic() + line.pause
+        now = time.monotonic()
+        # A worker that imports for long has nothing to report yet, and something between us may cut the connection.
+        is_useful = line.has_reported or now - line.opened_at > LONGEST_PAUSE_SECONDS
+        line.pause = PAUSE_SECONDS if is_useful else min(2 * line.pause, LONGEST_PAUSE_SECONDS)
+        line.not_before = now + line.pause
         with self._lock:
             opening = None if self._is_closed else self._opening
             if opening is not None:
@@ -252,5 +256,5 @@ def _is_flood(line: _Line, data: bytes) -> bool:
     now = time.monotonic()
     if now - line.counted_at >= 1.0:
         line.counted, line.counted_at = 0, now
-    line.counted += max(1, data.count(b"\n"), len(data) // 4096)
+    line.counted += max(1, data.count(b"\n"), len(data) // (64 * 1024))
     return line.counted > MOST_LINES or len(line.unread) > LONGEST_LINE

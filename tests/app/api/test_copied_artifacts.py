@@ -99,6 +99,10 @@ def test_more_than_the_disk_has_free_is_refused_before_it_is_copied(
     artifact = Artifact.objects.get(job=job)
     assert (artifact.state, "5 bytes" in artifact.message) == ("keeping", True)
     assert list((tmp_path / FOLDER).iterdir()) == []
+    # However long it takes until there is room.
+    Command.objects.unfinished().update(not_before=timezone.now(), tries=1_000)
+    wait_until(carry_out_due, what="another try that is refused")
+    assert Artifact.objects.get(job=job).state == "keeping"
     free.free += 1
     Command.objects.unfinished().update(not_before=timezone.now())
     keep_output()
