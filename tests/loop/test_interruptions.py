@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,12 +14,19 @@ from controlplane.actions.nodes import mark_pool, uncordon_node
 from controlplane.loop import cycle
 from controlplane.loop.inventory import sync_nodes
 from controlplane.models import AuditEntry, Command, Event, Node
+from jobs import node_actions
 from jobs.command_kinds import STOP_POD
 from jobs.models import Job, Pod, ScaleOperation
 from jobs.node_actions import interrupt_node
 from jobs.scaling import Scaling, plan_scaling
 from tests.builders import make_job, make_project, make_user
 from tests.loop.elastic_program import Program
+
+
+@pytest.fixture(autouse=True)
+def notices_count_from_the_time_of_the_plant(plant, monkeypatch):
+    """The machine's time goes on while the plant's stands."""
+    monkeypatch.setattr(node_actions, "timezone", SimpleNamespace(now=plant.clock))
 
 
 def elastic(plant, workers=12, fewest=1, quota=16) -> Program:
