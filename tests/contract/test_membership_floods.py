@@ -203,3 +203,56 @@ def test_the_bench_ends_where_a_pod_does_not_answer(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(membership_kubernetes, "LONGEST_SECONDS", 0.01)
     with pytest.raises(TimeoutError):
         membership_kubernetes.trip(lambda _: None, lambda _: False)
+
+
+class Lost(Connection):
+    """A connection whose end waits for an API server that does not answer, until `is_back`."""
+
+    def __init__(self, is_back: threading.Event, ending: list[Lost]) -> None:
+        super().__init__((), is_ended=False)
+        self.is_back, self.ending = is_back, ending
+
+    def close(self) -> int | None:
+        self.ending.append(self)
+        assert self.is_back.wait(patience(60))
+        return super().close()
+
+
+def lost_connections(number: int) -> tuple[Memberships, threading.Event, list[Lost]]:
+    """Return open connections to so many pods, and those that are being ended."""
+    is_back, ending, opened = threading.Event(), list[Lost](), list[Lost]()
+
+    def open_agent(name: str) -> Lost:
+        opened.append(Lost(is_back, ending))
+        return opened[-1]
+
+    memberships = Memberships(open_agent, lambda: None)
+    for pod in range(number):
+        memberships.exchange(f"pod-{pod}", "{}", is_running=True)
+    wait_until(lambda: len(opened) == number and all(one.written for one in opened), 20, "the connections")
+    return memberships, is_back, ending
+
+
+def test_connections_of_a_lost_api_server_are_closed_at_once():
+    memberships, is_back, ending = lost_connections(30)
+    closing = threading.Thread(target=memberships.close, daemon=True)
+    closing.start()
+    try:
+        wait_until(lambda: len(ending) == 30, 20, "the end of each connection beside the others")
+    finally:
+        is_back.set()
+    closing.join(patience(20))
+    assert not closing.is_alive()
+    assert all(one.is_closed for one in ending)
+
+
+def test_closing_waits_for_a_lost_api_server_for_a_limited_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(membership, "CLOSING_SECONDS", 0.05, raising=False)
+    memberships, is_back, ending = lost_connections(3)
+    closing = threading.Thread(target=memberships.close, daemon=True)
+    closing.start()
+    closing.join(patience(20))
+    is_late = closing.is_alive()
+    is_back.set()
+    assert not is_late
+    wait_until(lambda: len(ending) == 3 and all(one.is_closed for one in ending), 20, "the ends that were left")

@@ -12,8 +12,8 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from controlplane.engines.base import STDOUT, EngineRefused, EngineUnreachable, MemberReport, Process
@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 # Connections that are opened at once.
 OPENING = 8
+# Connections that are ended at once while all are closed, and how long `close` waits for them: without an API server,
+# each takes as long as it takes to connect, and the engine of the next settings waits for this one.
+CLOSING, CLOSING_SECONDS = 200, 15.0
 # After a connection ended or could not be opened. It doubles, up to the longest, with each connection that soon ended
 # without a report (an image without python3) or printed too much.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
@@ -67,7 +70,7 @@ class Memberships:
         self._open_agent, self._on_change = open_agent, on_change
         self._lines: dict[str, _Line] = {}
         self._lock = threading.Lock()
-        self._opening: ThreadPoolExecutor | None = None
+        self._workers = _Workers()
         self._thread: threading.Thread | None = None
         self._far, self._near = socket.socketpair()
         self._near.setblocking(False)
@@ -84,7 +87,8 @@ class Memberships:
             wants_open = is_running and line.process is None and not line.is_opening
             if wants_open and now >= line.not_before and not self._is_closed:
                 line.is_opening = True
-                self._start().submit(self._open, pod_name, line)
+                self._start()
+                self._workers.submit(lambda: self._open(pod_name, line), OPENING)
             is_behind = line.process is not None and line.wanted != line.sent
             report = MemberReport(line.text, line.age) if line.text else MemberReport()
         if is_behind:
@@ -100,27 +104,23 @@ class Memberships:
         self._wake()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, at once. Returns after CLOSING_SECONDS at the latest; what ends later does so on daemon
+        threads."""
         with self._lock:
-            self._is_closed = True
+            self._is_closed, lines = True, list(self._lines.values())
         self._wake()
-        if self._opening is not None:
-            # Not cancelled: connections that ended are closed there too.
-            self._opening.shutdown(wait=True)
         if self._thread is not None:
             self._thread.join()
-        # What was being opened meanwhile.
-        for line in self._lines.values():
+        for line in lines:
             self._end(line)
+        self._workers.wait_idle(CLOSING_SECONDS)
         self._far.close()
         self._near.close()
 
-    def _start(self) -> ThreadPoolExecutor:
-        if self._opening is None:
-            self._opening = ThreadPoolExecutor(OPENING, thread_name_prefix="membership-open")
+    def _start(self) -> None:
+        if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="membership", daemon=True)
             self._thread.start()
-        return self._opening
 
     def _open(self, pod_name: str, line: _Line) -> None:
         process = None
@@ -131,12 +131,16 @@ class Memberships:
             logger.info("the membership of pod %s is not delivered yet: %s", pod_name, error)
         finally:
             with self._lock:
+                # `close` has ended those that it found, and this one was not among them.
+                late, process = (process, None) if self._is_closed else (None, process)
                 line.process, line.is_opening = process, False
                 line.sent, line.unsent = "", b""
                 line.unread.clear()
                 line.has_reported = line.has_complained = False
                 line.counted, line.opened_at = 0, time.monotonic()
                 line.not_before = line.opened_at + PAUSE_SECONDS
+        if late is not None:
+            late.close()
         self._wake()
 
     def _wake(self) -> None:
@@ -236,13 +240,45 @@ class Memberships:
         is_useful = line.has_reported or now - line.opened_at > LONGEST_PAUSE_SECONDS
         line.pause = PAUSE_SECONDS if is_useful else min(2 * line.pause, LONGEST_PAUSE_SECONDS)
         line.not_before = now + line.pause
-        with self._lock:
-            opening = None if self._is_closed else self._opening
-            if opening is not None:
-                # It may wait for the pod.
-                opening.submit(process.close)
-        if opening is None:
-            process.close()
+        # It may wait for the pod.
+        self._workers.submit(process.close, CLOSING if self._is_closed else OPENING)
+
+
+class _Workers:
+    """Threads for calls that may wait for a pod. They end when there is nothing to do; daemons, since those of a lost
+    API server must not hold up the end of the process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._calls: deque[Callable[[], object]] = deque()
+        self._running = 0
+
+    def submit(self, call: Callable[[], object], most: int) -> None:
+        """Make the call soon, beside at most `most` - 1 others."""
+        with self._changed:
+            self._calls.append(call)
+            if self._running >= most:
+                return
+            self._running += 1
+        threading.Thread(target=self._work, name="membership-worker", daemon=True).start()
+
+    def wait_idle(self, timeout_seconds: float) -> None:
+        """Return when all calls have ended, or after the timeout."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, timeout_seconds)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._calls:
+                    self._running -= 1
+                    self._changed.notify_all()
+                    return
+                call = self._calls.popleft()
+            try:
+                call()
+            except Exception:
+                logger.exception("a connection to an elastic pod could not be opened or closed")
 
 
 def _log_once(line: _Line, data: bytes) -> None:
