@@ -22,6 +22,7 @@ from datasets.models import Artifact
 from datasets.pages.contents import read_manifest
 from datasets.queries.artifacts import artifact_rows, artifact_shape, artifact_shapes
 from datasets.queries.datasets import child_shape, shown
+from datasets.queries.page_reads import PageReads
 from jobs.models import Job
 
 CHILDREN_SHOWN, ARTIFACTS_SHOWN = 200, 20
@@ -89,7 +90,7 @@ def badge(state: str) -> str:
 def _manifest(artifact: Artifact) -> tuple[Manifest, str]:
     if artifact.state != Artifact.READY:
         return Manifest.empty(), ""
-    manifest, trouble = read_manifest(artifact.project, artifact.manifest)
+    manifest, trouble = read_manifest(PageReads(), artifact.project, artifact.manifest)
     return manifest or Manifest.empty(), trouble
 
 

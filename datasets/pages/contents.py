@@ -17,6 +17,7 @@ from datasets.pages.datasets import dataset_context
 from datasets.previews import PREVIEW_BYTES, is_picture, text_of
 from datasets.queries.datasets import LATEST, child_shape, diff_shape, find_version, shown, version_shape
 from datasets.queries.lake import lake_of, manifest_named
+from datasets.queries.page_reads import PageReads
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 
 CHILDREN_SHOWN, PATHS_SHOWN, VERSIONS_OFFERED = 200, 200, 100
@@ -29,7 +30,8 @@ def dataset_files(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRe
     """A directory of a version, and beside it the file that was chosen: `?version=3&path=images&file=images/a.png`."""
     dataset = dataset_for(actor, dataset_id)
     version = _version(dataset, request.GET.get("version", LATEST))
-    manifest, trouble = read_manifest(dataset.project, version.manifest)
+    reads = PageReads()
+    manifest, trouble = read_manifest(reads, dataset.project, version.manifest)
     directory = request.GET.get("path", "").strip("/").encode()
     after = request.GET.get("after", "").encode()
     children = [] if manifest is None else manifest.children(directory, after, CHILDREN_SHOWN + 1)
@@ -48,7 +50,7 @@ def dataset_files(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRe
         "next": _address(dataset, version, path=shown(directory), after=shown(children[-2].name))
         if len(children) > CHILDREN_SHOWN
         else "",
-        "file": None if entry is None else _preview(version, entry),
+        "file": None if entry is None else _preview(reads, version, entry),
     }
     return show(request, actor, "datasets/files.html", context)
 
@@ -60,10 +62,11 @@ def dataset_diff(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
     after = _version(dataset, request.GET.get("after", LATEST))
     asked = request.GET.get("before", str(after.parent.number if after.parent else 0))
     before = None if asked == "0" else _version(dataset, asked)
+    reads = PageReads()
     old, old_trouble = (
-        (Manifest.empty(), "") if before is None else read_manifest(dataset.project, before.manifest)
+        (Manifest.empty(), "") if before is None else read_manifest(reads, dataset.project, before.manifest)
     )
-    new, new_trouble = read_manifest(dataset.project, after.manifest)
+    new, new_trouble = read_manifest(reads, dataset.project, after.manifest)
     found = None
     if old is not None and new is not None:
         number = before.number if before else 0
@@ -106,10 +109,10 @@ def _version(dataset: Dataset, name: str) -> DatasetVersion:
     return version
 
 
-def read_manifest(project: Project, name: str) -> tuple[Manifest | None, str]:
+def read_manifest(reads: PageReads, project: Project, name: str) -> tuple[Manifest | None, str]:
     """Return a manifest of the project's lake; without it, why."""
     try:
-        return manifest_named(project, name), ""
+        return reads(manifest_named, project, name), ""
     except ContentMissing:
         return None, _("The list of files is not in the lake. Restore the lake from its backup.")
     except Blocked as blocked:
@@ -137,7 +140,7 @@ def _address(dataset: Dataset, version: DatasetVersion, **fields: str) -> str:
     return f"{reverse('dataset-files', args=[dataset.pk])}?{urlencode(filled)}"
 
 
-def _preview(version: DatasetVersion, entry: Entry) -> dict[str, Any]:
+def _preview(reads: PageReads, version: DatasetVersion, entry: Entry) -> dict[str, Any]:
     """Return what the page shows of one file: a picture by address, the beginning of a text, or neither."""
     name = shown(entry.path)
     content = reverse("api:version-content", args=[version.pk])
@@ -154,7 +157,7 @@ def _preview(version: DatasetVersion, entry: Entry) -> dict[str, Any]:
     if found["is_picture"]:
         return found
     try:
-        beginning = lake_of(version.dataset.project).read(entry.digest, 0, PREVIEW_BYTES)
+        beginning = reads(_beginning, version.dataset.project, entry.digest)
     except ContentMissing:
         return found | {"trouble": _("Its content is not in the lake.")}
     except ContentDamaged:
@@ -165,3 +168,7 @@ def _preview(version: DatasetVersion, entry: Entry) -> dict[str, Any]:
         "text": text_of(beginning, is_whole=entry.size_bytes <= PREVIEW_BYTES),
         "is_cut": entry.size_bytes > PREVIEW_BYTES,
     }
+
+
+def _beginning(project: Project, digest: bytes) -> bytes:
+    return lake_of(project).read(digest, 0, PREVIEW_BYTES)

@@ -1,0 +1,79 @@
+"""Pages that read from a bucket which sends a byte now and then."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.test import Client
+
+from controlplane.config.lake_place import BucketPlace
+from datasets.queries import lake as lake_module
+from datasets.queries import page_reads
+from datasets.storage.circuit_breaker import CircuitBreaker
+from tests.cast import Cast
+from tests.datasets import make_dataset, make_version
+
+
+class Dripping(ThreadingHTTPServer):
+    """A server whose answers come a byte at a time and end when `stopped` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Drip)
+        self.stopped, self.asked = threading.Event(), 0
+
+
+class Drip(BaseHTTPRequestHandler):
+    server: Dripping
+
+    def do_GET(self) -> None:
+        self.server.asked += 1
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):  # the client gave up
+            while not self.server.stopped.wait(0.1):
+                self.wfile.write(b" ")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def dripping(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dripping]:
+    """Such a server, and threads of pages that have ended when it has."""
+    with Dripping() as server, ThreadPoolExecutor(2) as threads:
+        monkeypatch.setattr(page_reads, "_threads", threads)
+        monkeypatch.setattr(page_reads, "_breaker", CircuitBreaker(600))
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        serving.start()
+        yield server
+        server.stopped.set()
+        server.shutdown()
+        serving.join()
+
+
+@pytest.mark.django_db
+def test_a_bucket_that_sends_a_byte_now_and_then_holds_a_page_for_seconds_in_total(
+    cast: Cast, own_lakes: Path, dripping: Dripping, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    version = make_version(make_dataset(cast.project), {"a.txt": "alpha"})
+    lake_module._lakes.pop(cast.project.pk).close()
+    lake_module._manifests.clear()
+    monkeypatch.setattr(lake_module, "_is_web", threading.Event())
+    lake_module.limit_waits()
+    monkeypatch.setattr(page_reads, "PAGE_SECONDS", 0.5)
+    monkeypatch.setattr(settings, "LAKE_DIR", tmp_path / "bucket")
+    place = BucketPlace("lake", "", f"http://127.0.0.1:{dripping.server_port}", "us-east-1", "key", "secret")
+    monkeypatch.setattr(settings, "LAKE_PLACE", place)
+    page = Client()
+    page.force_login(cast.vera)
+    address = f"/datasets/{version.dataset_id}/files?file=a.txt"
+    assert "did not answer within 0.5 s" in page.get(address).content.decode()
+    # the next page is not held at all, and adds no request to the one under way
+    assert "did not answer a moment ago" in page.get(address).content.decode()
+    assert dripping.asked == 1
+    assert page.get(f"/datasets/{version.dataset_id}").status_code == 200
