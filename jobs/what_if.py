@@ -1,5 +1,6 @@
 """What a change of a project's share of the GPUs would do; nothing is written."""
 
+import atexit
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -9,10 +10,18 @@ from django.utils import timezone
 from controlplane.loop.observe import observe, project_view
 from controlplane.models import Project
 from controlplane.scheduling.mentions import Sees
-from controlplane.scheduling.what_if import Effect, JobEffect
-from controlplane.simulation.client import simulator
+from controlplane.scheduling.view import ClusterView, ProjectView
+from controlplane.scheduling.what_if import Effect, JobEffect, WhatIf
+from controlplane.simulation.client import Simulator, simulator
 from jobs.outlook import BUDGET_SECONDS, can_replay
+from jobs.recorded_week import RecordedWeek, recorded_week
 from jobs.run_times import learned_run_times
+
+# A week is replayed for so long; what was not reached by then is left out.
+WEEK_BUDGET_SECONDS = 20.0
+# Of its own: outlooks of jobs must not wait for a week.
+week_simulator = Simulator()
+atexit.register(week_simulator.close)
 
 # Columns of a project that decide on its share.
 COLUMNS = ("gpu_quota_milli", "over_quota_weight_milli", "gpu_limit_milli", "priority")
@@ -25,19 +34,42 @@ class CannotSimulate(Exception):
 def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
     """Return what the cluster would look like with other values of COLUMNS. Jobs of projects outside `sees` are counted
     and not named. Raises CannotSimulate, SimulationFailed."""
+    view, changed = _views(project, changes)
+    run_times = learned_run_times(project.cluster).expected
+    found = simulator.ask("compare", view, changed, run_times, budget_seconds=BUDGET_SECONDS)
+    return _shown(found, None, sees)
+
+
+def week_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
+    """Return what the last week's submissions would have waited with other values of COLUMNS, as `share_what_if` does.
+    Both replays run on the nodes, and beside the projects, of today. Raises CannotSimulate, SimulationFailed."""
+    view, changed = _views(project, changes)
+    record = recorded_week(project.cluster, view)
+    if record is None:
+        raise CannotSimulate("The last day has too many jobs to simulate.")
+    found = week_simulator.ask(
+        "compare_recorded", record.view, view.now, record.jobs, changed, budget_seconds=WEEK_BUDGET_SECONDS
+    )
+    return _shown(found, record, sees)
+
+
+def _views(project: Project, changes: Mapping[str, Any]) -> tuple[ClusterView, ProjectView]:
+    """Return the cluster as it is and the changed project."""
     if not can_replay(project.cluster):
         raise CannotSimulate("Trainyard does not schedule this cluster, or it has too many jobs to simulate.")
     changed = Project.objects.select_related("department").get(pk=project.pk)
     for column in changes.keys() & set(COLUMNS):
         setattr(changed, column, changes[column])
     view = observe(project.cluster, timezone.now()).view
-    run_times = learned_run_times(project.cluster).expected
     usage = next(one.usage for one in view.projects if one.name == project.name)
-    found = simulator.ask(
-        "compare", view, project_view(changed, usage), run_times, budget_seconds=BUDGET_SECONDS
-    )
+    return view, project_view(changed, usage)
+
+
+def _shown(found: WhatIf, record: RecordedWeek | None, sees: Sees) -> dict[str, Any]:
     lists = {name: getattr(found, name) for name in ("sooner", "later", "preempted", "spared")}
+    waited = {} if record is None else record.mean_waits
     return {
+        "record": None if record is None else record.summary(),
         "followed_seconds": found.seconds,
         "projects": [
             {
@@ -45,6 +77,7 @@ def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -
                 "fair_share_gpus": _gpus(one.fair_share_milli_gpus),
                 "held_gpus": _gpus(one.held_milli_gpus),
                 "mean_wait_seconds": asdict(one.mean_wait_seconds),
+                "recorded_mean_wait_seconds": waited.get(one.project),
             }
             for one in found.projects
         ],

@@ -8,6 +8,7 @@ from operator import is_
 from typing import Any
 
 from django.conf import settings
+from django.db.models import QuerySet
 
 from controlplane.clusters import quantities
 from controlplane.engines.base import UNSCHEDULABLE
@@ -44,7 +45,15 @@ _JOB_COLUMNS = (
     "gpu_memory_mib", "pods_wanted", "spec", "not_before", "details", "started_at", "progress", "reason", "message",
     "queue_position", "next_state", "user_id",
 )  # fmt: skip
-
+# Columns of a job that has just been submitted.
+_AS_SUBMITTED: Mapping[str, Any] = {
+    "state": lifecycle.QUEUED,
+    "next_state": "",
+    "not_before": None,
+    "started_at": None,
+    "details": {},
+    "progress": {},
+}
 
 _Seen = tuple[
     int | None, tuple[PodPlacement, ...], tuple[str, ...], tuple[tuple[str, str], ...], DataProgress | None
@@ -125,6 +134,15 @@ def observe_job(job: Job) -> JobView:
     cluster = job.project.cluster
     waits = _Waits({}, volume_waits(cluster.pk), data_waits(cluster))
     return _job_view(row, None, (), *waits.of(row["id"]))
+
+
+def observe_recorded(cluster: Cluster, now: datetime, jobs: QuerySet[Job]) -> Mapping[str, JobView]:
+    """Read jobs of any state, also ended ones, as they were when they were submitted; by id."""
+    learned, found = KeptRunTimes(), dict[str, JobView]()
+    learned.renew(cluster, now, ())
+    for row in plain_rows(jobs, _JOB_COLUMNS):
+        found[row["id"]] = _job_view({**row, **_AS_SUBMITTED}, learned.of(row), (), (), (), None)
+    return found
 
 
 class KeptJobs:

@@ -94,15 +94,15 @@ class Course:
         for job in self.view.jobs:
             if job.id in starts:
                 self._ends[job.id] = self.view.now + self._run_time(job)
-                job = _started(job, starts[job.id].placements, self.view.now)
+                job = started(job, starts[job.id].placements, self.view.now)
             elif job.id in victims:
                 self._ends.pop(job.id, None)
                 taken = victims[job.id]
-                job = _requeued(job, (taken.beneficiary, taken.beneficiary_project))
+                job = requeued(job, (taken.beneficiary, taken.beneficiary_project))
             elif job.is_stopping:
                 if job.was_preempted_by is None:
                     continue
-                job = _requeued(job, (job.was_preempted_by, job.was_preempted_by_project))
+                job = requeued(job, (job.was_preempted_by, job.was_preempted_by_project))
             elif job.state == "queued" and (job.promised or job.id in plan.promised):
                 job = replace(job, promised=plan.promised.get(job.id, ()))
             jobs.append(job)
@@ -125,14 +125,16 @@ class Course:
         return max(1, seconds * self._factor // 1000)
 
 
-def _started(job: JobView, placements: Sequence[PodPlacement], now: int) -> JobView:
+def started(job: JobView, placements: Sequence[PodPlacement], now: int) -> JobView:
+    """Return a queued job as it is once it runs there."""
     return replace(
         job, state="active", placements=tuple(placements), started_at=now, promised=(), was_preempted_by=None,
         was_preempted_by_project=None,
     )  # fmt: skip
 
 
-def _requeued(job: JobView, by: tuple[str, str | None]) -> JobView:
+def requeued(job: JobView, by: tuple[str, str | None]) -> JobView:
+    """Return a running job as it is once it was stopped for another: `by` is its id and project."""
     return replace(
         job, state="queued", placements=(), is_stopping=False, started_at=None, last_checkpoint_at=None,
         was_preempted_by=by[0], was_preempted_by_project=by[1],

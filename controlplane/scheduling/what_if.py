@@ -79,17 +79,46 @@ def what_if(
         for one in (view, changed)
     ]
     waits = _waits(view, before, after, until)
+    stopped = _stopped(view, after, before), _stopped(view, before, after)
+    return compared(project_effects(view, shares, held, waits), waits, stopped, until - view.now)
+
+
+def compared(
+    projects: tuple[ProjectEffect, ...],
+    waits: Sequence[JobEffect],
+    stopped: tuple[Sequence[JobEffect], Sequence[JobEffect]],
+    seconds: int,
+) -> WhatIf:
+    """Return the effects, with lists of at most LISTED jobs. `stopped`: only with, and only without, the change."""
     lists = {
         "sooner": sorted((one for one in waits if _gain(one) > 0), key=lambda one: (-_gain(one), one.job)),
         "later": sorted((one for one in waits if _gain(one) < 0), key=lambda one: (_gain(one), one.job)),
-        "preempted": _stopped(view, after, before),
-        "spared": _stopped(view, before, after),
+        "preempted": stopped[0],
+        "spared": stopped[1],
     }
     return WhatIf(
-        projects=_projects(view, shares, held, waits),
+        projects=projects,
         counts={name: len(found) for name, found in lists.items()},
-        seconds=until - view.now,
+        seconds=seconds,
         **{name: tuple(found[:LISTED]) for name, found in lists.items()},
+    )
+
+
+def project_effects(
+    view: ClusterView,
+    shares: Sequence[Mapping[str, int]],
+    held: tuple[Mapping[str, int], Mapping[str, int]],
+    waits: Sequence[JobEffect],
+) -> tuple[ProjectEffect, ...]:
+    """Return the effects on each project, by name. `shares` and `held`: milli-GPUs by project before and after."""
+    return tuple(
+        ProjectEffect(
+            project.name,
+            Effect(*(one.get(project.name) for one in shares)),
+            Effect(*(one.get(project.name, 0) for one in held)),
+            _mean_wait([one.wait_seconds for one in waits if one.project == project.name]),
+        )
+        for project in sorted(view.projects, key=lambda one: one.name)
     )
 
 
@@ -123,7 +152,7 @@ def _held(view: ClusterView) -> Mapping[str, int]:
 
 def _waits(view: ClusterView, before: Course, after: Course, until: int) -> list[JobEffect]:
     return [
-        _effect(job, _wait(view, before, job, until), _wait(view, after, job, until))
+        job_effect(job, _wait(view, before, job, until), _wait(view, after, job, until))
         for job in view.jobs
         if job.state == "queued"
     ]
@@ -134,7 +163,8 @@ def _wait(view: ClusterView, course: Course, job: JobView, until: int) -> int | 
     return None if start is None or start.by > until else start.by - view.now
 
 
-def _effect(job: JobView, before: int | None, after: int | None) -> JobEffect:
+def job_effect(job: JobView, before: int | None, after: int | None) -> JobEffect:
+    """Return the effect on a job with these waits, in seconds."""
     return JobEffect(job.id, job.project, job.label, Effect(before, after))
 
 
@@ -149,24 +179,7 @@ def _gain(one: JobEffect) -> float:
 def _stopped(view: ClusterView, course: Course, other: Course) -> list[JobEffect]:
     """Return the running jobs that only this course stops in its first moment."""
     only = course.preempted.keys() - other.preempted.keys()
-    return [_effect(job, None, None) for job in view.jobs if job.id in only and job.state == "active"]
-
-
-def _projects(
-    view: ClusterView,
-    shares: Sequence[Mapping[str, int]],
-    held: tuple[Mapping[str, int], Mapping[str, int]],
-    waits: Sequence[JobEffect],
-) -> tuple[ProjectEffect, ...]:
-    return tuple(
-        ProjectEffect(
-            project.name,
-            Effect(*(one.get(project.name) for one in shares)),
-            Effect(*(one.get(project.name, 0) for one in held)),
-            _mean_wait([one.wait_seconds for one in waits if one.project == project.name]),
-        )
-        for project in sorted(view.projects, key=lambda one: one.name)
-    )
+    return [job_effect(job, None, None) for job in view.jobs if job.id in only and job.state == "active"]
 
 
 def _mean_wait(waits: Sequence[Effect]) -> Effect:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from controlplane.scheduling.course import RunTimes
 from controlplane.scheduling.estimates import LearnedRunTimes, Prospect, StartRange, prospect, start_ranges
+from controlplane.scheduling.recorded import RecordedJob, recorded_what_if
 from controlplane.scheduling.suggestions import suggest
 from controlplane.scheduling.view import ClusterView, ProjectView
 from controlplane.scheduling.what_if import WhatIf, what_if
@@ -39,4 +40,16 @@ def compare(is_over: IsOver, view: ClusterView, project: ProjectView, run_times:
     return what_if(view, project, is_over, run_times)
 
 
-QUESTIONS: Mapping[str, Callable[..., Any]] = {"outlook": outlook, "foresee": foresee, "compare": compare}
+def compare_recorded(
+    is_over: IsOver, view: ClusterView, until: int, jobs: Sequence[RecordedJob], project: ProjectView
+) -> WhatIf:
+    """Return what a changed project would have done to recorded jobs."""
+    return recorded_what_if(view, until, jobs, project, is_over)
+
+
+QUESTIONS: Mapping[str, Callable[..., Any]] = {
+    "outlook": outlook,
+    "foresee": foresee,
+    "compare": compare,
+    "compare_recorded": compare_recorded,
+}

@@ -153,13 +153,15 @@ def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
 @require_POST
 @signed_in
 def project_what_if(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Show a part of the form: what the share that is filled in would do. Writes nothing."""
+    """Show a part of the form: what the share that is filled in would do, or with `?last_week` would have done. Writes
+    nothing."""
     project = project_for(actor, name, needed=Role.OWNER)
     form = ProjectForm(request.POST, project=project)
     if not form.is_valid():
         problem = next(iter(form.errors.values()))[0]
         return render(request, "dashboards/parts/what_if.html", {"problem": problem})
-    context = what_if(project, form.model_fields(), visible_project_names(actor))
+    is_week = "last_week" in request.GET
+    context = what_if(project, form.model_fields(), visible_project_names(actor), is_week=is_week)
     return render(request, "dashboards/parts/what_if.html", context)
 
 

@@ -10,33 +10,34 @@ from controlplane.models import Project
 from controlplane.scheduling.mentions import Sees
 from controlplane.simulation.client import SimulationFailed
 from dashboards import formats
-from jobs.what_if import CannotSimulate, share_what_if
+from jobs.what_if import CannotSimulate, share_what_if, week_what_if
 
 Row = dict[str, Any]
 # Jobs of a list; the others are counted.
 SHOWN = 8
 
 
-def what_if(project: Project, changes: Mapping[str, Any], sees: Sees) -> Row:
-    """Return {"summary", "rows", "lists", "followed_seconds"}, or {"problem"}; takes seconds."""
+def what_if(project: Project, changes: Mapping[str, Any], sees: Sees, *, is_week: bool = False) -> Row:
+    """Return {"summary", "rows", "lists", "followed_seconds", "record"}, or {"problem"}; takes seconds. `is_week`:
+    replay the last week's submissions."""
+    ask = week_what_if if is_week else share_what_if
     try:
-        found = share_what_if(project, changes, sees=sees)
-    except CannotSimulate:
-        return {
-            "problem": _("Trainyard does not schedule this cluster, or it has too many jobs to simulate.")
-        }
+        found = ask(project, changes, sees=sees)
+    except CannotSimulate as refusal:
+        return {"problem": _(str(refusal))}
     except SimulationFailed:
         return {"problem": _("The change could not be simulated; try again.")}
     titles = {
-        "preempted": _("Would be stopped and queued again"),
-        "spared": _("Would go on, and is stopped otherwise"),
+        "preempted": _("Would have been stopped more often") if is_week else _("Would be stopped and queued again"),
+        "spared": _("Would have been stopped less often") if is_week else _("Would go on, and is stopped otherwise"),
         "sooner": _("Starts sooner"),
         "later": _("Waits longer"),
-    }
+    }  # fmt: skip
     return {
         "followed_seconds": found["followed_seconds"],
         "summary": _summary(found),
         "rows": [_row(one) for one in found["projects"]],
+        "record": found["record"],
         "lists": [_list(title, name, found) for name, title in titles.items() if found["counts"][name]],
     }
 
@@ -53,11 +54,7 @@ def _summary(found: Row) -> str:
         (counts["later"], ngettext("{n} waits longer", "{n} wait longer", counts["later"])),
     ]  # fmt: skip
     said = [text.format(n=formats.number(count)) for count, text in parts if count]
-    return (
-        f"{', '.join(said)}."
-        if said
-        else _("No job that is there now would start, stop or wait differently.")
-    )
+    return f"{', '.join(said)}." if said else _("No job would start, stop or wait differently.")
 
 
 def _row(one: Row) -> Row:
@@ -66,7 +63,12 @@ def _row(one: Row) -> Row:
         for name in ("fair_share_gpus", "held_gpus")
     ]
     pairs.append([formats.duration(one["mean_wait_seconds"][side]) for side in ("before", "after")])
-    return {"project": one["project"], "pairs": pairs, "is_changed": any(a != b for a, b in pairs)}
+    return {
+        "project": one["project"],
+        "pairs": pairs,
+        "is_changed": any(a != b for a, b in pairs),
+        "recorded": formats.duration(one["recorded_mean_wait_seconds"]),
+    }
 
 
 def _list(title: str, name: str, found: Row) -> Row:

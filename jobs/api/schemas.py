@@ -131,7 +131,7 @@ JOB_PLAN = record(
 )
 _GPUS_EFFECT = record("GPUs before and after the change.", before=nullable(NUMBER), after=nullable(NUMBER))
 _SECONDS_EFFECT = record(
-    "Seconds from now before and after the change; null where no start was seen.",
+    "Seconds before and after the change; null where no start was seen.",
     before=nullable(INTEGER),
     after=nullable(INTEGER),
 )
@@ -148,7 +148,10 @@ WHAT_IF = record(
     "What another share of the GPUs would do to the jobs that are there now, by two simulations side by side;"
     " `followed_seconds` is how far. `held_gpus`: once what starts and stops first is done. `mean_wait_seconds`: of"
     " the jobs that start in both. `preempted` and `spared`: jobs that are stopped first only with, or only without,"
-    " the change. Lists are cut, `counts` are whole.",
+    " the change. Lists are cut, `counts` are whole. With `last_week` the submissions of the last days are replayed"
+    " (`record`; null otherwise), on the nodes and beside the quotas of today: waits are from submission, shares and"
+    " held GPUs are means, `preempted` jobs are stopped more often and `spared` ones less often than without the"
+    " change; `recorded_mean_wait_seconds` is what jobs did wait.",
     followed_seconds=INTEGER,
     projects=listed(
         record(
@@ -157,6 +160,16 @@ WHAT_IF = record(
             fair_share_gpus=_GPUS_EFFECT,
             held_gpus=_GPUS_EFFECT,
             mean_wait_seconds=_SECONDS_EFFECT,
+            recorded_mean_wait_seconds=nullable(INTEGER),
+        )
+    ),
+    record=nullable(
+        record(
+            "The replayed time. `left_out`: jobs of that time that never ran.",
+            since=TIME,
+            until=TIME,
+            jobs=INTEGER,
+            left_out=INTEGER,
         )
     ),
     counts=record("Jobs.", sooner=INTEGER, later=INTEGER, preempted=INTEGER, spared=INTEGER),

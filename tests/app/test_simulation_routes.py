@@ -14,8 +14,10 @@ CALLS = (
     ("GET", "/api/v1/jobs/{job}/explain", None),
     ("POST", "/api/v1/projects/team-a/jobs/plan", SUBMISSION),
     ("POST", "/api/v1/projects/team-a/what-if", {"gpu_quota": 6}),
+    ("POST", "/api/v1/projects/team-a/what-if?last_week=true", {"gpu_quota": 6}),
     ("POST", "/new/job/plan", {"project": "team-a", "name": "hyper9", "kind": "train", "gpus": "1"}),
     ("POST", "/projects/team-a/what-if", {"gpu_quota_milli": "6", "priority": "0"}),
+    ("POST", "/projects/team-a/what-if?last_week", {"gpu_quota_milli": "6", "priority": "0"}),
 )
 
 
@@ -41,7 +43,7 @@ def test_a_request_that_asks_is_listed(cast: Cast, client: Client, asked, method
     sent = {"content_type": "application/json"} if is_rest and body else {}
     answer = client.get(path) if method == "GET" else client.post(path, body, **sent)
     assert asked, answer.content
-    assert asks_simulation(method, path)
+    assert asks_simulation(method, path.partition("?")[0])
     assert answer.status_code == (503 if is_rest and body else 200)
 
 

@@ -15,8 +15,10 @@ ANSWER = {
             "fair_share_gpus": effect(4, 6),
             "held_gpus": effect(4, 6),
             "mean_wait_seconds": effect(7200, None),
+            "recorded_mean_wait_seconds": None,
         }
     ],
+    "record": None,
     "counts": {"sooner": 2, "later": 0, "preempted": 1, "spared": 0},
     "sooner": [{"project": "team-a", "job": "1", "name": "hyper1", "wait_seconds": effect(7200, 0)}],
     "later": [],
@@ -38,6 +40,15 @@ def test_it_shows_what_starts_and_stops(server, yard):
     ):
         assert text in ran.out
     assert "a job of team-b would be stopped" in ran.out
+
+
+def test_the_last_week_is_asked_for_and_said(server, yard):
+    record = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-08T00:00:00Z", "jobs": 12, "left_out": 3}
+    server.on("POST", "projects/team-a/what-if", ANSWER | {"record": record})
+    ran = yard("project", "what-if", "team-a", "--gpu-quota", "6", "--last-week")
+    assert ran.code == 0
+    assert server.asked[-1].query == {"last_week": "true"}
+    assert "12 jobs since 2026-01-01T00:00:00Z, 1h00m replayed; 3 never ran" in ran.out
 
 
 def test_it_needs_a_change_and_passes_refusals_on(server, yard):

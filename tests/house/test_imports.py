@@ -92,6 +92,7 @@ LAYERS = {
     "jobs.run_times": "queries",
     "jobs.planning": "actions",
     "jobs.what_if": "queries",
+    "jobs.recorded_week": "queries",
     "controlplane.app_holdings": "queries",
     "controlplane.queries": "queries",
     "controlplane.access": "access",

@@ -31,17 +31,22 @@ def project_what_if_arguments(parser: Parser) -> None:
     parser.examples = [
         "yard project what-if team-a --gpu-quota 6",
         "yard project what-if team-a --gpu-limit none -o json",
+        "yard project what-if team-a --gpu-quota 6 --last-week",
     ]
     parser.add_argument("name", metavar="NAME")
     add_share(parser)
+    parser.add_argument(
+        "--last-week", action="store_true", help="replay the submissions of the last seven days instead"
+    )
 
 
 def project_what_if(args: Namespace, session: Session) -> int:
-    """Simulate the cluster as it is, with and without the change; nothing is changed."""
+    """Simulate the cluster as it is, or the last week, with and without the change; nothing is changed."""
     changes = share_fields(args)
     if not changes:
         raise CliError("nothing to change", USAGE, "see: yard help project what-if")
-    found = session.client.post(f"{project_path(args.name)}/what-if", changes)
+    query = {"last_week": "true"} if args.last_week else None
+    found = session.client.post(f"{project_path(args.name)}/what-if", changes, query)
     session.output.object(found, what_if_text(found))
     return DONE
 
@@ -49,14 +54,24 @@ def project_what_if(args: Namespace, session: Session) -> int:
 def what_if_text(found: dict[str, Any]) -> str:
     """Return a table of projects, and the jobs whose start, stop or wait differs."""
     cells = [[str(column.cell(row)) for column in _COLUMNS] for row in found["projects"]]
-    lines = [plain_table(_COLUMNS, cells).rstrip("\n")]
+    lines = [plain_table(_COLUMNS, cells).rstrip("\n"), *_replayed(found)]
     for name, words in _LISTS:
         lines += [f"{_job(one)} {words}{_waits(one['wait_seconds'])}" for one in found[name]]
         more = found["counts"][name] - len(found[name])
         lines += [f"{more} more: {words}"] if more else []
     if not any(found["counts"].values()):
-        lines.append("no job that is there now would start, stop or wait differently")
+        lines.append("no job would start, stop or wait differently")
     return "\n".join(lines)
+
+
+def _replayed(found: dict[str, Any]) -> list[str]:
+    record = found["record"]
+    if record is None:
+        return []
+    followed = formats.duration(found["followed_seconds"])
+    return [
+        f"{record['jobs']} jobs since {record['since']}, {followed} replayed; {record['left_out']} never ran"
+    ]
 
 
 def _job(one: Row) -> str:

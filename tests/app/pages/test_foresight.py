@@ -61,6 +61,15 @@ def test_the_preview_of_a_quota_shows_shares_before_and_after(yard, visit):
     assert yard.cast.project.gpu_quota_milli > 0
 
 
+def test_the_replay_of_the_last_week_shows_what_was_recorded(yard, visit):
+    admin = visit(yard.cast.root)
+    assert b'data-foresee="/projects/team-a/what-if?last_week"' in admin.get("/projects/team-a/edit").content
+    form = {"gpu_quota_milli": "0", "priority": "0"}
+    text = admin.post("/projects/team-a/what-if?last_week", form).content.decode()
+    assert "As recorded" in text
+    assert "submissions of the last days, 7\xa0d" in text
+
+
 def test_the_preview_of_a_form_with_mistakes_names_the_first(yard, visit):
     form = {"gpu_quota_milli": "many", "priority": "0"}
     text = visit(yard.cast.root).post("/projects/team-a/what-if", form).content.decode()

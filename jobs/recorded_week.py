@@ -1,0 +1,117 @@
+"""The jobs of a cluster's last days as they were submitted and ran, for a replay of the scheduler's core.
+
+What the record lacks: jobs that were removed meanwhile, nodes that came or went, and quotas of that time.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from statistics import median_low
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+
+from controlplane.loop.observe import observe_recorded
+from controlplane.models import Cluster
+from controlplane.scheduling.course import UNKNOWN_SECONDS
+from controlplane.scheduling.recorded import RecordedJob
+from controlplane.scheduling.view import ClusterView, JobView
+from jobs.lifecycle import FINAL_STATES, SUSPENDED
+from jobs.models import Attempt, Job
+
+# The longest of these with at most MOST_JOBS jobs is replayed.
+DAYS = (7, 3, 1)
+MOST_JOBS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWeek:
+    """A record. `view`: the cluster when it begins, without jobs. `left_out`: jobs that ended or were suspended without
+    having run. `mean_waits`: seconds until the first start as recorded, by project, of the jobs that were waiting or
+    submitted in that time."""
+
+    view: ClusterView
+    until: int
+    jobs: Sequence[RecordedJob]
+    left_out: int
+    mean_waits: Mapping[str, int]
+
+    def summary(self) -> dict[str, Any]:
+        """Return what is replayed, as REST shows it."""
+        return {
+            "since": datetime.fromtimestamp(self.view.now, UTC),
+            "until": datetime.fromtimestamp(self.until, UTC),
+            "jobs": len(self.jobs),
+            "left_out": self.left_out,
+        }
+
+
+def recorded_week(cluster: Cluster, view: ClusterView) -> RecordedWeek | None:
+    """Read the record of the days before `view.now`; None if even the last day has more than MOST_JOBS jobs. `view`:
+    the cluster as it is."""
+    now = datetime.fromtimestamp(view.now, UTC)
+    for days in DAYS:
+        jobs = _unfinished_since(cluster, now - timedelta(days=days))
+        if jobs.count() <= MOST_JOBS:
+            return _read(cluster, view, now - timedelta(days=days), jobs)
+    return None
+
+
+def _unfinished_since(cluster: Cluster, since: datetime) -> QuerySet[Job]:
+    left = Q(finished_at=None) | Q(finished_at__gte=since)
+    return Job.objects.filter(left, project__cluster=cluster)
+
+
+def _read(cluster: Cluster, view: ClusterView, since: datetime, jobs: QuerySet[Job]) -> RecordedWeek:
+    now, began = view.now, int(since.timestamp())
+    spans = _spans(jobs, now)
+    views = observe_recorded(cluster, datetime.fromtimestamp(now, UTC), jobs)
+    usual = median_low(
+        [sum(end - start for start, end in one) for one in spans.values()] or [UNKNOWN_SECONDS]
+    )
+    found: list[RecordedJob] = []
+    waits: dict[str, list[int]] = defaultdict(list)
+    for key, state, created_at in jobs.values_list("pk", "state", "created_at"):
+        job, ran, is_over = views.get(str(key)), spans.get(key, []), state in (*FINAL_STATES, SUSPENDED)
+        if job is None or (is_over and not ran):
+            continue
+        submitted = int(created_at.timestamp())
+        one = _recorded(job, submitted, ran, began, 0 if is_over else _left(job, ran, usual))
+        found.append(one)
+        if one.submitted is not None and ran:
+            waits[job.project].append(max(0, ran[0][0] - submitted))
+    return RecordedWeek(
+        view=replace(view, now=began, jobs=()),
+        until=now,
+        jobs=found,
+        left_out=len(views) - len(found),
+        mean_waits={project: sum(seconds) // len(seconds) for project, seconds in waits.items()},
+    )
+
+
+def _spans(jobs: QuerySet[Job], now: int) -> Mapping[UUID, list[tuple[int, int]]]:
+    """Return when each attempt of the jobs held its GPUs, in order, in Unix seconds."""
+    found: dict[UUID, list[tuple[int, int]]] = defaultdict(list)
+    attempts = Attempt.objects.filter(job__in=jobs).order_by("number")
+    for job, start, end in attempts.values_list("job_id", "created_at", "ended_at"):
+        found[job].append((int(start.timestamp()), now if end is None else int(end.timestamp())))
+    return found
+
+
+def _recorded(
+    job: JobView, submitted: int, ran: Sequence[tuple[int, int]], began: int, left: int
+) -> RecordedJob:
+    """Return a job that ran for these spans, and needs `left` more seconds."""
+    runs_already = bool(ran) and ran[0][0] < began
+    since = began if runs_already else submitted
+    seconds = sum(max(0, end - max(since, start)) for start, end in ran)
+    return RecordedJob(job, None if runs_already else submitted, max(1, seconds + left))
+
+
+def _left(job: JobView, ran: Sequence[tuple[int, int]], usual: int) -> int:
+    """Return how much longer an unfinished job is expected to run; as long again as it is late."""
+    seconds = sum(end - start for start, end in ran)
+    expected = job.expected_runtime_seconds or usual
+    return expected - seconds if seconds < expected else min(seconds, seconds - expected)
