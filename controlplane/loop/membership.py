@@ -43,6 +43,8 @@ LEAVE_SECONDS = timedelta(seconds=10)
 MOST = 2**31 - 1
 # a worker's time per step is written when it changes by more.
 STEP_CHANGE = 0.2
+# Causes of generations whose predecessor cannot complete its step.
+BREAKING = (rules.LOSS, rules.REFORM)
 
 
 @dataclass(slots=True)
@@ -53,6 +55,8 @@ class Attended:
     pods: list[Pod]
     generation: Generation | None
     operation: ScaleOperation | None
+    # the newest generation that began because its predecessor lost a member
+    loss: int = 0
     said: dict[int, dict[str, Any]] = field(default_factory=dict)
     silent: dict[int, float] = field(default_factory=dict)
 
@@ -90,16 +94,25 @@ def attended_jobs(cluster: Cluster) -> list[Attended]:
     pods: dict[UUID, list[Pod]] = defaultdict(list)
     for pod in Pod.objects.filter(job__in=jobs, attempt__number=F("job__attempt")).order_by("rank"):
         pods[pod.job_id].append(pod)
-    newest = newest_generations(jobs)
+    rows = _generations(jobs)
+    newest = {row.attempt.job_id: row for row in rows}
+    losses = {row.attempt.job_id: row.number for row in rows if row.cause in BREAKING}
     is_open = ScaleOperation.objects.filter(job__in=jobs, state__in=rules.OPEN_STATES)
     operations = {operation.job_id: operation for operation in is_open}
-    return [Attended(job, pods[job.pk], newest.get(job.pk), operations.get(job.pk)) for job in jobs]
+    return [
+        Attended(job, pods[job.pk], newest.get(job.pk), operations.get(job.pk), losses.get(job.pk, 0))
+        for job in jobs
+    ]
 
 
 def newest_generations(jobs: Sequence[Job]) -> dict[UUID, Generation]:
     """Return the newest generation of the jobs' present attempts, by job."""
+    return {row.attempt.job_id: row for row in _generations(jobs)}
+
+
+def _generations(jobs: Sequence[Job]) -> list[Generation]:
     rows = Generation.objects.filter(attempt__job__in=jobs, attempt__number=F("attempt__job__attempt"))
-    return {row.attempt.job_id: row for row in rows.select_related("attempt").order_by("number")}
+    return list(rows.select_related("attempt").order_by("number"))
 
 
 def ranks_of(generation: Generation | None) -> tuple[int, ...]:
@@ -147,7 +160,7 @@ def lock_working(job: Job) -> bool:
 def _listen(attended: Attended, engine: MembershipEngine) -> None:
     """Deliver the current membership and read the pods' reports. An unreadable report counts as none: user
     programs can write the file."""
-    text = _text(attended.generation)
+    text = _text(attended)
     for pod in attended.pods:
         report = engine.exchange(pod.name, text if pod.released_at is None else "")
         said = _parsed(report.text)
@@ -159,13 +172,15 @@ def _listen(attended: Attended, engine: MembershipEngine) -> None:
 def _deliver(attended: Attended, engine: MembershipEngine) -> None:
     for pod in attended.pods:
         if pod.released_at is None:
-            engine.exchange(pod.name, _text(attended.generation))
+            engine.exchange(pod.name, _text(attended))
 
 
-def _text(generation: Generation | None) -> str:
+def _text(attended: Attended) -> str:
+    generation = attended.generation
     if generation is None:
         return ""
-    return json.dumps({"generation": generation.number, "members": generation.members})
+    fields = {"generation": generation.number, "members": generation.members, "loss": attended.loss}
+    return json.dumps(fields)
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -310,6 +325,8 @@ def _publish(attended: Attended, decided: Answer, now: datetime) -> Event:
         members=[{"id": rank, "address": addresses[rank]} for rank in members],
         created_at=now,
     )
+    if decided.cause in BREAKING:
+        attended.loss = attended.generation.number
     Job.objects.filter(pk=attended.job.pk, attempt=attended.job.attempt).update(pods_started=len(members))
     data = {"generation": attended.generation.number, "workers": len(members), "cause": decided.cause}
     event = job_event("job.generation", attended.job, SYSTEM, data)

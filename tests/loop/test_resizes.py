@@ -227,6 +227,9 @@ def test_after_a_loss_the_rest_goes_on_and_it_grows_back(plant):
         3,
     )
     assert Pod.objects.get(job=job, rank=1).exit_code == 137
+    # Workers that missed the second generation must know that their collective call never ends.
+    given = json.loads(plant.engine.memberships[f"{job.pk}-1-0"])
+    assert (given["generation"], given["loss"]) == (3, 2)
 
 
 def lose_one(plant, program: Program) -> None:

@@ -120,6 +120,20 @@ def failures(folder: Path) -> dict[str, Any]:
         story.crew.close()
 
 
+def stuck(folder: Path) -> dict[str, Any]:
+    """A member that says nothing, so that the others' collective call does not end, is declared lost."""
+    story = Story(folder, "stuck", 100_000)
+    try:
+        story.grow(3)
+        story.crew.kill(2, signal.SIGSTOP)
+        story.crew.publish([0, 1], is_loss=True)
+        story.switched()
+        story.crew.kill(2)
+        return story.end()
+    finally:
+        story.crew.close()
+
+
 def whole(folder: Path) -> dict[str, Any]:
     """To the end of its epochs."""
     story = Story(folder, "whole", 3)
@@ -136,7 +150,7 @@ def whole(folder: Path) -> dict[str, Any]:
 def main() -> None:
     folder = Path(sys.argv[1])
     os.environ["TRAINYARD_WORLD_SIZE"] = "2"
-    json.dump({story.__name__: story(folder) for story in (planned, failures, whole)}, sys.stdout)
+    json.dump({story.__name__: story(folder) for story in (planned, failures, stuck, whole)}, sys.stdout)
 
 
 if __name__ == "__main__":

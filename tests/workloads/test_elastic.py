@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import distributed
+from torch._C._distributed_c10d import HashStore
 
 from tests.waiting import slowness
+from workloads.common import elastic
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -67,6 +71,14 @@ def test_every_sample_comes_once_per_epoch_over_random_resizes_and_kills(told: d
         assert furthest["epochs_exact"] == furthest["epochs_done"]
 
 
+def test_a_collective_call_that_does_not_end_is_given_up_when_a_member_is_declared_lost(told: dict[str, Any]):
+    """gloo can miss that the connection to a dead member is closed. The call then lasts for its limit of 60 s."""
+    pauses = [one["pause_seconds"] for one in switches(told["stuck"]) if one["generation"] == 2]
+    assert len(pauses) == 2
+    assert max(pauses) < 55
+    assert {told["stuck"]["exit_codes"][number] for number in ("0", "1")} == {143}
+
+
 def test_who_leaves_by_plan_ends_with_0_and_who_is_stopped_with_143(told: dict[str, Any]):
     codes = told["planned"]["exit_codes"]
     left = {number for number, status in told["planned"]["statuses"].items() if status["generation"] < 7}
@@ -94,3 +106,18 @@ def test_a_run_without_any_change_ends_by_itself(told: dict[str, Any]):
     story = told["whole"]
     assert set(story["exit_codes"].values()) == {0}
     assert {(one["epochs_done"], one["epochs_exact"]) for one in story["statuses"].values()} == {(3, 3)}
+
+
+def test_a_group_that_could_not_be_built_does_not_change_the_name_of_the_next():
+    """Peers whose first attempt succeeded would wait under another name."""
+    module = distributed.distributed_c10d
+    with pytest.raises(distributed.DistError):
+        distributed.init_process_group(
+            "gloo", store=HashStore(), rank=0, world_size=2, timeout=timedelta(seconds=0.05)
+        )
+    elastic._dissolve()
+    distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        assert module._get_default_group().group_name == "0"
+    finally:
+        elastic._dissolve()

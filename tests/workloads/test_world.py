@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import signal
 import weakref
@@ -17,6 +18,7 @@ from torch import Tensor
 from tests.waiting import wait_until
 from workloads.common import checkpoint, elastic, membership
 from workloads.common.elastic import World
+from workloads.common.finite import LossNotFinite
 from workloads.common.membership import Mailbox, Member, Membership
 from workloads.common.sampling import CONSTANT_GLOBAL_BATCH, Epochs, Policy
 from workloads.elastic import train
@@ -85,6 +87,16 @@ def test_gradients_are_averaged_over_all_samples(world: World):
     assert mine.grad.tolist() == [2.0, 4.0]
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_gradients_that_are_no_numbers_end_the_program_with_the_step(
+    world: World, value: float, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(elastic._Membered, "recover", lambda *_: pytest.fail("this is no loss of a peer"))
+    with pytest.raises(LossNotFinite, match="at step 1 the gradients are no numbers") as error:
+        world.average([parameter(torch.tensor([value, 1.0]))], INDEXES)
+    assert isinstance(error.value, SystemExit)
+
+
 def test_gradients_that_cannot_be_sent_are_an_error_of_the_program(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
@@ -113,7 +125,7 @@ def test_nothing_of_the_failed_call_is_held_while_the_world_forms_again(
     held: list[weakref.ref[Empty]] = []
     alive: list[bool] = []
 
-    def closed(*_: object) -> None:
+    def closed(*_: object, **__: object) -> None:
         group = Empty()
         held.append(weakref.ref(group))
         raise RuntimeError("Connection closed by peer")

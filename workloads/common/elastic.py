@@ -14,6 +14,7 @@ generation without it and form again in process. Under torchrun, MPI or plain va
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
 import signal
@@ -33,6 +34,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from workloads.common import membership
 from workloads.common.distributed import joined_ranks
+from workloads.common.finite import not_finite
 from workloads.common.membership import Mailbox, Member, Membership, Status, Switch
 from workloads.common.sampling import Epochs, Policy, digest_of
 from workloads.common.stopping import StopRequest
@@ -41,6 +43,7 @@ from workloads.common.stopping import StopRequest
 FORM_SECONDS = float(os.environ.get("TRAINYARD_ELASTIC_FORM_SECONDS", "1.5"))
 COLLECTIVE_SECONDS = 60.0  # a frozen peer is killed by the owner long before
 POLL_SECONDS = 0.003
+LOOK = timedelta(seconds=0.05)  # between looks at the membership in a collective call that lasts
 BEAT_SECONDS = 0.5
 MOST_REFORMS = 3  # of the same members at the same step: then the error is not that of a lost peer
 LEAVE_ALONE_SECONDS = 2.0  # after SIGTERM, if no peer got one: the others go on
@@ -49,6 +52,14 @@ HOST = "TRAINYARD_ELASTIC_HOST"
 
 class ProgramError(Exception):
     """The program's own state cannot be given to other workers, or theirs not be loaded. To form again cannot help."""
+
+
+class PeerLost(RuntimeError):
+    """A member of this generation is gone, as the owner of the membership says."""
+
+
+# Calls that were given up, each with its process group, whose destructor would wait for the call's end.
+_given_up: list[tuple[distributed.Work, distributed.ProcessGroup]] = []
 
 
 class Replica(Protocol):
@@ -71,7 +82,7 @@ class Step:
 
     def average(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
         """Replace gradients by their mean over all samples of the step. Returns False if a peer was lost meanwhile:
-        gradients are void then and the step must not be applied."""
+        gradients are void then and the step must not be applied. Raises LossNotFinite on all workers alike."""
         tensors = [parameter for parameter in parameters if parameter.requires_grad]
         self.is_complete = self._world.average(tensors, self.indexes)
         return self.is_complete
@@ -154,7 +165,7 @@ class World:
         try:
             seen = self._exchange(indexes)
             flat *= len(indexes) / max(1, seen)  # each worker weighted by its samples
-            distributed.all_reduce(flat)
+            self._finish(distributed.all_reduce(flat, async_op=True))
         except (RuntimeError, distributed.DistError) as error:
             if self._member is None:
                 raise
@@ -164,6 +175,9 @@ class World:
         if lost is not None and self._member is not None:
             self._member.recover(lost)
             return False
+        if not flat.isfinite().all():
+            # Equal on all workers: each ends here, and none takes the others for lost.
+            raise not_finite("gradients are no numbers", self.step + 1)
         parts = torch.split(flat, [gradient.numel() for gradient in gradients])
         for parameter, part in zip(parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter)
@@ -221,11 +235,11 @@ class World:
             with _of_the_program():
                 self._save(packed)
         size = torch.tensor([packed.tell()], device=self.device)
-        distributed.broadcast(size, source)
+        self._finish(distributed.broadcast(size, source, async_op=True))
         data = torch.empty(int(size), dtype=torch.uint8, device=self.device)
         if self.rank == source:
             data.copy_(torch.frombuffer(packed.getbuffer(), dtype=torch.uint8))
-        distributed.broadcast(data, source)
+        self._finish(distributed.broadcast(data, source, async_op=True))
         if self.rank != source:
             self._load(io.BytesIO(data.cpu().numpy().tobytes()))
 
@@ -249,8 +263,20 @@ class World:
     def _gather(self, numbers: list[int]) -> list[list[int]]:
         mine = torch.tensor(numbers, dtype=torch.int64, device=self.device)
         rows = [torch.empty_like(mine) for _ in range(self.size)]
-        distributed.all_gather(rows, mine)
+        self._finish(distributed.all_gather(rows, mine, async_op=True))
         return [row.tolist() for row in rows]
+
+    def _finish(self, work: distributed.Work) -> None:
+        """Wait for a collective call. Raises PeerLost if a member is gone: gloo can miss the end of a connection on
+        which a send waits, and such a call ends with its time limit alone."""
+        while self._member is not None and self.device.type == "cpu" and not work.is_completed():
+            try:
+                work.wait(LOOK)
+            except RuntimeError:
+                if not work.is_completed() and self._member.is_broken():
+                    _give_up(work)
+                    raise PeerLost("a member of this generation is gone") from None
+        work.wait()
 
 
 class _Membered:
@@ -275,6 +301,11 @@ class _Membered:
         self._status.busy_seconds += (busy_seconds - self._status.busy_seconds) / 10
         found = self._mailbox.membership()
         return self._world.generation if found is None else found.generation
+
+    def is_broken(self) -> bool:
+        """Return whether a newer generation began because this one lost a member."""
+        found = self._mailbox.membership()
+        return found is not None and found.loss > self._world.generation
 
     def switch(self, *, is_planned: bool, interrupted: int = 0) -> None:
         """Go to the newest generation, and on to the next if that fails; blocks until this worker trains or has
@@ -433,6 +464,16 @@ def _of_the_program() -> Iterator[None]:
 def _dissolve() -> None:
     if distributed.is_initialized():
         distributed.destroy_process_group()
+    # A group that could not be built leaves its number taken: the next one would have another name than that of the
+    # peers, and wait for them in vain, as would every later one.
+    distributed.distributed_c10d._world.group_count = 0
+
+
+def _give_up(work: distributed.Work) -> None:
+    _given_up[:] = [one for one in _given_up if not one[0].is_completed()]
+    _given_up.append((work, distributed.distributed_c10d._get_default_group()))
+    # So that the end of the process does not wait either.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_given_up))
 
 
 def _first_line(error: BaseException) -> str:

@@ -36,10 +36,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The members of one generation, in rank order."""
+    """The members of one generation, in rank order. `loss`: the newest generation that began because its predecessor
+    lost a member, 0 for none: collective calls of the generations before it never end."""
 
     generation: int
     members: tuple[Member, ...]
+    loss: int = 0
 
     def rank_of(self, member: int) -> int | None:
         """Return the rank of a member, None if it is not one."""
@@ -146,7 +148,8 @@ class Mailbox:
 
 def read_membership(data: Mapping[str, Any]) -> Membership:
     """Return the membership in parsed JSON."""
-    return Membership(int(data["generation"]), tuple(Member(**member) for member in data["members"]))
+    members = tuple(Member(**member) for member in data["members"])
+    return Membership(int(data["generation"]), members, int(data.get("loss", 0)))
 
 
 def read_status(data: Mapping[str, Any]) -> Status:

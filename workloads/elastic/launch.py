@@ -60,6 +60,7 @@ class Crew:
         self.workers: dict[int, Worker] = {}
         self.members: tuple[int, ...] = ()
         self.generation = 0
+        self._loss = 0
 
     def start(self, count: int) -> list[int]:
         """Fork so many workers, which warm up beside the training. Returns their numbers."""
@@ -70,14 +71,16 @@ class Crew:
         """Whether all of these can become members."""
         return all(self.workers[number].status is not None for number in numbers)
 
-    def publish(self, numbers: Sequence[int]) -> int:
-        """Begin a generation with these members, which are ready. Returns its number."""
+    def publish(self, numbers: Sequence[int], *, is_loss: bool = False) -> int:
+        """Begin a generation with these members, which are ready. Returns its number. `is_loss`: the last one cannot
+        complete its step."""
         statuses = {number: self.workers[number].status for number in numbers}
         members = tuple(Member(number, status.address) for number, status in statuses.items() if status)
         self.generation, self.members = self.generation + 1, tuple(member.id for member in members)
+        self._loss = self.generation if is_loss else self._loss
         for worker in self.workers.values():
             if worker.is_alive:
-                worker.mailbox.publish(Membership(self.generation, members))
+                worker.mailbox.publish(Membership(self.generation, members, self._loss))
         return self.generation
 
     def tick(self) -> None:
@@ -90,7 +93,7 @@ class Crew:
             return
         is_gone = len(alive) < len(self.members) and not self._is_over()
         if is_gone or self._is_broken(alive):
-            self.publish(alive)
+            self.publish(alive, is_loss=True)
 
     def until(self, is_so: Callable[[], bool], seconds: float) -> None:
         """Tick until something is so. Raises TimeoutError with the workers' last words."""
