@@ -22,6 +22,7 @@ from workloads.common import checkpoint
 from workloads.common.allreduce_time import AllReduceTime
 from workloads.common.devices import DeviceUse, take_device
 from workloads.common.distributed import joined_ranks
+from workloads.common.finite import check_loss
 from workloads.common.place import Place
 from workloads.common.progress import report
 from workloads.common.quiesce import answering
@@ -120,7 +121,7 @@ class Training:
         self._program.optimizer.load_state_dict(state["optimizer"])
 
     def run(self, stop: StopRequest) -> int:
-        """Train to the end, or to the step after any rank got SIGTERM. Returns the exit code."""
+        """Train to the end, or to the step after any rank got SIGTERM. Returns the exit code. Raises LossNotFinite."""
         start = "resumed" if self.at.step else "started"
         self._print(
             f"{start} at step {self.at.step} of {self.total_steps()} on {self._use.device}, {self._ranks}"
@@ -130,6 +131,7 @@ class Training:
         while self.at.epoch < self._plan.epochs:
             for batch in self._batches():
                 loss, accuracy, is_asked = self._step(net, batch, stop)
+                check_loss(loss, self.at.step + 1)
                 self._advance()
                 is_over = self.at.epoch >= self._plan.epochs
                 if is_asked and not is_over:

@@ -14,6 +14,7 @@ from torch import Tensor, distributed, nn
 from workloads.common import checkpoint
 from workloads.common.devices import DeviceUse, take_device
 from workloads.common.distributed import joined_ranks
+from workloads.common.finite import check_loss
 from workloads.common.place import Place
 from workloads.common.progress import report
 from workloads.common.quiesce import answering
@@ -101,10 +102,11 @@ class Training:
         return checkpoint.save(self.checkpoints, self.step, state, MODEL)
 
     def run(self, stop: StopRequest) -> int:
-        """Train to the end, or to the step after a stop was asked for. The exit code."""
+        """Train to the end, or to the step after a stop was asked for. Returns the exit code. Raises LossNotFinite."""
         pace = _Pace(self)
         for batch in self._batches():
             loss, is_asked = self._train_step(batch, stop)
+            check_loss(loss, self.step)
             is_epoch_end = self.step % self.steps_per_epoch == 0
             if is_epoch_end and self.place.is_first:
                 self.accuracy = self._test()
