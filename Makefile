@@ -35,8 +35,9 @@ bench: ## measure what is claimed, and print the table; many minutes, the last o
 	@$(PYTHON) -IS tools/install.py --dev
 	@$(PY) -m bench
 
-demo: install ## four projects, their quotas, users and running jobs to look at (while `make up` runs)
+demo: install ## four projects, their quotas, users, running jobs and data to look at (while `make up` runs)
 	@$(PY) manage.py demo
+	@$(PY) manage.py demo_data
 
 kube: install ## a real Kubernetes to try things on: a node that runs containers, NODES=0 fake ones, GPUS=8 each
 	@$(PY) -m tools.kube up --nodes $(NODES) --gpus $(GPUS)

@@ -1,5 +1,6 @@
 """Form fields in Trainyard's units: GPUs as decimals, durations as text such as "2h"."""
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -60,3 +61,10 @@ class NameField(forms.CharField):
                 _("Use lower-case letters, digits and hyphens; begin and end with a letter or digit.")
             )
         return name
+
+
+def offer(form: forms.Form, name: str, values: Iterable[object]) -> None:
+    """Set what the choice field of this name offers; each value is shown as it is."""
+    field = form.fields[name]
+    assert isinstance(field, forms.ChoiceField)
+    field.choices = [(str(value), str(value)) for value in values]

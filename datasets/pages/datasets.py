@@ -14,6 +14,7 @@ from controlplane.models import Role
 from dashboards.lists.table import list_page
 from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show, signed_in
+from dashboards.reads.submit import projects_to_submit_to
 from datasets.access import dataset_for, visible_datasets
 from datasets.actions.datasets import delete_dataset
 from datasets.models import Cache, Dataset, DatasetRegistration
@@ -23,13 +24,15 @@ from datasets.queries.datasets import dataset_shape, version_rows, version_shape
 from datasets.queries.registrations import registration_shape
 
 VERSIONS_SHOWN, SUBSETS_SHOWN, JOBS_SHOWN, REGISTRATIONS_SHOWN = 100, 100, 50, 3
+VERSIONS_OFFERED = 100
 
 
 @signed_in
 def dataset_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """Datasets of the actor's projects, and shared ones."""
     page = list_page(DATASETS, actor, visible_datasets(actor), request.GET.dict())
-    return show(request, actor, "datasets/datasets.html", {"page": page})
+    may_create = bool(projects_to_submit_to(actor))
+    return show(request, actor, "datasets/datasets.html", {"page": page, "may_create": may_create})
 
 
 @signed_in
@@ -105,3 +108,8 @@ def dataset_context(actor: Actor, dataset: Dataset) -> dict[str, Any]:
         "is_member": Role.is_at_least(role, Role.MEMBER),
         "is_owner": Role.is_at_least(role, Role.OWNER),
     }
+
+
+def newest_numbers(dataset: Dataset) -> range:
+    """Return the numbers of the versions that a form offers, newest first."""
+    return range(dataset.latest, max(0, dataset.latest - VERSIONS_OFFERED), -1)

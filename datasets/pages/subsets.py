@@ -15,15 +15,15 @@ from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Role
 from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show, signed_in
+from dashboards.pages.fields import offer
 from datasets.access import dataset_for
 from datasets.actions.subsets import delete_subset, save_subset
 from datasets.models import Dataset, DatasetVersion
-from datasets.pages.datasets import dataset_context
+from datasets.pages.datasets import dataset_context, newest_numbers
 from datasets.queries.datasets import LATEST, find_version
 from datasets.selection import PATTERN_MOST_BYTES, PATTERNS_MOST, Selection
 from datasets.storage.base import Blocked
 
-VERSIONS_OFFERED = 100
 # Of the version: selecting among more takes too long for the thread of the pages.
 FILES_MOST = 100_000
 
@@ -53,10 +53,7 @@ class SubsetForm(forms.Form):
 
     def __init__(self, dataset: Dataset, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        numbers = range(dataset.latest, max(0, dataset.latest - VERSIONS_OFFERED), -1)
-        field = self.fields["version"]
-        assert isinstance(field, forms.ChoiceField)
-        field.choices = [(str(number), str(number)) for number in numbers]
+        offer(self, "version", newest_numbers(dataset))
 
     def clean_include(self) -> list[bytes]:
         return _patterns(self.cleaned_data["include"])

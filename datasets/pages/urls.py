@@ -6,6 +6,7 @@ from datasets.pages import (
     artifacts,
     caches,
     contents,
+    dataset_forms,
     datasets,
     lineage,
     snapshots,
@@ -18,7 +19,11 @@ VOLUME_VERBS = "snapshot|resize|access-mode|tier|keep|clone"
 
 urlpatterns = [
     path("datasets", datasets.dataset_list, name="dataset-list"),
+    path("new/dataset", dataset_forms.dataset_new, name="dataset-new"),
     path("datasets/<str:dataset_id>", datasets.dataset_page, name="dataset-page"),
+    path("datasets/<str:dataset_id>/edit", dataset_forms.dataset_edit, name="dataset-edit"),
+    path("datasets/<str:dataset_id>/tags", dataset_forms.tag_set, name="dataset-tag"),
+    path("datasets/<str:dataset_id>/tags/remove", dataset_forms.tag_remove, name="dataset-untag"),
     path("datasets/<str:dataset_id>/delete", datasets.dataset_delete, name="dataset-delete"),
     path("datasets/<str:dataset_id>/files", contents.dataset_files, name="dataset-files"),
     path("datasets/<str:dataset_id>/diff", contents.dataset_diff, name="dataset-diff"),

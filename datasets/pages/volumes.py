@@ -20,7 +20,7 @@ from dashboards import formats
 from dashboards.lists.table import list_page
 from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show, signed_in
-from dashboards.pages.fields import NameField
+from dashboards.pages.fields import NameField, offer
 from dashboards.reads.submit import projects_to_submit_to
 from datasets.access import visible_volumes, volume_for
 from datasets.actions.snapshots import take_snapshot
@@ -61,12 +61,8 @@ class VolumeForm(forms.Form):
 
     def __init__(self, projects: list[str], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        classes = dict.fromkeys(one["name"] for one in storage_classes_shown())
-        choices: dict[str, list[str]] = {"project": projects, "storage_class": list(classes)}
-        for name, values in choices.items():
-            field = self.fields[name]
-            assert isinstance(field, forms.ChoiceField)
-            field.choices = [(value, value) for value in values]
+        offer(self, "project", projects)
+        offer(self, "storage_class", dict.fromkeys(one["name"] for one in storage_classes_shown()))
 
     def clean_size(self) -> int:
         return read_size(self.cleaned_data["size"])

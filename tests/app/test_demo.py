@@ -1,18 +1,22 @@
-"""What `make demo` tells: who can sign in, whether anything runs, and where to look."""
+"""What `make demo` makes and tells: who can sign in, whether anything runs, where to look, and what data there is."""
 
 import re
 from io import StringIO
 
-from django.core.management import call_command
+import pytest
+from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from controlplane.models import Lease, User
+from datasets.management.commands.demo_data import picture
+from datasets.models import Dataset
+from datasets.queries.lake import lake_of, manifest_named
 from jobs.models import Job
 
 
-def demo() -> str:
+def demo(command: str = "demo") -> str:
     said = StringIO()
-    call_command("demo", stdout=said)
+    call_command(command, stdout=said)
     return said.getvalue()
 
 
@@ -38,3 +42,22 @@ def test_again_with_a_running_loop_it_makes_nothing_new_and_says_where_to_look(c
     assert "not running" not in said
     assert "the passwords are shown" not in said
     assert "ana, ben, chi, dora" in said
+
+
+def test_the_data_of_the_demo_can_be_read_and_is_made_once(cast, own_lakes):
+    demo()
+    assert demo("demo_data") == "Data: dataset xray of team-c, volume checkpoints of team-a.\n"
+    dataset = Dataset.objects.get(name="xray")
+    newest = dataset.versions.get(number=2)
+    assert (newest.files, newest.files_added, newest.files_changed) == (31, 6, 1)
+    assert str(dataset.tags.get(name="reviewed").version) == "xray@1"
+    entry = manifest_named(dataset.project, newest.manifest).find(b"nodule/025.png")
+    assert entry is not None
+    content = lake_of(dataset.project).read(entry.digest)
+    assert content == picture(25)
+    assert demo("demo_data") == "Data: is there already.\n"
+
+
+def test_the_data_of_the_demo_needs_its_teams(db):
+    with pytest.raises(CommandError, match="There is no project team-c"):
+        demo("demo_data")

@@ -111,6 +111,7 @@ LAYERS = {
     "jobs.overview_state": "live",
     "jobs.telemetry": "telemetry",
     "jobs.management": "root",
+    "datasets.management": "root",
     "jobs.project_status": "queries",
     "jobs.release": "actions",
     "jobs.scaling": "actions",
@@ -365,12 +366,19 @@ def test_every_module_has_a_place_in_the_table() -> None:
     assert not homeless, f"say in LAYERS what these may import: {', '.join(homeless)}"
 
 
+APPS_OF_COMMANDS = ("controlplane", "jobs", "datasets")
+
+
 def is_known_root(path: Path) -> bool:
     """The composition roots are few and named: files right below a package, and commands."""
     module = module_of(path)
     depth = module.count(".")
     return depth <= 1 or module.startswith(
-        ("controlplane.management", "controlplane.supervisor", "controlplane.loop.host", "jobs.management")
+        (
+            "controlplane.supervisor",
+            "controlplane.loop.host",
+            *(f"{app}.management" for app in APPS_OF_COMMANDS),
+        )
     )
 
 
