@@ -22,7 +22,7 @@ from datasets.cache_volumes import WAITED_FOR, Caches, caches_of
 from datasets.long_work import DATA, budget_of, refusals
 from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation
-from datasets.queries.caches import free_bytes, key_of, wanted_versions
+from datasets.queries.caches import free_bytes, key_of, needed_versions
 from datasets.queries.lake import lake_of, manifest_named
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 from datasets.storage.cache import Progress
@@ -115,7 +115,7 @@ class EvictCache(CommandHandler):
         if found is None:
             return
         _happened("cache.evicted", found)
-        if found.version_id in wanted_versions(location):
+        if found.version_id in needed_versions(location):
             refill(found)
         else:
             found.delete()

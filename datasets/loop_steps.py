@@ -4,6 +4,7 @@ from controlplane.loop.steps import LoopStep
 from datasets.actions.artifacts import keep_artifacts
 from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.code_aging import remove_old_code
+from datasets.actions.job_data import follow_room
 from datasets.actions.lake_collection import collect_all_lakes
 from datasets.actions.snapshot_events import remove_old_snapshots, snapshot_on_events, snapshot_on_schedule
 from datasets.actions.volume_care import end_jobs_without_volume, measure_volumes, note_storage_classes
@@ -18,5 +19,6 @@ STEPS = (
     LoopStep("snapshot-events", snapshot_on_events, every_seconds=2),
     LoopStep("snapshot-schedules", snapshot_on_schedule, every_seconds=15),
     LoopStep("snapshot-aging", remove_old_snapshots, every_seconds=60),
+    LoopStep("caches-follow-room", follow_room, every_seconds=2),
     LoopStep("caches", keep_caches, every_seconds=15),
 )

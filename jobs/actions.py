@@ -14,8 +14,8 @@ from controlplane.fields import FieldError
 from controlplane.loop.wake import wake
 from controlplane.models import Counter, Event, Project, User
 from datasets.actions.artifacts import note_artifacts
-from datasets.actions.caches import use_datasets
 from datasets.actions.code import use_trees
+from datasets.actions.job_data import use_datasets
 from datasets.actions.mounting import bind_volumes, note_uses, volumes_created
 from datasets.queries.code import SCHEME
 from jobs import lifecycle

@@ -113,6 +113,10 @@ GROUPS = (
             Command("dataset pin", "caches:pin", "Keep a cache from being removed by age or for room"),
             Command("dataset unpin", "caches:unpin", "Let a cache be removed again"),
             Command("dataset caches", "caches:caches", "List caches, or the room of their locations"),
+            Command(
+                "cache-location create", "locations:create", "Name where some nodes read cached data from"
+            ),
+            Command("cache-location delete", "locations:delete", "Delete a cache location"),
             Command("dataset delete", "datasets:delete", "Delete a dataset with all its versions"),
             Command("volume create", "volumes:create", "Create a volume for jobs to write to"),
             Command("volume list", "volumes:list_", "List volumes"),

@@ -25,7 +25,8 @@ from controlplane.scheduling.view import (
     placements_from_lists,
 )
 from controlplane.telemetry.usage import KeptUsage
-from datasets.queries.caches import DataProgress, data_waits
+from datasets.locality import Place, place_of
+from datasets.queries.job_data import DataView, JobData, observe_data
 from datasets.queries.volumes import volume_waits
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
@@ -55,24 +56,22 @@ _AS_SUBMITTED: Mapping[str, Any] = {
     "progress": {},
 }
 
-_Seen = tuple[
-    int | None, tuple[PodPlacement, ...], tuple[str, ...], tuple[tuple[str, str], ...], DataProgress | None
-]
+_Seen = tuple[int | None, tuple[PodPlacement, ...], tuple[str, ...], tuple[tuple[str, str], ...], JobData]
 """What other rows say of a job: its learned run time, where its pods are, the nodes on which the cluster refused them,
-and the volume and the data that it waits for."""
+the volume that it waits for, and where its data is."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """By job: nodes that refused its pods, details of the volume that it waits for, progress of its data."""
+    """By job: nodes that refused its pods, details of the volume that it waits for, where its data is."""
 
     refused: Mapping[str, Iterable[str]]
     volumes: Mapping[str, Mapping[str, str]]
-    data: Mapping[str, DataProgress]
+    data: DataView
 
-    def of(self, job: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], DataProgress | None]:
+    def of(self, job: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], JobData]:
         volume = self.volumes.get(job, {})
-        return tuple(sorted(self.refused.get(job, ()))), tuple(volume.items()), self.data.get(job)
+        return tuple(sorted(self.refused.get(job, ()))), tuple(volume.items()), self.data.of(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +105,12 @@ def observe(
     in common; without it everything is read anew."""
     holders = _Placements(cluster)
     kept = KeptJobs() if kept is None else kept
-    waits = _Waits(_refused_nodes(cluster, now), volume_waits(cluster.pk), data_waits(cluster))
+    waits = _Waits(_refused_nodes(cluster, now), volume_waits(cluster.pk), observe_data(cluster))
     kept.read(cluster, holders, waits, now)
     jobs = kept.views
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
-    nodes = _node_views(cluster, held, nodes_with_orphans)
+    nodes = _node_views(cluster, held, nodes_with_orphans, waits.data.places)
     usage = kept.usage.of(now, sum(len(node.devices) for node in nodes), settings.USAGE_HALF_LIFE)
     view = ClusterView(
         name=cluster.name,
@@ -132,7 +131,7 @@ def observe_job(job: Job) -> JobView:
     """Read one queued job that has never run. A run time that it does not declare is left to the caller."""
     [row] = plain_rows(Job.objects.filter(pk=job.pk), _JOB_COLUMNS)
     cluster = job.project.cluster
-    waits = _Waits({}, volume_waits(cluster.pk), data_waits(cluster))
+    waits = _Waits({}, volume_waits(cluster.pk), observe_data(cluster))
     return _job_view(row, None, (), *waits.of(row["id"]))
 
 
@@ -233,7 +232,7 @@ def _job_view(
     placements: tuple[PodPlacement, ...],
     refused: tuple[str, ...],
     volume_wait: Sequence[tuple[str, str]],
-    data_wait: DataProgress | None,
+    data: JobData,
 ) -> JobView:
     is_queued = row["state"] == lifecycle.QUEUED
     # a preempted job asks for its room again as soon as it is told to stop
@@ -259,8 +258,10 @@ def _job_view(
         node_pool=spec["node_pool"],
         expected_runtime_seconds=_expected_runtime(spec, learned_seconds),
         not_before=_seconds(row["not_before"]),
-        is_waiting_for_data=data_wait is not None,
-        data_progress=data_wait or (),
+        is_waiting_for_data=data.is_waiting,
+        data_progress=data.progress,
+        locations=data.locations,
+        fillable=data.fillable,
         promised=placements_from_lists(details.get("promised", ())) if is_queued else (),
         avoid=refused,
         is_waiting_for_volume=bool(volume_wait),
@@ -298,7 +299,10 @@ def _seconds(at: datetime | None) -> int | None:
 
 
 def _node_views(
-    cluster: Cluster, held: Mapping[tuple[str, int], int], nodes_with_orphans: frozenset[str]
+    cluster: Cluster,
+    held: Mapping[tuple[str, int], int],
+    nodes_with_orphans: frozenset[str],
+    places: Sequence[Place],
 ) -> tuple[NodeView, ...]:
     devices: dict[int, list[DeviceView]] = defaultdict(list)
     rows = Device.objects.filter(node__cluster=cluster).order_by("node_id", "index")
@@ -319,6 +323,7 @@ def _node_views(
         "is_ready",
         "is_cordoned",
         "is_closed",
+        *(("labels",) if places else ()),
     )
     return tuple(
         NodeView(
@@ -329,9 +334,10 @@ def _node_views(
             memory_mib=memory_mib,
             extras=tuple(sorted(extras.items())),
             is_schedulable=is_ready and not (is_cordoned or is_closed) and name not in nodes_with_orphans,
+            location=place_of(pool or "", labels[0], places) if labels else "",
         )
-        for key, name, pool, milli_cpus, memory_mib, extras, is_ready, is_cordoned, is_closed in nodes.values_list(
-            *what
+        for key, name, pool, milli_cpus, memory_mib, extras, is_ready, is_cordoned, is_closed, *labels in (
+            nodes.values_list(*what)
         )
     )
 

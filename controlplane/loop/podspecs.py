@@ -19,8 +19,8 @@ from controlplane.engines.variables import SERVICE_TOKEN, VOLUMES
 from controlplane.logstore.reader import log_path
 from controlplane.models import Project
 from controlplane.scheduling.view import PodPlacement
-from datasets.queries.caches import dataset_mounts
 from datasets.queries.code import code_source
+from datasets.queries.job_data import dataset_mounts
 from datasets.queries.volumes import volume_mount
 from jobs.fields.declared import DECLARED
 from jobs.kinds.base import PodShape
@@ -69,7 +69,7 @@ def start_payload(
         "code": _code(job),
         "mounts": [
             *(list(_mount(job.project, mount)) for mount in job.spec.get("volumes", ())),
-            *dataset_mounts(job),
+            *dataset_mounts(job, placement.node),
         ],
     }
 

@@ -19,18 +19,23 @@ def anonymous(view: ClusterView) -> ClusterView:
     pools = _numbered("pool", _pools(view))
     jobs = _numbered("job", _jobs(view))
     extras = _numbered("resource", _extras(view))
+    places = _numbered("location", (node.location for node in view.nodes if node.location))
     return replace(
         view,
         name="cluster",
         nodes=tuple(
             replace(
-                node, name=nodes[node.name], pool=_in(pools, node.pool), extras=_renamed(node.extras, extras)
+                node,
+                name=nodes[node.name],
+                pool=_in(pools, node.pool),
+                extras=_renamed(node.extras, extras),
+                location=_in(places, node.location),
             )
             for node in view.nodes
         ),
         projects=tuple(_project(one, projects, departments, pools) for one in view.projects),
         departments=tuple(replace(one, name=departments[one.name]) for one in view.departments),
-        jobs=tuple(_job(job, jobs, projects, nodes, pools, extras) for job in view.jobs),
+        jobs=tuple(_job(job, jobs, projects, nodes, pools, extras, places) for job in view.jobs),
     )
 
 
@@ -79,6 +84,7 @@ def _job(
     nodes: Mapping[str, str],
     pools: Mapping[str, str],
     extras: Mapping[str, str],
+    places: Mapping[str, str],
 ) -> JobView:
     return replace(
         job,
@@ -94,6 +100,8 @@ def _job(
         promised=_moved(job.promised, nodes),
         avoid=tuple(_in(nodes, name) for name in job.avoid),
         extras=_renamed(job.extras, extras),
+        locations=tuple(sorted(_in(places, name) for name in job.locations)),
+        fillable=tuple(sorted(_in(places, name) for name in job.fillable)),
         # Both name data sets and volumes, and only their presence counts.
         data_progress=(),
         volume_wait=(),

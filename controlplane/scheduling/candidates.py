@@ -256,8 +256,7 @@ class NodeIndex:
 
     def _push(self, node: NodeCapacity, *, is_heap: bool = False) -> None:
         candidates = self._candidates.get(node.name)
-        pools = self._request.pools
-        if not candidates or not node.is_open or (pools and node.pool not in pools):
+        if not candidates or not node.is_open or not self._request.admits(node):
             return
         if could_host(self._request, node, candidates):
             bound = NodeCandidates(self._request, node, candidates).bound

@@ -23,7 +23,8 @@ WHOLE_GPU = 1000
 
 @dataclass(slots=True)
 class NodeCapacity:
-    """What is free on one node. `order`: its index among all nodes by name. `is_open`: it may get new pods.
+    """What is free on one node. `order`: its index among all nodes by name. `part`: the name of its index among those
+    of its capacity. `is_open`: it may get new pods.
     `is_divided`: its devices are given out in single parts, so that no pod gets a whole one."""
 
     order: int
@@ -37,6 +38,8 @@ class NodeCapacity:
     memory_mib: int
     is_divided: bool
     extras: dict[str, int]
+    location: str = ""
+    part: str = ""
     whole: int = 0
     # Counts changes, so that what was computed of a node is known to be stale.
     version: int = 0
@@ -61,26 +64,29 @@ class NodeCapacity:
         """Return an independent copy."""
         return NodeCapacity(
             self.order, self.name, self.pool, self.is_open, self.indexes, self.modes,
-            self.free.copy(), self.milli_cpus, self.memory_mib, self.is_divided, self.extras.copy(), self.whole,
-            self.version,
+            self.free.copy(), self.milli_cpus, self.memory_mib, self.is_divided, self.extras.copy(),
+            self.location, self.part, self.whole, self.version,
         )  # fmt: skip
 
 
 @dataclass(slots=True)
 class PoolIndex:
-    """The open nodes of one pool, so that the tightest fit is found without looking at every node.
+    """The open nodes of one pool and location, so that the tightest fit is found without looking at every node.
 
     `by_whole[k]`: the orders of nodes with k whole devices free, ascending. `shared[mode]`: the partly
     used devices of that kind as (free milli-GPUs, node order, device position), ascending.
     """
 
+    pool: str = ""
+    location: str = ""
     by_whole: list[list[int]] = field(default_factory=list)
     shared: dict[SharingMode, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def copy(self) -> PoolIndex:
         """Return an independent copy."""
         by_whole = [bucket.copy() for bucket in self.by_whole]
-        return PoolIndex(by_whole, {mode: devices.copy() for mode, devices in self.shared.items()})
+        shared = {mode: devices.copy() for mode, devices in self.shared.items()}
+        return PoolIndex(self.pool, self.location, by_whole, shared)
 
 
 class Scorer(Protocol):
@@ -91,9 +97,10 @@ class Scorer(Protocol):
         ...
 
     def place_pod(
-        self, request: Any, room: FreeCapacity, pools: Sequence[str], avoid: Collection[str]
+        self, request: Any, room: FreeCapacity, parts: Collection[str], avoid: Collection[str]
     ) -> tuple[str, tuple[tuple[int, int], ...]] | None:
-        """Return the node and the ((device index, milli-GPUs), ...) for one pod; None where it does not fit."""
+        """Return the node and the ((device index, milli-GPUs), ...) for one pod on nodes of these parts; None where it
+        does not fit."""
         ...
 
 
@@ -108,14 +115,15 @@ class Amounts(NamedTuple):
 class FreeCapacity:
     """Free capacity of all nodes, kept in step with its index by `take` and `give`."""
 
-    __slots__ = ("_borrowed", "changes", "nodes", "pools", "positions", "scorer")
+    __slots__ = ("_borrowed", "changes", "nodes", "parts", "positions", "scorer")
 
     def __init__(self, nodes: list[NodeCapacity], positions: dict[str, int]) -> None:
         self.nodes = nodes
         self.positions = positions
         # The orders of nodes that belong to another capacity: copied before they change.
         self._borrowed: set[int] = set()
-        self.pools: dict[str, PoolIndex] = {}
+        # By pool, and in a cluster of several locations by pool and location.
+        self.parts: dict[str, PoolIndex] = {}
         # Chooses nodes and devices; None for the tightest fit.
         self.scorer: Scorer | None = None
         # The orders of nodes that changed, in time.
@@ -138,8 +146,22 @@ class FreeCapacity:
         twin.positions = self.positions
         twin.changes = []
         twin.scorer = None if self.scorer is None else self.scorer.twin()
-        twin.pools = {name: index.copy() for name, index in self.pools.items()}
+        twin.parts = {name: index.copy() for name, index in self.parts.items()}
         return twin
+
+    def parts_of(self, pools: Sequence[str] = (), locations: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the names of the parts in these pools and locations, in order; all where none is named."""
+        if not locations and not pools:
+            return tuple(sorted(self.parts))
+        if not locations and len(pools) == 1 and pools[0] in self.parts:
+            # A cluster with one location: parts are pools.
+            return tuple(pools)
+        return tuple(
+            name
+            for name in sorted(self.parts)
+            for index in (self.parts[name],)
+            if (not pools or index.pool in pools) and (not locations or index.location in locations)
+        )
 
     def take(self, placement: PodPlacement, need: Need) -> None:
         """Take what one pod needs. The caller has checked that it is free."""
@@ -149,20 +171,25 @@ class FreeCapacity:
         """Return what one pod held to the free capacity."""
         self.change(placement, 1, need)
 
-    def free_milli_gpus(self, pools: Sequence[str] = (), but_on: Collection[str] = ()) -> int:
-        """Return the free milli-GPUs on open nodes of these pools (all pools if none is named), except on the
-        excluded nodes."""
+    def free_milli_gpus(
+        self, pools: Sequence[str] = (), but_on: Collection[str] = (), locations: Sequence[str] = ()
+    ) -> int:
+        """Return the free milli-GPUs on open nodes of these pools and locations (all where none is named), except on
+        the excluded nodes."""
         return sum(
             sum(node.free)
             for node in self.nodes
-            if node.is_open and (not pools or node.pool in pools) and node.name not in but_on
+            if node.is_open
+            and (not pools or node.pool in pools)
+            and (not locations or node.location in locations)
+            and node.name not in but_on
         )
 
-    def most_whole(self, pools: Sequence[str] = ()) -> int:
-        """Return the most whole devices that are free on an open node of these pools (all pools if none is
+    def most_whole(self, pools: Sequence[str] = (), locations: Sequence[str] = ()) -> int:
+        """Return the most whole devices that are free on an open node of these pools and locations (all where none is
         named)."""
-        names = [pool for pool in pools if pool in self.pools] if pools else list(self.pools)
-        return max((_last_filled(self.pools[pool].by_whole) for pool in names), default=0)
+        parts = self.parts_of(pools, locations)
+        return max((_last_filled(self.parts[part].by_whole) for part in parts), default=0)
 
     def touch(self, name: str) -> None:
         """Mark a node as changed."""
@@ -218,7 +245,7 @@ class FreeCapacity:
     def _reindex(self, node: NodeCapacity, whole: int) -> None:
         """Move a node that had `whole` devices free to the bucket of what it has now."""
         if node.is_open and node.whole != whole:
-            by_whole = self.pools[node.pool].by_whole
+            by_whole = self.parts[node.part].by_whole
             _remove(by_whole[whole], node.order)
             insort(by_whole[node.whole], node.order)
 
@@ -228,14 +255,16 @@ class FreeCapacity:
         node.whole += (after == WHOLE_GPU) - (before == WHOLE_GPU)
         if not node.is_open:
             return
-        shared = self.pools[node.pool].shared[node.modes[position]]
+        shared = self.parts[node.part].shared[node.modes[position]]
         if 0 < before < WHOLE_GPU:
             _remove(shared, (before, node.order, position))
         if 0 < after < WHOLE_GPU:
             insort(shared, (after, node.order, position))
 
     def _index(self, node: NodeCapacity) -> None:
-        index = self.pools.setdefault(node.pool, PoolIndex())
+        index = self.parts.get(node.part)
+        if index is None:
+            index = self.parts[node.part] = PoolIndex(node.pool, node.location)
         while len(index.by_whole) <= len(node.free):
             index.by_whole.append([])
         index.by_whole[node.whole].append(node.order)
@@ -344,6 +373,9 @@ def _node_capacity(order: int, node: NodeView) -> NodeCapacity:
         memory_mib=node.memory_mib,
         is_divided=any(device.is_single and device.parts > 1 for device in devices),
         extras=dict(node.extras),
+        location=node.location,
+        # No name has a NUL.
+        part=f"{node.pool}\0{node.location}" if node.location else node.pool,
     )
 
 

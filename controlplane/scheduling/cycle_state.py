@@ -20,6 +20,7 @@ from controlplane.scheduling.capacity import WHOLE_GPU, open_capacity
 from controlplane.scheduling.fit import Request
 from controlplane.scheduling.fragmentation import Gradient, kind_of, popular
 from controlplane.scheduling.limits import is_bound
+from controlplane.scheduling.locality import placed_by_data
 from controlplane.scheduling.order import JobClass, Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
 from controlplane.scheduling.reservation import Reservation
@@ -239,6 +240,8 @@ class CycleState:
         }
         if item.is_elastic:
             details |= {"pods": len(placements), "most_pods": job.pods}
+        if job.locations:
+            details |= placed_by_data(job, placements, self.capacity.now)
         self.starts[job.id] = Start(job.id, job.project, placements, code, details)
         self._undo.append(lambda: self._unstart(item))
 

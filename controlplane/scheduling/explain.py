@@ -13,6 +13,7 @@ from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.feasibility import Refusal
 from controlplane.scheduling.fit import Request, host_needs, place, pods_that_fit, with_only, without
 from controlplane.scheduling.limits import not_ready, over_limit, over_quota, postponed
+from controlplane.scheduling.locality import location_to_fill
 from controlplane.scheduling.mentions import mention
 from controlplane.scheduling.order import JobClass, Waiting, in_turn
 from controlplane.scheduling.plan import Details, Hold
@@ -155,6 +156,8 @@ class Explainer:
         if reservation is not None and place(item.request, self._state.capacity.now) is not None:
             held_for = {**_reserved_for(reservation.item.job), "reserved_at": _shown_time(reservation.at)}
             return reasons.RESERVED_FOR_OLDER_GANG, {**self._numbers(item.request), **held_for}
+        if (missing := location_to_fill(item, self._state.capacity.now)) is not None:
+            return reasons.WAITING_FOR_DATA, {**dict(item.job.data_progress), "fill_at": missing}
         if item.request not in self._causes:
             self._causes[item.request] = self._cause(item.request)
         code, numbers = self._causes[item.request]
@@ -178,7 +181,7 @@ class Explainer:
     def _numbers(self, request: Request) -> dict[str, Any]:
         room = self._state.capacity.now
         return {
-            "free_milli_gpus": room.free_milli_gpus(request.pools),
+            "free_milli_gpus": room.free_milli_gpus(request.pools, (), request.locations),
             "largest_free_milli_gpus": _largest_free(room, request),
             "pods": request.pods,
             "pods_that_fit": pods_that_fit(request, room, request.pods) if request.pods > 1 else 0,
@@ -194,14 +197,14 @@ class Explainer:
             return reasons.GANG_DOES_NOT_FIT, numbers
         too_small = self._too_small_for(request)
         is_shut_out = not any(
-            node.is_open and node.name not in too_small and node.pool in (request.pools or (node.pool,))
-            for node in room.nodes
+            node.is_open and node.name not in too_small and request.admits(node) for node in room.nodes
         )
         short = _short_of(replace(request, pods=1), room, frozenset() if is_shut_out else too_small)
         if short is not None:
             shut_out = {"is_shut_out": True} if is_shut_out else {}
             return reasons.CLUSTER_FULL, {**numbers, **shut_out, **short}
-        if request.pods == 1 and room.free_milli_gpus(request.pools, too_small) >= request.milli_gpus > 0:
+        free = room.free_milli_gpus(request.pools, too_small, request.locations)
+        if request.pods == 1 and free >= request.milli_gpus > 0:
             return reasons.FRAGMENTED, numbers
         return reasons.CLUSTER_FULL, numbers
 
@@ -267,8 +270,7 @@ def _short_of(one: Request, room: FreeCapacity, too_small: frozenset[str]) -> di
 
 def _largest_free(room: FreeCapacity, request: Request) -> int:
     """Return the most milli-GPUs that one pod could get now on a node that has its host resources."""
-    names = [pool for pool in request.pools if pool in room.pools] or list(room.pools)
-    indexes = [room.pools[name] for name in names]
+    indexes = [room.parts[part] for part in room.parts_of(request.pools, request.locations)]
 
     def has_room(order: int) -> bool:
         return room.nodes[order].has_host_capacity(request)

@@ -82,6 +82,9 @@ class FeasibilityCheck:
         return None
 
     def _impossible(self, request: Request) -> Refusal | None:
+        if request.locations:
+            # Its data can be brought to every node.
+            request = replace(request, locations=())
         if request not in self._verdicts:
             if len(self._verdicts) >= MOST_VERDICTS:
                 self._verdicts.clear()
@@ -172,8 +175,9 @@ def _largest_whole(mode: SharingMode) -> int:
 _Key = tuple[Any, ...]
 _attributes = attrgetter(
     "project", "kind", "node_pool", "milli_gpus", "gpu_memory_mib", "pods", "min_pods", "sizes", "milli_cpus",
-    "memory_mib", "extras", "priority", "is_preemptible", "avoid", "is_waiting_for_data", "data_progress",
-    "is_waiting_for_volume", "volume_wait", "not_before", "promised", "was_preempted_by", "was_preempted_by_project",
+    "memory_mib", "extras", "priority", "is_preemptible", "avoid", "locations", "fillable",
+    "is_waiting_for_data", "data_progress", "is_waiting_for_volume", "volume_wait", "not_before", "promised",
+    "was_preempted_by", "was_preempted_by_project",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Protocol
 
 from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, NodeCapacity
 from controlplane.scheduling.view import (
@@ -30,11 +31,22 @@ Preference = tuple[Collection[str], ...]
 """The nodes that a pod must not stand on: in the first try, in the second, and so on."""
 
 
+class Situated(Protocol):
+    """A node, in a pool and at a location."""
+
+    @property
+    def pool(self) -> str: ...
+
+    @property
+    def location(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What one job asks for, per pod, and how many pods. Two jobs with equal requests fit alike.
 
-    `pools`: the pools to try in order, each for the whole gang; empty means all pools at once.
+    `pools`: the pools to try in order, each for the whole gang; empty means all pools at once. `locations`: the
+    locations of nodes that have its data; empty for all.
     """
 
     milli_gpus: int
@@ -44,6 +56,13 @@ class Request:
     memory_mib: int
     pools: tuple[str, ...]
     extras: Extras = ()
+    locations: tuple[str, ...] = ()
+
+    def admits(self, node: Situated) -> bool:
+        """Return whether a node is in a pool and at a location of the request."""
+        return (not self.pools or node.pool in self.pools) and (
+            not self.locations or node.location in self.locations
+        )
 
     @property
     def whole_devices(self) -> int:
@@ -79,7 +98,14 @@ def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
 def request_of(job: JobView, pools: tuple[str, ...]) -> Request:
     """Return the job's minimum request in these pools; an elastic job can use more (see elastic)."""
     return Request(
-        job.milli_gpus, job.gpu_memory_mib, job.fewest_pods, job.milli_cpus, job.memory_mib, pools, job.extras
+        job.milli_gpus,
+        job.gpu_memory_mib,
+        job.fewest_pods,
+        job.milli_cpus,
+        job.memory_mib,
+        pools,
+        job.extras,
+        job.locations,
     )
 
 
@@ -133,12 +159,12 @@ def place(
     Nodes in `avoid` are the last choice: first the whole gang is placed elsewhere, in any pool, then as many
     pods as possible.
     """
-    choices = _pool_choices(request, room)
+    choices = _choices(request, room)
     orders: list[Preference] = [(avoid,), (avoid, ())] if avoid else [((),)]
     if request.pods > 1:
-        choices = [pools for pools in choices if _count(request, room, pools) >= request.pods]
-    for without, pools in product(orders, choices):
-        placements = _place_in(request, room, pools, without)
+        choices = [parts for parts in choices if _count(request, room, parts) >= request.pods]
+    for without, parts in product(orders, choices):
+        placements = _place_in(request, room, parts, without)
         if len(placements) == request.pods:
             return placements
     return None
@@ -175,16 +201,16 @@ def _is_pod_free(placement: PodPlacement, job: JobView, room: FreeCapacity) -> b
 def pods_that_fit(request: Request, room: FreeCapacity, at_most: int) -> int:
     """Return how many pods of this kind fit at once in the best pool choice, at most `at_most`."""
     counted = replace(request, pods=at_most)
-    choices = _pool_choices(request, room)
-    return max((_count(counted, room, pools) for pools in choices), default=0)
+    choices = _choices(request, room)
+    return max((_count(counted, room, parts) for parts in choices), default=0)
 
 
-def _count(request: Request, room: FreeCapacity, pools: Sequence[str]) -> int:
+def _count(request: Request, room: FreeCapacity, parts: Sequence[str]) -> int:
     """Return how many pods fit, at most the gang. Pods are alike, so each node is counted by itself."""
     needed, count = request.whole_devices, 0
-    for pool in pools:
+    for part in parts:
         # Without whole devices every node may fit, so the first bucket counts too.
-        for bucket in room.pools[pool].by_whole[needed:]:
+        for bucket in room.parts[part].by_whole[needed:]:
             for order in bucket:
                 node = room.nodes[order]
                 if not (needed and node.is_divided):
@@ -194,20 +220,22 @@ def _count(request: Request, room: FreeCapacity, pools: Sequence[str]) -> int:
     return count
 
 
-def _pool_choices(request: Request, room: FreeCapacity) -> list[tuple[str, ...]]:
+def _choices(request: Request, room: FreeCapacity) -> list[tuple[str, ...]]:
+    """Return the parts of the capacity to try for the whole gang, in order."""
     if request.pools:
-        return [(pool,) for pool in request.pools if pool in room.pools]
-    return [tuple(sorted(room.pools))]
+        choices = [room.parts_of((pool,), request.locations) for pool in request.pools]
+        return [parts for parts in choices if parts]
+    return [room.parts_of((), request.locations)]
 
 
 def _place_in(
-    request: Request, room: FreeCapacity, pools: Sequence[str], without: Preference = ((),)
+    request: Request, room: FreeCapacity, parts: Sequence[str], without: Preference = ((),)
 ) -> tuple[PodPlacement, ...]:
     """Place as many pods as fit, at most the gang. Pods are alike, so filling node by node finds the
     maximum."""
     placements: list[PodPlacement] = []
     for rank in range(request.pods):
-        tries = (_place_pod(request, room, pools, rank, avoid) for avoid in without)
+        tries = (_place_pod(request, room, parts, rank, avoid) for avoid in without)
         placement = next(filter(None, tries), None)
         if placement is None:
             break
@@ -221,17 +249,17 @@ def _place_in(
 
 
 def _place_pod(
-    request: Request, room: FreeCapacity, pools: Sequence[str], rank: int, avoid: Collection[str]
+    request: Request, room: FreeCapacity, parts: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
     if room.scorer is not None and (request.is_share or request.whole_devices):
-        chosen = room.scorer.place_pod(request, room, pools, avoid)
+        chosen = room.scorer.place_pod(request, room, parts, avoid)
         return None if chosen is None else PodPlacement(rank, *chosen)
     if request.is_share:
-        return _place_on_shared(request, room, pools, rank, avoid) or _place_share_on_whole(
-            request, room, pools, rank, avoid
+        return _place_on_shared(request, room, parts, rank, avoid) or _place_share_on_whole(
+            request, room, parts, rank, avoid
         )
     needed = request.whole_devices
-    for node in _nodes_by_tightness(room, pools, needed, avoid):
+    for node in _nodes_by_tightness(room, parts, needed, avoid):
         if node.has_host_capacity(request) and not (needed and node.is_divided):
             positions = [position for position, free in enumerate(node.free) if free == WHOLE_GPU][:needed]
             devices = tuple((node.indexes[position], WHOLE_GPU) for position in positions)
@@ -240,10 +268,10 @@ def _place_pod(
 
 
 def _nodes_by_tightness(
-    room: FreeCapacity, pools: Sequence[str], whole: int, avoid: Collection[str]
+    room: FreeCapacity, parts: Sequence[str], whole: int, avoid: Collection[str]
 ) -> Iterator[NodeCapacity]:
-    """Yield open nodes with at least this many whole devices free: fewest first, then by pool and name."""
-    indexes = [room.pools[pool] for pool in pools]
+    """Yield open nodes with at least this many whole devices free: fewest first, then by pool, location and name."""
+    indexes = [room.parts[part] for part in parts]
     for free in range(whole, max((len(index.by_whole) for index in indexes), default=0)):
         for index in indexes:
             if free < len(index.by_whole):
@@ -253,13 +281,13 @@ def _nodes_by_tightness(
 
 
 def _place_on_shared(
-    request: Request, room: FreeCapacity, pools: Sequence[str], rank: int, avoid: Collection[str]
+    request: Request, room: FreeCapacity, parts: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
     """Place a share on the shared device that has the least left afterwards."""
     best: tuple[int, int, int] | None = None
     chosen: PodPlacement | None = None
-    for pool in pools:
-        for mode, devices in room.pools[pool].shared.items():
+    for part in parts:
+        for mode, devices in room.parts[part].shared.items():
             share = request.share_of(mode)
             for at in range(bisect_left(devices, (share,)), len(devices)):
                 free, order, position = devices[at]
@@ -273,10 +301,10 @@ def _place_on_shared(
 
 
 def _place_share_on_whole(
-    request: Request, room: FreeCapacity, pools: Sequence[str], rank: int, avoid: Collection[str]
+    request: Request, room: FreeCapacity, parts: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
     """Place a share on a free device of the node with the fewest free devices."""
-    for node in _nodes_by_tightness(room, pools, 1, avoid):
+    for node in _nodes_by_tightness(room, parts, 1, avoid):
         if node.has_host_capacity(request):
             for position, free in enumerate(node.free):
                 share = request.share_of(node.modes[position])

@@ -58,9 +58,9 @@ class Gradient:
         return Gradient(self.mix)
 
     def place_pod(
-        self, request: Request, room: FreeCapacity, pools: Sequence[str], avoid: Collection[str]
+        self, request: Request, room: FreeCapacity, parts: Collection[str], avoid: Collection[str]
     ) -> tuple[str, tuple[tuple[int, int], ...]] | None:
-        """Return the node and the devices for one pod; None where it does not fit."""
+        """Return the node and the devices for one pod on nodes of these parts; None where it does not fit."""
         known = self._scored.setdefault(request, [(-1, None)] * len(room.nodes))
         best: _Scored | None = None
         for node in room.nodes:
@@ -68,7 +68,7 @@ class Gradient:
             if version != node.version:
                 scored = self._score(request, node)
                 known[node.order] = (node.version, scored)
-            is_allowed = node.is_open and node.pool in pools and node.name not in avoid
+            is_allowed = node.is_open and node.part in parts and node.name not in avoid
             if is_allowed and scored is not None and (best is None or scored < best):
                 best = scored
         return None if best is None else (room.nodes[best[2]].name, best[3])

@@ -9,6 +9,7 @@ from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on
 from controlplane.scheduling.fit import Request, is_free, place
 from controlplane.scheduling.givers import victims_beside
 from controlplane.scheduling.limits import is_bound, over_limit, over_quota
+from controlplane.scheduling.locality import location_to_fill
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.search import find_victims
@@ -96,6 +97,8 @@ class Moves:
 
     def make_room(self, item: Waiting) -> frozenset[Candidate] | None:
         """Take capacity from other projects, else from lower priorities; None when neither may give enough."""
+        if self._is_room_elsewhere(item):
+            return None
         policy = ReclaimPolicy(item)
         if policy.is_open():
             victims = self.find_victims(item, policy)
@@ -120,6 +123,10 @@ class Moves:
         if taken is None:
             self._no_victims[key] = len(soon.changes)
         return taken
+
+    def _is_room_elsewhere(self, item: Waiting) -> bool:
+        """Return whether the job has room where its data could be brought: then it stops no other."""
+        return location_to_fill(item, self._state.capacity.now) is not None
 
     def is_above_lowest(self, item: Waiting) -> bool:
         """Return whether jobs of lower priority ran in the project before the cycle."""
@@ -146,7 +153,7 @@ class Moves:
 
     def preempt(self, item: Waiting) -> frozenset[Candidate] | None:
         """Take capacity from lower priorities of the same project; None when they may not give enough."""
-        if not self.is_above_lowest(item):
+        if not self.is_above_lowest(item) or self._is_room_elsewhere(item):
             return None
         victims = self._find_swap(item) or self.find_victims(item, PreemptPolicy(item))
         return None if victims is None else self._take(item, victims, "preempt")

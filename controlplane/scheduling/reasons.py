@@ -164,11 +164,13 @@ def _waiting_for_data(details: Details) -> str:
     dataset, percent, left = (details.get(name) for name in ("dataset", "percent", "eta_seconds"))
     if details.get("data_state") == "failed":
         return f"Its dataset {dataset} could not be brought to the cluster: {details.get('message')} It is tried again."
+    where = details.get("fill_at")
+    to = "the cluster" if where is None else f"{where}, where it has room"
     if dataset is None or percent is None:
         what = f"Its dataset {dataset} is" if dataset else "Its datasets are"
-        return f"{what} still to be brought to the cluster. It starts when the files are there."
+        return f"{what} still to be brought to {to}. It starts when the files are there."
     when = "It starts then" if left is None else f"About {_duration(int(left))} left; it starts then"
-    return f"Its dataset {dataset} is being brought to the cluster: {percent} % are there. {when}."
+    return f"Its dataset {dataset} is being brought to {to}: {percent} % are there. {when}."
 
 
 def _duration(seconds: int) -> str:
@@ -312,11 +314,19 @@ def _just_submitted(details: Details) -> str:
 
 
 def _started_in_quota(details: Details) -> str:
-    return f"Started{_size(details)} inside the quota of {_project(details)} ({_number(details, 'quota_milli_gpus')})."
+    quota = _number(details, "quota_milli_gpus")
+    return f"Started{_size(details)} inside the quota of {_project(details)} ({quota}).{_placed_by_data(details)}"
 
 
 def _started_over_quota(details: Details) -> str:
-    return f"Started{_size(details)} on idle GPUs above the quota of {_project(details)}; others may reclaim them."
+    above = f"on idle GPUs above the quota of {_project(details)}; others may reclaim them."
+    return f"Started{_size(details)} {above}{_placed_by_data(details)}"
+
+
+def _placed_by_data(details: Details) -> str:
+    places = details.get("data_at")
+    data = details.get("dataset") or "its data"
+    return f" Placed where {data} is cached: {', '.join(places)}." if places else ""
 
 
 def _size(details: Details) -> str:

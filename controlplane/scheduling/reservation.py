@@ -165,11 +165,7 @@ def _lower_bound(request: Request, ends: Sequence[End], soon: FreeCapacity) -> i
     needed = request.whole_devices
     if not needed:
         return 0
-    free = {
-        node.name: node.whole
-        for node in soon.nodes
-        if node.is_open and (not request.pools or node.pool in request.pools)
-    }
+    free = {node.name: node.whole for node in soon.nodes if node.is_open and request.admits(node)}
     fitting = sum([whole // needed for whole in free.values()])
     if fitting >= request.pods:
         return 0

@@ -93,7 +93,7 @@ def _search_in(
         return _search_indexed(request, room, gate, candidates, givers)
     by_name: dict[str, NodeCandidates] = {}
     for node in room.nodes if among is None or request.pods > 1 else [room.nodes[order] for order in among]:
-        if node.is_open and (not request.pools or node.pool in request.pools):
+        if node.is_open and request.admits(node):
             here = [one for one in candidates.get(node.name, ()) if one.victim_class in givers]
             if here and could_host(request, node, here):
                 by_name[node.name] = NodeCandidates(request, node, here)
@@ -115,7 +115,7 @@ def _search_indexed(
 ) -> frozenset[Candidate] | None:
     """Search for one pod, which needs one node: the cheapest job that is enough alone if it loses little, else by
     nodes up to the first whose bound is above the best set."""
-    short = request.whole_devices - room.most_whole(request.pools)
+    short = request.whole_devices - room.most_whole(request.pools, request.locations)
     large_enough = [same for same in givers.values() if same.most_devices >= short]
     found: dict[str, NodeCandidates] = {}
     search = _Search(request, gate, found, 1)
@@ -144,7 +144,7 @@ def _is_enough(request: Request, room: FreeCapacity, victim: Candidate) -> bool:
     nodes = (room.node(name) for name in victim.nodes if room.is_open(name))
     return any(
         node.whole + len(victim.on_node(node.name)) >= request.whole_devices
-        and (not request.pools or node.pool in request.pools)
+        and request.admits(node)
         and not (request.whole_devices and node.is_divided)
         and pods_after(request, node, (victim,)) > 0
         for node in nodes

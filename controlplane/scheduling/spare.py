@@ -70,7 +70,13 @@ def _left_over(view: ClusterView, plan: Plan, job: JobView) -> list[_Left]:
             left[placement.node].take(placement, other)
             left[placement.node].peers += other.id == job.id
     pools = _pools(view, job)
-    return [one for one in left.values() if one.node.is_schedulable and (not pools or one.node.pool in pools)]
+    return [
+        one
+        for one in left.values()
+        if one.node.is_schedulable
+        and (not pools or one.node.pool in pools)
+        and (not job.locations or one.node.location in job.locations)
+    ]
 
 
 def _of(node: NodeView) -> _Left:

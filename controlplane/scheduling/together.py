@@ -76,19 +76,18 @@ def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement,
     """Every way to place the whole gang, but for pods that change places. Leaves `room` unchanged between them."""
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools]
     for pools in choices or [()]:
-        nodes = _nodes_with(request.whole_devices, room, pools)
+        nodes = _nodes_with(request.whole_devices, room, room.parts_of(pools, request.locations))
         nodes.sort(key=lambda node: (node.whole, node.milli_cpus, node.order))
         found = islice(_rest_of_gang(request, room, nodes, []), MAX_WAYS)
         yield from list(found)
 
 
-def _nodes_with(devices: int, room: FreeCapacity, pools: Collection[str]) -> list[NodeCapacity]:
-    """Return the open nodes of these pools (of all if none is named) with at least so many whole devices free."""
+def _nodes_with(devices: int, room: FreeCapacity, parts: Iterable[str]) -> list[NodeCapacity]:
+    """Return the open nodes of these parts with at least so many whole devices free."""
     return [
         room.nodes[order]
-        for name, pool in room.pools.items()
-        if not pools or name in pools
-        for bucket in pool.by_whole[devices:]
+        for part in parts
+        for bucket in room.parts[part].by_whole[devices:]
         for order in bucket
     ]
 

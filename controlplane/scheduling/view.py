@@ -62,7 +62,8 @@ class DeviceView:
 class NodeView:
     """One node. `milli_cpus`, `memory_mib` and `extras` are what pods may use in total, not what is free.
 
-    `is_schedulable` is false for a node that is cordoned, drained or not ready: it gets nothing new.
+    `is_schedulable` is false for a node that is cordoned, drained or not ready: it gets nothing new. `location`: where
+    it reads cached data from; "" in a cluster with one location.
     """
 
     name: str
@@ -72,6 +73,7 @@ class NodeView:
     memory_mib: int
     is_schedulable: bool = True
     extras: Extras = ()
+    location: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,9 @@ class JobView:
     `volume_wait`: details of `waiting_for_volume`.
     `expected_runtime_seconds`: declared or learned, None when unknown; of a preempted job what is left of it.
     `was_preempted_by` is the id of the job that took its GPUs (and its project), until it starts again.
-    `data_progress`: details of the reason while `is_waiting_for_data`. `name` is for sentences only.
+    `data_progress`: details of the reason while `is_waiting_for_data`. `locations`: the locations of nodes that have
+    its data, the only ones on which it may start; empty for all. `fillable`: others, to which its data could be brought
+    while it waits. `name` is for sentences only.
     """
 
     id: str
@@ -168,6 +172,8 @@ class JobView:
     placements: tuple[PodPlacement, ...] = ()
     promised: tuple[PodPlacement, ...] = ()
     avoid: tuple[str, ...] = ()
+    locations: tuple[str, ...] = ()
+    fillable: tuple[str, ...] = ()
     name: str = ""
 
     @property
@@ -236,11 +242,14 @@ def _project(data: Mapping[str, Any]) -> ProjectView:
     return ProjectView(**{**data, "node_pools": pools})
 
 
+_NAMES = ("avoid", "sizes", "locations", "fillable")
+
+
 def _job(data: Mapping[str, Any]) -> JobView:
     pods = {name: placements_from_lists(data[name]) for name in ("placements", "promised")}
     wait = tuple((name, value) for name, value in data.get("volume_wait", ()))
     progress = tuple((name, value) for name, value in data.get("data_progress", ()))
-    plain = {name: tuple(data.get(name, ())) for name in ("avoid", "sizes")} | {"extras": _extras(data)}
+    plain = {name: tuple(data.get(name, ())) for name in _NAMES} | {"extras": _extras(data)}
     return JobView(**{**data, **pods, **plain, "volume_wait": wait, "data_progress": progress})
 
 

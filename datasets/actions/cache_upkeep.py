@@ -8,10 +8,11 @@ from controlplane.access import SYSTEM
 from controlplane.loop.wake import wake
 from controlplane.models import Command, Event
 from controlplane.scheduling.reasons import DATASET_GONE, describe
-from datasets.actions.caches import EVICT_CACHE, TREE, cache_event, ensure_wanted, evict, refill
+from datasets.actions.caches import EVICT_CACHE, TREE, cache_event, evict, refill
+from datasets.actions.job_data import ensure_wanted
 from datasets.aging import Aged, too_old
 from datasets.models import Cache, CacheLocation
-from datasets.queries.caches import key_of, keys_at, wanted_versions, without_their_data
+from datasets.queries.caches import key_of, keys_at, needed_versions, wanted_versions, without_their_data
 from datasets.storage.base import Blocked
 from jobs import lifecycle
 from jobs.transitions import Target, send
@@ -55,7 +56,7 @@ def _end_jobs_without_data() -> None:
 
 
 def _retry_failed(location: CacheLocation, now: datetime) -> None:
-    wanted = wanted_versions(location)
+    wanted = needed_versions(location)
     failed = Cache.objects.filter(location=location, state=Cache.FAILED, changed_at__lt=now - RETRY)
     for cache in failed.filter(version__in=wanted):
         with transaction.atomic():

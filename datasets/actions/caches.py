@@ -1,6 +1,6 @@
-"""Verbs on caches, and on the mounts of jobs that use them. One function, one transaction, one event each."""
+"""Verbs on caches. One function, one transaction, one event each."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import transaction
@@ -13,7 +13,7 @@ from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event, Project
-from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
+from datasets.models import Cache, CacheLocation, DatasetUse, DatasetVersion
 from datasets.queries.caches import (
     UNFINISHED,
     cache_refusal,
@@ -24,7 +24,6 @@ from datasets.queries.caches import (
     users_of,
     uses_of,
 )
-from jobs.models import Job
 
 FILL_CACHE, EVICT_CACHE = "datasets.fill_cache", "datasets.evict_cache"
 CACHE, TREE = "cache", "cache_tree"  # Command.subject_kind
@@ -46,30 +45,15 @@ def _new_location(cluster: Cluster, project: Project | None) -> CacheLocation:
         for old in CacheLocation.objects.filter(name=name, cluster__detached_at__isnull=False):
             CacheLocation.objects.filter(pk=old.pk).update(name=f"{old.name}-{old.cluster_id}")
         location, _ = CacheLocation.objects.get_or_create(
-            cluster=cluster, project=owner, defaults={"name": name}
+            cluster=cluster, project=owner, is_default=True, defaults={"name": name}
         )
-    return location
-
-
-def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
-    """Change room or age limit (checked values)."""
-    with transaction.atomic():
-        reread(location, lock=True)
-        before = {name: getattr(location, name) for name in changes}
-        for name, value in changes.items():
-            setattr(location, name, value)
-        location.save(update_fields=list(changes))
-        write_audit(
-            actor, "cache_location.edit", "cache_location", location.name, before=before, after=dict(changes)
-        )
-        Event.objects.append([Event(kind="cache_location.edited", actor=actor.name, data=dict(changes))])
     return location
 
 
 def cache_version(version: DatasetVersion, location: CacheLocation, *, actor: Actor) -> Cache:
     """Bring a version to a location, unless it is there or on its way; one that failed is tried again."""
     with transaction.atomic():
-        cache = _wanted(version, location, actor.name, is_kept=True)
+        cache = want_cache(version, location, actor.name, is_kept=True)
         write_audit(actor, "cache.create", "cache", str(cache.pk), after={"version": str(version.pk)})
         Event.objects.append([cache_event("cache.requested", cache, actor)])
         wake()
@@ -140,54 +124,6 @@ def lose_volume(project: Project) -> None:
             Event.objects.append([cache_event("cache.failed", cache, SYSTEM)])
 
 
-def use_datasets(jobs: Sequence[Job]) -> None:
-    """Write down which versions new jobs mount, and have them brought to their cluster. Raises Conflict for one that
-    was deleted since it was looked up. Call it in the transaction that submits the jobs; without datasets it costs
-    nothing."""
-    wanted = [(job, each) for job in jobs for each in job.spec["datasets"]]
-    if not wanted:
-        return
-    keys = {each["version_id"] for _, each in wanted}
-    datasets = Dataset.objects.filter(versions__in=keys).order_by("pk")
-    # a deletion waits for this transaction, and then finds the jobs
-    list(datasets.select_for_update(no_key=True).values_list("pk"))
-    versions = {
-        str(version.pk): version
-        for version in DatasetVersion.objects.filter(pk__in=keys).select_related("dataset__project")
-    }
-    if len(versions) != len(keys):
-        raise Conflict("dataset_removed", "A dataset of the job was deleted meanwhile; submit it again.")
-    DatasetUse.objects.bulk_create(
-        DatasetUse(
-            job=job,
-            version=versions[each["version_id"]],
-            dataset_name=each["dataset"],
-            number=each["version"],
-            subset=each.get("subset", ""),
-            mount_path=each["mount_path"],
-            is_cached=each["cached"],
-        )
-        for job, each in wanted
-    )
-    _bring(jobs[0].project, wanted, versions)
-
-
-def ensure_wanted(location: CacheLocation) -> None:
-    """Have brought to a location what unfinished jobs want there and what is not there, and note that they use it: a
-    cache may have been removed under a job that was just submitted."""
-    uses = DatasetUse.objects.filter(UNFINISHED, is_used_at(location), version__isnull=False)
-    # of several mounts of a version, one that asks for a cache decides
-    wanted = dict(uses.order_by("is_cached").values_list("version_id", "is_cached"))
-    if not wanted:
-        return
-    known = Cache.objects.filter(location=location, version__in=wanted)
-    known.update(used_at=timezone.now())
-    missing = wanted.keys() - set(known.values_list("version_id", flat=True))
-    with transaction.atomic():
-        for version in DatasetVersion.objects.filter(pk__in=missing).order_by("pk"):
-            _wanted(version, location, SYSTEM.name, is_kept=wanted[version.pk])
-
-
 def refill(cache: Cache) -> bool:
     """Try a failed cache again, or one that was removed while a new job wanted it. Call it in a transaction."""
     rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.FAILED, Cache.EVICTING))
@@ -210,29 +146,8 @@ def cache_event(kind: str, cache: Cache, actor: Actor) -> Event:
     )
 
 
-def _bring(
-    project: Project,
-    wanted: Sequence[tuple[Job, Mapping[str, Any]]],
-    versions: Mapping[str, DatasetVersion],
-) -> None:
-    location = location_for(project.cluster, project)
-    for key, version in sorted(versions.items()):
-        jobs = [(job, each) for job, each in wanted if each["version_id"] == key]
-        is_kept = any(each["cached"] for _, each in jobs)
-        cache = _wanted(version, location, _known_as(jobs[0][0], version), is_kept=is_kept)
-        if cache.state == Cache.READY:
-            Cache.objects.filter(pk=cache.pk).update(hits=F("hits") + len({job.pk for job, _ in jobs}))
-
-
-def _known_as(job: Job, version: DatasetVersion) -> str:
-    """Return who had a version brought, as readers of its dataset may know it: a user of its own project by name, one
-    of another by the project, as `users_of` does with jobs."""
-    is_own = job.project_id == version.dataset.project_id
-    return job.user.username if is_own else job.project.name
-
-
-def _wanted(version: DatasetVersion, location: CacheLocation, by: str, *, is_kept: bool) -> Cache:
-    """Return the cache of a version, created or tried again where that is needed."""
+def want_cache(version: DatasetVersion, location: CacheLocation, by: str, *, is_kept: bool) -> Cache:
+    """Return the cache of a version, created or tried again where that is needed. Call it in a transaction."""
     fresh = {"created_by": by, "is_kept": is_kept}
     cache, is_new = Cache.objects.get_or_create(version=version, location=location, defaults=fresh)
     if is_new:

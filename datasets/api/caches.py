@@ -8,12 +8,13 @@ from controlplane.access import Actor, NotVisible, project_for, require_admin, r
 from controlplane.actions.errors import invalid
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
-from controlplane.api.json_schema import INTEGER, STRING, nullable, ref
+from controlplane.api.json_schema import INTEGER, STRING, listed, nullable, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
 from controlplane.models import Cluster, Project, Role
 from datasets.access import cache_for, version_for, visible_caches, visible_locations
-from datasets.actions.caches import cache_version, clear_cache, edit_location, location_for, pin_cache
+from datasets.actions.cache_locations import create_location, delete_location, edit_location
+from datasets.actions.caches import cache_version, clear_cache, location_for, pin_cache
 from datasets.api.schemas import CACHE, CACHE_LOCATION
 from datasets.models import Cache, CacheLocation, DatasetVersion
 from datasets.queries.caches import (
@@ -26,6 +27,11 @@ from datasets.queries.caches import (
 )
 
 LONGEST_DAYS = 3650
+MOST_POOLS = 50
+# A prefix of 253 characters, and a name.
+NODE_LABELS = fields.LABEL_NAMES._replace(
+    longest=317, words="letters, digits, '-', '_', '.' and '/', and begin and end with a letter or digit"
+)
 CACHES = Listing(
     CACHE,
     {"created_at": ("created_at", "id"), "used_at": ("used_at", "id")},
@@ -45,7 +51,23 @@ NEW_CACHE = {
     "version_id": BodyField(fields.text(36), {**STRING, "format": "uuid"}, is_required=True),
     "location": BodyField(fields.text(130), STRING),
 }
+PLACE = {
+    "node_pools": BodyField(fields.listed(fields.text(50), MOST_POOLS), listed(STRING)),
+    "node_labels": BodyField(
+        fields.mapped(NODE_LABELS, fields.text(63), MOST_POOLS),
+        {"type": "object", "additionalProperties": STRING},
+    ),
+}
+NEW_LOCATION = {
+    "name": BodyField(fields.dns_label(63), STRING, is_required=True),
+    "cluster": BodyField(fields.text(50), STRING, is_required=True),
+    "directory": BodyField(fields.text(500), STRING),
+    "room_bytes": BodyField(fields.optional(fields.whole(0, query.BIGGEST)), nullable(INTEGER)),
+    "unused_days": BodyField(fields.whole(1, LONGEST_DAYS), {**INTEGER, "minimum": 1}),
+    **PLACE,
+}
 CHANGES = {
+    **PLACE,
     "room_bytes": BodyField(fields.optional(fields.whole(0, query.BIGGEST)), nullable(INTEGER)),
     "unused_days": BodyField(fields.whole(1, LONGEST_DAYS), {**INTEGER, "minimum": 1}),
 }
@@ -117,6 +139,20 @@ class CacheLocations(ApiView):
             call, visible_locations(call.actor), LOCATIONS, fetch=location_rows, shape=location_shapes
         )
 
+    @operation(
+        "Create a location of some nodes of a cluster",
+        answer=ref("CacheLocation"),
+        status=201,
+        body=NEW_LOCATION,
+    )
+    def post(self, call: Call) -> Answer:
+        require_admin(call.actor)
+        values = dict(call.body)
+        cluster = Cluster.objects.filter(detached_at=None, name=values.pop("cluster")).first()
+        if cluster is None:
+            raise NotVisible("There is no such cluster.")
+        return Answer(_shape(create_location(cluster, values, actor=call.actor)), 201)
+
 
 class CacheLocationDetail(ApiView):
     """One location."""
@@ -125,13 +161,19 @@ class CacheLocationDetail(ApiView):
     def get(self, call: Call, name: str) -> Answer:
         return Answer(_shape(_location(call.actor, name)))
 
-    @operation("Change a location's room or age limit", answer=ref("CacheLocation"), body=CHANGES)
+    @operation("Change a location's room, age limit or nodes", answer=ref("CacheLocation"), body=CHANGES)
     def patch(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
         location = _location(call.actor, name)
         if call.body:
             edit_location(location, call.body, actor=call.actor)
         return Answer(_shape(location))
+
+    @operation("Delete a location without caches", answer={}, status=204)
+    def delete(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        delete_location(_location(call.actor, name), actor=call.actor)
+        return Answer(None, 204)
 
 
 def _location(actor: Actor, name: str) -> CacheLocation:

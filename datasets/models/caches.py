@@ -12,13 +12,19 @@ from datasets.models.datasets import version_name
 class CacheLocation(models.Model):
     """A directory beside a cluster's GPUs that holds caches, or a volume of a project in its cluster."""
 
-    # Created when it is first needed, named as the cluster, or as cluster.project.
+    # A cluster's default is created when it is first needed, named as the cluster, or as cluster.project. Others, of
+    # some of its nodes, are created by admins.
     cluster = models.ForeignKey("controlplane.Cluster", models.CASCADE, related_name="cache_locations")
     # Whose namespace has the volume; None for a directory, which is of all projects.
     project = models.ForeignKey("controlplane.Project", models.CASCADE, null=True, related_name="+")
     # The trees on a volume, as the pod that worked there last reported them.
     kept_keys = models.JSONField(default=list)
     name = models.CharField(max_length=130, unique=True)
+    # Of the nodes that no other location of the cluster has.
+    is_default = models.BooleanField(default=True, db_default=True)
+    # Nodes in one of these pools, or with all of these labels, read from it.
+    node_pools = models.JSONField(default=list)
+    node_labels = models.JSONField(default=dict)
     # "": below TRAINYARD_CACHE_DIR.
     directory = models.CharField(max_length=500, blank=True, default="")
     # None: as much as its disk has, or the volume's size.
@@ -31,7 +37,9 @@ class CacheLocation(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["cluster"], condition=Q(project=None), name="cache_location_of_cluster"
+                fields=["cluster"],
+                condition=Q(project=None, is_default=True),
+                name="cache_location_of_cluster",
             ),
             models.UniqueConstraint(fields=["cluster", "project"], name="cache_location_of_project"),
         ]
@@ -100,6 +108,8 @@ class DatasetUse(models.Model):
     mount_path = models.CharField(max_length=4096)
     # Its cache is kept after the job.
     is_cached = models.BooleanField(default=False)
+    # Where it was last brought for the job; None: the default of the job's cluster.
+    location = models.ForeignKey(CacheLocation, models.SET_NULL, null=True, related_name="+")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "mount_path"], name="dataset_use_path")]

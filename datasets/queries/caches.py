@@ -2,28 +2,24 @@
 
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.db.models import F, Q, QuerySet, prefetch_related_objects
+from django.db.models import F, Q, QuerySet
 
 from controlplane.clusters import quantities
 from controlplane.engines.kinds import engine_kind
 from controlplane.models import Cluster, Project
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
 from datasets.queries.code import control_url, data_image, settings_hint
-from datasets.storage.cache import CacheStore, tree_below
-from datasets.storage.claims import CACHE_CLAIM
+from datasets.storage.cache import CacheStore
 from jobs.lifecycle import FINAL_STATES, QUEUED
-from jobs.models import Job
 
 UNFINISHED = ~Q(job__state__in=FINAL_STATES)
 NAMED = 5
-# Details of the reason of a job that waits for data.
-DataProgress = tuple[tuple[str, str | int], ...]
 
 
 def has_cache_volumes(cluster: Cluster) -> bool:
@@ -54,12 +50,13 @@ def cache_refusal(cluster: Cluster) -> str:
 def location_of(cluster: Cluster, project: Project | None) -> CacheLocation | None:
     """Return where caches for jobs of a project are, None before the first is needed."""
     owner = project if has_cache_volumes(cluster) else None
-    return CacheLocation.objects.filter(cluster=cluster, project=owner).first()
+    return CacheLocation.objects.filter(cluster=cluster, project=owner, is_default=True).first()
 
 
 def directory_of(location: CacheLocation) -> Path:
     """Return the directory of a location."""
-    return Path(location.directory or settings.CACHE_DIR / str(location.cluster_id))
+    below = str(location.cluster_id) if location.is_default else f"{location.cluster_id}-{location.pk}"
+    return Path(location.directory or settings.CACHE_DIR / below)
 
 
 def store_of(location: CacheLocation) -> CacheStore:
@@ -86,9 +83,16 @@ def uses_of(rows: QuerySet[DatasetVersion] | Iterable[DatasetVersion]) -> QueryS
 
 
 def is_used_at(location: CacheLocation) -> Q:
-    """Return the filter of mounts in jobs that use the caches of a location."""
+    """Return the filter of mounts in jobs that use the caches of a location, or may: one of several in a cluster is
+    kept for every job there."""
     used = Q(job__project__cluster=location.cluster_id)
     return used if location.project_id is None else used & Q(job__project=location.project_id)
+
+
+def is_wanted_at(location: CacheLocation) -> Q:
+    """Return the filter of mounts in jobs whose data was to be brought to a location."""
+    wanted = Q(location=location.pk)
+    return is_used_at(location) & ((wanted | Q(location=None)) if location.is_default else wanted)
 
 
 def users_of(uses: QuerySet[DatasetUse], project: Project) -> str:
@@ -100,76 +104,11 @@ def users_of(uses: QuerySet[DatasetUse], project: Project) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def data_waits(cluster: Cluster) -> Mapping[str, DataProgress]:
-    """Return the queued jobs whose datasets are not ready at the cluster's location, by id, with details of the first
-    of them: two queries at most."""
-    rows = DatasetUse.objects.filter(job__state=QUEUED, job__project__cluster=cluster).order_by("pk")
-    uses = list(
-        rows.select_related("job").only("job__project", "version", "dataset_name", "number", "subset")
-    )
-    if not uses:
-        return {}
-    versions = {use.version_id for use in uses}
-    found = Cache.objects.filter(location__cluster=cluster, version__in=versions)
-    caches = {
-        (cache.location.project_id, cache.version_id): cache
-        for cache in found.select_related("version", "location")
-    }
-    is_apart = has_cache_volumes(cluster)
-    waits: dict[str, DataProgress] = {}
-    for use in uses:
-        job, place = str(use.job_id), use.job.project_id if is_apart else None
-        cache = caches.get((place, use.version_id)) if use.version_id else None
-        if job not in waits and (cache is None or cache.state != Cache.READY):
-            waits[job] = (("dataset", str(use)), *_progress_details(cache))
-    return waits
-
-
-def _progress_details(cache: Cache | None) -> DataProgress:
-    """Return coarse numbers: each change of them is written to the rows of all jobs that wait."""
-    if cache is None:
-        return ()
-    if cache.state == Cache.FAILED:
-        return (("data_state", cache.state), ("message", cache.message))
-    if cache.state != Cache.FILLING:
-        return (("data_state", cache.state),)
-    percent = 10 * (10 * cache.bytes_done // max(1, cache.version.size_bytes))
-    left = _eta_seconds(cache)
-    eta = () if left is None else (("eta_seconds", _coarse(left)),)
-    return (("data_state", cache.state), ("percent", percent), *eta)
-
-
-def _coarse(seconds: int) -> int:
-    step = 10 if seconds < 120 else 60
-    return -(-seconds // step) * step
-
-
-def _eta_seconds(cache: Cache) -> int | None:
+def eta_seconds(cache: Cache) -> int | None:
+    """Return how long a fill takes yet; None for one that does not run or has no rate."""
     if cache.state != Cache.FILLING or not cache.bytes_per_second:
         return None
     return max(0, cache.version.size_bytes - cache.bytes_done) // cache.bytes_per_second
-
-
-def dataset_mounts(job: Job) -> list[list[Any]]:
-    """Return the fields of engines.base.Mount for each dataset of a job whose caches are ready. It is asked for every
-    pod in the transaction that starts them: two queries for a job, and no file is touched."""
-    if not job.spec.get("datasets"):
-        return []
-    cluster = job.project.cluster
-    if has_cache_volumes(cluster):
-        top = Path()
-        return [
-            ["", each["mount_path"], True, CACHE_CLAIM, str(tree_below(top, each["version_id"]))]
-            for each in job.spec["datasets"]
-        ]
-    # once for all pods of the job
-    prefetch_related_objects([cluster], "cache_locations")
-    [location] = (one for one in cluster.cache_locations.all() if one.project_id is None)
-    directory = directory_of(location)
-    return [
-        [str(tree_below(directory, each["version_id"])), each["mount_path"], True]
-        for each in job.spec["datasets"]
-    ]
 
 
 def jobs_with(dataset: Dataset, project_ids: Sequence[int] | None) -> QuerySet[DatasetUse]:
@@ -214,7 +153,7 @@ def cache_shape(cache: Cache) -> dict[str, Any]:
             "total_bytes": version.size_bytes,
             "moved_bytes": cache.bytes_moved,
             "bytes_per_second": cache.bytes_per_second,
-            "eta_seconds": _eta_seconds(cache),
+            "eta_seconds": eta_seconds(cache),
         },
         "charged_bytes": cache.charged_bytes,
         "created_by": cache.created_by,
@@ -245,6 +184,8 @@ def _location_shape(location: CacheLocation, caches: int, hits: int) -> dict[str
     return {
         "name": location.name,
         "cluster": location.cluster.name,
+        "node_pools": location.node_pools,
+        "node_labels": location.node_labels,
         "room_bytes": room_of(location),
         "used_bytes": location.used_bytes,
         "free_bytes": free_bytes(location),
@@ -280,6 +221,12 @@ def room_of(location: CacheLocation) -> int | None:
 def wanted_versions(location: CacheLocation) -> set[Any]:
     """Return the ids of versions that unfinished jobs mount from a location."""
     uses = DatasetUse.objects.filter(UNFINISHED, is_used_at(location), version__isnull=False)
+    return set(uses.values_list("version_id", flat=True))
+
+
+def needed_versions(location: CacheLocation) -> set[Any]:
+    """Return the ids of versions that are to be brought to a location for unfinished jobs."""
+    uses = DatasetUse.objects.filter(UNFINISHED, is_wanted_at(location), version__isnull=False)
     return set(uses.values_list("version_id", flat=True))
 
 

@@ -30,7 +30,8 @@ from datasets.actions.datasets import delete_dataset, edit_dataset, tag_version
 from datasets.cache_commands import FillCache
 from datasets.live_topics import read_dataset
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
-from datasets.queries.caches import cache_shape, dataset_mounts, directory_of
+from datasets.queries.caches import cache_shape, directory_of
+from datasets.queries.job_data import dataset_mounts
 from jobs.actions import clone_body, stop_job, submit_job
 from jobs.models import Job
 from tests.cast import Cast, make_cast

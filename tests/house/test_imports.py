@@ -145,6 +145,7 @@ LAYERS = {
     "datasets.code_manifest": "pure",
     "datasets.manifests": "pure",
     "datasets.aging": "pure",
+    "datasets.locality": "pure",
     "datasets.selection": "pure",
     "datasets.cache_shares": "pure",
     "datasets.previews": "pure",

@@ -93,3 +93,20 @@ def test_a_dry_run_reserves_nothing(api, cast, dataset):
     assert api("ben").post("projects/team-a/jobs?dry_run=true", job | {"datasets": [mount]}).status == 200
     assert api("ben").post("caches?dry_run=true", body(dataset)).status == 200
     assert not Cache.objects.exists()
+
+
+def test_admins_name_locations_of_some_nodes(api, cast, dataset):
+    fresh = {"name": "fast", "cluster": "memory", "node_pools": ["a100"], "room_bytes": 1000}
+    assert api("ana").post("cache-locations", fresh).status == 403
+    made = api("root").post("cache-locations", fresh)
+    assert (made.status, made.body["node_pools"], made.body["room_bytes"]) == (201, ["a100"], 1000)
+    labels = {"topology.kubernetes.io/zone": "b"}
+    changed = api("root").patch("cache-locations/fast", {"node_labels": labels})
+    assert (changed.status, changed.body["node_labels"]) == (200, labels)
+    assert api("root").patch("cache-locations/fast", {"node_labels": {"-": "b"}}).status == 400
+    assert api("root").post("cache-locations", fresh | {"cluster": "none"}).status == 404
+    assert api("root").post("cache-locations", fresh).status == 409
+    assert api("ben").post("caches", body(dataset) | {"location": "fast"}).body["location"] == "fast"
+    assert api("root").delete("cache-locations/fast").body["code"] == "cache_location_in_use"
+    assert api("root").post("cache-locations", fresh | {"name": "more"}).status == 201
+    assert api("root").delete("cache-locations/more").status == 204

@@ -1,0 +1,67 @@
+"""`yard cache-location`: where nodes of a cluster read cached data from."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+from urllib.parse import quote
+
+from controlplane import notation
+from controlplane.cli import formats
+from controlplane.cli.errors import DONE
+from controlplane.cli.parsing import Parser, argument, key_value
+from controlplane.cli.session import Session
+
+size_mib = argument(notation.parse_size, notation.SIZE)
+
+
+def create_arguments(parser: Parser) -> None:
+    """A name, a cluster, and its nodes."""
+    parser.examples = [
+        "yard cache-location create fast --cluster local --node-pool a100 --directory /nvme/caches",
+        "yard cache-location create zone-b --cluster local --node-label topology.kubernetes.io/zone=b",
+    ]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--cluster", metavar="C", required=True)
+    parser.add_argument("--node-pool", metavar="P", action="append", default=[], help="repeat for several")
+    parser.add_argument(
+        "--node-label",
+        type=key_value,
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="of nodes with all of these",
+    )
+    parser.add_argument("--directory", metavar="DIR", help="default: below the cache directory of the server")
+    parser.add_argument(
+        "--room", type=size_mib, metavar="SIZE", help="such as 500Gi; default: what its disk has"
+    )
+
+
+def create(args: Namespace, session: Session) -> int:
+    """Name where some nodes of a cluster read cached data from."""
+    body: dict[str, Any] = {
+        "name": args.name,
+        "cluster": args.cluster,
+        "node_pools": args.node_pool,
+        "node_labels": dict(args.node_label),
+        "directory": args.directory,
+        "room_bytes": args.room and args.room << 20,
+    }
+    made = session.client.post("cache-locations", {key: value for key, value in body.items() if value})
+    fits = formats.size(made["free_bytes"])
+    session.output.object(made, f"{made['name']} is a cache location of {made['cluster']}, {fits} fit")
+    return DONE
+
+
+def delete_arguments(parser: Parser) -> None:
+    """A location without caches."""
+    parser.examples = ["yard cache-location delete zone-b"]
+    parser.add_argument("name", metavar="NAME")
+
+
+def delete(args: Namespace, session: Session) -> int:
+    """Delete a cache location; its nodes read from the cluster's own then."""
+    session.client.delete(f"cache-locations/{quote(args.name, safe='')}")
+    session.output.object({"name": args.name}, f"{args.name} is deleted")
+    return DONE

@@ -1,0 +1,31 @@
+"""Prefer nodes whose location has a job's data: the job starts there, or its data follows it to where there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from controlplane.scheduling.capacity import FreeCapacity
+from controlplane.scheduling.fit import place
+from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.view import JobView, PodPlacement
+
+
+def location_to_fill(item: Waiting, room: FreeCapacity) -> str | None:
+    """Return a location without the job's data where the job has room now; None if it has none, or has room where its
+    data is. It does not wait there for a fill that failed: `fillable` leaves such locations out."""
+    job = item.job
+    if not job.locations or not job.fillable or place(item.request, room, job.avoid) is not None:
+        return None
+    anywhere = replace(item.request, locations=tuple(sorted({*job.locations, *job.fillable})))
+    placements = place(anywhere, room, job.avoid) or ()
+    found = (room.node(placement.node).location for placement in placements)
+    return next((location for location in found if location in job.fillable), None)
+
+
+def placed_by_data(job: JobView, placements: Sequence[PodPlacement], room: FreeCapacity) -> dict[str, Any]:
+    """Return the details of a start on nodes that have the job's data, where others have not."""
+    places = sorted({room.node(placement.node).location for placement in placements})
+    named = {name: value for name, value in job.data_progress if name == "dataset"}
+    return {**named, "data_at": places}

@@ -1,0 +1,92 @@
+"""Verbs on cache locations: directories beside nodes of a cluster. One function, one transaction, one event each."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from controlplane.access import Actor, reread
+from controlplane.actions.audit import write_audit
+from controlplane.actions.errors import Conflict, invalid
+from controlplane.models import Cluster, Event
+from datasets.actions.caches import location_for
+from datasets.models import CacheLocation
+from datasets.queries.caches import directory_of, has_cache_volumes
+
+
+def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
+    """Create a location of some nodes of a cluster (checked values: name, node_pools or node_labels, and any of
+    directory, room_bytes, unused_days). Raises Invalid, Conflict."""
+    if has_cache_volumes(cluster):
+        words = f"Caches of {cluster.name} are on a volume of each project, which all of its nodes mount."
+        raise invalid("/cluster", "no_location", words)
+    if not values.get("node_pools") and not values.get("node_labels"):
+        raise invalid(
+            "/node_pools", "required", "Name the node pools, or the labels of nodes, that read from it."
+        )
+    with transaction.atomic():
+        location_for(cluster)
+        _refuse_directory(values.get("directory", ""))
+        try:
+            with transaction.atomic():
+                location = CacheLocation.objects.create(cluster=cluster, is_default=False, **values)
+        except IntegrityError as error:
+            detail = f"There is a cache location named {values['name']} already; choose another name."
+            raise Conflict("name_in_use", detail) from error
+        write_audit(actor, "cache_location.create", "cache_location", location.name, after=dict(values))
+        Event.objects.append([Event(kind="cache_location.created", actor=actor.name, data=dict(values))])
+    return location
+
+
+def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
+    """Change room, age limit or nodes (checked values). A job that runs keeps reading where it does. Raises Invalid."""
+    if location.is_default and (changes.get("node_pools") or changes.get("node_labels")):
+        words = f"{location.name} is of all nodes that no other location has; create another one for some of them."
+        raise invalid("/node_pools", "is_default", words)
+    with transaction.atomic():
+        reread(location, lock=True)
+        before = {name: getattr(location, name) for name in changes}
+        for name, value in changes.items():
+            setattr(location, name, value)
+        if not (location.is_default or location.node_pools or location.node_labels):
+            words = "Name the node pools, or the labels of nodes, that read from it; or delete it."
+            raise invalid("/node_pools", "required", words)
+        location.save(update_fields=list(changes))
+        write_audit(
+            actor, "cache_location.edit", "cache_location", location.name, before=before, after=dict(changes)
+        )
+        Event.objects.append([Event(kind="cache_location.edited", actor=actor.name, data=dict(changes))])
+    return location
+
+
+def delete_location(location: CacheLocation, *, actor: Actor) -> None:
+    """Delete a location; its nodes read from the cluster's default then. Raises Conflict while it has caches, and for
+    the default."""
+    with transaction.atomic():
+        reread(location, lock=True)
+        if location.is_default:
+            raise Conflict("is_default", f"{location.name} is of all other nodes of its cluster and stays.")
+        if count := location.caches.count():
+            detail = f"{location.name} has {count} caches; remove them first: yard dataset uncache"
+            raise Conflict("cache_location_in_use", detail)
+        write_audit(actor, "cache_location.delete", "cache_location", location.name)
+        Event.objects.append(
+            [Event(kind="cache_location.deleted", actor=actor.name, data={"name": location.name})]
+        )
+        location.delete()
+
+
+def _refuse_directory(directory: str) -> None:
+    """Raise Invalid for a directory that is another location's, above or below it: trees that a location does not know
+    are removed from its directory."""
+    if not directory:
+        return
+    wanted = Path(directory)
+    if not wanted.is_absolute() or ".." in wanted.parts:
+        raise invalid("/directory", "not_an_absolute_path", "Give an absolute path without '..'.")
+    for other in CacheLocation.objects.filter(project=None):
+        known = directory_of(other)
+        if wanted == known or known in wanted.parents or wanted in known.parents:
+            detail = f"{directory} is the directory of {other.name}, above it or below it; choose another."
+            raise invalid("/directory", "directory_in_use", detail)

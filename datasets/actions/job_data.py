@@ -1,0 +1,130 @@
+"""Verbs on the datasets that jobs mount: written down at submission, and brought to where the jobs may run."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from controlplane.access import SYSTEM
+from controlplane.actions.errors import Conflict
+from controlplane.loop.wake import wake
+from controlplane.models import Event
+from controlplane.scheduling.reasons import WAITING_FOR_DATA
+from datasets.actions.caches import cache_event, location_for, want_cache
+from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
+from datasets.queries.caches import UNFINISHED, is_used_at, is_wanted_at
+from datasets.queries.job_data import best_location
+from jobs.lifecycle import QUEUED
+from jobs.models import Job
+
+
+def use_datasets(jobs: Sequence[Job]) -> None:
+    """Write down which versions new jobs mount, and have them brought to their cluster. Raises Conflict for one that
+    was deleted since it was looked up. Call it in the transaction that submits the jobs; without datasets it costs
+    nothing."""
+    wanted = [(job, each) for job in jobs for each in job.spec["datasets"]]
+    if not wanted:
+        return
+    keys = {each["version_id"] for _, each in wanted}
+    datasets = Dataset.objects.filter(versions__in=keys).order_by("pk")
+    # a deletion waits for this transaction, and then finds the jobs
+    list(datasets.select_for_update(no_key=True).values_list("pk"))
+    versions = {
+        str(version.pk): version
+        for version in DatasetVersion.objects.filter(pk__in=keys).select_related("dataset__project")
+    }
+    if len(versions) != len(keys):
+        raise Conflict("dataset_removed", "A dataset of the job was deleted meanwhile; submit it again.")
+    placed = _placed(jobs, versions)
+    DatasetUse.objects.bulk_create(
+        DatasetUse(
+            job=job,
+            version=versions[each["version_id"]],
+            dataset_name=each["dataset"],
+            number=each["version"],
+            subset=each.get("subset", ""),
+            mount_path=each["mount_path"],
+            is_cached=each["cached"],
+            location=placed[job.pk],
+        )
+        for job, each in wanted
+    )
+    for location in sorted(set(placed.values()), key=attrgetter("pk")):
+        _bring(location, [(job, each) for job, each in wanted if placed[job.pk] == location], versions)
+
+
+def _placed(jobs: Sequence[Job], versions: Mapping[str, DatasetVersion]) -> dict[UUID, CacheLocation]:
+    """Return to which location the data of each of these jobs of one project is brought."""
+    project = jobs[0].project
+    default, placed = location_for(project.cluster, project), dict[UUID, CacheLocation]()
+    # of a batch most jobs are alike
+    chosen: dict[tuple[Any, ...], CacheLocation] = {}
+    for job in jobs:
+        keys = sorted({each["version_id"] for each in job.spec["datasets"]})
+        alike = (job.kind, job.spec["node_pool"], job.milli_gpus, job.pods_wanted, *keys)
+        if alike not in chosen:
+            name = best_location(job, [versions[key] for key in keys])
+            rows = CacheLocation.objects.filter(cluster=project.cluster_id, name=name)
+            chosen[alike] = (rows.first() if name else None) or default
+        placed[job.pk] = chosen[alike]
+    return placed
+
+
+def _bring(
+    location: CacheLocation,
+    wanted: Sequence[tuple[Job, Mapping[str, Any]]],
+    versions: Mapping[str, DatasetVersion],
+) -> None:
+    for key, version in sorted(versions.items()):
+        jobs = [(job, each) for job, each in wanted if each["version_id"] == key]
+        if not jobs:
+            continue
+        is_kept = any(each["cached"] for _, each in jobs)
+        cache = want_cache(version, location, _known_as(jobs[0][0], version), is_kept=is_kept)
+        if cache.state == Cache.READY:
+            Cache.objects.filter(pk=cache.pk).update(hits=F("hits") + len({job.pk for job, _ in jobs}))
+
+
+def _known_as(job: Job, version: DatasetVersion) -> str:
+    """Return who had a version brought, as readers of its dataset may know it: a user of its own project by name, one
+    of another by the project, as `users_of` does with jobs."""
+    is_own = job.project_id == version.dataset.project_id
+    return job.user.username if is_own else job.project.name
+
+
+def follow_room(now: datetime) -> None:
+    """Have the data of queued jobs brought to where the scheduler has found room for them. Safe to repeat."""
+    waiting: dict[str, Any] = {"job__state": QUEUED, "job__reason": WAITING_FOR_DATA}
+    uses = DatasetUse.objects.filter(**waiting, job__details__has_key="fill_at", version__isnull=False)
+    for use in uses.select_related("job__project", "location", "version__dataset").order_by("pk"):
+        rows = CacheLocation.objects.filter(cluster=use.job.project.cluster_id, project=None)
+        location = rows.filter(name=use.job.details["fill_at"]).first()
+        if location is None or location == use.location or use.version is None:
+            continue
+        with transaction.atomic():
+            DatasetUse.objects.filter(pk=use.pk).update(location=location)
+            cache = want_cache(use.version, location, SYSTEM.name, is_kept=use.is_cached)
+            Event.objects.append([cache_event("cache.requested", cache, SYSTEM)])
+            wake()
+
+
+def ensure_wanted(location: CacheLocation) -> None:
+    """Have brought to a location what unfinished jobs want there and what is not there, and note that they use it: a
+    cache may have been removed under a job that was just submitted."""
+    uses = DatasetUse.objects.filter(UNFINISHED, is_used_at(location), version__isnull=False)
+    # of several mounts of a version, one that asks for a cache decides
+    wanted = dict(uses.order_by("is_cached").values_list("version_id", "is_cached"))
+    if not wanted:
+        return
+    known = Cache.objects.filter(location=location, version__in=wanted)
+    known.update(used_at=timezone.now())
+    needed = uses.filter(is_wanted_at(location)).values_list("version_id", flat=True)
+    missing = set(needed) - set(known.values_list("version_id", flat=True))
+    with transaction.atomic():
+        for version in DatasetVersion.objects.filter(pk__in=missing).order_by("pk"):
+            want_cache(version, location, SYSTEM.name, is_kept=wanted[version.pk])

@@ -1,0 +1,77 @@
+"""Which location a node reads cached data from, and to which a job's data is brought. Pure."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A cache location of a cluster: it is of the nodes in these pools, and of those with all of these labels. One with
+    neither is of the nodes that no other place has."""
+
+    name: str
+    node_pools: Collection[str] = ()
+    node_labels: Mapping[str, str] = field(default_factory=dict)
+
+    def has(self, pool: str, labels: Mapping[str, str]) -> bool:
+        """Return whether it is of a node with this pool and these labels."""
+        wanted = self.node_labels.items()
+        return pool in self.node_pools or (bool(wanted) and wanted <= labels.items())
+
+    @property
+    def is_default(self) -> bool:
+        """Return whether it is of the nodes that no other place has."""
+        return not self.node_pools and not self.node_labels
+
+
+def place_of(pool: str, labels: Mapping[str, str], places: Iterable[Place]) -> str:
+    """Return the place of a node: of several the first by name, "" if none has it."""
+    ordered = sorted(places, key=lambda place: (place.is_default, place.name))
+    return next((place.name for place in ordered if place.is_default or place.has(pool, labels)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A place to which a job's data could be brought. `missing_bytes`: what is neither there nor on its way.
+    `free_milli_gpus`, `milli_gpus`: of its nodes that the job may use."""
+
+    name: str
+    missing_bytes: int
+    free_milli_gpus: int
+    milli_gpus: int
+    nodes: int
+
+
+def choose(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
+    """Return the place for a job's data, "" without candidates: one that has it, or will; else one where the job has
+    room now, then the one with the fewest bytes to bring. A place without nodes for the job comes last."""
+
+    def cost(one: Candidate) -> tuple[bool, bool, bool, int, int, int, str]:
+        has_room = one.nodes > 0 and one.free_milli_gpus >= wanted_milli_gpus
+        is_possible = one.nodes > 0 and one.milli_gpus >= wanted_milli_gpus
+        size = (one.missing_bytes, -one.free_milli_gpus, -one.milli_gpus)
+        return (not is_possible, one.missing_bytes > 0, not has_room, *size, one.name)
+
+    return min(candidates, key=cost).name if (candidates := tuple(candidates)) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where all data of a job is, and where else it could be brought, by name of place."""
+
+    ready: tuple[str, ...] = ()
+    fillable: tuple[str, ...] = ()
+
+
+def find(
+    versions: Iterable[object], places: Iterable[str], states: Mapping[tuple[str, object], str]
+) -> Found:
+    """Return where a job that mounts these versions may start. `states`: of caches by (place, version)."""
+    wanted, ready, fillable = set(versions), [], []
+    for place in sorted(places):
+        known = {states.get((place, version), "") for version in wanted}
+        if known == {"ready"}:
+            ready.append(place)
+        elif "failed" not in known:
+            fillable.append(place)
+    return Found(tuple(ready), tuple(fillable))

@@ -1,0 +1,243 @@
+"""Where the data of jobs is: what they wait for, on which nodes they may start, and what their pods mount."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from django.db.models import Count, Q, QuerySet, Sum, prefetch_related_objects
+
+from controlplane.engines.kinds import engine_kind
+from controlplane.models import Cluster, Node
+from datasets.locality import Candidate, Place, choose, find, place_of
+from datasets.models import Cache, CacheLocation, DatasetUse, DatasetVersion
+from datasets.queries.caches import UNFINISHED, directory_of, eta_seconds, has_cache_volumes
+from datasets.storage.cache import tree_below
+from datasets.storage.claims import CACHE_CLAIM
+from jobs.lifecycle import QUEUED
+from jobs.models import Job
+
+# Details of the reason of a job that waits for data.
+DataProgress = tuple[tuple[str, str | int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobData:
+    """Of one job: `is_waiting` for its data; `locations`, where that is, and `fillable`, where it could be brought,
+    both empty where every node has it or none has; `progress`, details of its first dataset that is not everywhere."""
+
+    is_waiting: bool = False
+    locations: tuple[str, ...] = ()
+    fillable: tuple[str, ...] = ()
+    progress: DataProgress = ()
+
+
+NO_DATA = JobData()
+
+
+@dataclass(frozen=True, slots=True)
+class DataView:
+    """What the scheduler sees of the data of a cluster: by job, and the places of nodes, none where one has all."""
+
+    jobs: Mapping[str, JobData] = field(default_factory=dict)
+    places: Sequence[Place] = ()
+
+    def of(self, job: str) -> JobData:
+        """Return the data of a job; NO_DATA for one that waits for nothing."""
+        return self.jobs.get(job, NO_DATA)
+
+
+def observe_data(cluster: Cluster) -> DataView:
+    """Return which queued jobs wait for data, and where the data of jobs is in a cluster with several locations: three
+    queries at most."""
+    places = places_of(cluster)
+    if places:
+        return DataView(_by_place(cluster, places), places)
+    uses = _uses(cluster, Q(job__state=QUEUED))
+    return DataView(_waits(cluster, uses)) if uses else DataView()
+
+
+def places_of(cluster: Cluster) -> list[Place]:
+    """Return the places of a cluster with several cache locations; none where one is of all nodes."""
+    if not engine_kind(cluster.engine).mounts_volumes:
+        return []
+    rows = CacheLocation.objects.filter(cluster=cluster, project=None)
+    found = [_place(row) for row in rows.only("name", "node_pools", "node_labels", "is_default")]
+    return found if len(found) > 1 else []
+
+
+def _place(location: CacheLocation) -> Place:
+    if location.is_default:
+        return Place(location.name)
+    return Place(location.name, tuple(location.node_pools), location.node_labels)
+
+
+def _uses(cluster: Cluster, which: Q) -> list[DatasetUse]:
+    rows = DatasetUse.objects.filter(which, job__project__cluster=cluster).order_by("pk")
+    return list(
+        rows.select_related("job").only(
+            "job__project", "job__state", "version", "location", "dataset_name", "number", "subset"
+        )
+    )
+
+
+def _waits(cluster: Cluster, uses: Sequence[DatasetUse]) -> dict[str, JobData]:
+    """Return the jobs whose datasets are not ready at the one location that is theirs."""
+    found = Cache.objects.filter(location__cluster=cluster, version__in={use.version_id for use in uses})
+    caches = {
+        (cache.location.project_id, cache.version_id): cache
+        for cache in found.select_related("version", "location")
+    }
+    is_apart = has_cache_volumes(cluster)
+    waits: dict[str, JobData] = {}
+    for use in uses:
+        job, place = str(use.job_id), use.job.project_id if is_apart else None
+        cache = caches.get((place, use.version_id)) if use.version_id else None
+        if job not in waits and (cache is None or cache.state != Cache.READY):
+            waits[job] = JobData(is_waiting=True, progress=_progress(use, cache))
+    return waits
+
+
+def _by_place(cluster: Cluster, places: Sequence[Place]) -> dict[str, JobData]:
+    """Return where the data of unfinished jobs is, but for those that may start everywhere."""
+    by_job: dict[str, list[DatasetUse]] = defaultdict(list)
+    for use in _uses(cluster, UNFINISHED):
+        by_job[str(use.job_id)].append(use)
+    if not by_job:
+        return {}
+    versions = {use.version_id for uses in by_job.values() for use in uses}
+    rows = Cache.objects.filter(location__cluster=cluster, version__in=versions)
+    caches: dict[tuple[str, object], Cache] = {
+        (row.location.name, row.version_id): row for row in rows.select_related("version", "location")
+    }
+    states: dict[tuple[str, object], str] = {key: cache.state for key, cache in caches.items()}
+    names = [place.name for place in places]
+    default = next((place.name for place in places if place.is_default), names[0])
+    by_pk = dict(CacheLocation.objects.filter(cluster=cluster, project=None).values_list("pk", "name"))
+    data = {}
+    for job, uses in by_job.items():
+        found = find([use.version_id for use in uses], names, states)
+        if len(found.ready) == len(names):
+            continue
+        places_of_uses = [by_pk.get(use.location_id or 0, default) for use in uses]
+        waited = [
+            (use, caches.get((place, use.version_id)))
+            for use, place in zip(uses, places_of_uses, strict=True)
+        ]
+        data[job] = _job_data(uses[0], waited, found.ready, found.fillable)
+    return data
+
+
+def _job_data(
+    first: DatasetUse,
+    waited: Sequence[tuple[DatasetUse, Cache | None]],
+    ready: tuple[str, ...],
+    fillable: tuple[str, ...],
+) -> JobData:
+    is_queued = first.job.state == QUEUED
+    unready = next(((use, one) for use, one in waited if one is None or one.state != Cache.READY), None)
+    if not ready:
+        progress = _progress(*unready) if unready else (("dataset", str(first)),)
+        return JobData(is_waiting=True, progress=progress) if is_queued else NO_DATA
+    progress = _progress(*unready) if unready else (("dataset", str(first)),)
+    return JobData(False, ready, fillable if is_queued else (), progress if is_queued else ())
+
+
+def _progress(use: DatasetUse, cache: Cache | None) -> DataProgress:
+    """Return coarse numbers: each change of them is written to the rows of all jobs that wait."""
+    named = ("dataset", str(use))
+    if cache is None:
+        return (named,)
+    if cache.state == Cache.FAILED:
+        return (named, ("data_state", cache.state), ("message", cache.message))
+    if cache.state != Cache.FILLING:
+        return (named, ("data_state", cache.state))
+    percent = 10 * (10 * cache.bytes_done // max(1, cache.version.size_bytes))
+    left = eta_seconds(cache)
+    eta = () if left is None else (("eta_seconds", _coarse(left)),)
+    return (named, ("data_state", cache.state), ("percent", percent), *eta)
+
+
+def _coarse(seconds: int) -> int:
+    step = 10 if seconds < 120 else 60
+    return -(-seconds // step) * step
+
+
+def best_location(job: Job, versions: Iterable[DatasetVersion]) -> str:
+    """Return the name of the location to which a new job's data is brought, "" for the cluster's only one. Three
+    queries, and none in a cluster with one location beside that for it."""
+    cluster = job.project.cluster
+    places = places_of(cluster)
+    if not places:
+        return ""
+    sizes = {version.pk: version.size_bytes for version in versions}
+    rows = Cache.objects.filter(
+        location__cluster=cluster, version__in=sizes, state__in=(Cache.QUEUED, Cache.FILLING, Cache.READY)
+    )
+    there = set(rows.values_list("location__name", "version_id"))
+    room = _room(job, places)
+    candidates = [
+        Candidate(
+            place.name,
+            # an empty version is brought too
+            sum(size + 1 for key, size in sizes.items() if (place.name, key) not in there),
+            *room.get(place.name, (0, 0, 0)),
+        )
+        for place in places
+    ]
+    return choose(candidates, job.milli_gpus * job.pods_wanted)
+
+
+def _room(job: Job, places: Sequence[Place]) -> Mapping[str, tuple[int, int, int]]:
+    """Return (free milli-GPUs, milli-GPUs, nodes) by place, of open nodes in pools that the job may use."""
+    pools = [job.spec["node_pool"]] if job.spec["node_pool"] else job.project.node_pools.get(job.kind, ())
+    nodes = Node.objects.filter(
+        cluster=job.project.cluster_id, is_ready=True, is_cordoned=False, is_closed=False
+    )
+    nodes = nodes.filter(pool__name__in=pools) if pools else nodes
+    present = Q(devices__is_present=True, devices__is_foreign=False)
+    counted = nodes.annotate(
+        held=Sum("devices__allocated_milli", filter=present, default=0), gpus=Count("devices", filter=present)
+    )
+    room: dict[str, tuple[int, int, int]] = {}
+    for pool, labels, held, gpus in counted.values_list("pool__name", "labels", "held", "gpus"):
+        place = place_of(pool or "", labels, places)
+        free, total, count = room.get(place, (0, 0, 0))
+        room[place] = free + 1000 * gpus - held, total + 1000 * gpus, count + 1
+    return room
+
+
+def dataset_mounts(job: Job, node: str = "") -> list[list[Any]]:
+    """Return the fields of engines.base.Mount for each dataset of a job whose caches are ready, on this node. It is
+    asked for every pod in the transaction that starts them: two queries for a job, one for a pod where the cluster has
+    several locations, and no file is touched."""
+    if not job.spec.get("datasets"):
+        return []
+    cluster = job.project.cluster
+    if has_cache_volumes(cluster):
+        top = Path()
+        return [
+            ["", each["mount_path"], True, CACHE_CLAIM, str(tree_below(top, each["version_id"]))]
+            for each in job.spec["datasets"]
+        ]
+    directory = directory_of(_location_on(cluster, node))
+    return [
+        [str(tree_below(directory, each["version_id"])), each["mount_path"], True]
+        for each in job.spec["datasets"]
+    ]
+
+
+def _location_on(cluster: Cluster, node: str) -> CacheLocation:
+    # once for all pods of the job
+    prefetch_related_objects([cluster], "cache_locations")
+    locations = [one for one in cluster.cache_locations.all() if one.project_id is None]
+    if len(locations) == 1:
+        return locations[0]
+    [found] = _nodes(cluster, node).values_list("pool__name", "labels")
+    name = place_of(found[0] or "", found[1], [_place(one) for one in locations])
+    return next(one for one in locations if one.name == name)
+
+
+def _nodes(cluster: Cluster, name: str) -> QuerySet[Node]:
+    return Node.objects.filter(cluster=cluster, name=name)

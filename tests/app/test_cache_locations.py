@@ -1,0 +1,161 @@
+"""Several cache locations in one cluster: jobs start where their data is, or it is brought to where they fit."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.access import SYSTEM
+from controlplane.actions.errors import Conflict, Invalid
+from controlplane.commands.dispatch import carry_out_due
+from controlplane.models import Command, Node, NodePool
+from datasets.actions.cache_locations import create_location, delete_location, edit_location
+from datasets.actions.cache_upkeep import keep_caches
+from datasets.actions.caches import EVICT_CACHE, FILL_CACHE, cache_version, clear_cache, location_for
+from datasets.actions.job_data import follow_room
+from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
+from datasets.queries.caches import directory_of
+from datasets.queries.job_data import dataset_mounts
+from jobs.actions import submit_job
+from jobs.models import Job
+from tests.cast import Cast, make_cast
+from tests.datasets import make_dataset, make_version
+from tests.loop.plant import Plant
+from tests.waiting import wait_until
+
+LONG = (FILL_CACHE, EVICT_CACHE)
+
+
+@pytest.fixture
+def plant(db: None, own_lakes: Path) -> Iterator[Plant]:
+    """Two nodes of eight GPUs, the second in the pool `west`."""
+    plant = Plant()
+    pool = NodePool.objects.create(cluster=plant.cluster, name="west")
+    Node.objects.filter(name=sorted(Node.objects.values_list("name", flat=True))[1]).update(pool=pool)
+    yield plant
+    plant.close()
+
+
+@pytest.fixture
+def people(plant: Plant) -> Cast:
+    return make_cast()
+
+
+@pytest.fixture
+def west(plant: Plant) -> CacheLocation:
+    return create_location(plant.cluster, {"name": "west", "node_pools": ["west"]}, actor=SYSTEM)
+
+
+@pytest.fixture
+def xray(people: Cast) -> Dataset:
+    dataset = make_dataset(people.project)
+    make_version(dataset, {"a": "one"})
+    return dataset
+
+
+def submit(cast: Cast, name: str, gpus: int = 8, **more: Any) -> Job:
+    mounts = [{"dataset": "xray", "mount_path": "/data", "cached": True}]
+    body = {"name": name, "kind": "train", "image": "quickstart", "gpus": gpus, "datasets": mounts, **more}
+    return submit_job(cast.project, body, actor=cast.actor("ana"))
+
+
+def work() -> None:
+    wait_until(lambda: not (carry_out_due() or Command.objects.of_kinds(LONG).unfinished().exists()))
+
+
+def pool_of(job: Job) -> set[str]:
+    return set(job.pods.values_list("node__pool__name", flat=True))
+
+
+def test_jobs_start_where_their_data_is_and_read_it_there(
+    people: Cast, plant: Plant, west: CacheLocation, xray: Dataset
+):
+    cache_version(xray.versions.get(), west, actor=SYSTEM)
+    work()
+    job = submit(people, "job", gpus=1)
+    assert DatasetUse.objects.get().location == west
+    plant.settle(2)
+    job.refresh_from_db()
+    assert (job.state, pool_of(job)) == ("running", {"west"})
+    assert job.message.endswith("Placed where xray@1 is cached: west.")
+    [(source, _, _)] = dataset_mounts(job, job.pods.get().node.name)
+    assert Path(source).is_relative_to(directory_of(west))
+    assert (Path(source) / "a").read_text() == "one"
+    [order] = Command.objects.filter(kind="start_pod")
+    assert order.payload["mounts"] == [[source, "/data", True]]
+    assert [cache.location for cache in Cache.objects.all()] == [west]
+
+
+def test_where_only_another_location_has_room_the_data_is_brought_there_once(
+    people: Cast, plant: Plant, west: CacheLocation, xray: Dataset
+):
+    cache_version(xray.versions.get(), west, actor=SYSTEM)
+    work()
+    first, second = submit(people, "first"), submit(people, "second")
+    plant.settle(2)
+    second.refresh_from_db()
+    assert (second.state, second.reason) == ("queued", "waiting_for_data")
+    assert "where it has room" in second.message
+    for _ in range(2):
+        follow_room(plant.clock())
+    default = location_for(plant.cluster)
+    assert set(Cache.objects.values_list("location", "state")) == {(west.pk, "ready"), (default.pk, "queued")}
+    work()
+    plant.settle(2)
+    first.refresh_from_db()
+    second.refresh_from_db()
+    assert (first.state, pool_of(first)) == ("running", {"west"})
+    assert (second.state, pool_of(second)) == ("running", {"default"})
+
+
+def test_a_new_version_is_brought_to_where_its_job_has_room(
+    people: Cast, plant: Plant, west: CacheLocation, xray: Dataset
+):
+    body = {"name": "other", "kind": "train", "image": "quickstart", "gpus": 8, "node_pool": "default"}
+    submit_job(people.project, body, actor=people.actor("ana"))
+    plant.settle(2)
+    job = submit(people, "job")
+    assert Cache.objects.get().location == west
+    work()
+    plant.settle(2)
+    job.refresh_from_db()
+    assert (job.state, pool_of(job)) == ("running", {"west"})
+
+
+def test_a_cache_that_a_job_may_use_stays_and_is_not_brought_to_other_locations(
+    people: Cast, plant: Plant, west: CacheLocation, xray: Dataset
+):
+    cache = cache_version(xray.versions.get(), west, actor=SYSTEM)
+    work()
+    submit(people, "job")
+    with pytest.raises(Conflict, match="used by job job"):
+        clear_cache(Cache.objects.get(pk=cache.pk), actor=SYSTEM)
+    keep_caches(plant.clock())
+    assert Cache.objects.count() == 1
+    with pytest.raises(Conflict, match="has 1 caches"):
+        delete_location(west, actor=SYSTEM)
+
+
+def test_locations_are_refused_that_could_harm_each_other(plant: Plant, west: CacheLocation, tmp_path: Path):
+    def code(**values: Any) -> str:
+        with pytest.raises(Invalid) as refused:
+            create_location(plant.cluster, {"name": "more", **values}, actor=SYSTEM)
+        [error] = refused.value.errors
+        return error.code
+
+    assert code() == "required"
+    below = str(directory_of(west) / "more")
+    assert code(node_pools=["more"], directory=below) == "directory_in_use"
+    assert code(node_pools=["more"], directory=str(directory_of(west))) == "directory_in_use"
+    assert code(node_pools=["more"], directory="more") == "not_an_absolute_path"
+    with pytest.raises(Conflict, match="already"):
+        create_location(plant.cluster, {"name": "west", "node_pools": ["more"]}, actor=SYSTEM)
+    with pytest.raises(Invalid, match="of all nodes that no other"):
+        edit_location(location_for(plant.cluster), {"node_pools": ["west"]}, actor=SYSTEM)
+    with pytest.raises(Invalid, match="Name the node pools"):
+        edit_location(west, {"node_pools": []}, actor=SYSTEM)
+    with pytest.raises(Conflict, match="stays"):
+        delete_location(location_for(plant.cluster), actor=SYSTEM)
+    delete_location(west, actor=SYSTEM)
+    assert CacheLocation.objects.get().is_default

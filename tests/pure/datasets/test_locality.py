@@ -1,0 +1,42 @@
+"""Where nodes read cached data from, and to which location a job's data is brought."""
+
+from datasets.locality import Candidate, Found, Place, choose, find, place_of
+
+DEFAULT = Place("local")
+EAST = Place("east", ("a100",))
+WEST = Place("west", (), {"zone": "west", "disk": "nvme"})
+PLACES = (DEFAULT, WEST, EAST)
+
+
+def test_a_node_reads_from_the_location_of_its_pool_or_of_all_its_labels():
+    assert place_of("a100", {}, PLACES) == "east"
+    assert place_of("t4", {"zone": "west", "disk": "nvme", "more": "x"}, PLACES) == "west"
+    assert place_of("t4", {"zone": "west"}, PLACES) == "local"
+    # of several the first by name, whatever their order
+    assert place_of("a100", {"zone": "west", "disk": "nvme"}, PLACES) == "east"
+    assert place_of("t4", {}, (EAST, WEST)) == ""
+
+
+def test_data_goes_where_it_is_then_where_there_is_room_then_where_little_is_missing():
+    there = Candidate("there", 0, 0, 8000, 1)
+    roomy, full = Candidate("roomy", 100, 4000, 8000, 1), Candidate("full", 10, 1000, 8000, 1)
+    assert choose((roomy, there, full), 2000) == "there"
+    assert choose((roomy, full), 2000) == "roomy"
+    assert choose((roomy, full), 1000) == "full"
+    assert choose((roomy, full), 8000) == "full"
+    assert choose((), 1000) == ""
+
+
+def test_a_place_that_can_never_run_the_job_comes_last():
+    small, empty = Candidate("small", 0, 1000, 1000, 1), Candidate("empty", 0, 0, 0, 0)
+    large = Candidate("large", 100, 0, 8000, 1)
+    assert choose((small, empty, large), 8000) == "large"
+    assert choose((empty, large), 0) == "large"
+
+
+def test_a_job_may_start_where_all_of_its_versions_are_ready():
+    states = {("east", 1): "ready", ("east", 2): "ready", ("west", 1): "ready", ("west", 2): "filling"}
+    assert find((1, 2), ("west", "east", "local"), states) == Found(("east",), ("local", "west"))
+    assert find((1,), ("west", "east"), states) == Found(("east", "west"), ())
+    failed = {**states, ("local", 1): "failed"}
+    assert find((1, 2), ("west", "east", "local"), failed) == Found(("east",), ("west",))

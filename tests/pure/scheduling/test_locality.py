@@ -1,0 +1,106 @@
+"""Jobs start where their data is, and their data follows them to where there is room."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.plan import plan_to_dict
+from controlplane.scheduling.reasons import describe
+from controlplane.scheduling.replay import replay
+from controlplane.scheduling.view import view_from_dict, view_to_dict
+from tests.pure.scheduling.builders import hold_of, job, node, project, running, view
+
+PROJECTS = [project("a", 8), project("b", 8)]
+DATA = (("dataset", "xray@3"),)
+
+
+def at(name, location, gpus=4, **more):
+    return replace(node(name, gpus, **more), location=location)
+
+
+# The tightest fit is in the west.
+NODES = (at("e0", "east", 8), at("w0", "west", 4))
+HERE = {"locations": ("east",), "fillable": ("west",), "data_progress": DATA}
+
+
+def placed(plan, name):
+    return [pod.node for start in plan.starts if start.job == name for pod in start.placements]
+
+
+def test_a_job_starts_where_its_data_is_and_says_so():
+    assert placed(decide(view(NODES, PROJECTS, [job("a1", "a", 2)])), "a1") == ["w0"]
+    plan = decide(view(NODES, PROJECTS, [job("a1", "a", 2, **HERE)]))
+    assert placed(plan, "a1") == ["e0"]
+    [start] = plan.starts
+    assert start.details["data_at"] == ["east"]
+    assert describe(start.reason, start.details).endswith("Placed where xray@3 is cached: east.")
+
+
+def test_where_only_another_location_has_room_the_data_is_brought_there():
+    full = running(job("b1", "b", 8), ("e0", range(8)))
+    plan = decide(view(NODES, PROJECTS, [full, job("a2", "a", 2, **HERE)]))
+    hold = hold_of(plan, "a2")
+    assert (hold.reason, hold.details["fill_at"]) == ("waiting_for_data", "west")
+    sentence = describe(hold.reason, hold.details)
+    assert sentence.startswith("Its dataset xray@3 is still to be brought to west, where it has room.")
+    filling = (*DATA, ("data_state", "filling"), ("percent", 40))
+    plan = decide(view(NODES, PROJECTS, [full, job("a2", "a", 2, **{**HERE, "data_progress": filling})]))
+    hold = hold_of(plan, "a2")
+    assert "brought to west, where it has room: 40 % are there" in describe(hold.reason, hold.details)
+
+
+def test_a_job_with_room_elsewhere_stops_no_other():
+    greedy = [running(job(f"b{at}", "b", 4), ("e0", range(4 * at, 4 * at + 4))) for at in range(2)]
+    projects = [project("a", 8), project("b", 4)]
+    asked = job("a2", "a", 4, **HERE)
+    assert not decide(view(NODES, projects, [*greedy, asked])).preempts
+    # without another location, or where a fill failed, its GPUs are taken back
+    no_other = replace(asked, fillable=())
+    assert len(decide(view(NODES, projects, [*greedy, no_other])).preempts) == 1
+
+
+def test_where_no_location_has_room_the_job_waits_for_room():
+    full = [running(job("b1", "b", 8), ("e0", range(8))), running(job("b2", "b", 4), ("w0", range(4)))]
+    hold = hold_of(
+        decide(view(NODES, [project("a", 0), project("b", 12)], [*full, job("a2", "a", 2, **HERE)])), "a2"
+    )
+    assert (hold.reason, hold.details["free_milli_gpus"]) == ("over_fair_share", 0)
+
+
+def test_a_gang_that_needs_both_locations_waits_for_its_data_in_the_other():
+    gang = job("a1", "a", 4, pods=3, **HERE)
+    projects = [project("a", 12)]
+    assert hold_of(decide(view(NODES, projects, [gang])), "a1").details["fill_at"] == "west"
+    everywhere = replace(gang, locations=(), fillable=())
+    assert sorted(placed(decide(view(NODES, projects, [everywhere])), "a1")) == ["e0", "e0", "w0"]
+
+
+def test_pools_and_locations_both_hold():
+    the_nodes = (
+        at("n0", "east", pool="p"), at("n1", "west", pool="p"), at("n2", "east", pool="q"),
+    )  # fmt: skip
+    asked = job("a1", "a", 4, node_pool="p", locations=("east",))
+    assert placed(decide(view(the_nodes, PROJECTS, [asked])), "a1") == ["n0"]
+    both = [asked, replace(asked, id="a2", submit_rank=2)]
+    assert [start.job for start in decide(view(the_nodes, PROJECTS, both)).starts] == ["a1"]
+
+
+def test_a_job_too_large_for_where_its_data_is_can_still_fit():
+    large = job("a1", "a", 8, locations=("west",), fillable=("east",), data_progress=DATA)
+    hold = hold_of(decide(view(NODES, PROJECTS, [large])), "a1")
+    assert (hold.reason, hold.details["fill_at"]) == ("waiting_for_data", "east")
+
+
+def test_locations_change_nothing_for_jobs_without_data():
+    jobs = [job(f"a{rank}", "a", gpus, rank=rank) for rank, gpus in enumerate((1, 0.5, 2, 4))]
+    plain = view([replace(one, location="") for one in NODES], PROJECTS, jobs)
+    assert plan_to_dict(decide(view(NODES, PROJECTS, jobs))) == plan_to_dict(decide(plain))
+
+
+def test_a_kept_view_with_locations_is_decided_again():
+    seen = view(NODES, PROJECTS, [job("a1", "a", 2, **HERE)])
+    again = view_from_dict(json.loads(json.dumps(view_to_dict(seen))))
+    assert again == seen
+    assert "data_at" in json.dumps(replay(json.loads(json.dumps(view_to_dict(seen)))))
