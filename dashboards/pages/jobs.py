@@ -149,16 +149,12 @@ _VERBS: dict[str, tuple[Callable[..., object], Callable[[], str]]] = {
 
 def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
     reached = story.reached_by_attempt(job)
-    curves = job_reads.curves(job, detail, reached)
-    # room for curves that may come, so that nothing moves when they do
-    is_expected = not job.is_final and KINDS[job.kind].reports_progress
     return {
         "figures": job_reads.figures(detail, reached),
         "explain": job_reads.explain(actor, job),
         "steps": story.start_steps(job),
         "attempts": story.attempts(job, reached),
-        "curves": curves,
-        "has_curves": is_expected or any(curve["is_there"] for curve in curves),
+        "curves": job_reads.curves(job, detail, reached),
         "went_wrong": job.state in (FAILED, TIMED_OUT),
         "mounts": mounted_by(job.pk),
         "snapshots": snapshots_of_job(job),

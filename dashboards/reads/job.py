@@ -13,6 +13,7 @@ from controlplane.queries.events import seen_event
 from dashboards import formats
 from dashboards.gpu_use import LOOKS, SAID_ALOUD, use_of
 from dashboards.reads.history import JOB_USES
+from jobs.kinds.registry import KINDS
 from jobs.lifecycle import FINAL_STATES, QUEUED, RUNNING_STATES, SUSPENDED
 from jobs.models import Job, Pod
 from jobs.outlook import known_estimate, outlook
@@ -21,6 +22,8 @@ from jobs.queries import explanation, pod_rows
 Row = dict[str, Any]
 
 
+# Of curves, by how many stand side by side.
+WIDTHS = {0: "", 1: "col-12", 2: "col-6", 3: "col-4"}
 # In the strip, whatever the job does: its cells stay where they are.
 FIGURES = 6
 
@@ -107,8 +110,9 @@ def job_outlook(actor: Actor, job: Job) -> Row:
 
 
 def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:
-    """Return what can be drawn of all attempts of a job: {"name", "title", "axis", "width", "is_there"}. Nothing is
-    drawn of what no attempt has reported. `is_whole`: with its memory, where there is room for it."""
+    """Return what can be drawn of all attempts of a job: {"name", "title", "axis", "width", "is_there"}. Where progress
+    is reported there is room for what is not there yet, so that nothing moves when it comes, nor when the job ends.
+    `is_whole`: with its memory."""
     steps = [progress for progress in reached.values() if progress.get("step") is not None]
     reported = {name for name in ("loss", "accuracy") for one in steps if one.get(name) is not None}
     there = reported | _measured(job, detail)
@@ -119,10 +123,12 @@ def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool 
     ]
     if is_whole:
         shown.append(("gpu_memory", _("GPU memory, GiB"), "time"))
-    width = "col-6" if is_whole else "col-4"
+    is_expected = KINDS[job.kind].reports_progress and (bool(there) or not job.is_final)
+    kept = [curve for curve in shown if is_expected or curve[0] in there]
+    width = WIDTHS[min(len(kept), 2 if is_whole else 3)]
     return [
         {"name": name, "title": title, "axis": axis, "width": width, "is_there": name in there}
-        for name, title, axis in shown
+        for name, title, axis in kept
     ]
 
 

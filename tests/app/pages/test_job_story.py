@@ -107,6 +107,17 @@ def test_after_a_resume_the_earlier_attempt_counts_until_the_new_one_reports(twi
     ]
 
 
+def test_room_is_kept_only_for_curves_that_may_come(twice: Job):
+    def names() -> list[str]:
+        return [curve["name"] for curve in curves(twice, job_detail(twice, None), {})]
+
+    assert names() == ["loss", "accuracy", "gpu_utilization"]
+    twice.kind = "interactive"  # reports no progress
+    assert names() == []
+    twice.kind, twice.state = "train", "failed"
+    assert names() == []
+
+
 def test_the_strip_has_as_many_figures_in_every_state(yard: Yard, twice: Job):
     for job in (yard.running, yard.queued, yard.finished, twice):
         for state in ("queued", "starting", "running", "suspended", "stopping", "failed"):
