@@ -37,6 +37,7 @@ def register_cluster(
     *,
     actor: Actor,
     scheduler: str = "planner",
+    usage_half_life_hours: int | None = None,
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
     """Register a cluster of a known engine; the loop checks it and discovers its nodes. Raises Invalid, Conflict."""
@@ -47,6 +48,7 @@ def register_cluster(
         engine=engine,
         settings=dict(settings),
         scheduler=scheduler,
+        usage_half_life_hours=usage_half_life_hours,
         credentials=encrypt(credentials or {}),
     )
     try:
@@ -72,8 +74,8 @@ def edit_cluster(
     actor: Actor,
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Replace scheduler, settings (checked values) or credentials; a context alone applies to the stored kubeconfig.
-    Raises Invalid for a scheduler that the engine lacks, Conflict.
+    """Replace scheduler, settings (checked values), half-life of past use, or credentials; a context alone
+    applies to the stored kubeconfig. Raises Invalid for a scheduler that the engine lacks, Conflict.
     """
     require_admin(actor)
     _check_scheduler(cluster.engine, changes.get("scheduler", cluster.scheduler))

@@ -25,9 +25,11 @@ PROBLEM = record(
 
 MEMBER = record("A user's role in a project.", user=STRING, role=STRING)
 PROJECT_STATUS = record(
-    "What the project holds and waits for.",
+    "What the project holds and waits for. `recent_usage`: the part of the cluster that it used lately, which lowers"
+    " its part of the GPUs above quotas; null where past use does not count.",
     allocated_gpus=NUMBER, in_quota_gpus=NUMBER, over_quota_gpus=NUMBER, fair_share_gpus=NUMBER,
     requested_gpus=NUMBER, running_jobs=INTEGER, queued_jobs=INTEGER, namespace=STRING,
+    recent_usage=nullable(NUMBER),
 )  # fmt: skip
 PROJECT = partial(
     record(
@@ -77,9 +79,11 @@ CLUSTER_STATUS = record(
     is_reachable=BOOLEAN, unreachable_message=STRING,
 )  # fmt: skip
 CLUSTER = record(
-    "An engine with nodes. Admins see its settings; its credentials are never shown.",
+    "An engine with nodes. Admins see its settings; its credentials are never shown. `usage_half_life_hours`: past use"
+    " lowers a project's part of the GPUs above quotas, use so many hours old counting half; 0: never, null: as"
+    " TRAINYARD_USAGE_HALF_LIFE_HOURS says.",
     name=STRING, engine=STRING, scheduler=STRING, settings=nullable(OBJECT), status=ref("ClusterStatus"),
-    created_at=TIME, nodes=INTEGER, nodes_ready=INTEGER, gpus=INTEGER,
+    created_at=TIME, nodes=INTEGER, nodes_ready=INTEGER, gpus=INTEGER, usage_half_life_hours=nullable(INTEGER),
 )  # fmt: skip
 NODE_POOL = record(
     "A named group of nodes. `is_spot`: their provider may take them away at any time.",

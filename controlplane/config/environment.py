@@ -145,7 +145,7 @@ SETTINGS = (
         "TRAINYARD_USAGE_HALF_LIFE_HOURS",
         "0",
         "Past use lowers what a project gets of the GPUs above all quotas: use that is so many hours old counts half, 1"
-        " to 2160; 0: past use does not count.",
+        " to 2160; 0: past use does not count. A cluster may have its own: `yard cluster edit --usage-half-life`.",
     ),
     Setting("TRAINYARD_ARTIFACT_MOST_GIB", "100", "Size that one artifact of a job may have, 1 to 100000."),
     Setting(

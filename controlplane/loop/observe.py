@@ -24,7 +24,7 @@ from controlplane.scheduling.view import (
     ProjectView,
     placements_from_lists,
 )
-from controlplane.telemetry.usage import KeptUsage
+from controlplane.telemetry.usage import KeptUsage, half_life_of
 from datasets.locality import Place, place_of
 from datasets.queries.job_data import DataView, JobData, observe_data
 from datasets.queries.volumes import volume_waits
@@ -87,11 +87,13 @@ class HoldStatus:
 @dataclass(frozen=True, slots=True)
 class Observation:
     """The result of one observation: the view, and values of the cycle before from the rows, so that only
-    changes are written: fair shares (milli-GPUs by project) and the hold status of queued jobs."""
+    changes are written: fair shares (milli-GPUs) with recent usage by project, and the hold status of queued jobs.
+    `has_past_use`: usage counts on this cluster."""
 
     view: ClusterView
-    shares: Mapping[str, int]
+    shares: Mapping[str, tuple[int, float | None]]
     holds: Mapping[str, HoldStatus]
+    has_past_use: bool = False
 
 
 def observe(
@@ -111,7 +113,8 @@ def observe(
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
     nodes = _node_views(cluster, held, nodes_with_orphans, waits.data.places)
-    usage = kept.usage.of(now, sum(len(node.devices) for node in nodes), settings.USAGE_HALF_LIFE)
+    half_life = half_life_of(cluster)
+    usage = kept.usage.of(now, sum(len(node.devices) for node in nodes), half_life)
     view = ClusterView(
         name=cluster.name,
         now=int(now.timestamp()),
@@ -124,7 +127,12 @@ def observe(
         placement=settings.PLACEMENT,
         queue_order=settings.QUEUE_ORDER,
     )
-    return Observation(view, {project.name: project.fair_share_milli for project in projects}, kept.holds)
+    return Observation(
+        view,
+        {project.name: (project.fair_share_milli, project.recent_usage) for project in projects},
+        kept.holds,
+        has_past_use=bool(half_life),
+    )
 
 
 def observe_job(job: Job) -> JobView:

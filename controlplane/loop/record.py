@@ -25,7 +25,7 @@ from controlplane.loop.podspecs import start_payload
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
 from controlplane.models.bulk_update import Change, change_rows
 from controlplane.scheduling.mentions import public
-from controlplane.scheduling.plan import Hold, Plan, Preempt, Share, Start
+from controlplane.scheduling.plan import Hold, Plan, Preempt, Start
 from controlplane.scheduling.view import PodPlacement
 from datasets.queries.volumes import waiting_jobs
 from jobs import lifecycle
@@ -69,7 +69,7 @@ def record(
     `on_orders` is called when the first commands are committed.
     """
     holds = _changed_holds(cluster, plan, seen)
-    shares = [share for share in plan.shares if seen.shares.get(share.project) != share.fair_share_milli_gpus]
+    shares = _changed_shares(plan, seen)
     recorded = Recorded(held=len(holds))
     if plan.preempts or holds or shares:
         jobs = _jobs(job for preempt in plan.preempts for job in (preempt.job, preempt.beneficiary))
@@ -351,15 +351,18 @@ def _news(
     return None if status == known else status
 
 
-def _record_shares(cluster: Cluster, shares: Sequence[Share]) -> list[Event]:
+def _changed_shares(plan: Plan, seen: Observation) -> Mapping[str, tuple[int, float | None]]:
+    """Return the fair share and the recent usage of each project of which one has changed."""
+    usage = {project.name: project.usage for project in seen.view.projects} if seen.has_past_use else {}
+    shares = {one.project: (one.fair_share_milli_gpus, usage.get(one.project)) for one in plan.shares}
+    return {name: share for name, share in shares.items() if seen.shares.get(name) != share}
+
+
+def _record_shares(cluster: Cluster, shares: Mapping[str, tuple[int, float | None]]) -> list[Event]:
     events = []
     ids = dict(Project.objects.filter(cluster=cluster).values_list("name", "pk")) if shares else {}
-    for share in shares:
-        if share.project in ids:
-            project = Project.objects.filter(pk=ids[share.project])
-            project.update(fair_share_milli=share.fair_share_milli_gpus)
-            changed = Event(
-                kind="project.share_changed", project_id=ids[share.project], message=share.project
-            )
-            events.append(changed)
+    for name, (share, usage) in shares.items():
+        if name in ids:
+            Project.objects.filter(pk=ids[name]).update(fair_share_milli=share, recent_usage=usage)
+            events.append(Event(kind="project.share_changed", project_id=ids[name], message=name))
     return events

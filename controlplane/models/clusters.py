@@ -24,6 +24,8 @@ class Cluster(models.Model):
     state = models.CharField(max_length=8, default=ATTACHED)
     checks = models.JSONField(default=list)
     checked_at = models.DateTimeField(null=True)
+    # In place of TRAINYARD_USAGE_HALF_LIFE_HOURS; 0: past use does not count.
+    usage_half_life_hours = models.PositiveSmallIntegerField(null=True)
     is_reachable = models.BooleanField(default=True)
     unreachable_message = models.CharField(max_length=500, blank=True, default="")
     created_at = models.DateTimeField(default=timezone.now)

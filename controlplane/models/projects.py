@@ -43,6 +43,8 @@ class Project(Share):
     palette_index = models.PositiveSmallIntegerField(default=0)
     # As the last cycle computed it.
     fair_share_milli = models.PositiveIntegerField(default=0)
+    # The part of the cluster that it used lately, 0..1; None where past use does not count.
+    recent_usage = models.FloatField(null=True)
     created_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:

@@ -53,6 +53,7 @@ def _shape_cluster(cluster: Cluster, counts: Any) -> dict[str, Any]:
         "nodes": counts["nodes"] if counts else 0,
         "nodes_ready": counts["ready"] if counts and cluster.is_reachable else 0,
         "gpus": counts["gpus"] if counts else 0,
+        "usage_half_life_hours": cluster.usage_half_life_hours,
     }
 
 

@@ -73,6 +73,7 @@ def _shape(project: Project, members: list[dict[str, Any]], standing: Mapping[st
             "in_quota_gpus": decimal(min(allocated, quota)),
             "over_quota_gpus": decimal(max(0, allocated - quota)),
             "fair_share_gpus": decimal(project.fair_share_milli),
+            "recent_usage": project.recent_usage,
             "requested_gpus": decimal(allocated + standing.get("waiting", 0)),
             "running_jobs": standing.get("running", 0),
             "queued_jobs": standing.get("queued", 0),

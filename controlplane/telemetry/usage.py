@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db.models import Sum
 
-from controlplane.models import Sample
+from controlplane.models import Cluster, Sample
 from controlplane.telemetry.metrics import GPU_SECONDS, MEMBER, STEPS, floor
 
 STEP_SECONDS = STEPS[-1]
@@ -15,8 +16,17 @@ HALF_LIVES = 5
 # Use of one span counts alike.
 SPANS_PER_HALF_LIFE = 4
 RENEWED_EVERY = timedelta(minutes=10)
+# The longest half-life that can be set.
+MOST_HOURS = 2160
 # Parts are rounded to this many digits, or plans would change with every sample.
 DIGITS = 2
+
+
+def half_life_of(cluster: Cluster) -> timedelta:
+    """Return after how long use of this cluster counts half; 0: past use does not count."""
+    hours = cluster.usage_half_life_hours
+    default: timedelta = settings.USAGE_HALF_LIFE
+    return default if hours is None else timedelta(hours=hours)
 
 
 def decayed_usage(now: datetime, gpus: int, half_life: timedelta) -> Mapping[int, float]:

@@ -1,6 +1,7 @@
 """Clusters, for admins: list, one with what was found there, attach, edit, check again, detach."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import messages
@@ -23,6 +24,7 @@ from controlplane.actions.errors import Conflict, Invalid, invalid
 from controlplane.engines.kinds import PLANNER, EngineKind, engine_kind, engine_kinds
 from controlplane.fields import Refused
 from controlplane.models import Cluster
+from controlplane.telemetry.usage import half_life_of
 from dashboards.lists.clusters import CLUSTERS
 from dashboards.lists.nodes import NODES, first_of
 from dashboards.lists.table import list_page, table
@@ -50,6 +52,7 @@ def cluster_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
         "cluster": reads.rows([cluster])[0],
         "nodes": table(NODES, first_of(cluster), without=("devices", "use", "cluster")),
         "projects": list(cluster.projects.order_by("name")),
+        "half_life_hours": half_life_of(cluster) // timedelta(hours=1),
         "can_check": engine_kind(cluster.engine).has_checks,
         "can_edit": engine_kind(cluster.engine).form is not None,
     }

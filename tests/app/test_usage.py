@@ -3,11 +3,16 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
+from controlplane.access import Actor
+from controlplane.actions.clusters import edit_cluster
 from controlplane.loop.observe import KeptJobs, observe
+from controlplane.loop.record import record
 from controlplane.models import Cluster, Project, Sample
-from controlplane.telemetry.usage import RENEWED_EVERY, decayed_usage
+from controlplane.scheduling.cycle import decide
+from controlplane.telemetry.usage import RENEWED_EVERY, decayed_usage, half_life_of
 from tests.cast import Cast
 
 pytestmark = pytest.mark.django_db
@@ -63,6 +68,40 @@ def test_the_scheduler_sees_past_use_only_with_a_half_life(cast: Cast, settings)
     assert set(usage_seen().values()) == {0.0}
     settings.USAGE_HALF_LIFE = HOUR
     assert usage_seen()[cast.project.name] == 1.0
+
+
+def test_a_cluster_may_have_a_half_life_of_its_own_and_pages_show_what_counts(cast: Cast, client: Client):
+    for count in range(1, 6):
+        held(cast.project, 1, hours_before(timezone.now(), count), 100)
+    cluster = Cluster.objects.get()
+    project_page = f"/projects/{cast.project.name}"
+    client.force_login(cast.root)
+    assert b"Used lately" not in client.get(project_page).content
+    edit_cluster(cluster, {"usage_half_life_hours": 1}, actor=Actor(user=cast.root))
+    cycle(cluster)
+    cast.project.refresh_from_db()
+    assert cast.project.recent_usage == 1.0
+    assert "100\xa0% of the cluster" in client.get(project_page).content.decode()
+    assert b"counts half after 1 hour" in client.get(f"/clusters/{cluster.name}").content
+    edit_cluster(cluster, {"usage_half_life_hours": 0}, actor=Actor(user=cast.root))
+    cycle(cluster)
+    cast.project.refresh_from_db()
+    assert cast.project.recent_usage is None
+
+
+def test_a_clusters_half_life_wins_over_the_setting(cast: Cast, settings):
+    settings.USAGE_HALF_LIFE = DAY
+    cluster = Cluster.objects.get()
+    assert half_life_of(cluster) == DAY
+    cluster.usage_half_life_hours = 0
+    assert not half_life_of(cluster)
+
+
+def cycle(cluster: Cluster) -> None:
+    """Observe, decide and record once."""
+    now = timezone.now()
+    seen = observe(cluster, now)
+    record(cluster, decide(seen.view), seen, now)
 
 
 def test_past_use_is_read_again_after_a_while(cast: Cast, settings):

@@ -181,6 +181,14 @@ def test_edit_keeps_other_settings_and_what_was_attached(server, yard):
     assert yard("cluster", "edit", "prod").code == 2
 
 
+def test_the_half_life_of_past_use_is_hours_or_the_servers(server, yard):
+    server.on("PATCH", "clusters/prod", cluster(checks=[OK]))
+    for given, sent in (("24", 24), ("0", 0), ("default", None)):
+        assert yard("cluster", "edit", "prod", "--usage-half-life", given).code == 0
+        assert server.asked[-1].body == {"usage_half_life_hours": sent}
+    assert yard("cluster", "edit", "prod", "--usage-half-life", "1d").code == 2
+
+
 def test_check_list_and_describe(server, yard):
     server.on("POST", "clusters/prod/check", cluster(checks=[OK]))
     server.on(

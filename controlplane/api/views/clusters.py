@@ -25,7 +25,7 @@ from controlplane.actions.errors import Conflict
 from controlplane.actions.nodes import create_pool, mark_pool
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
-from controlplane.api.json_schema import BOOLEAN, OBJECT, STRING, ref
+from controlplane.api.json_schema import BOOLEAN, INTEGER, OBJECT, STRING, nullable, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.api.problems import bad_request
@@ -37,6 +37,7 @@ from controlplane.models import Cluster, Node, NodePool
 from controlplane.queries.nodes import cluster_rows, node_rows
 from controlplane.scheduling.anonymise import anonymous
 from controlplane.scheduling.view import view_to_dict
+from controlplane.telemetry.usage import MOST_HOURS
 
 # Unfinished jobs: a view of more is above 20 MB.
 MOST_VIEWED_JOBS = 20_000
@@ -52,7 +53,12 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 _name = BodyField(fields.dns_label(50), {**STRING, "maxLength": 50}, is_required=True)
+_half_life = BodyField(
+    fields.optional(fields.whole(0, MOST_HOURS)),
+    nullable({**INTEGER, "minimum": 0, "maximum": MOST_HOURS}),
+)
 CLUSTER_CHANGES = {
+    "usage_half_life_hours": _half_life,
     "scheduler": BodyField(fields.text(16), {**STRING, "enum": KNOWN_SCHEDULERS}),
     "settings": BodyField(_object, OBJECT),
     **{name: BodyField(one.read, dict(one.schema)) for name, one in credential_fields().items()},
@@ -123,6 +129,7 @@ class Clusters(ApiView):
             settings_for(engine, body.get("settings")),
             actor=call.actor,
             scheduler=body.get("scheduler", "planner"),
+            usage_half_life_hours=body.get("usage_half_life_hours"),
             credentials=credentials_for(engine, body, is_new=True),
         )
         return _answer(call, cluster, 201)
@@ -142,7 +149,9 @@ class ClusterDetail(ApiView):
         cluster = _cluster_for(name)
         call.require_match(cluster, _cluster_revision)
         changes: dict[str, Any] = {
-            name: call.body[name] for name in ("scheduler", "settings") if name in call.body
+            name: call.body[name]
+            for name in ("scheduler", "settings", "usage_half_life_hours")
+            if name in call.body
         }
         if "settings" in changes:
             changes["settings"] = settings_for(cluster.engine, changes["settings"])
@@ -241,7 +250,7 @@ def _cluster_for(name: str) -> Cluster:
 
 
 def _cluster_revision(cluster: Cluster) -> Any:
-    return [cluster.name, cluster.engine, cluster.scheduler, cluster.settings]
+    return [cluster.name, cluster.engine, cluster.scheduler, cluster.settings, cluster.usage_half_life_hours]
 
 
 def _pool_for(name: str, cluster: str | None) -> NodePool:

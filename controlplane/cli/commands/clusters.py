@@ -8,7 +8,7 @@ import sys
 import time
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from controlplane.cli import formats
 from controlplane.cli.client import segment
@@ -116,13 +116,34 @@ def cluster_edit_arguments(parser: Parser) -> None:
     parser.examples = [
         "yard cluster edit prod --set work_size=50Gi --unset pool_label",
         "yard cluster edit prod --kubeconfig new.yaml",
+        "yard cluster edit prod --usage-half-life 24",
     ]
     parser.add_argument("name", metavar="NAME")
     _add_access(parser)
     parser.add_argument(
+        "--usage-half-life",
+        type=_half_life,
+        metavar="HOURS",
+        help="past use counts against a project, use so old counting half; 0: never, default: as the server's setting",
+    )
+    parser.add_argument(
         "--unset", action="append", metavar="KNOB", help="back to its default; repeat for more"
     )
     _add_wait(parser)
+
+
+class _HalfLife(NamedTuple):
+    """Hours, None for the server's setting."""
+
+    hours: int | None
+
+
+def _half_life(text: str) -> _HalfLife:
+    if text == "default":
+        return _HalfLife(None)
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number of hours nor 'default'")
+    return _HalfLife(int(text))
 
 
 def cluster_edit(args: Namespace, session: Session) -> int:
@@ -130,6 +151,8 @@ def cluster_edit(args: Namespace, session: Session) -> int:
     changes = _credentials(args)
     if args.scheduler:
         changes["scheduler"] = args.scheduler
+    if args.usage_half_life is not None:
+        changes["usage_half_life_hours"] = args.usage_half_life.hours
     if args.set or args.unset:
         present = session.get(_path(args.name))["settings"] or {}
         kept = {name: value for name, value in present.items() if name not in (args.unset or [])}

@@ -321,6 +321,10 @@ def _report(session: Session, project: dict[str, Any], summary: str) -> None:
         session.output.say(f"warning: {warning}")
 
 
+def _recent_usage(part: float | None) -> str | None:
+    return None if part is None else f"{100 * part:.0f} % of the cluster"
+
+
 def _project_fields(project: Row) -> list[tuple[str, object]]:
     status = _status(project)
     return [
@@ -338,6 +342,7 @@ def _project_fields(project: Row) -> list[tuple[str, object]]:
         ("Interactive idle limit", formats.duration(project.get("interactive_idle_seconds"))),
         ("Allocated GPUs", formats.gpus(status.get("allocated_gpus"))),
         ("Fair share", formats.gpus(status.get("fair_share_gpus"))),
+        ("Recent usage", _recent_usage(status.get("recent_usage"))),
         ("Requested GPUs", formats.gpus(status.get("requested_gpus"))),
         ("Jobs running", status.get("running_jobs")),
         ("Jobs queued", status.get("queued_jobs")),

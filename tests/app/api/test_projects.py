@@ -75,6 +75,7 @@ def test_the_status_counts_what_is_held_and_waited_for(api: AsPerson, cast: Cast
         "running_jobs": 6,
         "queued_jobs": 2,
         "namespace": "yard-team-a",
+        "recent_usage": None,
     }
 
 
