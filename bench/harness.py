@@ -14,7 +14,7 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parent / "results"
 # In this order: the pure first, then what starts servers, then what installs, last what takes a whole cluster.
 SCRIPTS = (
-    "decide", "traces", "elastic_trace", "cycle", "crowd", "spawn", "lists", "cli", "page", "overview", "push",
+    "decide", "kueue", "traces", "elastic_trace", "cycle", "crowd", "spawn", "lists", "cli", "page", "overview", "push",
     "submit", "code", "elastic", "scnn", "up", "attack", "install", "csi",
     "membership_kubernetes", "datasets", "kubernetes",
 )  # fmt: skip
