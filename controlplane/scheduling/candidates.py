@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence, Set
 from heapq import heapify, heappop, heappush, merge
 
 from controlplane.scheduling.accounts import Account
@@ -20,13 +20,17 @@ class NodeCandidates:
     """One node and the candidates that run on it. `bound`: lower bound on the cost of room for one more pod
     here."""
 
-    __slots__ = ("_room_for", "bound", "candidates", "holders", "holds", "node", "pods_before", "request")
+    __slots__ = (
+        "_gains", "_members", "bound", "candidates", "holders", "holds", "node", "pods_before", "request",
+    )  # fmt: skip
 
     def __init__(self, request: Request, node: NodeCapacity, candidates: list[Candidate]) -> None:
         self.request = request
         self.node = node
         self.candidates = candidates
-        self._room_for: int | None = None
+        self._members = frozenset(candidates)
+        # A search over several nodes asks for the same few sets of each again and again.
+        self._gains: dict[frozenset[Candidate], int] = {}
         # no node has room for a single pod, or it would not be searched for
         self.pods_before = pods_on(request, node) if request.pods > 1 else 0
         self.bound = lower_bound(request, self, 1)
@@ -35,10 +39,16 @@ class NodeCandidates:
 
     @property
     def room_for(self) -> int:
-        """Return how many more pods fit here without stopping any candidate."""
-        if self._room_for is None:
-            self._room_for = pods_after(self.request, self.node, self.candidates) - self.pods_before
-        return self._room_for
+        """Return how many more pods fit here once all candidates are stopped."""
+        return self.gain(self._members)
+
+    def gain(self, victims: Set[Candidate]) -> int:
+        """Return how many more pods fit here once these are stopped; those of other nodes do not count."""
+        here = self._members & victims
+        gain = self._gains.get(here)
+        if gain is None:
+            gain = self._gains[here] = pods_after(self.request, self.node, here) - self.pods_before
+        return gain
 
     def by_device(self) -> tuple[list[list[Candidate]], list[int]]:
         """Return per device the candidates that hold a part of it, and the milli-GPUs that they hold

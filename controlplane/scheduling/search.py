@@ -219,9 +219,7 @@ class _Gains:
     def _count(self, changed: Iterable[Candidate]) -> None:
         names = {name for victim in changed for name in victim.nodes if name in self._search.locals}
         for name in names:
-            local = self._search.locals[name]
-            here = [item for item in local.candidates if item in self.victims]
-            gain = pods_after(self._search.request, local.node, here) - local.pods_before
+            gain = self._search.locals[name].gain(self.victims)
             self.total += gain - self._by_node.get(name, 0)
             self._by_node[name] = gain
 
@@ -273,13 +271,8 @@ def _branch(search: _Search, tree: _Branching, at: int, chosen: frozenset[Candid
 
 def _gained(search: _Search, victims: frozenset[Candidate]) -> int:
     """Return how many more pods fit once these are stopped, over all nodes that they use."""
-    touched = sorted({name for victim in victims for name in victim.nodes})
-    locals_ = [search.locals[name] for name in touched if name in search.locals]
-    return sum(
-        pods_after(search.request, local.node, [item for item in local.candidates if item in victims])
-        - local.pods_before
-        for local in locals_
-    )
+    touched = {name for victim in victims for name in victim.nodes}
+    return sum([search.locals[name].gain(victims) for name in touched if name in search.locals])
 
 
 def _options(request: Request, local: NodeCandidates, more: int) -> Iterator[frozenset[Candidate]]:
@@ -352,11 +345,11 @@ def _with_host_room(
     candidate, else by the one that gives most of what is missing. None if all candidates together are not
     enough."""
     victims = base
-    while pods_after(request, local.node, victims) < pods:
+    while local.pods_before + local.gain(victims) < pods:
         rest = [item for item in local.candidates if item not in victims]
         if not rest:
             return None
-        enough = [item for item in rest if pods_after(request, local.node, victims | {item}) >= pods]
+        enough = [item for item in rest if local.pods_before + local.gain(victims | {item}) >= pods]
         if enough:
             return victims | {min(enough, key=lambda item: preemption_cost((item,)))}
         missing = missing_on(request, local.node, victims, pods)

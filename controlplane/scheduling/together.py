@@ -9,6 +9,7 @@ from itertools import islice
 from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, NodeCapacity
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.fit import Request
+from controlplane.scheduling.host_shortage import pods_on
 from controlplane.scheduling.limits import is_bound
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.view import PodPlacement, SharingMode
@@ -78,8 +79,11 @@ def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement,
     for pools in choices or [()]:
         nodes = _nodes_with(request.whole_devices, room, room.parts_of(pools, request.locations))
         nodes.sort(key=lambda node: (node.whole, node.milli_cpus, node.order))
-        found = islice(_rest_of_gang(request, room, nodes, []), MAX_WAYS)
-        yield from list(found)
+        if request.is_share:
+            ways = _rest_of_gang(request, room, nodes, [])
+        else:
+            ways = _rest_on_whole(request.pods, _places(request, nodes), (0, 0), ())
+        yield from list(islice(ways, MAX_WAYS))
 
 
 def _nodes_with(devices: int, room: FreeCapacity, parts: Iterable[str]) -> list[NodeCapacity]:
@@ -90,6 +94,49 @@ def _nodes_with(devices: int, room: FreeCapacity, parts: Iterable[str]) -> list[
         for bucket in room.parts[part].by_whole[devices:]
         for order in bucket
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A node, the whole devices of each pod of a gang that fits on it, and how many pods fit from this node on."""
+
+    node: str
+    devices: Sequence[tuple[tuple[int, int], ...]]
+    pods_left: int
+
+
+def _places(request: Request, nodes: Sequence[NodeCapacity]) -> list[_Place]:
+    """Return what nodes have for pods of whole devices, or of none."""
+    found: list[_Place] = []
+    left, count = 0, request.whole_devices
+    for node in reversed(nodes):
+        is_usable = node.has_host_capacity(request) and not (count and node.is_divided)
+        pods = pods_on(request, node) if is_usable else 0
+        whole = [index for index, milli in zip(node.indexes, node.free, strict=True) if milli == WHOLE_GPU]
+        devices = [
+            tuple((index, WHOLE_GPU) for index in whole[pod * count : (pod + 1) * count])
+            for pod in range(pods)
+        ]
+        left += pods
+        found.append(_Place(node.name, devices, left))
+    return found[::-1]
+
+
+def _rest_on_whole(
+    pods: int, places: Sequence[_Place], at: tuple[int, int], placed: tuple[PodPlacement, ...]
+) -> Iterator[tuple[PodPlacement, ...]]:
+    """Complete a gang of whole devices from this place on, of which so many pods are taken. Nothing else changes
+    meanwhile, so that no capacity need be taken and given back for each way."""
+    for spot in range(at[0], len(places)):
+        place, taken = places[spot], at[1] if spot == at[0] else 0
+        if place.pods_left - taken < pods - len(placed):
+            return
+        if taken < len(place.devices):
+            here = (*placed, PodPlacement(len(placed), place.node, place.devices[taken]))
+            if len(here) == pods:
+                yield here
+            else:
+                yield from _rest_on_whole(pods, places, (spot, taken + 1), here)
 
 
 def _rest_of_gang(

@@ -7,7 +7,7 @@ fewest milli-GPUs; then least work lost exactly; then newest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -28,7 +28,16 @@ class Candidate:
     """A running job that could be stopped. `work_lost`: milli-GPU-seconds since its last checkpoint or its start.
     `is_fresh`: it has not run for the minimum run time, which protects it from takers above their quota."""
 
-    __slots__ = ("_devices", "account", "job", "milli_gpus", "placements", "victim_class", "work_lost")
+    __slots__ = (
+        "_devices",
+        "account",
+        "job",
+        "milli_gpus",
+        "nodes",
+        "placements",
+        "victim_class",
+        "work_lost",
+    )
 
     def __init__(
         self,
@@ -51,15 +60,12 @@ class Candidate:
         for placement in placements:
             known = self._devices.get(placement.node, ())
             self._devices[placement.node] = known + placement.devices
+        # The names of the nodes that it uses, sorted.
+        self.nodes = sorted(self._devices)
 
     def on_node(self, name: str) -> tuple[tuple[int, int], ...]:
         """Return ((device index, milli-GPUs), ...) that it holds on one node, over all its pods there."""
         return self._devices.get(name, ())
-
-    @property
-    def nodes(self) -> list[str]:
-        """Return the names of the nodes that it uses, sorted."""
-        return sorted(self._devices)
 
     @property
     def is_fresh(self) -> bool:
@@ -197,6 +203,9 @@ class ReclaimPolicy:
         self._request = item.milli_gpus
         self._gain = item.milli_gpus - (item.job.was_preempted_by is not None)
         self._is_in_quota = all(one.is_in_quota_with(item.milli_gpus) for one in item.account.line())
+        # Accounts stay the same while a policy is asked, and a search asks of the same few thousands of times.
+        self._kept_of: dict[Account, tuple[tuple[Account, int, bool], ...]] = {}
+        self._lost_of: dict[tuple[Account, int | None, tuple[int, ...]], int] = {}
 
     def is_open(self) -> bool:
         """Return whether the job may reclaim at all: its project stays within its fair share with it."""
@@ -255,10 +264,10 @@ class ReclaimPolicy:
         lost_in_quota = {True: 0, False: 0}
         lost_in_share = 0
         for entry in taken:
-            account, sizes = entry.account, Counter(entry.sizes)
-            lost_in_quota[account.parent is None] += _lost(account.sizes, sizes, account.quota)
+            account = entry.account
+            lost_in_quota[account.parent is None] += self._lost(account, entry.sizes, account.quota)
             if entry.is_sibling:
-                lost_in_share += _lost(account.sizes, sizes, account.entitled)
+                lost_in_share += self._lost(account, entry.sizes, account.entitled)
         tops = (self._account.parent or self._account, self._account)
         for is_top, account in zip((True, False), tops, strict=True):
             gain = self._gain if account.is_in_quota_with(self._request) else 0
@@ -266,7 +275,20 @@ class ReclaimPolicy:
                 return False
         return all(account.is_in_quota_with(self._request) for account in tops) or lost_in_share <= self._gain
 
-    def _kept(self, giver: Account) -> Iterator[tuple[Account, int, bool]]:
+    def _lost(self, account: Account, sizes: Sequence[int], bound: int | None) -> int:
+        key = (account, bound, tuple(sorted(sizes)))
+        lost = self._lost_of.get(key)
+        if lost is None:
+            lost = self._lost_of[key] = _lost(account.sizes, Counter(sizes), bound)
+        return lost
+
+    def _kept(self, giver: Account) -> tuple[tuple[Account, int, bool], ...]:
+        kept = self._kept_of.get(giver)
+        if kept is None:
+            kept = self._kept_of[giver] = tuple(self._kept_by(giver))
+        return kept
+
+    def _kept_by(self, giver: Account) -> Iterator[tuple[Account, int, bool]]:
         """(account, what it must hold more than, whether it is the sibling), from the giver's project up."""
         taker, sibling = self._siblings(giver)
         if sibling is not giver:
