@@ -26,7 +26,7 @@ from controlplane.scheduling.view import (
 )
 from controlplane.telemetry.usage import KeptUsage, half_life_of
 from datasets.locality import Place, place_of
-from datasets.queries.job_data import DataView, JobData, observe_data
+from datasets.queries.job_data import NO_DATA, DataView, JobData, observe_data
 from datasets.queries.volumes import volume_waits
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
@@ -148,7 +148,7 @@ def observe_recorded(cluster: Cluster, now: datetime, jobs: QuerySet[Job]) -> Ma
     learned, found = KeptRunTimes(), dict[str, JobView]()
     learned.renew(cluster, now, ())
     for row in plain_rows(jobs, _JOB_COLUMNS):
-        found[row["id"]] = _job_view({**row, **_AS_SUBMITTED}, learned.of(row), (), (), (), None)
+        found[row["id"]] = _job_view({**row, **_AS_SUBMITTED}, learned.of(row), (), (), (), NO_DATA)
     return found
 
 
