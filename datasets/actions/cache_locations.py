@@ -78,8 +78,8 @@ def delete_location(location: CacheLocation, *, actor: Actor) -> None:
 
 
 def _refuse_directory(directory: str) -> None:
-    """Raise Invalid for a directory that is another location's, above or below it: trees that a location does not know
-    are removed from its directory."""
+    """Raise Invalid for a directory that is another location's or below it: trees that a location does not know are
+    removed from its own directory."""
     if not directory:
         return
     wanted = Path(directory)
@@ -87,6 +87,6 @@ def _refuse_directory(directory: str) -> None:
         raise invalid("/directory", "not_an_absolute_path", "Give an absolute path without '..'.")
     for other in CacheLocation.objects.filter(project=None):
         known = directory_of(other)
-        if wanted == known or known in wanted.parents or wanted in known.parents:
-            detail = f"{directory} is the directory of {other.name}, above it or below it; choose another."
+        if wanted == known or known in wanted.parents:
+            detail = f"{directory} is the directory of {other.name} or below it; choose another."
             raise invalid("/directory", "directory_in_use", detail)

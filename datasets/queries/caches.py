@@ -54,9 +54,9 @@ def location_of(cluster: Cluster, project: Project | None) -> CacheLocation | No
 
 
 def directory_of(location: CacheLocation) -> Path:
-    """Return the directory of a location."""
+    """Return the directory of a location: of its own, below the one that an admin named, which may hold other files."""
     below = str(location.cluster_id) if location.is_default else f"{location.cluster_id}-{location.pk}"
-    return Path(location.directory or settings.CACHE_DIR / below)
+    return Path(location.directory or settings.CACHE_DIR) / below
 
 
 def store_of(location: CacheLocation) -> CacheStore:

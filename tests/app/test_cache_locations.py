@@ -159,3 +159,19 @@ def test_locations_are_refused_that_could_harm_each_other(plant: Plant, west: Ca
         delete_location(location_for(plant.cluster), actor=SYSTEM)
     delete_location(west, actor=SYSTEM)
     assert CacheLocation.objects.get().is_default
+
+
+def test_nothing_else_in_the_directory_of_a_location_is_touched(
+    people: Cast, plant: Plant, xray: Dataset, tmp_path: Path
+):
+    notes = tmp_path / "nvme" / "staging" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("not ours")
+    values = {"name": "nvme", "node_pools": ["west"], "directory": str(tmp_path / "nvme")}
+    nvme = create_location(plant.cluster, values, actor=SYSTEM)
+    cache_version(xray.versions.get(), nvme, actor=SYSTEM)
+    work()
+    keep_caches(plant.clock())
+    assert Cache.objects.get().state == Cache.READY
+    assert notes.read_text() == "not ours"
+    assert sorted(path.name for path in notes.parent.parent.iterdir()) == [directory_of(nvme).name, "staging"]

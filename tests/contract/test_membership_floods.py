@@ -255,4 +255,6 @@ def test_closing_waits_for_a_lost_api_server_for_a_limited_time(monkeypatch: pyt
     is_late = closing.is_alive()
     is_back.set()
     assert not is_late
-    wait_until(lambda: len(ending) == 3 and all(one.is_closed for one in ending), 20, "the ends that were left")
+    wait_until(
+        lambda: len(ending) == 3 and all(one.is_closed for one in ending), 20, "the ends that were left"
+    )
