@@ -1,5 +1,6 @@
-"""What kill -9 leaves of a sync and of a fill: each is killed with all its processes at ten moments of its course, and
-then run to its end. Versions, trees and the space that they take are compared with those of runs that were not killed.
+"""What kill -9 leaves of a sync, a fill, a snapshot and a restore: each is killed with all its processes at ten moments
+of its course, and then run to its end. Versions, trees and the space that they take are compared with those of runs
+that were not killed.
 
 Run: python -m bench.datasets_kills
 """
@@ -12,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from datasets.ingest.engine import sync_tree
@@ -20,6 +22,7 @@ from datasets.manifests import decode
 from datasets.storage.cache import CacheStore
 from datasets.storage.folder import FolderLake
 from datasets.storage.sinks import sink_of_folder
+from datasets.storage.volumes import FolderVolumes
 
 KILLS = 10
 FILES, FILE_BYTES = 4000, 8_000
@@ -48,7 +51,15 @@ def main() -> None:
         whole = home / "whole"
         run(sync.start(whole))
         fill = Work("fill", lambda at: ["fill", str(whole), str(at)], cache_at)
-        wrong = [line for work in (sync, fill) for line in killed(work, home / work.name)]
+        (home / "volumes").mkdir()
+        (home / "tree").rename(home / "volumes" / "v")
+        (home / "tree").symlink_to(home / "volumes" / "v")
+        snapshot = Work("snapshot", lambda at: ["snapshot", str(home / "volumes"), str(at)], snapshots_at)
+        taken = home / "taken"
+        run(snapshot.start(taken))
+        restore = Work("restore", lambda at: ["restore", str(taken / "snapshots"), str(at)], volume_at)
+        works = (sync, fill, snapshot, restore)
+        wrong = [line for work in works for line in killed(work, home / work.name)]
     print("\n".join(wrong) or "Nothing was lost, and nothing is there twice.")
     sys.exit(bool(wrong))
 
@@ -123,7 +134,34 @@ def fill(lake: Path, home: Path) -> None:
     CacheStore(home).fill("v", FolderLake(lake / "lake"), manifest)
 
 
-PROGRAMS: dict[str, Callable[..., None]] = {"sync": sync, "fill": fill}
+def snapshot(volumes: Path, home: Path) -> None:
+    """Take a snapshot of a volume, and one more that shares its files."""
+    print("begun", flush=True)
+    storage = beside(home, "volumes", volumes)
+    storage.take("s1", "v", None)
+    storage.take("s2", "v", "s1")
+
+
+def restore(snapshots: Path, home: Path) -> None:
+    """Make a volume of the second of those."""
+    print("begun", flush=True)
+    beside(home, "snapshots", snapshots).restore("w", "s2")
+
+
+def beside(home: Path, name: str, whole: Path) -> FolderVolumes:
+    """Return a storage of its own that has the volumes, or the snapshots, of another directory."""
+    home.mkdir(exist_ok=True)
+    if not (home / name).is_symlink():
+        (home / name).symlink_to(whole)
+    return FolderVolumes(home)
+
+
+PROGRAMS: dict[str, Callable[..., None]] = {
+    "sync": sync,
+    "fill": fill,
+    "snapshot": snapshot,
+    "restore": restore,
+}
 
 
 def lake_at(home: Path) -> dict[str, object]:
@@ -153,6 +191,49 @@ def cache_at(home: Path) -> dict[str, object]:
         "missing bytes": store.lacking_bytes(store.manifests()["v"]),
         "leftovers": len(list((home / "staging").iterdir())),
     }
+
+
+def snapshots_at(home: Path) -> dict[str, object]:
+    """Return what is in the snapshots of a storage."""
+    first, second = (home / "snapshots" / name / "tree" for name in ("s1", "s2"))
+    inodes = {
+        found.st_ino: found.st_size for found in map(os.stat, (*files_below(first), *files_below(second)))
+    }
+    return {
+        "files": len(files_below(second)),
+        "contents": contents_of(second),
+        "contents of the first": contents_of(first),
+        "bytes": sum(inodes.values()),
+        "leftovers": leftovers(home),
+    }
+
+
+def volume_at(home: Path) -> dict[str, object]:
+    """Return what is in a restored volume."""
+    volume = home / "volumes" / "w"
+    size = size_of(volume)
+    return {
+        "files": len(files_below(volume)),
+        "contents": contents_of(volume),
+        "bytes": size,
+        "leftovers": leftovers(home),
+    }
+
+
+def leftovers(home: Path) -> int:
+    return len([path for path in (home / "parts").iterdir() if path.name != "lock"])
+
+
+def files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def contents_of(folder: Path) -> str:
+    """Return a hash of all paths and contents."""
+    found = sha256()
+    for path in files_below(folder):
+        found.update(os.fsencode(path.relative_to(folder)) + b"\0" + sha256(path.read_bytes()).digest())
+    return found.hexdigest()
 
 
 def size_of(folder: Path) -> int:

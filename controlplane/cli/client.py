@@ -21,6 +21,8 @@ from controlplane.http_client import LATER, open_connection, retry_delay
 API = "/api/v1"
 MAX_ATTEMPTS = 4
 TIMEOUT_SECONDS = 30.0
+# The code of a 503 that passes by itself, such as a collection of a lake, and how long a request waits for it.
+BUSY, BUSY_SECONDS = "in_use", 1800.0
 
 Payload = bytes | Callable[[], Iterator[bytes]] | None
 Query = Mapping[str, "str | int | bool | None"]
@@ -38,7 +40,7 @@ class Response:
 
 
 class Client:
-    """A connection to one server. `sleep` waits between retries."""
+    """A connection to one server. `sleep` waits between retries; `say` gets a line when a request waits for long."""
 
     def __init__(
         self,
@@ -47,11 +49,13 @@ class Client:
         *,
         sleep: Callable[[float], None] = time.sleep,
         timeout: float = TIMEOUT_SECONDS,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.url = url
         self._parts = _checked_url(url)
         self._token = token
         self._sleep = sleep
+        self._say = say
         self._timeout = timeout
         self._connection: http.client.HTTPConnection | None = None
 
@@ -163,10 +167,16 @@ class Client:
 
     def _attempts(self, method: str, target: str, payload: Payload, headers: dict[str, str]) -> Response:
         response = self._exchange_again(method, target, payload, headers)
-        for attempt in range(1, MAX_ATTEMPTS):
-            if response.status not in LATER:
+        attempt, waited = 1, 0.0
+        while response.status in LATER:
+            is_busy = _code_of(response) == BUSY
+            if waited >= BUSY_SECONDS or (attempt >= MAX_ATTEMPTS and not is_busy):
                 break
-            self._sleep(retry_delay(response.headers.get("Retry-After"), attempt))
+            if is_busy and not waited:
+                self._say(f"{response.body.get('detail', '')} Waiting; it goes on by itself.")
+            seconds = retry_delay(response.headers.get("Retry-After"), attempt)
+            self._sleep(seconds)
+            attempt, waited = attempt + 1, waited + max(seconds, 1.0)
             response = self._exchange_again(method, target, payload, headers)
         if response.status >= 400:
             raise ApiError(response.status, response.body if isinstance(response.body, dict) else {})
@@ -222,6 +232,10 @@ class Client:
         parts = urlsplit(url)
         path = parts.path.removeprefix(self._parts.path.rstrip("/"))
         return f"{path}?{parts.query}" if parts.query else path
+
+
+def _code_of(response: Response) -> str:
+    return str(response.body.get("code", "")) if isinstance(response.body, dict) else ""
 
 
 def segment(name: str) -> str:

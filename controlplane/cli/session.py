@@ -35,7 +35,7 @@ class Session:
         """Return another connection to the server, for another thread."""
         from controlplane.cli.client import Client
 
-        return Client(self.config.url, self.config.token)
+        return Client(self.config.url, self.config.token, say=self.output.aside)
 
     def close(self) -> None:
         """Close the connection, if there was one."""

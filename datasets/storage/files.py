@@ -47,9 +47,7 @@ def _lock_within(handle: int, kind: int, seconds: float) -> None:
             return
         except BlockingIOError:
             if time.monotonic() >= ends:
-                words = (
-                    "Content that nothing names is being removed from this storage; try again in a minute."
-                )
+                words = "Content that nothing names is being removed from this storage, which takes minutes at most."
                 raise Blocked("in_use", words) from None
         time.sleep(_LOCK_POLL_SECONDS)
 

@@ -7,7 +7,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from controlplane.cli.client import MAX_ATTEMPTS, Client
+from controlplane.cli.client import BUSY_SECONDS, MAX_ATTEMPTS, Client
 from controlplane.cli.errors import ApiError, CliError
 from controlplane.http_client import retry_delay
 from tests.cli.conftest import job
@@ -64,6 +64,24 @@ def test_other_refusals_are_not_retried(server, client, slept):
         client.post("jobs/1/stop")
     assert len(server.asked) == 1
     assert slept == []
+
+
+def test_a_write_waits_for_as_long_as_the_lake_is_being_collected_and_says_so(server, slept):
+    said: list[str] = []
+    busy = problem(503, "in_use", "Content is being removed.", headers={"Retry-After": "30"})
+    server.on("POST", "datasets/1/versions", *[busy] * 20, Reply(201, {"number": 2}))
+    with Client(server.url, "the-token", sleep=slept.append, say=said.append) as client:
+        assert client.post("datasets/1/versions", {}) == {"number": 2}
+    assert len({asked.headers["Idempotency-Key"] for asked in server.asked}) == 1
+    assert slept == [30.0] * 20
+    assert said == ["Content is being removed. Waiting; it goes on by itself."]
+
+
+def test_a_write_waits_for_a_busy_lake_no_longer_than_its_limit(server, slept):
+    server.on("POST", "datasets/1/versions", problem(503, "in_use", "Busy.", headers={"Retry-After": "30"}))
+    with Client(server.url, "the-token", sleep=slept.append) as client, pytest.raises(ApiError):
+        client.post("datasets/1/versions", {})
+    assert sum(slept) == BUSY_SECONDS
 
 
 def test_retries_end(server, client, slept):
