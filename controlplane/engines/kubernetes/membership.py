@@ -104,8 +104,8 @@ class Memberships:
         self._wake()
 
     def close(self) -> None:
-        """Close all connections, at once. Returns after CLOSING_SECONDS at the latest; what ends later does so on daemon
-        threads."""
+        """Close all connections, at once. Returns after CLOSING_SECONDS at the latest; what ends later does so on
+        daemon threads."""
         with self._lock:
             self._is_closed, lines = True, list(self._lines.values())
         self._wake()
