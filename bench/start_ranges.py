@@ -1,21 +1,34 @@
 """The share of jobs that start inside the range that they were shown when they began to wait, on the ITP replay.
 
-Run: python -m bench.start_ranges [--days 28] [--every 10]. Ranges are made once with the run times that the trace
-declares, and once with those that are learned from the jobs that had ended by then; beside both, the naive range:
-from now until twice the median wait so far.
+Run: python -m bench.start_ranges [--days 28] [--every 100] [--only declared|learned]. Ranges are made once with the run
+times that the trace declares, and once with those that are learned from the jobs that had ended by then, which the
+scheduler sees too; beside both, the naive range: from now until twice the median wait so far. A range costs seconds
+where hundreds of jobs wait, so that only every n-th job has one; the two replays run side by side.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 
 from bench.harness import Row, report
 from bench.trace_replay import Replay, TraceJob
-from bench.traces import DAY, DEVICES, NODES, TRACES, quotas_by_gpu_hours, read_jobs, with_policies
+from bench.traces import (
+    DAY,
+    DEVICES,
+    GARBAGE_THRESHOLDS,
+    NODES,
+    TRACES,
+    quotas_by_gpu_hours,
+    read_jobs,
+    with_policies,
+)
 from controlplane.scheduling.estimates import LearnedRunTimes, start_range
 from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.run_times import Run, RunTimes
@@ -23,6 +36,8 @@ from controlplane.scheduling.view import ClusterView, DeviceView, NodeView, Proj
 
 # Of the last jobs that have ended, as a server reads them.
 HISTORY = 5000
+# Jobs that have ended since are learned from after so many of them.
+RENEWED_EVERY = 50
 NAIVE = "from now to twice the median wait so far"
 
 
@@ -38,6 +53,9 @@ class Ranges:
     naive: dict[str, int] = field(default_factory=dict)
     ended: deque[Run] = field(default_factory=lambda: deque(maxlen=HISTORY))
     waits: list[int] = field(default_factory=list)
+    known: RunTimes | None = None
+    finished: int = 0
+    known_at: int = 0
 
     def on_queue(self, view: ClusterView, job: TraceJob) -> None:
         """Give the job its range."""
@@ -52,14 +70,27 @@ class Ranges:
         self.judged.append(job)
         self.naive[job.id] = view.now + 2 * int(median(self.waits or [0]))
 
+    def on_submit(self, job: TraceJob) -> None:
+        """Let the scheduler see the learned run time, as of the moment of submission."""
+        if self.is_learned:
+            found = self._known().learned(_run_of(job))
+            job.expected = None if found is None else found.expected
+
     def on_finish(self, job: TraceJob) -> None:
         """Learn from a job that has ended."""
-        self.ended.appendleft(Run(job.project, "", "", job.gpus, job.seconds))
+        self.ended.appendleft(_run_of(job)._replace(seconds=job.seconds))
+        self.finished += 1
         if job.wait > 0:
             self.waits.append(job.wait)
 
+    def _known(self) -> RunTimes:
+        """Return what is learned from the jobs that have ended, renewed after so many more."""
+        if self.known is None or self.finished - self.known_at >= RENEWED_EVERY:
+            self.known, self.known_at = RunTimes(self.ended), self.finished
+        return self.known
+
     def _learned(self, view: ClusterView) -> LearnedRunTimes:
-        known = RunTimes(self.ended)
+        known = self._known()
         learned = LearnedRunTimes(early := {}, expected := {}, late := {})
         for job in view.jobs:
             found = known.learned(Run(job.project, "", "", job.milli_gpus * job.pods // 1000))
@@ -72,12 +103,19 @@ def main() -> None:
     """Replay with declared and with learned run times, and report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=float, default=28)
-    parser.add_argument("--every", type=int, default=10, help="every n-th job that waits has a range")
+    parser.add_argument("--every", type=int, default=100, help="every n-th job that waits has a range")
+    parser.add_argument("--only", choices=("declared", "learned"))
     options = parser.parse_args()
-    report("start_ranges", [_measure(options, is_learned=is_learned) for is_learned in (False, True)])
+    sources = [False, True] if options.only is None else [options.only == "learned"]
+    with ProcessPoolExecutor(len(sources)) as pool:
+        report("start_ranges", list(pool.map(partial(_measure, options), sources)))
 
 
-def _measure(options: argparse.Namespace, *, is_learned: bool) -> Row:
+def _run_of(job: TraceJob) -> Run:
+    return Run(job.project, "", "", job.gpus)
+
+
+def _measure(options: argparse.Namespace, is_learned: bool) -> Row:
     trace = read_jobs(TRACES / "itp" / "itp_jobs.csv")
     quotas = quotas_by_gpu_hours(trace, NODES * DEVICES)
     # What is learned must not be declared.
@@ -87,6 +125,7 @@ def _measure(options: argparse.Namespace, *, is_learned: bool) -> Row:
         if job.submitted < options.days * DAY
     ]
     ranges = Ranges(options.every, is_learned)
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     _replay(jobs, quotas, ranges)
     inside = [_is_inside(job, job.estimate) for job in ranges.judged]
     naive = [_is_inside(job, (job.submitted, ranges.naive[job.id])) for job in ranges.judged]
@@ -111,7 +150,7 @@ def _replay(jobs: Sequence[TraceJob], quotas: dict[str, int], ranges: Ranges) ->
     )
     Replay(
         nodes, projects, Scheduler().decide, prepare=with_policies, on_queue=ranges.on_queue,
-        on_finish=ranges.on_finish,
+        on_finish=ranges.on_finish, on_submit=ranges.on_submit,
     ).run(jobs)  # fmt: skip
 
 
