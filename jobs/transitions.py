@@ -91,7 +91,7 @@ def request_transition(job: Job, target: Target, actor: Actor) -> Event | None:
         request_stops(job, target.grace_seconds)
         return job_event("job.stopping", job, actor, {"next_state": next_state})
     if _retarget(job, next_state, fields):
-        _shorten_stops(job, target.grace_seconds)
+        shorten_stops(job, target.grace_seconds)
         return job_event("job.stopping", job, actor, {"next_state": next_state})
     return None
 
@@ -138,10 +138,10 @@ def request_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
     stop_pods(job.project, pods.values_list("name", flat=True), grace_seconds)
 
 
-def _shorten_stops(job: Job, grace_seconds: int) -> None:
+def shorten_stops(job: Job, grace_seconds: int) -> None:
     """Order the stop of pods again whose last order gave them a longer grace."""
     names = Pod.objects.filter(job=job, released_at=None).values_list("name", flat=True)
-    orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names)
+    orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names).order_by("pk")
     given = {name: payload["grace_seconds"] for name, payload in orders.values_list("subject_id", "payload")}
     longer = [name for name, seconds in given.items() if seconds > grace_seconds]
     stop_pods(job.project, longer, grace_seconds)

@@ -12,7 +12,7 @@ from controlplane.loop.cluster_warnings import warn_of_leftovers
 from controlplane.loop.decide import decide
 from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.loop.growth import grow_jobs
-from controlplane.loop.interruptions import leave_nodes
+from controlplane.loop.interruptions import hasten_owed, leave_nodes
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.job_transitions import move_jobs, remove_expired
 from controlplane.loop.membership import keep_memberships
@@ -98,6 +98,7 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
     context.planned_at, context.plan_seconds = time.perf_counter(), time.perf_counter() - began
     began = time.perf_counter()
     plan = shrink_victims(cluster, engine, decided.plan, now) if engine else decided.plan
+    hasten_owed(cluster, plan)
     recorded = record(cluster, plan, observation, now, on_orders)
     if recorded.has_commands:
         Cycle.objects.create(

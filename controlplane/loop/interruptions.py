@@ -7,18 +7,22 @@ queued again. Every cycle derives this from the rows, so the next one repairs a 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from django.db import transaction
 from django.db.models import F
 
 from controlplane.engines.base import MEMBERSHIP, Engine
 from controlplane.loop.membership import Attended, attended_jobs, is_alive
 from controlplane.loop.shrinking import begin_shrink, cannot_shrink, hasten, to_allowed_size
 from controlplane.models import Cluster, Command, Node
+from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.view import placements_from_lists
 from jobs import lifecycle
 from jobs.command_kinds import POD, STOP_POD
-from jobs.models import Job, Pod, ScaleOperation
-from jobs.transitions import Target, send, stop_pods
+from jobs.models import Allocation, Job, Pod, ScaleOperation
+from jobs.transitions import STOP_GRACE_SECONDS, Target, send, shorten_stops, stop_pods
 
 CAUSE = "spot"
+REASON = "node_interrupted"
 # Pods have ended so long before the node goes: their devices, logs and exit codes are read from it.
 MARGIN_SECONDS = 5
 # Workers that do not acknowledge and programs that ignore SIGTERM are not waited for any longer, however early the
@@ -66,6 +70,30 @@ def _shorten_graces(nodes: Mapping[int, Node], now: datetime) -> None:
             stop_pods(pods[name].job.project, [name], _seconds_left(node, now))
 
 
+def hasten_owed(cluster: Cluster, plan: Plan) -> None:
+    """Leave jobs that give up interrupted nodes the grace of a reclaim where a plan owes their GPUs to other projects:
+    such a job may hold GPUs of other nodes, too, and its own grace may be minutes."""
+    owed = {one.project for one in plan.shares if one.allocated_milli_gpus < one.fair_share_milli_gpus}
+    wanted: dict[tuple[str, int], str] = {}
+    for hold in plan.holds:
+        if hold.is_promised and hold.project in owed:
+            for place in placements_from_lists(hold.details.get("promised", ())):
+                wanted |= {(place.node, index): hold.project for index, _ in place.devices}
+    if not wanted:
+        return
+    leaving = Allocation.objects.filter(
+        released_at=None,
+        pod__job__project__cluster=cluster,
+        pod__job__state=lifecycle.STOPPING,
+        pod__job__reason=REASON,
+    )
+    rows = leaving.values_list("pod__job", "pod__job__project__name", "device__node__name", "device__index")
+    jobs = {job for job, project, node, index in rows if wanted.get((node, index), project) != project}
+    with transaction.atomic():
+        for job in Job.objects.filter(pk__in=jobs).select_related("project").order_by("pk"):
+            shorten_stops(job, STOP_GRACE_SECONDS)
+
+
 def _following(cluster: Cluster, engine: Engine) -> Mapping[str, Attended]:
     if MEMBERSHIP not in engine.capabilities:
         return {}
@@ -111,7 +139,7 @@ def _next_of(job: Job, nodes: Mapping[int, Node]) -> Node:
 def _requeued(node: Node, now: datetime) -> Target:
     message = f"{_why(node)} It continues from its checkpoint elsewhere."
     grace = _seconds_left(node, now)
-    return Target(lifecycle.QUEUED, "node_interrupted", message, {"node": node.name}, grace_seconds=grace)
+    return Target(lifecycle.QUEUED, REASON, message, {"node": node.name}, grace_seconds=grace)
 
 
 def _seconds_left(node: Node, now: datetime) -> int:

@@ -11,7 +11,7 @@ from controlplane.access import SYSTEM
 from controlplane.engines.base import MEMBERSHIP, Engine
 from controlplane.loop.membership import FORCED_CAUSES, Attended, attended_jobs, is_alive, lock_working
 from controlplane.models import Cluster, Command, Event
-from controlplane.scheduling.plan import Plan, Preempt
+from controlplane.scheduling.plan import Hold, Plan, Preempt
 from controlplane.scheduling.sizes import largest_size
 from controlplane.scheduling.view import PodPlacement, placements_from_lists
 from jobs.command_kinds import POD, STOP_POD
@@ -38,7 +38,20 @@ def shrink_victims(cluster: Cluster, engine: Engine, plan: Plan, now: datetime) 
         for preempt in plan.preempts
         if preempt.job in attended and _shrink(attended[preempt.job], preempt, plan, now)
     }
-    return replace(plan, preempts=tuple(item for item in plan.preempts if item.job not in spared))
+    return replace(
+        plan,
+        preempts=tuple(item for item in plan.preempts if item.job not in spared),
+        holds=tuple(_with_shrinking(hold, spared) for hold in plan.holds),
+    )
+
+
+def _with_shrinking(hold: Hold, spared: Collection[str]) -> Hold:
+    """Return a hold that says which of the jobs it waits for only shrink."""
+    stopping = hold.details.get("stopping") or ()
+    if not any(one["job"] in spared for one in stopping):
+        return hold
+    marked = [{**one, "is_shrinking": True} if one["job"] in spared else one for one in stopping]
+    return replace(hold, details={**hold.details, "stopping": marked})
 
 
 def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> bool:

@@ -216,7 +216,11 @@ def _comes_back(details: Details) -> str:
 
 def _waiting_for_reclaim(details: Details) -> str:
     jobs = details.get("stopping") or ()
-    by = f" by stopping {len(jobs)} job{'' if len(jobs) == 1 else 's'}" if jobs else ""
+    # marked by the loop, which knows whose programs follow their membership
+    shrinking = sum(isinstance(job, Mapping) and bool(job.get("is_shrinking")) for job in jobs)
+    ways = [("stopping", len(jobs) - shrinking), ("shrinking", shrinking)]
+    words = [f"{way} {number} job{'' if number == 1 else 's'}" for way, number in ways if number]
+    by = f" by {' and '.join(words)}" if words else ""
     verb = "is" if details.get("request_milli_gpus") == 1000 else "are"
     return f"{_milli(details, 'request_milli_gpus')} {verb} being freed for it{by}. It starts right after."
 

@@ -19,6 +19,7 @@ from jobs.command_kinds import STOP_POD
 from jobs.models import Job, Pod, ScaleOperation
 from jobs.node_actions import interrupt_node
 from jobs.scaling import Scaling, plan_scaling
+from jobs.transitions import STOP_GRACE_SECONDS
 from tests.builders import make_job, make_project, make_user
 from tests.loop.elastic_program import Program
 
@@ -161,6 +162,28 @@ def test_a_notice_of_a_day_does_not_hold_off_what_is_owed(plant):
     make_job(make_project("team-b", quota=8), "owed")
     program.in_seconds(45)
     assert (plant.states()["owed"], program.job.attempt) == ("running", 1)
+
+
+@pytest.mark.parametrize(("quota", "grace"), [(8, STOP_GRACE_SECONDS), (0, 600)])
+def test_what_is_owed_of_a_job_that_leaves_a_node_does_not_wait_for_its_long_grace(plant, quota, grace):
+    gang = make_job(make_project(quota=8), "gang", kind="mpi", workers=2, gpus=8, command=["mpirun", "train"])
+    plant.settle()
+    plant.engine.faults.stop_delay_seconds = 3600
+    [node, other] = Node.objects.order_by("name")
+    interrupt_node(node, 86_400, actor=SYSTEM)
+    plant.settle()
+    gang.refresh_from_db()
+    assert (gang.state, gang.reason) == ("stopping", "node_interrupted")
+    waits = make_job(make_project("team-b", quota=quota), "owed")
+    plant.settle()
+    graces = {}
+    for order in Command.objects.filter(kind=STOP_POD).order_by("pk"):
+        graces.setdefault(order.subject_id, []).append(order.payload["grace_seconds"])
+    assert {tuple(each) for each in graces.values()} == {(600, grace) if quota else (600,)}
+    plant.in_seconds(45)
+    waits.refresh_from_db()
+    assert (waits.state == "running") == bool(quota)
+    assert ranks_on(waits, other) == ([0] if quota else [])
 
 
 def test_graces_end_before_the_node_goes_also_after_a_sooner_notice(plant):

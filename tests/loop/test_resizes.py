@@ -296,6 +296,16 @@ def test_what_it_is_owed_is_given_by_shrinking_it(plant):
     assert (job.pods_started, plant.allocated()) == (14, {"team-a": 14, "team-b": 2})
 
 
+def test_who_waits_for_a_job_that_shrinks_is_not_told_that_it_stops(plant):
+    program = started(plant, workers=16, most=16)
+    program.deaf.update(range(16))
+    waits = make_job(make_project("team-b", quota=8), "waits", gpus=2)
+    for _ in range(3):
+        plant.tick()
+        waits.refresh_from_db()
+        assert waits.message == "2 GPUs are being freed for it by shrinking 1 job. It starts right after."
+
+
 def owed(count: int) -> None:
     theirs = make_project("team-b", quota=8)
     for number in range(count):
