@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from controlplane.scheduling.growth_order import growth_rank, next_size
 from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.plan import Plan, Preempt
 from controlplane.scheduling.spare import spare_placements
@@ -70,7 +71,7 @@ class ElasticReplay:
 
     nodes: tuple[NodeView, ...]
     decide: Callable[[ClusterView], Plan] = field(default_factory=lambda: Scheduler().decide)
-    # of jobs that could double: the one with the largest value grows first, else the one that came first
+    # For what another order would reach: of jobs that could double, the one with the largest value grows first.
     preference: Callable[[ElasticJob, int], float] | None = None
     resizes: Counter[str] = field(default_factory=Counter)
     cycles: int = 0
@@ -143,12 +144,13 @@ class ElasticReplay:
             self._resize(run, stay, now)
 
     def _grow(self, view: ClusterView, plan: Plan, now: float) -> bool:
-        """Let the first job grow that can; the view does not show what it takes."""
-        for run in self._growing():
+        """Let the first job grow that can, as loop/growth does; the view does not show what it takes."""
+        growing = self._growing()
+        for run in growing:
             size = len(run.view.placements)
             rank = 1 + max(pod.rank for pod in run.view.placements)
-            # by one doubling where another job may gain more by the next
-            wanted = size if self.preference else run.job.most - size
+            to = next_size((), size, run.job.most) if len(growing) > 1 else run.job.most
+            wanted = to - size
             found = spare_placements(view, plan, run.view, wanted, rank)
             if size + len(found) >= 2 * size:
                 self._resize(run, (*run.view.placements, *found), now)
@@ -160,8 +162,8 @@ class ElasticReplay:
         runs = [run for run in self._runs.values() if 0 < 2 * len(run.view.placements) <= run.job.most]
         prefer = self.preference
         if prefer is not None:
-            runs.sort(key=lambda run: prefer(run.job, len(run.view.placements)), reverse=True)
-        return runs
+            return sorted(runs, key=lambda run: prefer(run.job, len(run.view.placements)), reverse=True)
+        return sorted(runs, key=lambda run: growth_rank(len(run.view.placements), run.left / run.rate))
 
     def _resize(self, run: _Run, placements: tuple[PodPlacement, ...], now: float) -> None:
         kept = placements[: _power_of_two(len(placements))]

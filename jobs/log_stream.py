@@ -29,6 +29,7 @@ from jobs.access import job_for
 from jobs.lifecycle import is_final
 from jobs.log_tail import gap_record, line_record
 from jobs.models import Job
+from jobs.speaking import speaking_ranks
 
 POLL_SECONDS = 0.1
 # Between looks at the job while its log is silent.
@@ -42,30 +43,33 @@ TOO_MANY = f"A user follows at most {STREAMS_OF_USER} logs, a job has at most {S
 TAIL_MOST = 100_000
 FIELDS = frozenset({"rank", "attempt", "offset", "tail", "search", "follow", "limit", "fields"})
 PATH = re.compile(r"/api/v1/jobs/(?P<job>[^/]+)/logs/?")
-_RESUME = re.compile(r"(?P<attempt>\d{1,9})-(?P<offset>\d{1,15})")
+_RESUME = re.compile(r"(?P<attempt>\d{1,9})-(?P<offset>\d{1,15})(-(?P<rank>\d{1,9}))?")
 _reads = SharedReads("log-streams")
 _streams_of_user, _streams_of_job = Slots(STREAMS_OF_USER), Slots(STREAMS_OF_JOB)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The output to follow. `attempt` None: the newest attempt and later ones."""
+    """The output to follow. `attempt` None: the newest attempt and later ones. `rank` None: the pods that speak for the
+    job, one after the other. `first_rank`: where a stream without `rank` goes on after a broken connection."""
 
     job_id: str
-    rank: int
+    rank: int | None
     attempt: int | None
     offset: int
     tail: int | None
     search: str | None
+    first_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The part of a job's state that decides whether its log can still grow."""
+    """The part of a job's state that decides whether its log can still grow. `rank`: of the pod that speaks for it."""
 
     state: str
     attempt: int
     exit_code: int | None
+    rank: int
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,16 +114,19 @@ def read_wanted(scope: Scope) -> Wanted:
     match = PATH.fullmatch(scope["path"])
     attempt, offset = _number(fields, "attempt"), _number(fields, "offset")
     resumed = _RESUME.fullmatch(header(scope, b"last-event-id") or "")
+    first_rank = None
     if resumed is not None:
         attempt, offset = attempt or int(resumed["attempt"]), int(resumed["offset"])
+        first_rank = int(resumed["rank"] or 0)
     lines = None if offset is not None else _number(fields, "tail")
     return Wanted(
         _canonical(match["job"]) if match else "",
-        _number(fields, "rank") or 0,
+        _number(fields, "rank"),
         attempt,
         offset or 0,
         None if lines is None else min(lines, TAIL_MOST),
         fields.get("search") or None,
+        first_rank,
     )
 
 
@@ -132,11 +139,11 @@ class Part:
     is_complete: bool
 
 
-def read_part(path: Path, attempt: int, offset: int, lines: int | None, search: str | None) -> Part:
-    """Return the next page of a log, or its last `lines`, as server-sent events."""
+def read_part(path: Path, place: str, offset: int, lines: int | None, search: str | None) -> Part:
+    """Return the next page of a log, or its last `lines`, as server-sent events. `place`: attempt and rank, `3-0`."""
     page = tail(path, lines) if lines is not None else read_page(path, offset, PAGE_LINES, search)
     gaps = [_event("gap", gap_record(gap) | {"offset": page.next_offset}) for gap in page.gaps]
-    text = "".join([*(_line_event(attempt, line) for line in page.lines), *gaps])
+    text = "".join([*(_line_event(place, line) for line in page.lines), *gaps])
     return Part(text, page.next_offset, page.complete)
 
 
@@ -151,6 +158,7 @@ class Follower:
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
         self._attempt = wanted.attempt or 0
+        self._rank = wanted.first_rank if wanted.rank is None else wanted.rank
         self._offset = wanted.offset
         self._is_first = True
         self._is_complete = False
@@ -159,14 +167,14 @@ class Follower:
     async def events(self) -> AsyncGenerator[str, None]:
         """Yield new output, and an empty text when there is none; stop after the end event."""
         while True:
-            standing = await _reads.read(
-                ("job", self.wanted.job_id), SOON_SECONDS / 2, _standing, self.wanted.job_id
-            )
+            job = self.wanted.job_id, self.wanted.attempt
+            standing = await _reads.read(("job", *job), SOON_SECONDS / 2, _standing, *job)
             if standing is None:
                 yield _event("end", {"state": None, "exit_code": None})
                 return
             if self._must_move_on(standing):
                 yield self._next_attempt(standing.attempt)
+            self._choose_rank(standing)
             async for text in self._drain():
                 yield text
             if self._is_over(standing):
@@ -200,7 +208,7 @@ class Follower:
         """Read the next part; followers at the same offset share one read."""
         lines = self.wanted.tail if self._is_first else None
         self._is_first = False
-        place = (self._path, self._attempt, self._offset, lines, self.wanted.search)
+        place = (self._path, f"{self._attempt}-{self._rank}", self._offset, lines, self.wanted.search)
         return await _reads.read(place, POLL_SECONDS / 2, read_part, *place)
 
     def _must_move_on(self, standing: Standing) -> bool:
@@ -211,19 +219,34 @@ class Follower:
         is_first, self._attempt = self._attempt == 0, attempt
         if is_first:
             return ""
+        self._rank = self.wanted.rank
         self._offset, self._is_complete = 0, False
         return _event("attempt", {"attempt": attempt})
+
+    def _choose_rank(self, standing: Standing) -> None:
+        """Go on to the pod that speaks for the job now, once all that the one before it wrote has been sent."""
+        if self._rank is None:
+            self._rank = standing.rank
+        elif self._is_behind(standing) and _size(self._path) <= self._offset:
+            self._rank, self._offset, self._is_complete = standing.rank, 0, False
+
+    def _is_behind(self, standing: Standing) -> bool:
+        return self.wanted.rank is None and self._rank != standing.rank
 
     def _is_over(self, standing: Standing) -> bool:
         is_ended = is_final(standing.state)
         if self.wanted.attempt is not None and self.wanted.attempt < standing.attempt:
             # An earlier attempt: its log does not grow.
             is_ended = True
-        return is_ended and (self._is_complete or _size(self._path) <= self._offset)
+        return (
+            is_ended
+            and not self._is_behind(standing)
+            and (self._is_complete or _size(self._path) <= self._offset)
+        )
 
     @property
     def _path(self) -> Path:
-        return log_path(settings.LOG_DIR, self.wanted.job_id, self._attempt, self.wanted.rank)
+        return log_path(settings.LOG_DIR, self.wanted.job_id, self._attempt, self._rank or 0)
 
 
 async def _write(follower: Follower, identity: Identity, send: Send) -> None:
@@ -249,8 +272,9 @@ async def _write(follower: Follower, identity: Identity, send: Send) -> None:
                 return
 
 
-def _line_event(attempt: int, line: LogLine) -> str:
-    mark = f"{attempt}-{line.next_offset}"
+def _line_event(place: str, line: LogLine) -> str:
+    attempt, rank = place.split("-")
+    mark = f"{attempt}-{line.next_offset}{'' if rank == '0' else f'-{rank}'}"
     return _event("line", line_record(line) | {"offset": line.next_offset}, mark)
 
 
@@ -288,9 +312,11 @@ def _canonical(job_id: str) -> str:
         return job_id
 
 
-def _standing(job_id: str) -> Standing | None:
-    row = Job.objects.filter(pk=uuid.UUID(job_id)).values_list("state", "attempt", "exit_code").first()
-    return None if row is None else Standing(*row)
+def _standing(job_id: str, attempt: int | None) -> Standing | None:
+    job = Job.objects.filter(pk=uuid.UUID(job_id)).only("kind", "state", "attempt", "exit_code").first()
+    if job is None:
+        return None
+    return Standing(job.state, job.attempt, job.exit_code, speaking_ranks(job, attempt or job.attempt)[-1])
 
 
 def _size(path: Path) -> int:

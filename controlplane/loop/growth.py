@@ -17,6 +17,7 @@ from controlplane.loop.observe import Observation
 from controlplane.loop.record import add_workers
 from controlplane.models import Cluster, Event
 from controlplane.scheduling import reasons
+from controlplane.scheduling.growth_order import growth_rank, next_size
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.sizes import largest_size
 from controlplane.scheduling.spare import spare_placements
@@ -45,12 +46,17 @@ def grow_jobs(cluster: Cluster, engine: Engine, seen: Observation, plan: Plan, n
     if MEMBERSHIP not in engine.capabilities:
         return False
     views = {job.id: job for job in seen.view.jobs if job.state == "active" and not job.is_stopping}
+    working = [one for one in attended_jobs(cluster) if str(one.job.pk) in views]
+    # Also those that have just begun to: they will want more.
+    is_shared = sum(one.job.pods_wanted > len(one.members) > 0 for one in working) > 1
     has_orders = False
-    for attended in attended_jobs(cluster):
-        view = views.get(str(attended.job.pk))
-        wanted = _wanted(attended, plan, seen, now) if view is not None else 0
-        if view is None or wanted <= 0:
+    for attended in sorted(working, key=_order):
+        view = views[str(attended.job.pk)]
+        wanted = _wanted(attended, plan, seen, now)
+        if wanted <= 0:
             continue
+        if is_shared and attended.operation is None:
+            wanted = _next_part(attended, view, wanted)
         found = spare_placements(seen.view, plan, view, wanted, _next_rank(attended))
         has = len(attended.members)
         found = found[: max(0, largest_size(view.sizes, has + len(found)) - has)]
@@ -62,6 +68,28 @@ def grow_jobs(cluster: Cluster, engine: Engine, seen: Observation, plan: Plan, n
     return has_orders
 
 
+def _order(attended: Attended) -> tuple[bool, bool, float]:
+    """Order jobs: first what users asked for, then those that have lost workers, then by what growth gains."""
+    left = attended.job.progress.get("eta_seconds")
+    rank = growth_rank(max(1, len(attended.members)), left)
+    return attended.operation is None, not attended.loss, rank
+
+
+def _missing(attended: Attended) -> int:
+    """How many workers a job has fewer than it wants by itself."""
+    if attended.operation is not None or attended.generation is None:
+        return 0
+    return attended.job.pods_wanted - len(attended.members)
+
+
+def _next_part(attended: Attended, view: JobView, wanted: int) -> int:
+    """Reduce what a job would add, so that others grow, too. One that has lost workers gets all of them back."""
+    if attended.loss:
+        return wanted
+    has = len(attended.members)
+    return next_size(view.sizes, has, has + wanted) - has
+
+
 def _wanted(attended: Attended, plan: Plan, seen: Observation, now: datetime) -> int:
     """Return how many workers to add now."""
     operation = attended.operation
@@ -71,7 +99,7 @@ def _wanted(attended: Attended, plan: Plan, seen: Observation, now: datetime) ->
         is_growing = operation.state == rules.PENDING and not operation.joining and not operation.leaving
         asked = operation.to_workers - len(attended.members) if is_growing else 0
         return asked if asked <= _allowed(attended.job) else 0
-    missing = attended.job.pods_wanted - len(attended.members)
+    missing = _missing(attended)
     if missing <= 0 or _has_to_wait(attended, now):
         return 0
     if _are_waiting(plan, seen.view.jobs):

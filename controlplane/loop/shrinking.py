@@ -24,6 +24,8 @@ from jobs.transitions import job_event
 
 # For the leavers of a reclaim to acknowledge; then they are stopped.
 GRACE_SECONDS = 30
+# Causes of operations that nobody asked for, and for how long one that is being ended holds off a reclaim.
+GROWTH, ENDING_SECONDS = ("growth", "recovery"), 10
 
 
 def shrink_victims(cluster: Cluster, engine: Engine, plan: Plan, now: datetime) -> Plan:
@@ -61,6 +63,9 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
         # It gives devices up already; which are still owed then is seen afterwards.
         hasten(operation, now + timedelta(seconds=GRACE_SECONDS))
         return True
+    if operation is not None and operation.cause in GROWTH and _ends_soon(operation, now):
+        # Without it the job can shrink, in a later cycle.
+        return True
     if cannot_shrink(attended, "reclaim"):
         return False
     holders = _ranks_on(attended.job, _promised(plan, preempt.beneficiary))
@@ -75,6 +80,13 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
     until = now + timedelta(seconds=GRACE_SECONDS)
     begin_shrink(attended, chosen, "reclaim", f"Its GPUs are owed to {whom}.", until, now)
     return True
+
+
+def _ends_soon(operation: ScaleOperation, now: datetime) -> bool:
+    """Send newcomers away that nobody asked for, or let a switch to them complete that has begun. Return whether that
+    may still happen in time."""
+    patience = timedelta(seconds=ENDING_SECONDS)
+    return now < hasten(operation, now + patience if operation.generation else now) + patience
 
 
 def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:

@@ -28,7 +28,6 @@ from dashboards.reads import job_story as story
 from dashboards.reads import workers as worker_reads
 from dashboards.reads.links import link_grid
 from dashboards.reads.log_index import ATTEMPTS_MOST, log_index
-from dashboards.reads.series import speaking_ranks
 from dashboards.reads.submit import projects_to_submit_to
 from datasets.pages.artifacts import artifacts_of_job
 from datasets.pages.volume_lists import snapshots_of_job
@@ -40,6 +39,7 @@ from jobs.kinds.spec import to_edge
 from jobs.lifecycle import FAILED, TIMED_OUT
 from jobs.models import Job
 from jobs.queries import job_detail
+from jobs.speaking import speaking_ranks
 
 TABS = ("overview", "workers", "logs", "metrics", "events", "pods", "spec", "terminal")
 

@@ -16,8 +16,8 @@ from controlplane.telemetry.queries import first_sample, series
 from dashboards.charts.allocation import summed
 from dashboards.charts.curves import Run
 from dashboards.charts.series import Line, Point
-from jobs.kinds.registry import KINDS
-from jobs.models import Generation, Job
+from jobs.models import Job
+from jobs.speaking import speaking_ranks
 
 # The shortest range of a chart.
 LEAST = timedelta(minutes=1)
@@ -98,15 +98,6 @@ def job_reports(job: Job, attempt: int) -> tuple[Progress, ...]:
     return tuple(
         sorted((report for reports in found for report in reports), key=lambda report: report.time_ms)
     )
-
-
-def speaking_ranks(job: Job, attempt: int) -> list[int]:
-    """Return the ranks that spoke for an attempt, one after the other."""
-    if not KINDS[job.kind].is_elastic:
-        return [0]
-    generations = Generation.objects.filter(attempt__job=job, attempt__number=attempt).order_by("number")
-    firsts = [members[0]["id"] for members in generations.values_list("members", flat=True) if members]
-    return list(dict.fromkeys([0, *firsts]))
 
 
 def _rank_reports(job: Job, attempt: int, rank: int) -> tuple[Progress, ...]:

@@ -26,6 +26,7 @@ from jobs.kinds.spec import to_edge
 from jobs.models import Job, Pod
 from jobs.outlook import outlook
 from jobs.queries import explanation, is_silent, metrics, pod_columns, shape_pods
+from jobs.speaking import speaking_ranks
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,9 @@ PODS = Listing(
     },
 )
 LOGS = {
-    "rank": query.whole(0, 1 << 31, "The pod with this rank.", default=0),
+    "rank": query.whole(
+        0, 1 << 31, "The pod with this rank; when left out, the one that speaks for the job."
+    ),
     "attempt": query.whole(1, 1 << 31, "The attempt; the latest when left out."),
     "offset": query.whole(0, BIGGEST, "Where to go on: 0, or a next_offset.", default=0),
     "limit": query.whole(1, 10_000, "Lines at most.", default=1000),
@@ -82,8 +85,9 @@ class JobLogs(ApiView):
         if wanted["tail"] is not None and wanted["search"] is not None:
             raise bad_request("?tail", "tail_or_search", "Give tail or search, not both.")
         attempt = wanted["attempt"] or max(job.attempt, 1)
-        _check_pod(job, attempt, wanted["rank"], is_asked=wanted["attempt"] is not None or wanted["rank"] > 0)
-        path = log_path(settings.LOG_DIR, str(job.pk), attempt, wanted["rank"])
+        rank = speaking_ranks(job, attempt)[-1] if wanted["rank"] is None else wanted["rank"]
+        _check_pod(job, attempt, rank, is_asked=wanted["attempt"] is not None or rank > 0)
+        path = log_path(settings.LOG_DIR, str(job.pk), attempt, rank)
         try:
             page = _read(path, wanted)
         except OSError as error:
@@ -91,9 +95,9 @@ class JobLogs(ApiView):
             raise Problem(
                 409, "log_unreadable", "This log cannot be read; the server's own log says why."
             ) from error
-        if page == LogPage(next_offset=page.next_offset) and is_silent(job.pk, attempt, wanted["rank"]):
+        if page == LogPage(next_offset=page.next_offset) and is_silent(job.pk, attempt, rank):
             page = replace(page, complete=True)
-        return Answer(shape_log(page))
+        return Answer({"rank": rank, **shape_log(page)})
 
 
 class JobMetrics(ApiView):

@@ -191,7 +191,8 @@ EXPLANATION = record(
     start_estimate=START_ESTIMATE,
 )
 LOG_PAGE = record(
-    "Numbered lines of one pod. Go on at next_offset until complete.",
+    "Numbered lines of one pod. Go on at next_offset, with the rank that it is of, until complete.",
+    rank=INTEGER,
     lines=listed(record("A line.", n=INTEGER, time=TIME, stream=STRING, text=STRING, partial=BOOLEAN)),
     next_offset=INTEGER,
     complete=BOOLEAN,

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from django.conf import settings
+from django.utils import timezone
 
 from controlplane.access import SYSTEM
 from controlplane.actions import accounts, projects
@@ -14,7 +15,7 @@ from controlplane.models import Event
 from dashboards.reads.job import log_text
 from jobs import log_stream as logstream
 from jobs import log_tail as logtail
-from jobs.models import Job
+from jobs.models import Attempt, Generation, Job
 from tests.builders import make_job
 from tests.live.server import Events
 from tests.waiting import wait_until
@@ -97,6 +98,39 @@ def test_tail_and_search_choose_lines(server, job, headers):
         data["text"] for name, _, data in Events(server, f"{path}&search=LINE%207", headers) if name == "line"
     ]
     assert len(found) == 11
+
+
+@pytest.fixture
+def elastic(people):
+    """A running elastic job whose rank 0 has left, with lines of ranks 0 and 2."""
+    job = make_job(people.project, "el", people.ben, kind="elastic", workers=3, min_workers=1)
+    move(job, "running", attempt=1)
+    attempt = Attempt.objects.create(job=job, number=1)
+    for number, ranks in enumerate(((0, 1, 2), (2, 1)), 1):
+        members = [{"id": rank, "address": "127.0.0.1:1"} for rank in ranks]
+        Generation.objects.create(attempt=attempt, number=number, members=members, created_at=timezone.now())
+    for rank, text in ((0, b"before\n"), (2, b"after\n")):
+        log = writer(job, rank=rank)
+        log.feed(STDOUT, text)
+        if rank == 0:
+            log.end("0")
+            log.close()
+    return job
+
+
+def test_the_pod_that_speaks_for_an_elastic_job_is_followed(server, elastic, headers):
+    path = f"/api/v1/jobs/{elastic.pk}/logs?follow=true"
+    name, mark, line = next(iter(Events(server, path, headers)))
+    assert (name, line["text"]) == ("line", "after")
+    # A stream that was at rank 0 when its connection broke goes on there, and then with rank 2.
+    marked = headers | {"Last-Event-ID": "1-0-0"}
+    stream = iter(Events(server, path, marked))
+    assert [next(stream)[2]["text"] for _ in range(2)] == ["before", "after"]
+    marked = headers | {"Last-Event-ID": mark}
+    stream = iter(Events(server, path, marked))
+    move(elastic, "succeeded", exit_code=0)
+    assert next(stream)[0] == "end"
+    assert next(iter(Events(server, f"{path}&rank=0", headers)))[2]["text"] == "before"
 
 
 def test_a_job_that_starts_again_is_followed_into_its_next_attempt(server, job, headers):

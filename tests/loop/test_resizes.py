@@ -232,6 +232,29 @@ def test_after_a_loss_the_rest_goes_on_and_it_grows_back(plant):
     assert (given["generation"], given["loss"]) == (3, 2)
 
 
+def test_jobs_that_grow_take_turns_the_one_that_gains_most_first(plant):
+    project = make_project(quota=16)
+    bounds = {"min_workers": 1, "workers": 2, "max_workers": 8}
+    jobs = {name: make_job(project, name, kind="elastic", **bounds) for name in ("long", "short")}
+    programs = [Program(plant, job) for job in jobs.values()]
+
+    def turn(times: int) -> None:
+        for _ in range(times):
+            plant.tick()
+            for program in programs:
+                program.act()
+
+    turn(12)
+    assert {one.attempt.job.name for one in Generation.objects.all()} == {"long", "short"}
+    for name, seconds in (("long", 1_000), ("short", 100)):
+        Job.objects.filter(pk=jobs[name].pk).update(pods_wanted=8, progress={"eta_seconds": seconds})
+    turn(20)
+    names = {job.pk: name for name, job in jobs.items()}
+    grown = Event.objects.filter(kind="job.scaling").order_by("pk")
+    turns = [(names[event.job_id], event.data["to"]) for event in grown]
+    assert turns == [("short", 4), ("long", 4), ("short", 8), ("long", 8)]
+
+
 def lose_one(plant, program: Program) -> None:
     plant.engine.finish(f"{program.job.pk}-1-1", 137)
     plant.tick()
@@ -321,6 +344,20 @@ def test_the_users_own_operation_does_not_hold_off_what_is_owed(plant):
     program.settle(8)
     operation.refresh_from_db()
     assert (operation.state, plant.states()["owed-0"]) == ("failed", "running")
+
+
+def test_a_job_that_grows_by_itself_shrinks_all_the_same(plant):
+    program = started(plant, workers=4, most=16, cold=set(range(4, 16)))
+    Job.objects.filter(pk=program.job.pk).update(pods_wanted=16)
+    program.settle()
+    growth = ScaleOperation.objects.get()
+    assert (growth.cause, growth.state, len(growth.joining)) == ("growth", "pending", 12)
+    owed(8)
+    program.settle(12)
+    growth.refresh_from_db()
+    assert (growth.state, program.job.state, program.job.attempt) == ("rolled_back", "running", 1)
+    assert plant.allocated()["team-b"] == 8
+    assert len(live(program.job)) >= 3
 
 
 def test_a_job_that_is_ending_is_not_shrunk_but_gives_way(plant):

@@ -21,12 +21,14 @@ PAGE_LINES = 1000
 ATTACH_LINES = 10
 NEXT_ATTEMPT_SECONDS = 0.5
 LONGEST_WHOLE = 300  # digits
+RANK_HELP = "the pod with this rank (default: 0, or in an elastic job its present first worker)"
 # A gap's message that begins so needs no introduction.
 SAYS_ALL = "output may be missing"
 
 
 class Selection(NamedTuple):
-    """Which lines: of which pod and attempt (None: rank 0, the latest), how many of the last, with what text."""
+    """Which lines: of which pod (None: the one that speaks for the job) and attempt (None: the latest), how many of the
+    last, with what text."""
 
     rank: int | None = None
     attempt: int | None = None
@@ -45,7 +47,12 @@ def logs_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
     parser.add_argument("-f", "--follow", action="store_true", help="stay and print lines as they come")
     parser.add_argument("-t", "--tail", type=int, metavar="N", help="only the last N lines")
-    parser.add_argument("--rank", type=int, metavar="R", help="the pod with this rank (default 0)")
+    parser.add_argument(
+        "--rank",
+        type=int,
+        metavar="R",
+        help=RANK_HELP,
+    )
     parser.add_argument(
         "--attempt", type=int, metavar="A", help="this start of the job (default: the latest)"
     )
@@ -106,7 +113,12 @@ def _print_pages(session: Session, identifier: str, selection: Selection) -> boo
 def attach_arguments(parser: Parser) -> None:
     parser.examples = ["yard attach hyper1"]
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
-    parser.add_argument("--rank", type=int, metavar="R", help="the pod with this rank (default 0)")
+    parser.add_argument(
+        "--rank",
+        type=int,
+        metavar="R",
+        help=RANK_HELP,
+    )
     _add_raw(parser)
 
 
@@ -163,7 +175,7 @@ def _show(output: Output, name: str, data: dict[str, Any], selection: Selection)
         output.say(f"[attempt {data.get('attempt')}]")
 
 
-def _chosen(selection: Selection) -> Query:
+def _chosen(selection: Selection) -> dict[str, str | int | bool | None]:
     return {"rank": selection.rank, "attempt": selection.attempt, "search": selection.search}
 
 
@@ -180,7 +192,8 @@ def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[
         yield page
         if page["next_offset"] in (None, offset):
             return
-        offset = page["next_offset"]
+        # An elastic job's default may change from page to page.
+        offset, chosen["rank"] = page["next_offset"], page.get("rank")
 
 
 def _whole(session: Session, identifier: str, selection: Selection) -> dict[str, Any]:

@@ -260,6 +260,7 @@ def test_logs_of_what_never_was_are_not_found_and_of_what_waits_are_empty(
 ):
     ben = api("ben")
     assert ben.get(f"jobs/{job.pk}/logs").body == {
+        "rank": 0,
         "lines": [],
         "next_offset": 0,
         "complete": False,
@@ -279,7 +280,13 @@ def test_the_log_of_what_ended_before_it_started_is_complete(api: AsPerson, cast
     Pod.objects.filter(job=job).update(started_at=None)
     assert not api("ben").get(path).body["complete"]
     Pod.objects.filter(job=job).update(released_at=timezone.now())
-    assert api("ben").get(path).body == {"lines": [], "next_offset": 0, "complete": True, "gaps": []}
+    assert api("ben").get(path).body == {
+        "rank": 0,
+        "lines": [],
+        "next_offset": 0,
+        "complete": True,
+        "gaps": [],
+    }
     Pod.objects.filter(job=job).update(started_at=timezone.now())
     assert not api("ben").get(path).body["complete"]  # it may have printed; the copier is not done
 

@@ -1,11 +1,16 @@
 """Resizing elastic jobs over REST."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import LazySettings
+from django.utils import timezone
 
-from jobs.models import Job
+from controlplane.logstore.reader import log_path
+from controlplane.logstore.writer import STDOUT, LogWriter
+from jobs.models import Attempt, Generation, Job
 from tests.app.api.client import Api
 from tests.app.api.placing import place
 from tests.builders import make_job
@@ -35,6 +40,28 @@ def test_a_scaling_is_tried_out_by_the_query_as_every_write_is(api: AsPerson, ca
     assert refused.body["errors"][0]["code"] == "dry_run_in_body"
     assert ben.get(f"jobs/{job.pk}").body["workers"] == 3
     assert ben.get(f"jobs/{job.pk}/scale-operations").body["results"] == []
+
+
+def test_the_log_of_an_elastic_job_is_that_of_its_first_worker(
+    api: AsPerson, cast: Cast, tmp_path: Path, settings: LazySettings
+):
+    settings.LOG_DIR = tmp_path
+    job = elastic_job(cast)
+    place(job, ranks=2)
+    attempt = Attempt.objects.get(job=job)
+    for number, ranks in enumerate(((0, 1), (1,)), 1):
+        members = [{"id": rank, "address": "h:1"} for rank in ranks]
+        Generation.objects.create(attempt=attempt, number=number, members=members, created_at=timezone.now())
+    for rank in (0, 1):
+        log = LogWriter(str(log_path(tmp_path, str(job.pk), 1, rank)))
+        log.feed(STDOUT, b"of %d\n" % rank)
+        log.close()
+    shown = {query: api("ben").get(f"jobs/{job.pk}/logs{query}").body for query in ("", "?rank=0", "?tail=1")}
+    assert [(one["rank"], one["lines"][0]["text"]) for one in shown.values()] == [
+        (1, "of 1"),
+        (0, "of 0"),
+        (1, "of 1"),
+    ]
 
 
 def test_an_elastic_job_that_waits_is_scaled_at_once(api: AsPerson, cast: Cast):
