@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from controlplane.engines.kubernetes import kai
+from controlplane.engines.kubernetes import kai, names
 from tests.kube import MERGE, KubeCluster
 from tests.servers import CHECKOUT
 from tests.waiting import patience, wait_until
@@ -84,7 +84,9 @@ def install(kube: KubeCluster) -> None:
         kube.api("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     account = {"metadata": {"name": kai.RESERVATIONS}}
     kube.api("POST", f"/api/v1/namespaces/{kai.RESERVATIONS}/serviceaccounts", account)
-    wait_until(lambda: kube.api("GET", kai.QUEUES)[0] == 200, 20, "KAI's definitions to be served")
+    wait_until(
+        lambda: kube.api("GET", names.list_path("Queue"))[0] == 200, 20, "KAI's definitions to be served"
+    )
 
 
 def _start(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:

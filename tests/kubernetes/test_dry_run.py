@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from controlplane.engines.kubernetes import tenancy
+from controlplane.engines.kubernetes import names, tenancy
 from controlplane.kubernetes_api.names import FIELD_MANAGER
 from tests.kube import APPLY, KubeCluster
 from tests.pure.kubernetes.goldens import GOLDENS, RESTRICTED, TEAM, Golden, path_of
@@ -22,7 +22,7 @@ Objects = list[dict[str, Any]]
 def place(kube: KubeCluster) -> Iterator[str]:
     """A prefix for this run's namespaces, with the priority classes that pods name."""
     for body in tenancy.priority_classes(RESTRICTED):
-        kube.must("PATCH", f"{tenancy.wanted(body).path}?fieldManager=test&force=true", body, kind=APPLY)
+        kube.must("PATCH", f"{names.path_of(body)}?fieldManager=test&force=true", body, kind=APPLY)
     prefix = f"dry-{secrets.token_hex(3)}-"
     yield prefix
     for namespace in kube.must("GET", "/api/v1/namespaces")["items"]:
@@ -49,12 +49,7 @@ def make_namespace(kube: KubeCluster, golden: Golden, place: str) -> None:
 
 def paths_of(body: dict[str, Any]) -> tuple[str, str]:
     """Collection and object."""
-    kinds = {"Pod": "pods", "ConfigMap": "configmaps", "Service": "services", "Secret": "secrets"}
-    kinds |= {"PersistentVolumeClaim": "persistentvolumeclaims"}
-    if body["kind"] not in kinds:
-        return tenancy.wanted(body).collection, tenancy.wanted(body).path
-    collection = f"/api/v1/namespaces/{body['metadata']['namespace']}/{kinds[body['kind']]}"
-    return collection, f"{collection}/{body['metadata']['name']}"
+    return names.list_path(body["kind"], body["metadata"].get("namespace", "")), names.path_of(body)
 
 
 @pytest.mark.parametrize("name", GOLDENS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.engines.kubernetes import kai
+from controlplane.engines.kubernetes import names
 from controlplane.loop.project_sync import sync_projects_once
 from jobs.actions import stop_job
 from tests.builders import make_job
@@ -84,7 +84,7 @@ def test_a_gang_waits_as_one_and_shares_stand_on_one_device(plant: Yard) -> None
 
 def test_a_queue_edited_by_hand_is_put_back_and_goes_with_its_project(plant: Yard) -> None:
     plant.project("team-a", 3)
-    path = f"{kai.QUEUES}/{plant.prefix}team-a"
+    path = f"{names.list_path('Queue')}/{plant.prefix}team-a"
     quota = {"spec": {"resources": {"gpu": {"quota": 7}}}}
     plant.kube.must("PATCH", path, quota, kind=MERGE)
     plant.restart()  # a running one looks once a minute

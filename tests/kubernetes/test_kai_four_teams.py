@@ -54,7 +54,7 @@ def everything(kube: KubeCluster) -> Everything:
     """What KAI has to say, as the API server has it."""
     paths = {
         "pods": "/api/v1/pods?labelSelector=trainyard.io/job-id",
-        "groups": kai.pod_groups_path(),
+        "groups": names.list_path("PodGroup"),
         "events": f"/api/v1/events?fieldSelector={kai.EVICTION_EVENTS}",
     }
     return {kind: [trimmed(item) for item in kube.must("GET", path)["items"]] for kind, path in paths.items()}

@@ -46,22 +46,12 @@ def namespace(kube: KubeCluster) -> str:
     """A namespace with what pods of ours need there, on a cluster that knows KAI's kinds."""
     kai_rig.install(kube)
     for body in tenancy.priority_classes(PROFILE):
-        kube.must("PATCH", f"{tenancy.wanted(body).path}?fieldManager=test&force=true", body, kind=APPLY)
+        kube.must("PATCH", f"{names.path_of(body)}?fieldManager=test&force=true", body, kind=APPLY)
     name = f"dry-{secrets.token_hex(3)}"
     kube.must("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
     wait_until(lambda: kube.api("GET", account)[0] == 200, what="the namespace's account")
     return name
-
-
-def collection_of(body: dict[str, Any], namespace: str) -> str:
-    return {
-        "Queue": kai.QUEUES,
-        "PriorityClass": kai.PRIORITY_CLASSES,
-        "PodGroup": kai.pod_groups_path(namespace),
-        "Pod": f"/api/v1/namespaces/{namespace}/pods",
-        "ConfigMap": f"/api/v1/namespaces/{namespace}/configmaps",
-    }[body["kind"]]
 
 
 def moved(body: dict[str, Any], namespace: str) -> dict[str, Any]:
@@ -74,7 +64,7 @@ def moved(body: dict[str, Any], namespace: str) -> dict[str, Any]:
 def test_kais_definitions_take_it(kube: KubeCluster, namespace: str, name: str) -> None:
     for made in GOLDENS[name].make(GOLDENS[name].profile):
         body = moved(made, namespace)
-        collection = collection_of(body, namespace)
+        collection = names.list_path(body["kind"], body["metadata"].get("namespace", ""))
         path = f"{collection}/{body['metadata']['name']}?fieldManager={FIELD_MANAGER}&force=true"
         for method, where, kind in (("PATCH", f"{path}&", APPLY), ("POST", f"{collection}?", JSON)):
             status, answer = kube.api(method, f"{where}dryRun=All&fieldValidation=Strict", body, kind=kind)
@@ -86,10 +76,10 @@ def test_what_they_would_not_take_is_refused(kube: KubeCluster, namespace: str) 
     queue, *_ = GOLDENS["queues"].make(PROFILE)
     misspelt = {**queue, "spec": {**queue["spec"], "parentqueue": "x"}}
     query = "?dryRun=All&fieldValidation=Strict"
-    assert kube.api("POST", f"{kai.QUEUES}{query}", misspelt)[0] == 400
+    assert kube.api("POST", f"{names.list_path('Queue')}{query}", misspelt)[0] == 400
     (group,) = (body for body in GOLDENS["train"].make(PROFILE) if body["kind"] == "PodGroup")
     wrong = moved({**group, "spec": {**group["spec"], "preemptibility": "perhaps"}}, namespace)
-    assert kube.api("POST", f"{kai.pod_groups_path(namespace)}{query}", wrong)[0] == 422
+    assert kube.api("POST", f"{names.list_path('PodGroup', namespace)}{query}", wrong)[0] == 422
 
 
 @pytest.fixture
@@ -146,9 +136,9 @@ def waiting(answers: KaiScheduler) -> Verdict | None:
 def queues(kube: KubeCluster, engine: KubernetesEngine) -> set[str]:
     """The last parts of our queues' names."""
     root = kai.root_queue(engine._profile)
-    items = kube.must("GET", f"{kai.QUEUES}?labelSelector={names.ours(engine._profile.installation)}")[
-        "items"
-    ]
+    items = kube.must(
+        "GET", f"{names.list_path('Queue')}?labelSelector={names.ours(engine._profile.installation)}"
+    )["items"]
     return {item["metadata"]["name"].removeprefix(root) for item in items}
 
 
@@ -174,7 +164,7 @@ def test_a_queue_of_somebody_else_is_left_as_it_is(
         "metadata": {"name": name},
         "spec": {"priority": 7},
     }
-    theirs = kube.must("POST", kai.QUEUES, body)
+    theirs = kube.must("POST", names.list_path("Queue"), body)
     there = DepartmentReport("there", 1000, None, 1000, 0)
     project = ProjectReport("a", 1000, None, 1000, department="there")
     for _ in range(2):
@@ -183,8 +173,8 @@ def test_a_queue_of_somebody_else_is_left_as_it_is(
             engine.sync_projects((project,), (there,))
         assert refusal.value.code == base.NAME_TAKEN
         assert queues(kube, engine) == (set() if taken == "" else {""})  # nothing below it either
-    assert kube.must("GET", f"{kai.QUEUES}/{name}")["spec"] == theirs["spec"]
-    kube.must("DELETE", f"{kai.QUEUES}/{name}")
+    assert kube.must("GET", f"{names.list_path('Queue')}/{name}")["spec"] == theirs["spec"]
+    kube.must("DELETE", f"{names.list_path('Queue')}/{name}")
     engine.sync_projects((project,), (there,))
     assert queues(kube, engine) == {"", ".there", "-a"}
 
@@ -193,11 +183,11 @@ def test_a_job_never_enters_a_queue_of_somebody_else(kube: KubeCluster, engine: 
     engine.sync_projects(())
     name = kai.project_queue("a", engine._profile)
     body = {"apiVersion": kai.QUEUE_VERSION, "kind": "Queue", "metadata": {"name": name}, "spec": {}}
-    kube.must("POST", kai.QUEUES, body)
+    kube.must("POST", names.list_path("Queue"), body)
     job = f"taken-{secrets.token_hex(3)}"
     spec = PodSpec(f"{job}-1-0", job, "taken", "a", 1, 0, "", command=("true",))
     with pytest.raises(EngineRefused, match=f"The Queue {name} exists and is not ours") as refusal:
         engine.start(spec)
     assert refusal.value.code == base.NAME_TAKEN
     assert engine.find(spec.name, "a") is None
-    kube.must("DELETE", f"{kai.QUEUES}/{name}")
+    kube.must("DELETE", f"{names.list_path('Queue')}/{name}")

@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, ProjectReport
-from controlplane.engines.kubernetes import manifests, tenancy
+from controlplane.engines.kubernetes import manifests, names, tenancy
 from controlplane.engines.kubernetes.api_errors import refusal_of
 from controlplane.engines.kubernetes.config import ClusterProfile
 from tests.kube import APPLY, KubeCluster
@@ -28,16 +28,15 @@ def profile(kube: KubeCluster) -> Iterator[ClusterProfile]:
     """An installation of this module's own, with two projects."""
     unique = secrets.token_hex(3)
     profile = ClusterProfile(installation=f"test-{unique}", namespace_prefix=f"t{unique}-")
-    roles = tuple(tenancy.wanted(body) for body in tenancy.cluster_roles())
-    wanted = (*roles, *tenancy.objects([MINE, OTHER], (), profile))
-    for one in wanted:
-        kube.must("PATCH", f"{one.path}?fieldManager=test&force=true", one.body, kind=APPLY)
+    wanted = (*tenancy.cluster_roles(), *tenancy.objects([MINE, OTHER], (), profile))
+    for body in wanted:
+        kube.must("PATCH", f"{names.path_of(body)}?fieldManager=test&force=true", body, kind=APPLY)
     account = f"/api/v1/namespaces/{profile.namespace_of('mine')}/serviceaccounts/default"
     wait_until(lambda: kube.api("GET", account)[0] == 200, what="the namespace's account")
     yield profile
-    for one in wanted:
-        if one.body["kind"] in ("Namespace", "PriorityClass"):
-            kube.api("DELETE", one.path)
+    for body in wanted:
+        if body["kind"] in ("Namespace", "PriorityClass"):
+            kube.api("DELETE", names.path_of(body))
 
 
 def may(kube: KubeCluster, who: dict[str, object], namespace: str, verb: str, resource: str) -> bool:

@@ -7,7 +7,7 @@ import inspect
 from functools import cache
 from typing import Any
 
-from controlplane.engines.kubernetes import cache_fill, data_pod_objects
+from controlplane.engines.kubernetes import cache_fill, data_pod_objects, manifests
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.data_pod_objects import DataPodSpec
 from datasets.storage.claims import CACHE_CLAIM, CacheTask
@@ -19,16 +19,8 @@ ROOT = "/caches"
 
 def claim(project: str, profile: ClusterProfile) -> dict[str, Any]:
     """Return the claim of a project's caches."""
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": CACHE_CLAIM, "labels": data_pod_objects.labels(project, profile)},
-        "spec": {
-            "accessModes": ["ReadWriteMany"],
-            "storageClassName": profile.cache_storage_class,
-            "resources": {"requests": {"storage": profile.cache_size}},
-        },
-    }
+    metadata = data_pod_objects.metadata_of(CACHE_CLAIM, project, profile)
+    return manifests.claim_of(metadata, "ReadWriteMany", profile.cache_storage_class, profile.cache_size)
 
 
 def pod(project: str, profile: ClusterProfile, task: CacheTask) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class CacheVolume:
     def run(self, task: CacheTask, budget: Budget, report: Report = lambda *counts: None) -> Sequence[str]:
         """Carry a task out and return the keys of the trees that are there afterwards. Raises Blocked, ContentMissing,
         what `budget` raises, and Unreachable while the pod's log cannot be read; a repeat reads it again."""
-        self._pod.create("persistentvolumeclaims", cache_pods.claim(self._project, self._profile))
+        self._pod.create(cache_pods.claim(self._project, self._profile))
         self._start(task)
         try:
             keys = self._follow(budget, report)
@@ -62,7 +62,7 @@ class CacheVolume:
 
     def _start(self, task: CacheTask) -> None:
         """Make the pod, or find that of this task. Raises Blocked while another task has the volume."""
-        if self._pod.create("pods", cache_pods.pod(self._project, self._profile, task)):
+        if self._pod.create(cache_pods.pod(self._project, self._profile, task)):
             return
         found = self._pod.found()
         if found is not None and found["metadata"]["labels"].get(TASK) == task.name:

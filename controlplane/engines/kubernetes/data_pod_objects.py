@@ -29,9 +29,10 @@ class DataPodSpec:
     seconds: int | None = None
 
 
-def labels(project: str, profile: ClusterProfile) -> dict[str, str]:
-    """Return labels without that of the installation: what has them is no job's."""
-    return {names.MANAGED_BY: FIELD_MANAGER, names.PROJECT: project, names.DATA_OF: profile.installation}
+def metadata_of(name: str, project: str, profile: ClusterProfile, **more: str) -> dict[str, Any]:
+    """Return metadata whose labels lack that of the installation: what has them is no job's."""
+    labels = {names.MANAGED_BY: FIELD_MANAGER, names.PROJECT: project, names.DATA_OF: profile.installation}
+    return {"name": name, "namespace": profile.namespace_of(project), "labels": {**labels, **more}}
 
 
 def pod(spec: DataPodSpec, profile: ClusterProfile) -> dict[str, Any]:
@@ -61,9 +62,5 @@ def pod(spec: DataPodSpec, profile: ClusterProfile) -> dict[str, Any]:
         "containers": [manifests.without_empty(container)],
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": spec.claim}}],
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": spec.name, "labels": {**labels(spec.project, profile), **spec.labels}},
-        "spec": manifests.without_empty(body),
-    }
+    metadata = metadata_of(spec.name, spec.project, profile, **spec.labels)
+    return names.manifest("Pod", metadata, spec=manifests.without_empty(body))

@@ -25,13 +25,13 @@ class DataPod:
 
     def __init__(self, client: Client, namespace: str, name: str, work: str) -> None:
         self._client, self._name, self._work = client, name, work
-        self._here = names.namespace_path(namespace)
-        self.path = f"{self._here}/pods/{name}"
+        self._pods = names.list_path("Pod", namespace)
+        self.path = f"{self._pods}/{name}"
 
-    def create(self, kind: str, body: Mapping[str, Any]) -> bool:
+    def create(self, body: Mapping[str, Any]) -> bool:
         """Create an object in the namespace; return False where it is there. Raises Blocked."""
         try:
-            self._client.create(f"{self._here}/{kind}", body)
+            self._client.create(names.list_path(body["kind"], body["metadata"]["namespace"]), body)
         except ApiError as error:
             if error.reason == "AlreadyExists":
                 return False
@@ -76,9 +76,7 @@ class DataPod:
             "timeoutSeconds": str(WATCH_SECONDS),
         }
         try:
-            with self._client.stream(
-                f"{self._here}/pods", query, read_timeout_seconds=WATCH_SECONDS + 5
-            ) as lines:
+            with self._client.stream(self._pods, query, read_timeout_seconds=WATCH_SECONDS + 5) as lines:
                 next(iter(lines), None)
         except (ApiError, Unreachable):
             return

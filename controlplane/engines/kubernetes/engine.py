@@ -56,7 +56,7 @@ from controlplane.engines.simulated import check_place
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access, access_from
 from controlplane.kubernetes_api.errors import ApiError
-from controlplane.kubernetes_api.names import FIELD_MANAGER, Raw
+from controlplane.kubernetes_api.names import Raw
 from controlplane.logstore.reader import LogPage, log_path, read_page
 from datasets.storage.csi import ClaimKind, CsiVolumes
 
@@ -133,10 +133,7 @@ class KubernetesEngine:
                 base.NO_SUCH_POD, f"There is no pod {pod_name!r}, and it is not known in which project."
             )
         self._objects.require_namespace(tenancy.namespace(project, self._profile))
-        tombstone = manifests.tombstone(pod_name, project, self._profile)
-        made = self._objects.make(
-            f"{names.namespace_path(self._profile.namespace_of(project))}/pods", tombstone
-        )
+        made = self._objects.make(manifests.tombstone(pod_name, project, self._profile))
         self._watching.observe(made)
         return made
 
@@ -161,7 +158,7 @@ class KubernetesEngine:
     def find(self, pod_name: str, project: str) -> PodReport | None:
         base.check_pod_name(pod_name)
         parts = base.parts_of(pod_name)
-        path = f"{names.namespace_path(self._profile.namespace_of(project))}/pods"
+        path = names.list_path("Pod", self._profile.namespace_of(project))
         found = self._objects.read(f"{path}/{pod_name}", timeout_seconds=FIND_SECONDS, tries=2)
         # One that an operator made has a name of the operator's.
         if found is None and parts is not None:
@@ -197,19 +194,14 @@ class KubernetesEngine:
         base.check_pod_name(job_id)
         query = {"labelSelector": names.of_job(self._profile.installation, job_id)}
         with refusals():
-            for claim in self.client.get("/api/v1/persistentvolumeclaims", query)["items"]:
-                metadata = claim["metadata"]
-                here = names.namespace_path(metadata["namespace"])
-                self.client.delete(f"{here}/persistentvolumeclaims/{metadata['name']}", uid=metadata["uid"])
+            kind = "PersistentVolumeClaim"
+            for claim in self.client.get(names.list_path(kind), query)["items"]:
+                self.client.delete(names.path_of(claim, kind), uid=claim["metadata"]["uid"])
 
     def volumes(self, project: str, storage_class: str, size_bytes: int, access_mode: str) -> CsiVolumes:
         """Return the project's volumes, claims of this cluster. New ones have this class, size and mode."""
         self._objects.require_namespace(tenancy.namespace(project, self._profile))
-        labels = {
-            names.MANAGED_BY: FIELD_MANAGER,
-            names.INSTALLATION: self._profile.installation,
-            names.PROJECT: project,
-        }
+        labels = names.labels(self._profile.installation, project)
         kind = ClaimKind(storage_class, size_bytes, access_mode)
         return CsiVolumes(self.client, self._profile.namespace_of(project), labels, kind)
 
@@ -321,9 +313,8 @@ class KubernetesEngine:
         # A pod of another owner with our labels.
         if parts is None:
             return
-        path = (
-            f"{names.namespace_path(pod['metadata']['namespace'])}/configmaps/{names.anchor_name(*parts[:2])}"
-        )
+        anchors = names.list_path("ConfigMap", pod["metadata"]["namespace"])
+        path = f"{anchors}/{names.anchor_name(*parts[:2])}"
         with refusals(404):
             self.client.merge(path, {"data": {names.pod_name(pod): FORGOTTEN}})
         self._objects.forget(path)
@@ -372,7 +363,7 @@ class KubernetesEngine:
             return None
         query = {"labelSelector": names.of_job(self._profile.installation, parts[0])}
         with refusals():
-            found = self.client.get("/api/v1/pods", query)["items"]
+            found = self.client.get(names.list_path("Pod"), query)["items"]
         ours = (pod for pod in found if self._profile.is_our_pod(pod) and names.pod_name(pod) == pod_name)
         return next(ours, None)
 

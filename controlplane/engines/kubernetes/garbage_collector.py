@@ -48,7 +48,8 @@ class Sweeper:
         self._swept_at = began_at
 
     def _remove_unused(self, used: set[tuple[str, str, str]]) -> None:
-        found = self._client.get("/api/v1/configmaps", {"labelSelector": names.ours(self._installation)})
+        query = {"labelSelector": names.ours(self._installation)}
+        found = self._client.get(names.list_path("ConfigMap"), query)
         for anchor in found["items"]:
             if _attempt(anchor) not in used and self._is_old(anchor):
                 self._remove(anchor)
@@ -72,4 +73,4 @@ def _attempt(raw: Raw) -> tuple[str, str, str]:
 
 
 def _path(anchor: Raw) -> str:
-    return f"/api/v1/namespaces/{anchor['metadata']['namespace']}/configmaps/{anchor['metadata']['name']}"
+    return names.path_of(anchor, "ConfigMap")

@@ -24,9 +24,6 @@ from controlplane.kubernetes_api.names import FIELD_MANAGER, key_of
 from controlplane.scheduling import reasons
 
 SCHEDULER = "kai-scheduler"
-QUEUE_VERSION = "scheduling.run.ai/v2"
-POD_GROUP_VERSION = "scheduling.run.ai/v2alpha2"
-QUEUES = "/apis/scheduling.run.ai/v2/queues"
 
 QUEUE_LABEL = "kai.scheduler/queue"
 POD_GROUP = "pod-group-name"
@@ -39,7 +36,6 @@ DEVICE_GROUP = "runai-gpu-group"
 # Namespace of the pods that hold a shared device whole.
 RESERVATIONS = "kai-resource-reservation"
 
-PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 PRIORITY_CLASS = "trainyard-priority-"
 UNBOUNDED = -1
 
@@ -127,13 +123,7 @@ def _queue(
     }
     if parent:
         spec["parentQueue"] = parent
-    labels = {names.MANAGED_BY: FIELD_MANAGER, names.INSTALLATION: profile.installation}
-    return {
-        "apiVersion": QUEUE_VERSION,
-        "kind": "Queue",
-        "metadata": {"name": name, "labels": labels},
-        "spec": spec,
-    }
+    return names.manifest("Queue", {"name": name, "labels": names.labels(profile.installation)}, spec=spec)
 
 
 def _devices(milli_gpus: int | None) -> float:
@@ -146,39 +136,22 @@ def _devices(milli_gpus: int | None) -> float:
 # Attempts
 
 
-def pod_groups_path(namespace: str = "") -> str:
-    """Return where an installation's pod groups are listed, of one namespace or of all."""
-    within = f"/namespaces/{namespace}" if namespace else ""
-    return f"/apis/{POD_GROUP_VERSION}{within}/podgroups"
-
-
 def priority_class(priority: int) -> dict[str, Any]:
     """Return the PriorityClass of jobs with this priority. KAI compares the values of jobs of one queue."""
-    return {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {
-            "name": f"{PRIORITY_CLASS}{priority}",
-            "labels": {names.MANAGED_BY: FIELD_MANAGER},
-        },
-        "value": priority,
-        "globalDefault": False,
-        "preemptionPolicy": "PreemptLowerPriority",
-        "description": "Order of Trainyard's jobs inside a KAI queue.",
-    }
-
-
-def beside(
-    spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile
-) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """Return what must be there before the pod, as (path of the list, object). `owner` is an ownerReference."""
-    namespace = profile.namespace_of(spec.project)
-    maps = share_config_maps(spec, owner, profile) if is_share(spec) else ()
-    return (
-        (PRIORITY_CLASSES, priority_class(spec.priority)),
-        (pod_groups_path(namespace), pod_group(spec, owner, profile)),
-        *((f"/api/v1/namespaces/{namespace}/configmaps", body) for body in maps),
+    return names.manifest(
+        "PriorityClass",
+        {"name": f"{PRIORITY_CLASS}{priority}", "labels": {names.MANAGED_BY: FIELD_MANAGER}},
+        value=priority,
+        globalDefault=False,
+        preemptionPolicy="PreemptLowerPriority",
+        description="Order of Trainyard's jobs inside a KAI queue.",
     )
+
+
+def beside(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> tuple[dict[str, Any], ...]:
+    """Return what must be there before the pod. `owner` is an ownerReference."""
+    maps = share_config_maps(spec, owner, profile) if is_share(spec) else ()
+    return priority_class(spec.priority), pod_group(spec, owner, profile), *maps
 
 
 def share_config_maps(
@@ -194,10 +167,8 @@ def share_config_maps(
     # Of the first container, which is the pod's main one.
     prefix = f"{_share_config(spec)}-0"
     metadata = {"namespace": profile.namespace_of(spec.project), "ownerReferences": [dict(owner)]}
-    return tuple(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}}
-        for name in (prefix, f"{prefix}-evar")
-    )
+    maps = (prefix, f"{prefix}-evar")
+    return tuple(names.manifest("ConfigMap", {"name": name, **metadata}) for name in maps)
 
 
 def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> dict[str, Any]:
@@ -212,17 +183,13 @@ def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) 
     }
     if profile.topology:
         wanted["topologyConstraint"] = dict(profile.topology)
-    return {
-        "apiVersion": POD_GROUP_VERSION,
-        "kind": "PodGroup",
-        "metadata": {
-            "name": names.anchor_name(spec.job_id, spec.attempt),
-            "namespace": profile.namespace_of(spec.project),
-            "labels": {**names.labels_of(spec, profile.installation), QUEUE_LABEL: queue},
-            "ownerReferences": [dict(owner)],
-        },
-        "spec": wanted,
+    metadata = {
+        "name": names.anchor_name(spec.job_id, spec.attempt),
+        "namespace": profile.namespace_of(spec.project),
+        "labels": {**names.labels_of(spec, profile.installation), QUEUE_LABEL: queue},
+        "ownerReferences": [dict(owner)],
     }
+    return names.manifest("PodGroup", metadata, spec=wanted)
 
 
 def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:

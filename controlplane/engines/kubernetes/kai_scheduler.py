@@ -33,7 +33,7 @@ class KaiScheduler(Scheduler):
         self._client, self._objects, self._profile = client, objects, profile
         self._groups = Reflector(
             client,
-            kai.pod_groups_path(),
+            names.list_path("PodGroup"),
             query={"labelSelector": names.ours(profile.installation)},
             keep=lambda raw: kai.verdict(raw, profile),
         )
@@ -44,9 +44,9 @@ class KaiScheduler(Scheduler):
         self._is_started = False
 
     def require_project(self, project: str) -> None:
-        self._objects.require_queue(f"{kai.QUEUES}/{kai.project_queue(project, self._profile)}")
+        self._objects.require_queue(self._queue_path(project))
 
-    def beside(self, spec: PodSpec, owner: Mapping[str, Any]) -> Iterable[tuple[str, Raw]]:
+    def beside(self, spec: PodSpec, owner: Mapping[str, Any]) -> Iterable[Raw]:
         return kai.beside(spec, owner, self._profile)
 
     def dress(self, pod: Raw, spec: PodSpec) -> Raw:
@@ -78,11 +78,14 @@ class KaiScheduler(Scheduler):
 
     def forget_project(self, project: str) -> None:
         """Remove the project's queue, if it is ours. KAI keeps one that still has pod groups until they are gone."""
-        path = f"{kai.QUEUES}/{kai.project_queue(project, self._profile)}"
+        path = self._queue_path(project)
         with refusals(404):
             found = self._client.get(path)
             if self._profile.has_made(found):
                 self._client.delete(path, uid=found["metadata"]["uid"])
+
+    def _queue_path(self, project: str) -> str:
+        return f"{names.list_path('Queue')}/{kai.project_queue(project, self._profile)}"
 
     def close(self) -> None:
         if self._is_started:

@@ -23,7 +23,6 @@ from controlplane.engines.kubernetes import code_delivery, elastic, mounts, mpi,
 from controlplane.engines.kubernetes.config import SPOT_TAINTS, ClusterProfile
 from controlplane.engines.kubernetes.names import WORK_DIR
 from controlplane.engines.pod_env import device_env, identity_env, thread_env
-from controlplane.kubernetes_api.names import FIELD_MANAGER
 
 CHECKPOINT_DIR = f"{WORK_DIR}/checkpoints"
 MASTER_PORT = 29500
@@ -50,33 +49,24 @@ def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
     """Return the ConfigMap that owns all objects of the attempt: deleting it deletes them."""
     name = names.anchor_name(spec.job_id, spec.attempt)
     data = {"job": spec.job_name, "attempt": str(spec.attempt), "world_size": str(spec.world_size)}
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(spec, profile, name),
-        "data": {**data, **mpi.launch_data(spec)},
-    }
+    metadata = _metadata(spec, profile, name)
+    return names.manifest("ConfigMap", metadata, data={**data, **mpi.launch_data(spec)})
 
 
-def beside(
-    spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]
-) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """Return what must exist before the pod, as (collection, object). `made`: the anchor as the cluster returned it."""
+def beside(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what must exist before the pod. `made`: the anchor as the cluster returned it."""
     claim = work_claim(spec, profile)
-    found = [("services", service(spec, profile, made))] if has_service(spec) else []
-    return (*found, *([("persistentvolumeclaims", claim)] if claim else []))
+    found = [service(spec, profile, made)] if has_service(spec) else []
+    return [*found, *([claim] if claim else [])]
 
 
 def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headless service that gives each rank a host name, also before its pod is ready."""
     name = names.service_name(spec.job_id, spec.attempt)
     selected = {names.JOB_ID: spec.job_id, names.ATTEMPT: str(spec.attempt)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {**_metadata(spec, profile, name), "ownerReferences": [owner(made)]},
-        "spec": {"clusterIP": "None", "selector": selected, "publishNotReadyAddresses": True},
-    }
+    metadata = {**_metadata(spec, profile, name), "ownerReferences": [owner(made)]}
+    body = {"clusterIP": "None", "selector": selected, "publishNotReadyAddresses": True}
+    return names.manifest("Service", metadata, spec=body)
 
 
 def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
@@ -91,16 +81,17 @@ def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
         **{key: value for key, value in metadata["labels"].items() if key != names.ATTEMPT},
         names.RANK: str(spec.rank),
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": metadata,
-        "spec": {
-            "accessModes": [profile.work_access_mode],
-            "storageClassName": profile.work_storage_class,
-            "resources": {"requests": {"storage": profile.work_size}},
-        },
+    return claim_of(metadata, profile.work_access_mode, profile.work_storage_class, profile.work_size)
+
+
+def claim_of(metadata: Mapping[str, Any], access_mode: str, storage_class: str, size: str) -> dict[str, Any]:
+    """Return a claim of a volume. `size`: a quantity such as 20Gi."""
+    spec = {
+        "accessModes": [access_mode],
+        "storageClassName": storage_class,
+        "resources": {"requests": {"storage": size}},
     }
+    return names.manifest("PersistentVolumeClaim", metadata, spec=spec)
 
 
 def launch_key(
@@ -130,21 +121,14 @@ def pod(
     metadata["annotations"] = {**KEEP_NODE, **profile.pod_annotations, **_annotations(spec)}
     metadata["finalizers"] = [names.FINALIZER]
     metadata["ownerReferences"] = [owner(made)]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": without_empty(_pod_spec(spec, profile, node)),
-    }
+    return names.manifest("Pod", metadata, spec=without_empty(_pod_spec(spec, profile, node)))
 
 
 def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str, Any]:
     """Return a placeholder pod under a name that must never start. Its scheduling gate is never lifted."""
     job_id, attempt, rank = pod_name.rsplit("-", 2) if pod_name.count("-") >= 2 else (pod_name, "0", "0")
     labels = {
-        names.MANAGED_BY: FIELD_MANAGER,
-        names.INSTALLATION: profile.installation,
-        names.PROJECT: project,
+        **names.labels(profile.installation, project),
         names.JOB_ID: job_id,
         names.ATTEMPT: attempt,
         names.RANK: rank,
@@ -155,23 +139,20 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
         "image": "stopped-before-its-start",
         **without_empty({"securityContext": container_security(profile)}),
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": pod_name,
-            "namespace": profile.namespace_of(project),
-            "labels": labels,
-            "finalizers": [names.FINALIZER],
-        },
-        "spec": {
-            "schedulingGates": [{"name": names.STOP_GATE}],
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "securityContext": pod_security(profile),
-            "containers": [container],
-        },
+    metadata = {
+        "name": pod_name,
+        "namespace": profile.namespace_of(project),
+        "labels": labels,
+        "finalizers": [names.FINALIZER],
     }
+    body = {
+        "schedulingGates": [{"name": names.STOP_GATE}],
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "securityContext": pod_security(profile),
+        "containers": [container],
+    }
+    return names.manifest("Pod", metadata, spec=body)
 
 
 def stop_patch(*, has_ended: bool) -> dict[str, Any]:

@@ -96,13 +96,8 @@ def launch_data(spec: PodSpec) -> Mapping[str, str]:
 
 def key_secret(metadata: Mapping[str, Any], private_key: str, public_key: str) -> dict[str, Any]:
     """Return the attempt's key pair, in OpenSSH's forms. `metadata` is that of an object which the anchor owns."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": dict(metadata),
-        "type": "kubernetes.io/ssh-auth",
-        "stringData": {PRIVATE_KEY: private_key, PUBLIC_KEY: public_key},
-    }
+    data = {PRIVATE_KEY: private_key, PUBLIC_KEY: public_key}
+    return names.manifest("Secret", metadata, type="kubernetes.io/ssh-auth", stringData=data)
 
 
 def host_command(spec: PodSpec) -> list[str] | None:

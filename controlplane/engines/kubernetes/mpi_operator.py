@@ -52,12 +52,11 @@ class MpiOperator:
         self._pods.observe(found)
 
     def _make_job(self, spec: PodSpec, pod: Raw, anchor: Raw, render: Render) -> None:
-        namespace = self._profile.namespace_of(spec.project)
         claim = manifests.work_claim(spec, self._profile)
         if claim is not None:
-            self._objects.make_remembered(f"{names.namespace_path(namespace)}/persistentvolumeclaims", claim)
+            self._objects.make_remembered(claim)
         host = render(mpijobs.host_of(spec), mpijobs.host_profile(self._profile))
-        self._objects.make_remembered(mpijobs.collection(namespace), mpijobs.mpi_job(spec, pod, host, anchor))
+        self._objects.make_remembered(mpijobs.mpi_job(spec, pod, host, anchor))
 
     def _made(self, name: str) -> Raw:
         for pause_seconds in OPERATOR_SECONDS:

@@ -18,7 +18,6 @@ from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.mpi_hostfile import host_files
 from controlplane.kubernetes_api.names import RawView
 
-GROUP_VERSION = "kubeflow.org/v2beta1"
 # In the anchor's data.
 LAUNCHED_BY, OPERATOR = "launched_by", "mpi-operator"
 # Where the operator mounts its key; our launcher has its own.
@@ -26,10 +25,6 @@ OPERATORS_KEY_DIR = "/etc/trainyard/operator-ssh"
 # Annotation: a variable of one host, which the template reads from there.
 OWN_WORD = "own-word.trainyard.io/"
 OWN_WORDS = ("TRAINYARD_RANK", "TRAINYARD_NODE", "TRAINYARD_GPU_DEVICES", "TRAINYARD_GPU_MEMORY_MIB", "RANK")
-
-
-def collection(namespace: str) -> str:
-    return f"/apis/{GROUP_VERSION}/namespaces/{namespace}/mpijobs"
 
 
 def suits(spec: PodSpec, profile: ClusterProfile) -> bool:
@@ -89,24 +84,21 @@ def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> d
         "Worker": _replicas(spec.world_size - 1, host, spec),
     }
     labels = {key: value for key, value in launcher["metadata"]["labels"].items() if key not in _OF_A_POD}
-    return {
-        "apiVersion": GROUP_VERSION,
-        "kind": "MPIJob",
-        "metadata": {
-            "name": mpi_job_name(spec),
-            "namespace": launcher["metadata"]["namespace"],
-            "labels": labels,
-            "ownerReferences": [manifests.owner(made)],
-        },
-        "spec": {
-            "slotsPerWorker": 1,
-            "runLauncherAsWorker": True,
-            "mpiImplementation": "MPICH",
-            "sshAuthMountPath": OPERATORS_KEY_DIR,
-            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
-            "mpiReplicaSpecs": replicas,
-        },
+    metadata = {
+        "name": mpi_job_name(spec),
+        "namespace": launcher["metadata"]["namespace"],
+        "labels": labels,
+        "ownerReferences": [manifests.owner(made)],
     }
+    body = {
+        "slotsPerWorker": 1,
+        "runLauncherAsWorker": True,
+        "mpiImplementation": "MPICH",
+        "sshAuthMountPath": OPERATORS_KEY_DIR,
+        "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
+        "mpiReplicaSpecs": replicas,
+    }
+    return names.manifest("MPIJob", metadata, spec=body)
 
 
 def placement(found: RawView, wanted: RawView, gpu_resource: str) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""What our objects are called in a cluster, and the labels and annotations by which we know them again. Pure."""
+"""What our objects are called in a cluster, where they are, and the labels and annotations by which we know them again.
+Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +8,24 @@ from typing import Any
 
 from controlplane.engines.base import PodSpec
 from controlplane.kubernetes_api.names import FIELD_MANAGER, selector
+
+# The version of each kind of object that we make, and the word for it in paths.
+KINDS = {
+    "Namespace": ("v1", "namespaces"),
+    "Pod": ("v1", "pods"),
+    "ConfigMap": ("v1", "configmaps"),
+    "Secret": ("v1", "secrets"),
+    "Service": ("v1", "services"),
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
+    "ResourceQuota": ("v1", "resourcequotas"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "ClusterRole": ("rbac.authorization.k8s.io/v1", "clusterroles"),
+    "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "PriorityClass": ("scheduling.k8s.io/v1", "priorityclasses"),
+    "MPIJob": ("kubeflow.org/v2beta1", "mpijobs"),
+    "Queue": ("scheduling.run.ai/v2", "queues"),
+    "PodGroup": ("scheduling.run.ai/v2alpha2", "podgroups"),
+}
 
 # Labels of pods, anchors, services and claims. All values are valid label values: ids, DNS labels and numbers.
 # Ours, among several control planes on one cluster.
@@ -57,6 +76,24 @@ PLACE_GATE = "trainyard.io/place"
 
 WORK_DIR = "/work"
 MAIN_CONTAINER = "main"
+
+
+def manifest(kind: str, metadata: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
+    """Return an object of a kind of ours. `rest`: its spec, or what it has instead."""
+    return {"apiVersion": KINDS[kind][0], "kind": kind, "metadata": dict(metadata), **rest}
+
+
+def list_path(kind: str, namespace: str = "") -> str:
+    """Return the path of the objects of a kind: of one namespace, else of all."""
+    version, plural = KINDS[kind]
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
+
+
+def path_of(raw: Mapping[str, Any], kind: str = "") -> str:
+    """Return the path of an object. `kind`: of one from a list, where objects do not say it."""
+    metadata = raw["metadata"]
+    return f"{list_path(kind or raw['kind'], metadata.get('namespace', ''))}/{metadata['name']}"
 
 
 def namespace_of(project: str, prefix: str = "yard-") -> str:
@@ -124,19 +161,23 @@ def operated_by(raw: Mapping[str, Any]) -> str:
 
 
 def namespace_path(namespace: str) -> str:
-    return f"/api/v1/namespaces/{namespace}"
+    return f"{list_path('Namespace')}/{namespace}"
 
 
 def pod_path(raw: Mapping[str, Any]) -> str:
-    return f"{namespace_path(raw['metadata']['namespace'])}/pods/{raw['metadata']['name']}"
+    return path_of(raw, "Pod")
+
+
+def labels(installation: str, project: str = "") -> dict[str, str]:
+    """Return the labels of an installation's objects, or of those of one of its projects."""
+    ours = {MANAGED_BY: FIELD_MANAGER, INSTALLATION: installation}
+    return {**ours, PROJECT: project} if project else ours
 
 
 def labels_of(spec: PodSpec, installation: str) -> dict[str, str]:
     """Return the labels of an attempt's objects, without those of a single pod."""
     return {
-        MANAGED_BY: FIELD_MANAGER,
-        INSTALLATION: installation,
-        PROJECT: spec.project,
+        **labels(installation, spec.project),
         JOB_ID: spec.job_id,
         JOB_NAME: spec.job_name,
         ATTEMPT: str(spec.attempt),

@@ -53,10 +53,10 @@ class Objects:
             raise as_refusal(error) from error
         return found
 
-    def make(self, collection: str, body: Raw) -> Raw:
+    def make(self, body: Raw) -> Raw:
         """Return the object in the cluster, created now or earlier by us. Raises EngineRefused."""
         try:
-            created: Raw = self._client.create(collection, body)
+            created: Raw = self._client.create(_list_of(body), body)
             return created
         except ApiError as error:
             if error.reason != "AlreadyExists":
@@ -64,16 +64,15 @@ class Objects:
         # We may not read secrets; no other client has a reason to take an attempt's name.
         if body["kind"] == "Secret":
             return body
-        return self._adopt(f"{collection}/{body['metadata']['name']}", body)
+        return self._adopt(names.path_of(body), body)
 
-    def make_remembered(self, collection: str, body: Raw) -> Raw:
+    def make_remembered(self, body: Raw) -> Raw:
         """As `make`, without a request for an object seen moments ago."""
-        path = f"{collection}/{body['metadata']['name']}"
-        return self._remembered(path, lambda: self.make(collection, body))
+        return self._remembered(names.path_of(body), lambda: self.make(body))
 
     def require_namespace(self, body: Raw) -> Raw:
         """Create the namespace if missing. Raises EngineRefused for one that is not ours."""
-        path = f"/api/v1/namespaces/{body['metadata']['name']}"
+        path = names.path_of(body)
         return self._remembered(path, lambda: self._require_namespace(path, body))
 
     def require_queue(self, path: str) -> None:
@@ -142,7 +141,7 @@ class Objects:
         if found is None:
             # 409: another process was first
             with refusals(409):
-                found = self._client.create("/api/v1/namespaces", body)
+                found = self._client.create(_list_of(body), body)
         found = found or self._read_made(path)
         self.check_namespace(found)
         return found
@@ -180,6 +179,10 @@ class Objects:
         with self._lock:
             self._seen[path] = (self._clock(), made)
         return made
+
+
+def _list_of(body: Raw) -> str:
+    return names.list_path(body["kind"], body["metadata"].get("namespace", ""))
 
 
 def _anchor_of(raw: Raw) -> str:

@@ -60,11 +60,12 @@ class OutputReader:
             self._client, self._namespace, f"trainyard-output-{task.name}", "reads the output of jobs"
         )
         claim = names.claim_name(task.job_id, 0)
-        if pod.read(f"{names.namespace_path(self._namespace)}/persistentvolumeclaims/{claim}") is None:
+        claims = names.list_path("PersistentVolumeClaim", self._namespace)
+        if pod.read(f"{claims}/{claim}") is None:
             words = "The working directory of the job ended with its pod, or was never made."
             raise Blocked("output_missing", words, is_passing=False)
         try:
-            pod.create("pods", self._pod(task, claim))
+            pod.create(self._pod(task, claim))
             started = pod.started(budget)
             if (ended := end_of(started)) is not None or phase_of(started) != "Running":
                 pod.require_python(ended or {})

@@ -55,34 +55,33 @@ class PodStarter:
         self._start(spec, node)
 
     def _start(self, spec: PodSpec, node: NodeReport | None) -> None:
-        here = names.namespace_path(self._profile.namespace_of(spec.project))
         self._objects.require_namespace(tenancy.namespace(spec.project, self._profile))
         self._scheduler.require_project(spec.project)
         body = self._operator.mark(manifests.anchor(spec, self._profile), spec)
-        with self._objects.in_use(f"{here}/configmaps/{body['metadata']['name']}"):
-            anchor = self._objects.make_remembered(f"{here}/configmaps", body)
+        with self._objects.in_use(names.path_of(body)):
+            anchor = self._objects.make_remembered(body)
             if (anchor.get("data") or {}).get(spec.name) != FORGOTTEN:
-                self._start_under(anchor, here, spec, node)
+                self._start_under(anchor, spec, node)
 
-    def _start_under(self, anchor: Raw, here: str, spec: PodSpec, node: NodeReport | None) -> None:
+    def _start_under(self, anchor: Raw, spec: PodSpec, node: NodeReport | None) -> None:
         """Create what the attempt's anchor owns: the pod and the objects beside it."""
 
         def render(of: PodSpec, profile: ClusterProfile) -> Raw:
             return self._scheduler.dress(manifests.pod(of, profile, node, anchor), of)
 
         pod = render(spec, self._profile)
-        for path, body in self._scheduler.beside(spec, manifests.owner(anchor)):
-            self._objects.make_remembered(path, body)
+        for body in self._scheduler.beside(spec, manifests.owner(anchor)):
+            self._objects.make_remembered(body)
         # All ranks share the key that the first start created.
         if mpi.needs_launch(spec):
             key = manifests.launch_key(spec, self._profile, anchor, *new_key_pair())
-            self._objects.make_remembered(f"{here}/secrets", key)
+            self._objects.make_remembered(key)
         if self._operator.makes_pods_of(anchor):
             self._operator.start(spec, pod, anchor, render)
             return
-        for collection, body in manifests.beside(spec, self._profile, anchor):
-            self._objects.make_remembered(f"{here}/{collection}", body)
-        self._pods.observe(self._objects.make(f"{here}/pods", pod))
+        for body in manifests.beside(spec, self._profile, anchor):
+            self._objects.make_remembered(body)
+        self._pods.observe(self._objects.make(pod))
 
     def _note_devices(self, known: Raw | None, spec: PodSpec) -> None:
         """Note the devices of a pod that the cluster's scheduler has placed. One that is gone is not created again."""

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from controlplane.clusters.settings import SettingsInvalid
 from controlplane.engines.base import EngineRefused, EngineUnreachable
-from controlplane.engines.kubernetes import dcgm
+from controlplane.engines.kubernetes import dcgm, names
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.prometheus import prometheus_of
 from controlplane.engines.kubernetes.rbac import (
@@ -28,7 +28,7 @@ from controlplane.engines.kubernetes.rbac import (
     Rule,
     needed_for,
 )
-from controlplane.engines.kubernetes.tenancy import cluster_roles, wanted
+from controlplane.engines.kubernetes.tenancy import cluster_roles
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access, access_from
 from controlplane.kubernetes_api.errors import ApiError, ApiFailed
@@ -237,15 +237,15 @@ def _may_with(client: Client, rule: Rule, verb: str, name: str) -> bool:
 
 def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
     """Users of kubectl have rights by ClusterRoles of the chart, or of ours where our account is an admin."""
-    names = ", ".join(body["metadata"]["name"] for body in cluster_roles())
-    missing = [body for body in cluster_roles() if _found_at(client, wanted(body).path) is None]
+    roles = ", ".join(body["metadata"]["name"] for body in cluster_roles())
+    missing = [body for body in cluster_roles() if _found_at(client, names.path_of(body)) is None]
     refused = ", ".join(body["metadata"]["name"] for body in missing if not _may_make(client, body))
     how = "An admin does: kubectl apply --server-side -f deploy/rbac.yaml"
     return _first(
         "project_roles",
         (refused, WARNING, f"We see no ClusterRole {refused}, and may not make it. {how}", NO_KUBECTL),
-        (missing, OK, f"Users of kubectl get the ClusterRoles {names}; we make them."),
-        (True, OK, f"Users of kubectl get the ClusterRoles {names}."),
+        (missing, OK, f"Users of kubectl get the ClusterRoles {roles}; we make them."),
+        (True, OK, f"Users of kubectl get the ClusterRoles {roles}."),
     )
 
 
@@ -253,7 +253,7 @@ def _may_make(client: Client, body: dict[str, Any]) -> bool:
     """Return whether our account may create the object: the server refuses to grant rights that the account
     lacks."""
     try:
-        client.create(wanted(body).collection, body, dry_run=True)
+        client.create(names.list_path(body["kind"]), body, dry_run=True)
     except ApiError as error:
         if error.status == 403:
             return False
@@ -304,31 +304,31 @@ def _storage(client: Client, profile: ClusterProfile) -> Checks:
     classes = _listed(client, "/apis/storage.k8s.io/v1/storageclasses")
     if classes is None:
         return []
-    names = [each["metadata"]["name"] for each in classes]
+    known = [each["metadata"]["name"] for each in classes]
     default = [each["metadata"]["name"] for each in classes if _is_default(each)]
-    there = f"There is {', '.join(names) or 'none'}; the default is {', '.join(default) or 'not set'}."
+    there = f"There is {', '.join(known) or 'none'}; the default is {', '.join(default) or 'not set'}."
     chosen = profile.work_storage_class
     lost = "Working directories and checkpoints in them are lost with their pods."
     work = _first(
         "storage",
         (not chosen, WARNING, f"No storage class is set (work_storage_class). {there}", lost),
-        (chosen in names, OK, f"Working directories are kept by the storage class {chosen}."),
+        (chosen in known, OK, f"Working directories are kept by the storage class {chosen}."),
         (True, FAILED, f"There is no storage class {chosen} (work_storage_class). {there}"),
     )
-    return _classes_of_volumes(names, default) + _class_of_caches(profile, names, there) + work
+    return _classes_of_volumes(known, default) + _class_of_caches(profile, known, there) + work
 
 
-def _classes_of_volumes(names: list[str], default: list[str]) -> list[Check]:
+def _classes_of_volumes(known: list[str], default: list[str]) -> list[Check]:
     """Return the classes in which volumes can be made, the default first."""
-    found = tuple(sorted(names, key=lambda name: (name not in default, name)))
+    found = tuple(sorted(known, key=lambda name: (name not in default, name)))
     if not found:
         return [Check("storage_classes", WARNING, "There is no storage class.", "Volumes cannot be made.")]
     return [Check("storage_classes", OK, f"Storage classes of volumes: {', '.join(found)}.", found=found)]
 
 
-def _class_of_caches(profile: ClusterProfile, names: list[str], there: str) -> list[Check]:
+def _class_of_caches(profile: ClusterProfile, known: list[str], there: str) -> list[Check]:
     chosen = profile.cache_storage_class
-    if chosen and chosen not in names:
+    if chosen and chosen not in known:
         return [Check("caches", FAILED, f"There is no storage class {chosen} (cache_storage_class). {there}")]
     words = f"Datasets are cached on volumes of {profile.cache_size} of the storage class {chosen}."
     none = "No storage class with ReadWriteMany is set for caches (cache_storage_class)."
@@ -344,10 +344,10 @@ def _is_default(storage_class: Mapping[str, Any]) -> bool:
 
 def _snapshots(client: Client, profile: ClusterProfile) -> Checks:
     classes = _listed(client, "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses")
-    names = ", ".join(each["metadata"]["name"] for each in classes or ())
+    known = ", ".join(each["metadata"]["name"] for each in classes or ())
     return _first(
         "snapshots",
-        (names, OK, f"Snapshot classes: {names}."),
+        (known, OK, f"Snapshot classes: {known}."),
         (True, WARNING, "There is no volume snapshot class.", "Volumes have no snapshots."),
     )
 

@@ -21,8 +21,8 @@ class Scheduler:
     def require_project(self, project: str) -> None:
         """Raise EngineRefused unless the scheduler can take pods of this project."""
 
-    def beside(self, spec: PodSpec, owner: Mapping[str, Any]) -> Iterable[tuple[str, Raw]]:
-        """Return what must exist before the pod, as (path of the list, object). `owner` is an ownerReference."""
+    def beside(self, spec: PodSpec, owner: Mapping[str, Any]) -> Iterable[Raw]:
+        """Return what must exist before the pod. `owner` is an ownerReference."""
         return ()
 
     def dress(self, pod: Raw, spec: PodSpec) -> Raw:

@@ -8,7 +8,6 @@ a project's limit, and its quota for work that cannot be preempted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from controlplane.engines.base import DepartmentReport, ProjectReport
@@ -53,56 +52,20 @@ RULES: dict[str, tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = {
 ROLES = tuple(RULES)
 ROLE_NAMES = tuple(f"trainyard-{name}" for name in ROLES)
 
-_COLLECTIONS = {
-    "Namespace": ("/api/v1", "namespaces"),
-    "ResourceQuota": ("/api/v1", "resourcequotas"),
-    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
-    "ClusterRole": (f"/apis/{RBAC}/v1", "clusterroles"),
-    "RoleBinding": (f"/apis/{RBAC}/v1", "rolebindings"),
-    "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses"),
-    "Queue": ("/apis/scheduling.run.ai/v2", "queues"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """An object as it should be. `collection`: the path of its list; `every`: that of all namespaces' lists."""
-
-    collection: str
-    every: str
-    body: dict[str, Any]
-
-    @property
-    def path(self) -> str:
-        return f"{self.collection}/{self.body['metadata']['name']}"
-
 
 def objects(
     projects: Sequence[ProjectReport],
     departments: Sequence[DepartmentReport],
     profile: ClusterProfile,
     parts: int = 1,
-) -> tuple[Wanted, ...]:
+) -> tuple[dict[str, Any], ...]:
     """Return all wanted objects of an installation, in an order in which they can be created. `parts`: see
     `quotas`."""
     queues = kai.queues(projects, departments, profile) if profile.scheduler == KAI else []
     found = [*priority_classes(profile), *queues]
     for project in projects:
         found += project_objects(project, profile, parts)
-    return tuple(wanted(body) for body in found)
-
-
-def wanted(body: dict[str, Any]) -> Wanted:
-    """Return the object with the paths at which it is found."""
-    root, plural = _COLLECTIONS[body["kind"]]
-    namespace = body["metadata"].get("namespace")
-    within = f"/namespaces/{namespace}" if namespace else ""
-    return Wanted(f"{root}{within}/{plural}", f"{root}/{plural}", body)
-
-
-def every(kind: str) -> str:
-    """Return the path of all objects of a kind, of all namespaces."""
-    return "/".join(_COLLECTIONS[kind])
+    return tuple(found)
 
 
 def project_objects(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> list[dict[str, Any]]:
@@ -118,12 +81,11 @@ def project_objects(project: ProjectReport, profile: ClusterProfile, parts: int 
 def namespace(project: str, profile: ClusterProfile) -> dict[str, Any]:
     """Return the project's namespace, with the pod security standard that it enforces."""
     labels = {
-        **_labels(project, profile),
+        **names.labels(profile.installation, project),
         f"{POD_SECURITY}/enforce": profile.pod_security,
         f"{POD_SECURITY}/warn": profile.pod_security,
     }
-    name = profile.namespace_of(project)
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    return names.manifest("Namespace", {"name": profile.namespace_of(project), "labels": labels})
 
 
 def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> list[dict[str, Any]]:
@@ -147,17 +109,13 @@ def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
     """Restrict network traffic: pods accept it from their own project and the control plane. They may connect
     anywhere except to cloud metadata addresses, which hand out the node's identity."""
     control = {"kubernetes.io/metadata.name": profile.control_namespace}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": _metadata("trainyard", project, profile),
-        "spec": {
-            "podSelector": {},
-            "policyTypes": ["Ingress"] if profile.metadata_access else ["Ingress", "Egress"],
-            "ingress": [{"from": [{"podSelector": {}}, {"namespaceSelector": {"matchLabels": control}}]}],
-            **({} if profile.metadata_access else {"egress": [{"to": _anywhere_but(METADATA)}]}),
-        },
+    body = {
+        "podSelector": {},
+        "policyTypes": ["Ingress"] if profile.metadata_access else ["Ingress", "Egress"],
+        "ingress": [{"from": [{"podSelector": {}}, {"namespaceSelector": {"matchLabels": control}}]}],
+        **({} if profile.metadata_access else {"egress": [{"to": _anywhere_but(METADATA)}]}),
     }
+    return names.manifest("NetworkPolicy", _metadata("trainyard", project, profile), spec=body)
 
 
 def _anywhere_but(addresses: Sequence[str]) -> list[dict[str, Any]]:
@@ -178,28 +136,24 @@ def cluster_roles() -> list[dict[str, Any]]:
 
 def _cluster_role(name: str) -> dict[str, Any]:
     rules = [rule for below in ROLES[: ROLES.index(name) + 1] for rule in RULES[below]]
-    return {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": f"trainyard-{name}", "labels": {names.MANAGED_BY: FIELD_MANAGER}},
-        "rules": [
-            {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
-            for group, resources, verbs in rules
-        ],
-    }
+    listed = [
+        {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+        for group, resources, verbs in rules
+    ]
+    metadata = {"name": f"trainyard-{name}", "labels": {names.MANAGED_BY: FIELD_MANAGER}}
+    return names.manifest("ClusterRole", metadata, rules=listed)
 
 
 def binding(project: ProjectReport, name: str, profile: ClusterProfile) -> dict[str, Any]:
     """Return who has the role: the members by their user names, and a group that a site may put into its tokens."""
     users = sorted(user for user, held in project.members if held == name)
     subjects = [("Group", f"trainyard:{project.name}:{name}"), *(("User", user) for user in users)]
-    return {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": "RoleBinding",
-        "metadata": _metadata(f"trainyard-{name}", project.name, profile),
-        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": f"trainyard-{name}"},
-        "subjects": [{"apiGroup": RBAC, "kind": kind, "name": subject} for kind, subject in subjects],
-    }
+    return names.manifest(
+        "RoleBinding",
+        _metadata(f"trainyard-{name}", project.name, profile),
+        roleRef={"apiGroup": RBAC, "kind": "ClusterRole", "name": f"trainyard-{name}"},
+        subjects=[{"apiGroup": RBAC, "kind": kind, "name": subject} for kind, subject in subjects],
+    )
 
 
 def priority_classes(profile: ClusterProfile) -> list[dict[str, Any]]:
@@ -207,18 +161,14 @@ def priority_classes(profile: ClusterProfile) -> list[dict[str, Any]]:
     the planner decides that."""
     values = {True: PREEMPTIBLE_VALUE, False: GUARANTEED_VALUE}
     return [
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {
-                "name": profile.priority_class(is_preemptible),
-                "labels": {names.MANAGED_BY: FIELD_MANAGER, names.INSTALLATION: profile.installation},
-            },
-            "value": value,
-            "globalDefault": False,
-            "preemptionPolicy": "Never",
-            "description": f"Pods of Trainyard that {'may' if is_preemptible else 'may not'} be preempted.",
-        }
+        names.manifest(
+            "PriorityClass",
+            {"name": profile.priority_class(is_preemptible), "labels": names.labels(profile.installation)},
+            value=value,
+            globalDefault=False,
+            preemptionPolicy="Never",
+            description=f"Pods of Trainyard that {'may' if is_preemptible else 'may not'} be preempted.",
+        )
         for is_preemptible, value in values.items()
     ]
 
@@ -231,12 +181,8 @@ def _quota(
         hard = {}
     elif parts > 1:
         hard[f"requests.{profile.gpu_resource}{RENAMED}"] = _whole(milli_gpus * parts)
-    return {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": _metadata(f"trainyard-{name}", project.name, profile),
-        "spec": {"hard": hard},
-    }
+    metadata = _metadata(f"trainyard-{name}", project.name, profile)
+    return names.manifest("ResourceQuota", metadata, spec={"hard": hard})
 
 
 def _whole(milli: int) -> str:
@@ -248,13 +194,5 @@ def _metadata(name: str, project: str, profile: ClusterProfile) -> dict[str, Any
     return {
         "name": name,
         "namespace": profile.namespace_of(project),
-        "labels": _labels(project, profile),
-    }
-
-
-def _labels(project: str, profile: ClusterProfile) -> dict[str, str]:
-    return {
-        names.MANAGED_BY: FIELD_MANAGER,
-        names.INSTALLATION: profile.installation,
-        names.PROJECT: project,
+        "labels": names.labels(profile.installation, project),
     }

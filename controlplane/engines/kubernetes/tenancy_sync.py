@@ -17,7 +17,6 @@ from controlplane.engines.kubernetes import names, tenancy
 from controlplane.engines.kubernetes.api_errors import as_refusal, refusals
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile
 from controlplane.engines.kubernetes.objects import Objects
-from controlplane.engines.kubernetes.tenancy import Wanted
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
@@ -53,10 +52,10 @@ class Syncer:
     # without it users of kubectl have no rights, which the look at the cluster tells
     _may_bind: bool = True
 
-    def sync(self, wanted: Iterable[Wanted]) -> None:
+    def sync(self, wanted: Iterable[Raw]) -> None:
         """Apply all wanted objects. Raises EngineRefused for the first that failed, after trying the rest."""
         wanted = tuple(wanted)
-        identities = frozenset(_identity(one.body) for one in wanted)
+        identities = frozenset(_identity(body) for body in wanted)
         is_due = time.monotonic() - self._checked_at >= CHECK_SECONDS or identities != self._wanted
         if is_due:
             self._may_bind = self._has_roles()
@@ -68,83 +67,84 @@ class Syncer:
         if first is not None:
             raise first
 
-    def _sync_all(self, wanted: tuple[Wanted, ...]) -> EngineRefused | None:
+    def _sync_all(self, wanted: tuple[Raw, ...]) -> EngineRefused | None:
         """Apply the objects that differ; return the first refusal."""
         first: EngineRefused | None = None
         # Identities of what others are in or below of.
         refused: set[str] = set()
-        for one in wanted:
-            is_binding = one.body["kind"] == BINDING
-            if _above(one.body) in refused:
-                refused.add(_identity(one.body))
+        for body in wanted:
+            is_binding = body["kind"] == BINDING
+            if _above(body) in refused:
+                refused.add(_identity(body))
                 continue
             if is_binding and not self._may_bind:
                 continue
             try:
-                self._sync_one(one)
+                self._sync_one(body)
             except EngineRefused as refusal:
                 if is_binding and refusal.code == NOT_PERMITTED:
                     self._may_bind = False
                     continue
                 first = first or refusal
-                refused.add(_identity(one.body))
+                refused.add(_identity(body))
         return first
 
     def _has_roles(self) -> bool:
         """Return whether the roles that projects refer to exist; create them if our account may."""
-        return all(self._has_role(tenancy.wanted(body)) for body in tenancy.cluster_roles())
+        return all(self._has_role(body) for body in tenancy.cluster_roles())
 
-    def _has_role(self, role: Wanted) -> bool:
+    def _has_role(self, role: Raw) -> bool:
         try:
-            self.client.get(role.path)
+            self.client.get(names.path_of(role))
         except ApiError as error:
             if error.status not in (403, 404):
                 raise as_refusal(error) from error
             return error.status == 404 and self._made_role(role)
         return True
 
-    def _made_role(self, role: Wanted) -> bool:
+    def _made_role(self, role: Raw) -> bool:
         try:
-            self.objects.make(role.collection, role.body)
+            self.objects.make(role)
         except EngineRefused as refusal:
             if refusal.code != NOT_PERMITTED:
                 raise
-            log.info("%s is missing: %s", role.path, refusal)
+            log.info("%s is missing: %s", names.path_of(role), refusal)
             return False
         return True
 
-    def _sync_one(self, one: Wanted) -> None:
-        known = self._known.get(one.path)
-        if known is not None and known.asked == one.body:
+    def _sync_one(self, body: Raw) -> None:
+        path, known = names.path_of(body), self._known.get(_identity(body))
+        if known is not None and known.asked == body:
             return
-        if one.body["kind"] == NAMESPACE:
-            self.objects.require_namespace(one.body)
-        if one.body["kind"] == QUEUE and _identity(one.body) not in self._there:
-            self.objects.check_queue(one.path)
-        with refusals(kind=one.body["kind"]):
-            found = self.client.apply(one.path, one.body)
-            if extra := added(found, one.body):
-                log.info("%s had more in it than we want: %s", one.path, extra)
-                found = self.client.merge(one.path, {"spec": extra})
-        self._known[one.path] = _Known(one.body, _shape(found))
+        if body["kind"] == NAMESPACE:
+            self.objects.require_namespace(body)
+        if body["kind"] == QUEUE and _identity(body) not in self._there:
+            self.objects.check_queue(path)
+        with refusals(kind=body["kind"]):
+            found = self.client.apply(path, body)
+            if extra := added(found, body):
+                log.info("%s had more in it than we want: %s", path, extra)
+                found = self.client.merge(path, {"spec": extra})
+        self._known[_identity(body)] = _Known(body, _shape(found))
 
-    def _take_stock(self, wanted: tuple[Wanted, ...]) -> None:
+    def _take_stock(self, wanted: tuple[Raw, ...]) -> None:
         """Compare with the cluster's objects; forget those that differ, so that they are applied again."""
-        kinds = {kind: tenancy.every(kind) for kind in (*REMOVED, *((QUEUE,) if self._has_queues() else ()))}
+        kinds = dict.fromkeys((*REMOVED, *((QUEUE,) if self._has_queues() else ())))
         self._there = {}
-        for kind, every in (kinds | {one.body["kind"]: one.every for one in wanted}).items():
-            self._there |= self._list(every, kind)
+        for kind in kinds | dict.fromkeys(body["kind"] for body in wanted):
+            self._there |= self._list(kind)
         known, self._known = self._known, {}
-        for one in wanted:
-            found = self._there.get(_identity(one.body))
+        for body in wanted:
+            identity = _identity(body)
+            found = self._there.get(identity)
             if found is None:
                 continue
-            earlier = known.get(one.path)
-            is_as_left = earlier is not None and earlier.asked == one.body and earlier.found == _shape(found)
-            if (is_as_left or contains(found, one.body)) and not added(found, one.body):
-                self._known[one.path] = _Known(one.body, _shape(found))
+            earlier = known.get(identity)
+            is_as_left = earlier is not None and earlier.asked == body and earlier.found == _shape(found)
+            if (is_as_left or contains(found, body)) and not added(found, body):
+                self._known[identity] = _Known(body, _shape(found))
             else:
-                log.info("%s is not as it should be: it is applied again", one.path)
+                log.info("%s is not as it should be: it is applied again", names.path_of(body))
 
     def _has_queues(self) -> bool:
         return self.profile.scheduler == KAI
@@ -154,7 +154,7 @@ class Syncer:
         for identity, found in self._there.items():
             if identity in self._wanted or not self._may_go(found):
                 continue
-            path = tenancy.wanted(found).path
+            path = names.path_of(found)
             log.info("%s is not wanted any more: it is removed", path)
             # 409: another one of this name
             with refusals(409):
@@ -166,10 +166,10 @@ class Syncer:
         namespace = _above(found)
         return found["kind"] in REMOVED and namespace in self._wanted and namespace in self._there
 
-    def _list(self, every: str, kind: str) -> dict[str, Raw]:
+    def _list(self, kind: str) -> dict[str, Raw]:
         query = {"labelSelector": names.ours(self.profile.installation)}
         try:
-            items = self.client.get(every, query)["items"]
+            items = self.client.get(names.list_path(kind), query)["items"]
         except ApiError as error:
             # A kind that this cluster does not have (any more).
             if error.status == 404:

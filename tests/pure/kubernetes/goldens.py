@@ -72,7 +72,7 @@ def pods(*specs: PodSpec, on: NodeReport | None = None) -> Callable[[ClusterProf
         found: list[dict[str, Any]] = []
         for one in specs:
             made = anchor(one, profile)
-            beside = [body for _, body in manifests.beside(one, profile, made)]
+            beside = manifests.beside(one, profile, made)
             found += [body for body in beside if body not in found]
             found.append(manifests.pod(one, profile, (on or node()) if one.node else None, made))
         return found
@@ -82,7 +82,7 @@ def pods(*specs: PodSpec, on: NodeReport | None = None) -> Callable[[ClusterProf
 
 def tenants(*projects: ProjectReport, parts: int = 1) -> Callable[[ClusterProfile], list[dict[str, Any]]]:
     """What the cluster keeps of these projects."""
-    return lambda profile: [one.body for one in tenancy.objects(projects, (), profile, parts)]
+    return lambda profile: list(tenancy.objects(projects, (), profile, parts))
 
 
 def launch(profile: ClusterProfile) -> list[dict[str, Any]]:

@@ -31,8 +31,8 @@ def attempt(*specs: PodSpec) -> Callable[[ClusterProfile], list[dict[str, Any]]]
 
     def make(profile: ClusterProfile) -> list[dict[str, Any]]:
         made = anchor(specs[0], profile)
-        found = [body for _, body in kai.beside(specs[0], manifests.owner(made), profile)]
-        return found + [kai.dress(manifests.pod(one, profile, None, made), one, profile) for one in specs]
+        found = kai.beside(specs[0], manifests.owner(made), profile)
+        return [*found] + [kai.dress(manifests.pod(one, profile, None, made), one, profile) for one in specs]
 
     return make
 

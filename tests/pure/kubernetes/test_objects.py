@@ -9,8 +9,6 @@ from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.kubernetes_api.errors import ApiError
 
-SERVICES = "/api/v1/namespaces/yard-a/services"
-
 
 class Server:
     """Has one object, and takes no other of its name."""
@@ -27,7 +25,10 @@ class Server:
 
 def service(anchor: str, kind: str = "ConfigMap") -> dict[str, Any]:
     owners = [{"kind": kind, "uid": anchor, "name": "job-1"}]
-    return {"kind": "Service", "metadata": {"name": "job-1", "ownerReferences": owners}}
+    return {
+        "kind": "Service",
+        "metadata": {"name": "job-1", "namespace": "yard-a", "ownerReferences": owners},
+    }
 
 
 def objects(found: dict[str, Any]) -> Objects:
@@ -35,23 +36,23 @@ def objects(found: dict[str, Any]) -> Objects:
 
 
 def test_what_an_earlier_try_made_under_the_same_anchor_is_taken_over():
-    made = objects(service("one")).make(SERVICES, service("one"))
+    made = objects(service("one")).make(service("one"))
     assert made == service("one")
 
 
 def test_what_goes_with_an_anchor_that_is_gone_is_waited_for():
     with pytest.raises(EngineUnreachable, match="earlier try"):
-        objects(service("one")).make(SERVICES, service("two"))
+        objects(service("one")).make(service("two"))
 
 
 def test_what_kai_gave_to_the_pod_itself_is_as_it_should_be():
     given = service("a-pod", kind="Pod")
-    assert objects(given).make(SERVICES, service("two")) == given
+    assert objects(given).make(service("two")) == given
 
 
 def test_a_pod_of_an_earlier_try_is_seen_to_end():
     pod = service("one") | {"kind": "Pod"}
-    assert objects(pod).make("/api/v1/namespaces/yard-a/pods", service("two") | {"kind": "Pod"}) == pod
+    assert objects(pod).make(service("two") | {"kind": "Pod"}) == pod
 
 
 def test_an_anchor_stays_in_use_though_its_namespace_was_not_as_we_saw_it():

@@ -11,11 +11,11 @@ from tests.pure.kubernetes.goldens import RESTRICTED, TEAM
 
 def test_everything_is_ours_and_has_its_paths():
     objects = tenancy.objects([TEAM], (), RESTRICTED)
-    assert [one.body["kind"] for one in objects][:3] == ["PriorityClass", "PriorityClass", "Namespace"]
-    assert all(one.body["metadata"]["labels"][names.INSTALLATION] == "trainyard" for one in objects)
-    quota = next(one for one in objects if one.body["kind"] == "ResourceQuota")
-    assert quota.path == "/api/v1/namespaces/yard-team-a/resourcequotas/trainyard-limit"
-    assert quota.every == "/api/v1/resourcequotas"
+    assert [one["kind"] for one in objects][:3] == ["PriorityClass", "PriorityClass", "Namespace"]
+    assert all(one["metadata"]["labels"][names.INSTALLATION] == "trainyard" for one in objects)
+    quota = next(one for one in objects if one["kind"] == "ResourceQuota")
+    assert names.path_of(quota) == "/api/v1/namespaces/yard-team-a/resourcequotas/trainyard-limit"
+    assert names.list_path("ResourceQuota") == "/api/v1/resourcequotas"
 
 
 def test_bounds_are_never_tighter_than_the_planners():
@@ -47,7 +47,7 @@ def test_we_hold_nothing_that_projects_roles_grant_of_secrets():
 
 
 def test_under_kai_the_queues_are_kept_too():
-    kinds = [one.body["kind"] for one in tenancy.objects([TEAM], (), ClusterProfile(scheduler=KAI))]
+    kinds = [one["kind"] for one in tenancy.objects([TEAM], (), ClusterProfile(scheduler=KAI))]
     assert kinds.count("Queue") == len(kai.queues([TEAM], (), ClusterProfile(scheduler=KAI))) == 2
 
 
