@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from controlplane.engines.base import NOT_SUPPORTED, EngineRefused
 from controlplane.engines.kubernetes import names
-from controlplane.engines.kubernetes.settings import EVERY_POOL, KNOBS, parse_settings
+from controlplane.engines.kubernetes.settings import EVERY_POOL, KNOBS, Settings, parse_settings
 
 PLANNER, KAI = "planner", "kai"
 
@@ -46,10 +46,9 @@ DEFAULT_POOL = "default"
 _BESIDE_KNOBS = ("installation", "cluster", "scheduler", "has_mpi_operator")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterProfile:
-    """Describe how our objects must be made for one cluster; the fields are documented in
-    `controlplane.engines.kubernetes.settings`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterProfile(Settings):
+    """How our objects must be made for one cluster: its settings, and who we are in it.
 
     `installation` separates our objects from those of another control plane on the same cluster. `scheduler`
     decides where pods run: "planner" (ours) or "kai". `has_mpi_operator` is the result of the last cluster
@@ -59,45 +58,7 @@ class ClusterProfile:
     installation: str = "trainyard"
     cluster: str = ""
     scheduler: str = PLANNER
-    gpu_resource: str = "nvidia.com/gpu"
-    extra_resources: tuple[str, ...] = KNOBS["extra_resources"].default
-    pool_label: str = ""
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    node_suffix: str = ""
-    tolerations: tuple[Mapping[str, str], ...] = KNOBS["tolerations"].default
-    spot_pools: tuple[str, ...] = ()
-    images: Mapping[str, str] = field(default_factory=dict)
-    default_image: str = ""
-    control_url: str = ""
-    code_image: str = ""
-    image_pull_policy: str = ""
-    image_pull_secrets: tuple[str, ...] = ()
-    work_storage_class: str = ""
-    work_size: str = "20Gi"
-    work_access_mode: str = "ReadWriteOnce"
-    cache_storage_class: str = ""
-    cache_size: str = "100Gi"
-    shm_mib: int | None = None
-    runtime_class: str = ""
-    service_account: str = ""
-    topology: Mapping[str, str] = field(default_factory=dict)
-    scheduler_name: str = ""
-    control_namespace: str = "trainyard"
-    namespace_prefix: str = "yard-"
-    prometheus: Mapping[str, Any] | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    pod_labels: Mapping[str, str] = field(default_factory=dict)
-    pod_annotations: Mapping[str, str] = field(default_factory=dict)
-    pod_security: str = "restricted"
-    run_as_user: int | None = 1000
-    run_as_group: int | None = 1000
-    network_policy: bool = True
-    metadata_access: bool = False
-    mps_memory_limit: bool = True
-    mpi_operator: bool | None = None
     has_mpi_operator: bool = False
-    host_network: bool = False
-    host_paths: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def gives_to_mpi_operator(self) -> bool:
