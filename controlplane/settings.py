@@ -27,7 +27,8 @@ def _secret_key() -> str:
     one's, and one that is killed meanwhile leaves no empty file."""
     path = STATE_DIR / "secret.key"
     if not path.exists():
-        with NamedTemporaryFile("w", dir=STATE_DIR, prefix=".key-") as file:  # mode 0600
+        # Mode 0600.
+        with NamedTemporaryFile("w", dir=STATE_DIR, prefix=".key-") as file:
             file.write(secrets.token_urlsafe(48))
             file.flush()
             os.fsync(file.fileno())

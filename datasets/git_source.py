@@ -225,7 +225,8 @@ def _read(asked: IO[bytes], answered: IO[bytes], name: str) -> Iterator[bytes]:
     header = answered.readline().split()
     if len(header) != 3:
         raise GitRefused("git_failed", f"git has no content {name}.")
-    left = int(header[2]) + 1  # a newline ends each content
+    # A newline ends each content.
+    left = int(header[2]) + 1
     while left:
         piece = answered.read(min(left, _CHUNK_BYTES))
         if not piece:

@@ -26,7 +26,8 @@ _MAGIC = b"trainyard-manifest-1\n"
 # Files, bytes of the joined paths, bytes of the compressed columns.
 _HEAD = struct.Struct("<QQQ")
 _BLOCK = 16
-_AFTER_SLASH = b"0"  # the byte after "/": `directory + b"0"` sorts behind everything below `directory`
+# The byte after "/": `directory + b"0"` sorts behind everything below `directory`.
+_AFTER_SLASH = b"0"
 # Empty components, "." and ".." and absolute paths, searched in all paths at once.
 _UNSAFE = re.compile(rb"[\0/](?:/|\0|\.\.?[\0/])")
 

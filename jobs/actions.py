@@ -69,6 +69,7 @@ def _submit(project: Project, bodies: Sequence[Mapping[str, Any]], where: str, a
     specs = _checked(project, bodies, where)
     try:
         with transaction.atomic():
+            # In the transaction that makes the jobs, so that no collection removes the code in between.
             use_trees(project, [spec["code"]["tree"].removeprefix(SCHEME) for spec in specs if spec["code"]])
             made = bind_volumes(project, specs, actor)
             jobs = _new_jobs(project, specs, actor)
@@ -78,6 +79,7 @@ def _submit(project: Project, bodies: Sequence[Mapping[str, Any]], where: str, a
             volumes_created(made, actor)
             _happened("job.submitted", jobs, actor)
     except IntegrityError:
+        # The database refused: now the jobs that have the names can be named.
         _check_names(project, specs, where)
         raise
     return jobs
@@ -98,6 +100,7 @@ def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) 
     refusals += datasets_unknown(project, specs)
     if refusals:
         raise Invalid(*_pointed(refusals, where))
+    # Last, since it may count rows: bad input is refused without.
     check_room_in_queue(project, len(specs))
     return list(specs.values())
 
@@ -141,6 +144,7 @@ def suspend_job(job: Job, *, actor: Actor, grace_seconds: int = SUSPEND_GRACE_SE
     message = f"Suspended by {actor.name}; resume it to queue it again."
     target = Target(lifecycle.SUSPENDED, "suspended_by_user", message, grace_seconds=grace_seconds)
     _begin_stop(job, target, actor)
+    # It may have ended by itself while it was read.
     if lifecycle.SUSPENDED not in (job.state, job.next_state):
         raise Conflict("job_finished", f"The job is {job.state} and cannot be suspended.")
     return job

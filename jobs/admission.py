@@ -129,6 +129,7 @@ def code_unknown(project: Project, specs: Specs) -> Refusals:
         digest = digest_of(spec["code"]["tree"])
         row = digest and find_tree(project, digest, spec["code"].get("commit"))
         if row:
+            # Only what the store has of the tree: a client could claim any commit.
             spec["code"].clear()
             spec["code"].update(code_fields(row))
         else:
@@ -154,6 +155,7 @@ def datasets_unknown(project: Project, specs: Specs) -> Refusals:
         if isinstance(version, FieldError):
             refused.append((place, version._replace(pointer=f"/datasets/{index}{version.pointer}")))
             continue
+        # Fixed now: `latest` must mean the same version in every attempt.
         each |= {"asked": each["version"], "version": version.number, "version_id": str(version.pk)}
     return refused
 
@@ -232,6 +234,7 @@ def check_room_in_queue(project: Project, wanted: int) -> None:
     exactly.
     """
     seen = _queued.get(project.pk)
+    # Other processes may have added some since; far from the limit that does not matter.
     if wanted == 1 and seen is not None and seen < FAR_FROM_FULL:
         return
     unfinished = _unfinished(project).count()

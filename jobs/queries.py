@@ -131,6 +131,7 @@ def shown_pods(job: Job) -> list[dict[str, Any]]:
         return []
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt)
     if job.state in (QUEUED, SUSPENDED):
+        # Those of the attempt before that are still ending.
         pods = pods.filter(released_at=None)
     return [pod for _, pod in pod_rows(pods)]
 
@@ -141,6 +142,7 @@ def pod_rows(pods: QuerySet[Pod]) -> list[tuple[uuid.UUID, dict[str, Any]]]:
     ordered = pods.order_by("attempt__number", "job_id", "rank", "allocations__device__index")
     found: dict[int, tuple[uuid.UUID, dict[str, Any]]] = {}
     for row in ordered.values(*columns):
+        # A pod with several devices comes in as many rows.
         if row["id"] not in found:
             found[row["id"]] = (row["job_id"], _shape_pod(row, []))
         if row["allocations__milli_gpus"] is not None:

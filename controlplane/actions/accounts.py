@@ -147,7 +147,8 @@ def token_owner(secret: str, now: datetime) -> Token | None:
     live = Token.objects.select_related("user").filter(
         digest=digest_of(secret), revoked_at=None, expires_at__gt=now, user__is_active=True
     )
-    return next(iter(live), None)  # digests are unique
+    # Digests are unique.
+    return next(iter(live), None)
 
 
 def create_setup_link() -> str | None:

@@ -119,6 +119,7 @@ def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
         _refuse_in_use(cluster)
         # commands for an unreachable cluster are dropped with its credentials
         _open_orders(cluster).cancel()
+        # They may hold credentials.
         Command.objects.filter(cluster=cluster, kind=Command.CHECK_CLUSTER).update(payload={})
         Cluster.objects.filter(pk=cluster.pk).update(detached_at=timezone.now(), credentials="")
         # With its projects gone no pod refers to them.
@@ -143,6 +144,7 @@ def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: dat
     """
     with transaction.atomic():
         cluster = Cluster.objects.select_for_update(no_key=True).get(pk=command.required_cluster_id)
+        # The later check has the changes of this one in its payload.
         if cluster.detached_at is not None or _open_checks(cluster).filter(pk__gt=command.pk).exists():
             return
         failed = [check for check in checks if check["outcome"] == "failed"]
@@ -256,6 +258,7 @@ def _order_check(cluster: Cluster, changes: Mapping[str, Any]) -> None:
     payload: dict[str, Any] = {}
     for order in earlier:
         payload |= order.payload
+    # Emptied, since the payload may hold credentials.
     earlier.filter(state=Command.PENDING).update(state=Command.DONE, payload={}, finished_at=timezone.now())
     Command.objects.create(
         kind=Command.CHECK_CLUSTER,

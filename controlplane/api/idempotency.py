@@ -52,8 +52,10 @@ def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) ->
         with transaction.atomic():
             _forget_old()
             with transaction.atomic():
+                # The unique key makes a concurrent repeat wait until this one has its answer.
                 kept = IdempotencyRecord.objects.create(user=user, key=key, body_digest=digest)
             response = _answer(work)
+            # A refusal that passes by itself must not be the answer for a day.
             if response.status_code in _NOT_KEPT:
                 kept.delete()
             else:

@@ -88,6 +88,7 @@ def paged(
     if position is not None:
         rows = rows.filter(_beyond(columns, position.values, is_descending != is_backward))
     sign = "-" if is_descending != is_backward else ""
+    # One more than asked shows that there is another page, without a count.
     found = list(fetch(rows.order_by(*(sign + column for column in columns))[: limit + 1]))
     has_more = len(found) > limit
     del found[limit:]
@@ -116,6 +117,7 @@ def _that_fit(items: Sequence[Mapping[str, Any]]) -> int:
     for count, item in enumerate(items):
         size += len(render_json(item))
         if size > PAGE_MOST_BYTES:
+            # A page without items would never get past an item that is larger than a page.
             return max(1, count)
     return len(items)
 
@@ -226,11 +228,13 @@ def _read_cursor(cursor: str, path: str) -> _Position | None:
     try:
         raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
     except ValueError:
+        # Cursors come back from clients, which may have cut or changed them.
         return None
     if _encoded(raw) != cursor:
         # Spare bits and skipped characters: decodes, but not ours.
         return None
     signature, payload = raw[:_SIGNATURE_BYTES], raw[_SIGNATURE_BYTES:]
+    # Unsigned cursors would let a client compare columns with values of its choice.
     if not hmac.compare_digest(signature, _signature(payload, path)):
         return None
     ordering, is_backward, values = orjson.loads(payload)

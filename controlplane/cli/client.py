@@ -131,6 +131,7 @@ class Client:
             response = connection.getresponse()
             if response.status >= 400:
                 raise _api_error(response.status, response.read())
+            # What has arrived, without waiting for the piece to be full.
             while piece := response.read1(65536):
                 yield piece
         except (OSError, http.client.HTTPException) as error:
@@ -192,6 +193,7 @@ class Client:
         """Send one request; repeat it once if a kept connection was dead or broke before the answer."""
         try:
             return self._exchange(method, target, payload, headers)
+        # A server closes kept connections whenever it likes; the key of a write makes the repeat harmless.
         except (ConnectionResetError, BrokenPipeError, http.client.HTTPException):
             self.close()
         except OSError as error:

@@ -36,6 +36,7 @@ class EventParser:
 
     def feed(self, piece: bytes) -> list[Event]:
         """Return the events that `piece` completes."""
+        # Decoded by line: a piece may end inside a character.
         *lines, self._rest = (self._rest + piece).split(b"\n")
         found = (self._line(line.removesuffix(b"\r").decode("utf-8", "replace")) for line in lines)
         return [event for event in found if event is not None]
@@ -76,6 +77,7 @@ def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], N
         failure: CliError | None = None
         try:
             for event in events(client, path, query, last_id):
+                # An event without an id does not move the place to go on from.
                 breaks, last_id = 0, event.id or last_id
                 yield event
         except CliError as error:

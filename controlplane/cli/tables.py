@@ -73,6 +73,7 @@ def _write_rich(stream: TextIO, columns: Sequence[Column], cells: Sequence[Seque
         from rich.table import Table
         from rich.text import Text
     except ImportError:
+        # `yard` runs on the standard library alone; rich only draws.
         return False
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:

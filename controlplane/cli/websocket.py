@@ -60,6 +60,7 @@ class FrameParser:
             if len(buffer) < 2 + width:
                 return None
             length, start = int.from_bytes(buffer[2 : 2 + width], "big"), 2 + width
+        # Before the payload has arrived, so that a length without bounds is not waited for.
         _check(first, second, length)
         if len(buffer) < start + length:
             return None
@@ -159,9 +160,11 @@ def connect(url: str, path: str, headers: dict[str, str], timeout: float = 10.0)
     if status != 101:
         connection.close()
         raise ApiError(status, {"title": _refusal(status)})
+    # It shows that the server has read this handshake (RFC 6455).
     if head.get("sec-websocket-accept") != _accept(key):
         connection.close()
         raise CliError(f"{url} does not speak websocket", UNREACHABLE)
+    # The time-out was for the handshake; a shell may be silent for hours.
     connection.settimeout(None)
     return WebSocket(connection, left_over)
 
@@ -169,6 +172,7 @@ def connect(url: str, path: str, headers: dict[str, str], timeout: float = 10.0)
 def _connected(parts: SplitResult, timeout: float) -> socket.socket:
     host, is_tls = parts.hostname or "", parts.scheme == "https"
     connection = socket.create_connection((host, parts.port or (443 if is_tls else 80)), timeout)
+    # Key strokes are small messages, which Nagle's algorithm would hold back.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not is_tls:
         return connection
@@ -179,6 +183,7 @@ def _connected(parts: SplitResult, timeout: float) -> socket.socket:
 
 def _request(parts: SplitResult, path: str, headers: dict[str, str]) -> bytes:
     fields = {
+        # Without user and password, should the address have them.
         "Host": parts.netloc.rpartition("@")[2],
         "Upgrade": "websocket",
         "Connection": "Upgrade",

@@ -25,7 +25,8 @@ def amount(quantity: object) -> Fraction:
     return quantity if isinstance(quantity, Fraction) else _read(str(quantity))
 
 
-@lru_cache(maxsize=4096)  # thousands of nodes and pods say the same few
+# Thousands of nodes and pods say the same few.
+@lru_cache(maxsize=4096)
 def _read(text: str) -> Fraction:
     match = _QUANTITY.fullmatch(text)
     if match is None:

@@ -32,9 +32,12 @@ class CommandHandler:
 
     kind: ClassVar[str]
     queue: ClassVar[str]
-    max_tries: ClassVar[int | None] = 5  # None: retried until it succeeds or is cancelled
-    backoff_seconds: ClassVar[tuple[int, ...]] = (1, 2, 5, 10, 30)  # before the second try, the third, ...
-    is_cleanup: ClassVar[bool] = False  # removes what a deleted object left: retried for as long as it takes
+    # None: retried until it succeeds or is cancelled.
+    max_tries: ClassVar[int | None] = 5
+    # Before the second try, the third, ...
+    backoff_seconds: ClassVar[tuple[int, ...]] = (1, 2, 5, 10, 30)
+    # Removes what a deleted object left: retried for as long as it takes.
+    is_cleanup: ClassVar[bool] = False
     goes_first: ClassVar[bool] = False  # before the others of its engine queue
     has_secrets: ClassVar[bool] = False  # its payload is erased when it ends
 

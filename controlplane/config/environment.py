@@ -297,7 +297,8 @@ def sqlite(path: Path) -> dict[str, Any]:
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": str(path),
-        "CONN_MAX_AGE": None,  # opening the file and its pragmas cost 5 ms of CPU a request
+        # Opening the file and its pragmas cost 5 ms of CPU a request.
+        "CONN_MAX_AGE": None,
         "OPTIONS": {
             # A deferred transaction that upgrades to a write fails at once under load.
             "transaction_mode": "IMMEDIATE",

@@ -69,6 +69,7 @@ def inner_addresses(endpoint: str) -> list[str]:
     try:
         found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
+        # Whether it can be reached is found out by the first request, with its own message.
         return []
     addresses = sorted({str(entry[4][0]).partition("%")[0] for entry in found})
     return [address for address in addresses if not _is_global(address)]

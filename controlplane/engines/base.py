@@ -83,10 +83,12 @@ DISRUPTIONS = frozenset(
 SHELL = "shell"
 USAGE = "usage"
 FRACTIONS = "fractions"
-WRITES_LOG_STORE = "writes_log_store"  # pods' output is in PodSpec.log_path without a collector
+# Pods' output is in PodSpec.log_path without a collector.
+WRITES_LOG_STORE = "writes_log_store"
 REACHES_PORTS = "reaches_ports"  # open_port works
 MEMBERSHIP = "membership"  # a MembershipEngine: elastic jobs are resized while they run
-HAS_CATALOGUE = "has_catalogue"  # images are names of the image catalogue; elsewhere a registry has them
+# Images are names of the image catalogue; elsewhere a registry has them.
+HAS_CATALOGUE = "has_catalogue"
 
 Capabilities: TypeAlias = frozenset[str]
 Address: TypeAlias = tuple[str, int]
@@ -259,7 +261,8 @@ class PodSpec:
     launches: tuple[GangMember, ...] = ()
     is_host: bool = False
     min_pods: int = 1  # of the attempt's gang that must start together
-    has_stable_names: bool = False  # the attempt's pods reach one another by name, even if there is only one
+    # The attempt's pods reach one another by name, even if there is only one.
+    has_stable_names: bool = False
     kind_env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, SecretValue] = field(default_factory=dict, metadata={KUBERNETES_ONLY: True})
@@ -267,7 +270,8 @@ class PodSpec:
     # Name -> Kubernetes quantity.
     extra_resources: Mapping[str, str] = field(default_factory=dict, metadata={KUBERNETES_ONLY: True})
     mounts: tuple[Mount, ...] = ()
-    is_elastic: bool = False  # its attempt's pods may change while it runs; it is told who they are by a file
+    # Its attempt's pods may change while it runs; it is told who they are by a file.
+    is_elastic: bool = False
     code: CodeSource | None = None
 
 

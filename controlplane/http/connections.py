@@ -52,9 +52,12 @@ class Limits:
 
     connections: int = 4000
     per_address: int = 500
-    head_seconds: float = 10.0  # from the connection or the first byte to the end of the headers
-    body_idle_seconds: float = 20.0  # without a byte, while the server reads
-    write_stall_seconds: float = 60.0  # without a byte taken by the client
+    # From the connection or the first byte to the end of the headers.
+    head_seconds: float = 10.0
+    # Without a byte, while the server reads.
+    body_idle_seconds: float = 20.0
+    # Without a byte taken by the client.
+    write_stall_seconds: float = 60.0
 
 
 class ServerConfig(uvicorn.Config):

@@ -345,4 +345,5 @@ def _token_end(token: Any) -> datetime | None:
         claims = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return datetime.fromtimestamp(claims["exp"], UTC)
     except (ValueError, TypeError, KeyError, OverflowError):
+        # An opaque token is as good; only its end is not known.
         return None

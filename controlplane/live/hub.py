@@ -45,11 +45,14 @@ class Pace:
     busy: float = 0.05
     quiet: float = 0.1
     busy_for: float = 5.0  # after the last event
-    most_share: float = 0.2  # of the time may go into looking: long looks make longer pauses
+    # Of the time may go into looking: long looks make longer pauses.
+    most_share: float = 0.2
     recheck: float = 1.0  # of all listeners' rights
-    blocked: float = 10.0  # a reader that takes nothing for so long is let go
+    # A reader that takes nothing for so long is let go.
+    blocked: float = 10.0
     retry: float = 1.0  # after a look that failed
-    keep: float = 30.0  # a topic without listeners, for those that reconnect
+    # A topic without listeners, for those that reconnect.
+    keep: float = 30.0
 
 
 class Hub:

@@ -42,7 +42,8 @@ class Identity:
     user: User
     kind: str
     key: str  # the session's key, or the token's id
-    password: str  # as it was stored then: a new one ends sessions
+    # As it was stored then: a new one ends sessions.
+    password: str
     project_ids: frozenset[int] | None
     is_read_only: bool = False
     token_prefix: str = ""
@@ -203,6 +204,7 @@ def _netloc(origin: str | None) -> str | None:
     try:
         return urlsplit(origin or "").netloc
     except ValueError:
+        # A browser sends a valid one; other clients may send anything, and are of no origin then.
         return None
 
 

@@ -104,7 +104,8 @@ class _Collector:
             self.gaps.append(gap)
 
 
-@lru_cache(maxsize=16384)  # asked for all that run, every second
+# Asked for all that run, every second.
+@lru_cache(maxsize=16384)
 def log_path(logs_dir: str | Path, job_id: str, attempt: int, rank: int) -> Path:
     """Return the path of one pod's log, under STATE_DIR/logs."""
     return Path(logs_dir) / job_id / f"{attempt}-{rank}.log"

@@ -145,6 +145,7 @@ def _look(cluster: Cluster, context: ClusterContext, now: datetime) -> tuple[Eng
 
 def _is_due(context: ClusterContext, now: datetime) -> bool:
     last = context.housekept_at
+    # A clock that was put back must not stop it for as long.
     if last is not None and 0 <= (now - last).total_seconds() < HOUSEKEEPING_SECONDS:
         return False
     context.housekept_at = now

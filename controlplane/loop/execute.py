@@ -93,6 +93,7 @@ class Lane:
         """Execute due commands until none is left; return how many."""
         done, self._is_asked = 0, True
         while True:
+            # Before anything is read: a ring from here on wakes the wait below.
             self.bell.clear()
             ended = [future for future in self._under_way if future.done()]
             self._write(ended)
@@ -125,6 +126,7 @@ class Lane:
         """Claim as many commands as keep the pool busy until the next period, and submit them."""
         room = AHEAD * self._kind.width - len(self._under_way)
         is_due = self._is_asked or time.monotonic() - self._looked_at >= LOOK_AGAIN_SECONDS
+        # Not one by one: a claim is a transaction.
         if not self.is_open() or room < self._kind.width or not is_due:
             return
         self._is_asked, self._looked_at = False, time.monotonic()
@@ -161,6 +163,7 @@ class Lane:
                 tries=F("tries") + 1,
             )
         for command in claimed:
+            # The update was in the database; the objects have what was read before it.
             command.tries += 1
         return sorted(claimed, key=lambda command: keys.index(command.pk))  # stops first
 
@@ -178,6 +181,7 @@ class Lane:
         well = []
         for future in ended:
             command = self._under_way.pop(future)
+            # The pool was closed before its turn; the claim runs out.
             if future.cancelled():
                 continue
             error = future.exception()

@@ -188,6 +188,8 @@ def _add(cluster: Cluster, attended: Attended, places: tuple[PodPlacement, ...],
             event.message = f"{starting}, to be {to} in all."
             Event.objects.append([event])
     except IntegrityError:
+        # The database refused a second holder of a device, or a second operation: the next cycle decides on what is
+        # there.
         return False
     return True
 

@@ -41,8 +41,10 @@ from jobs.transitions import (
     stop_pods,
 )
 
-SETTLED_IN = timedelta(minutes=10)  # an attempt that ran for so long was not disrupted by where it was sent
-BATCH = 100  # jobs moved in one transaction: others write too
+# An attempt that ran for so long was not disrupted by where it was sent.
+SETTLED_IN = timedelta(minutes=10)
+# Jobs moved in one transaction: others write too.
+BATCH = 100
 
 
 def settle_jobs(cluster: Cluster, now: datetime) -> None:

@@ -75,6 +75,7 @@ def keep_memberships(cluster: Cluster, engine: Engine, now: datetime) -> None:
         try:
             _keep(attended, cast(MembershipEngine, engine), now)
         except EngineUnreachable:
+            # Each of the others would wait as long; the cluster is asked again in the next cycle.
             return
         except Exception:
             logger.exception("the membership of job %s could not be kept", attended.job.name)

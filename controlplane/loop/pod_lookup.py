@@ -27,6 +27,7 @@ class PodLookup:
         try:
             self.found = self._engine.find(pod.name, pod.job.project.name)
         except EngineUnreachable:
+            # One answer that does not come is enough: other clusters wait for this cycle.
             self._left = 0
             return False
         except EngineRefused:

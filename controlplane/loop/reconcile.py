@@ -88,6 +88,7 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
 def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime) -> bool:
     """Copy a report into the unsaved row; return whether anything changed."""
     if report is None:
+        # Absence from a report frees GPUs, so it is asked for by name first.
         if not looks.is_certain(pod):
             return False
         report = looks.found
@@ -198,7 +199,8 @@ def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> se
     Command.objects.bulk_create(
         _end_order(cluster, report, LATE_START_SECONDS if report.name in awaited else 0)
         for report in orphans
-        if len(report.name) <= LONGEST_NAME  # of a longer one we know that we never made it
+        # Of a longer one we know that we never made it.
+        if len(report.name) <= LONGEST_NAME
         and report.name not in staying
         and not _is_pending(command_states.get(report.name), report)
     )

@@ -130,6 +130,7 @@ def _record_starts(
     count, until = 0, time.monotonic() + STARTS_SECONDS
     for first in range(0, len(starts), BATCH):
         wanted = starts[first : first + BATCH]
+        # Read per batch, since the state read is the guard of the write: that of the last batch would be seconds old.
         jobs = _jobs(start.job for start in wanted)
         batch = [start for start in wanted if start.job in jobs]
         with transaction.atomic():
@@ -165,6 +166,7 @@ def _starting_event(start: Start, job: Job) -> Event:
 
 
 def _begin_alone(start: Start, jobs: Mapping[str, Job], nodes: _Nodes, now: datetime) -> bool:
+    # The transaction that failed has changed the object in memory.
     jobs[start.job].refresh_from_db()
     try:
         with transaction.atomic():
@@ -203,6 +205,7 @@ def _claim(starts: Sequence[Start], jobs: Mapping[str, Job], now: datetime) -> l
         Move(job, lifecycle.STARTING, _claimed(job, start, now), ("attempt", "pods_wanted"))
         for start in starts
         for job in (jobs[start.job],)
+        # An elastic job may have been scaled down since it was read.
         if job.state == lifecycle.QUEUED and len(start.placements) <= job.pods_wanted
     ]
     claimed = {str(job.pk) for job in move_together(moves)}
@@ -220,6 +223,7 @@ def _claimed(job: Job, start: Start, now: datetime) -> dict[str, Any]:
         "queue_position": None,
         "not_before": None,
         "exit_code": None,
+        # Of the attempt before; the new one's programs report their own.
         "progress": {},
         "gpu_utilization": None,
         "active_at": now,

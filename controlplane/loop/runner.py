@@ -149,6 +149,7 @@ class Runner:
                 self._period.pause(bell, period_seconds, quiet_seconds)
                 bell.clear()
             try:
+                # A database that was restarted leaves connections that only fail; the next query opens a new one.
                 close_old_connections()
                 work()
             except Exception:
@@ -159,6 +160,7 @@ class Runner:
     def _cycle(self) -> None:
         self._mark_alive()
         if not self._is_successor:
+            # Once per process: claims of a predecessor on this machine need not run out first.
             if free_what_the_dead_hold():
                 self._ring_lanes()
                 self._dispatch_bell.set()
@@ -167,6 +169,7 @@ class Runner:
         if not self._period.has_news():
             keep_fresh()
             return
+        # Read before the cycle: an event that comes during it is news for the next one.
         began, seen_event = time.monotonic(), Event.objects.last_seq()
         has_commands = run_cycle(timezone.now(), self._ring_lanes)
         if has_commands is None:
@@ -230,6 +233,7 @@ class Runner:
         for cluster_id in self._lanes.keys() - wanted:
             for lane in self._lanes.pop(cluster_id):
                 lane.close()
+        # After the pools that call them.
         close_engines(keep=wanted)
         forget_contexts(keep=wanted)
 

@@ -149,12 +149,14 @@ class Candidates(dict[str, list[Candidate]]):
             is_same = candidate is not None and (candidate.job.started_at or 0) == self._fresh[0][0]
             if candidate is not None and candidate.is_fresh and is_same:
                 return candidate
+            # It was stopped, or started again later.
             heappop(self._fresh)
         return None
 
     def rewind(self, now: int) -> None:
         """Begin another cycle at this time. What each job would lose is computed when it is first needed."""
         self._now, self.were_searched = now, False
+        # Bounds contain the work lost until the last cycle.
         self._indexes.clear()
 
     def _weigh(self) -> None:
@@ -257,10 +259,12 @@ class NodeIndex:
             while self._heap:
                 entry = heappop(self._heap)
                 bound, order, version = entry
+                # An older entry of a node that has changed since: the newer one is in the heap as well.
                 if version == self._versions[order]:
                     taken.append(entry)
                     yield bound, self._room.nodes[order]
         finally:
+            # A search may stop early; the next one of this cycle begins with all nodes again.
             for entry in taken:
                 heappush(self._heap, entry)
 
@@ -295,10 +299,12 @@ def lower_bound(request: Request, local: NodeCandidates, more: int) -> Bound:
     gains = [len(candidate.on_node(name)) for candidate in real]
     if missing <= 0 or not real:
         return (0, 0, 0, 0, ())
+    # One job is enough: the least of each figure, whichever job has it, since a bound must never be too high.
     if missing <= max(gains):
         lost, newest = min([item.work_lost for item in real]), min([-item.job.submit_rank for item in real])
         return magnitude(lost), 1, min([item.milli_gpus for item in real]), lost, (newest,)
     fewest = 0
+    # The largest first: no set of victims can be smaller than this.
     for gain in sorted(gains, reverse=True):
         if missing <= 0:
             break

@@ -256,6 +256,7 @@ class FreeCapacity:
         if not node.is_open:
             return
         shared = self.parts[node.part].shared[node.modes[position]]
+        # Whole and full devices are not in this list: shares go to those that are shared already.
         if 0 < before < WHOLE_GPU:
             _remove(shared, (before, node.order, position))
         if 0 < after < WHOLE_GPU:
@@ -291,6 +292,7 @@ class Capacity:
 
     def without_reservations(self) -> FreeCapacity:
         """Return a copy of `now` with what is reserved: for explanations only."""
+        # A copy: explanations must not give what is reserved to the jobs that are still to be decided.
         capacity = self.now.copy()
         for node in self._idle.nodes:
             capacity.set_to_least(node.order, node, node)
@@ -304,6 +306,7 @@ class Capacity:
     def has_host_capacity_now(self, name: str, need: Need, pods: int) -> bool:
         """Return whether a node has the host resources of this many pods now, reservations not subtracted."""
         node = self._idle.node(name).copy()
+        # One pod less than asked, since `has_host_capacity` counts the last one.
         node.change_host(need, 1 - pods)
         return node.has_host_capacity(need)
 
@@ -326,6 +329,7 @@ class Capacity:
             self.soon.change(placement, sign, job)
             order = self.soon.positions.get(placement.node)
             if order is not None:
+                # What is kept of `soon` must not be given out now either.
                 self.now.set_to_least(order, self._idle.nodes[order], self.soon.nodes[order])
 
 

@@ -91,6 +91,7 @@ class _Cycle:
         """
         state = self._state
         promised = [one for one in self._ready if one.jobs[0].promised]
+        # Victims were stopped for these: without their start, work would have been lost for nothing.
         beneficiaries = {job.was_preempted_by for job in self._view.jobs} if promised else set()
         for one in promised:
             item = one.head
@@ -132,6 +133,7 @@ class _Cycle:
             return
         heads = [one.head for one in self._classes if one.at < len(one.jobs) and one.head.is_gang]
         heads = [item for item in heads if self._may_reserve(item.job)]
+        # By age and not by turn (decision 42).
         heads.sort(key=lambda item: (item.job.submit_rank, item.job.id))
         waiting = (
             item
@@ -167,6 +169,7 @@ class _Cycle:
             item = one.head
             if not self._is_owed(one):
                 queue.close()
+            # Free capacity first: no job is stopped while another place is free.
             elif item.is_in_share and self._moves.serve(item):
                 one.at += 1
                 queue.put_back()
@@ -235,6 +238,8 @@ class _Cycle:
             pools = pools_of([*self._started(), *(item for item, _ in self._state.promises.values())])
             spare = spare_milli_gpus(self._state, self._elastic, pools)
             victims = sorted(self._state.victims.values(), key=cost_of_one, reverse=True)
+            # The most expensive victim first; each that is kept may make another one needless, so all are asked
+            # again.
             is_changed = any(
                 on_open(self._state, victim, pools) <= spare and self._reprieve(victim) for victim in victims
             )
@@ -254,6 +259,7 @@ class _Cycle:
             for item in (*started, *promised)
             if state.binding(item, is_placed=True) and not state.is_in_gap(item)
         }
+        # Every way to place them together is tried, which grows with each of them.
         are_few = len(promised) + len(started) <= MAX_JOBS
         for item in promised:
             state.release(item)
@@ -267,6 +273,7 @@ class _Cycle:
             is_served = all(self._moves.serve(item) for item in promised)
         self._moves.forget()
         if is_served and state.attribute_preempts():
+            # The jobs may stand elsewhere now, where more or fewer of their pods fit.
             self.widen_in_share()
             return True
         state.roll_back(mark)
@@ -292,6 +299,7 @@ class _Cycle:
         mark = state.mark()
         for item in starting:
             self._widen(item, is_sure=False)
+        # A reclaim in the next cycle would stop the whole job.
         if starting and self._could_be_taken_back():
             state.roll_back(mark)
 
@@ -319,6 +327,7 @@ class _Cycle:
             placements = widest(item, capacity, most) if most > len(before) else None
         # More pods may stand elsewhere than the fewest did.
         self._moves.forget_rooms()
+        # As many as before elsewhere would be a move for nothing.
         if placements is None or len(placements) <= len(before):
             state.roll_back(mark)
         elif is_soon:

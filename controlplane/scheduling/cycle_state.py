@@ -77,6 +77,7 @@ class CycleState:
             for job in self.jobs.values():
                 pods[kind_of(job)] += job.pods
             mix = popular(pods)
+            # An equal mix keeps the old scorer, which has scored most nodes already.
             for room in (self.capacity.now, self.capacity.soon):
                 if not (isinstance(room.scorer, Gradient) and room.scorer.mix == mix):
                     room.scorer = Gradient(mix)
@@ -85,6 +86,7 @@ class CycleState:
     def depends_on_time(self) -> bool:
         """Return whether a plan at another time could differ: ends are expected, jobs are protected for a while, or
         what jobs would lose was compared."""
+        # Else the plan of a quiet cluster is kept from cycle to cycle.
         return bool(self.ends or self.candidates.were_searched or self.candidates.has_fresh())
 
     @property
@@ -165,6 +167,8 @@ class CycleState:
         """Return the stopping jobs that these pods wait for, in order of submission: holders of their devices
         or host resources, or of a limit that binds the item."""
         wanted = {(pod.node, index) for pod in placements for index, _ in pod.devices}
+        # Host resources are not held by index as devices are: on a node that is short of them, every stopping job
+        # frees some.
         short = {pod.node for pod in placements if not self._has_host_capacity(item, pod.node, placements)}
         bound = {account.name for account in item.account.line()} if is_bound(item) else set()
         found = (
@@ -206,6 +210,7 @@ class CycleState:
         """Return the reservation if the job, bound or not, would delay its gang in the same place; None once the gang
         has room in this plan."""
         held = self.reservation
+        # What was kept for the gang is what it holds now.
         if held is None or held.item.job.id in self.starts or held.item.job.id in self.promises:
             return None
         return held if held.is_delayed_by(item.job) else None
@@ -258,6 +263,7 @@ class CycleState:
         return start
 
     def _count_later(self, job: JobView, placements: Sequence[PodPlacement], sign: int = -1) -> None:
+        # The gang's own place was taken from the later capacity when it was reserved.
         if self.reservation is not None and job.id != self.reservation.item.job.id:
             self.reservation.count(job, placements, sign)
 
@@ -274,6 +280,7 @@ class CycleState:
 
     def evict(self, victims: Collection[Candidate], item: Waiting, kind: Kind) -> None:
         """Stop these jobs so that `item` can start."""
+        # Sets have no order, and equal views must give equal plans.
         for victim in sorted(victims, key=lambda one: (one.job.submit_rank, one.job.id)):
             preempt = _preempt(victim, item, kind)
             self._stop(victim, preempt)
@@ -324,6 +331,7 @@ class CycleState:
         moves, self._undo = self._undo[mark:], self._undo[:mark]
         for undo in reversed(moves):
             undo()
+        # Undoing moves back notes moves of its own.
         del self._undo[mark:]
 
     def attribute_preempts(self) -> bool:
@@ -362,6 +370,7 @@ class CycleState:
             if one.beneficiary == item.job.id and one.kind == "reclaim"
         ]
         mark = self.mark()
+        # Accounts count reservations as held: with them the taker would look richer than it was when it chose.
         for other, _ in list(self.promises.values()):
             if item.account.line()[-1] in other.account.line():
                 self.release(other)
@@ -392,6 +401,7 @@ class CycleState:
         self.victims[victim.job.id] = victim
         self.preempts[victim.job.id] = preempt
         taker = self.accounts[preempt.beneficiary_project].line()
+        # An account above both, such as their department, loses nothing.
         losing = self._reclaimed[victim.job.id] = [one for one in victim.account.line() if one not in taker]
         for account in losing:
             account.reclaimed += victim.milli_gpus

@@ -98,6 +98,7 @@ def can_go_on(victims: Collection[Candidate], taker: Waiting, soon: FreeCapacity
     needs = [(taker.request, taker.job)]
     for victim in sorted(victims, key=lambda victim: victim.job.id):
         pools = {room.node(name).pool for name in victim.nodes if name in room.positions}
+        # In the pools where it runs: a running job is not moved to others.
         needs.append((request_of(victim.job, tuple(sorted(pools))), victim.job))
     for request, job in needs:
         placements = place(request, room)

@@ -109,6 +109,7 @@ def _follow(early: Course, late: Course, wanted: Collection[str], is_over: Calla
         for course in (early, late):
             if all(job in course.starts for job in wanted):
                 continue
+            # The first step is the cluster as it is.
             if step:
                 course.go_on()
             course.settle(is_over)

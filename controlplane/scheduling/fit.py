@@ -81,6 +81,7 @@ class Request:
             asked = -(-self.gpu_memory_mib * WHOLE_GPU // mode.memory_mib) if mode.memory_mib else NEVER
         if mode.parts == WHOLE_GPU:
             return asked
+        # Rounded up to what the device plugin gives out.
         parts = -(-asked * mode.parts // WHOLE_GPU)
         if mode.parts == 1 or (mode.is_single and parts > 1):
             return NEVER
@@ -148,6 +149,7 @@ def total_milli_gpus(request: Request, view: ClusterView) -> int:
         for device in node.devices
     }
     shares = [request.share_of(mode) for mode in modes]
+    # The most that it may take anywhere, so that no quota is exceeded wherever it is placed.
     return request.pods * max((share for share in shares if share <= WHOLE_GPU), default=WHOLE_GPU)
 
 
@@ -162,6 +164,7 @@ def place(
     choices = _choices(request, room)
     orders: list[Preference] = [(avoid,), (avoid, ())] if avoid else [((),)]
     if request.pods > 1:
+        # Counting takes nothing from the room; placing a gang that does not fit takes and gives back every pod.
         choices = [parts for parts in choices if _count(request, room, parts) >= request.pods]
     for without, parts in product(orders, choices):
         placements = _place_in(request, room, parts, without)
@@ -289,6 +292,7 @@ def _place_on_shared(
     for part in parts:
         for mode, devices in room.parts[part].shared.items():
             share = request.share_of(mode)
+            # Ascending by what is free, so the first that fits leaves the least.
             for at in range(bisect_left(devices, (share,)), len(devices)):
                 free, order, position = devices[at]
                 node = room.nodes[order]

@@ -116,6 +116,7 @@ class Moves:
         if reservation is None:
             return None
         key = ("beside", item.request, policy.signature)
+        # It fits without a victim once what is stopping has gone: then it only waits.
         if self._no_victims.get(key) == len(soon.changes) or place(item.request, soon) is not None:
             return None
         victims = victims_beside(state, reservation, item, policy)
@@ -171,6 +172,7 @@ class Moves:
     def find_victims(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
         """Return the victims for a job. Failed searches are remembered: givers only lose until `forget`, so
         nodes that have not changed need not be searched again."""
+        # By signature, so that equal jobs of other projects need not search again.
         key, changes = (item.request, policy.signature), self._state.capacity.soon.changes
         changed = sorted(set(changes[self._no_victims[key] :])) if key in self._no_victims else None
         found = None if changed == [] else self._search(item, policy, changed)
@@ -185,6 +187,7 @@ class Moves:
         afterwards; else the least costly victims."""
         state = self._state
         soon, shrink = state.capacity.soon, ShrinkPolicy(policy)
+        # A second search costs as much as the first: it is made only where it can find something.
         if state.can_shrink:
             found = find_victims(item.request, soon, shrink, state.candidates, among)
             if found is not None and can_go_on(found, item, soon):

@@ -223,6 +223,8 @@ class QueueIterator:
             queue = self._queues.get(account.name, [])
             while queue and self._is_eligible is not None and not self._is_eligible(queue[0][1]):
                 self._closed.append((heapq.heappop(queue)[1], None))
+            # Entries of a heap cannot be changed: the old one stays until it comes to the top, and is dropped there
+            # as stale.
             version = self._versions[account.name] = self._versions.get(account.name, 0) + 1
             if queue:
                 key = turn_key(account, queue[0][1].milli_gpus)
@@ -257,6 +259,7 @@ def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
     for one in classes:
         count = len(one.jobs) - one.at
         if count:
+            # With all pods of elastic jobs: a share is what a project could use, not its least.
             wanted, head = one.head.wanted_milli_gpus * count, one.jobs[0]
             preemptible, fixed = sums.get(one.account.name, (0, 0))
             if head.is_preemptible:
@@ -285,6 +288,7 @@ def in_turn(classes: Iterable[JobClass]) -> Iterator[tuple[JobClass, JobView]]:
     heap: list[tuple[Key, bool, str]] = []
     for name, projects in tops.items():
         for project in projects:
+            # The next one last, where it is popped without moving the others.
             project.jobs.sort(key=itemgetter(0), reverse=True)
         heapq.heapify(projects)
         heap.append((*projects[0].top_key, name))

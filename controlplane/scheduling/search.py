@@ -70,6 +70,7 @@ def find_victims(
     givers = candidates.accepted(gate)
     if not givers:
         return None
+    # A gang stands in one pool, so each is searched alone.
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools] or [()]
     inside = [replace(request, pools=pools) for pools in choices]
     found = [_search_in(one, room, gate, candidates, givers, among) for one in inside]
@@ -121,6 +122,7 @@ def _search_indexed(
     search = _Search(request, gate, found, 1)
     single = next((one for one in cheapest_first(large_enough) if _is_enough(request, room, one)), None)
     if single is not None:
+        # Where so little is lost, several jobs always cost more than one.
         if not magnitude(single.work_lost):
             return frozenset((single,))
         # several jobs may lose less work together
@@ -186,6 +188,7 @@ def _offer_greedy(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
         missing = search.needed - gains.total
         for more in range(min(missing, local.room_for), 0, -1):
             options = [frozenset(option) - gains.victims for option in _options(search.request, local, more)]
+            # With what was chosen before: a policy that takes one job more may refuse the sum.
             fair = [option for option in options if search.gate.accepts(gains.victims | option)]
             if fair:
                 gains.add(min(fair, key=preemption_cost))

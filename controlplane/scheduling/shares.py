@@ -38,6 +38,7 @@ def divide(total: int, claims: Iterable[Claim], usage_weight_milli: int = 1000) 
     siblings = list(claims)
     shares = {claim.name: _guaranteed(claim, total) for claim in siblings}
     remaining = total - sum(shares.values())
+    # Quotas may be oversold; there is no surplus then, and every project keeps its own.
     if remaining <= 0:
         return shares
     bands = _bands(siblings)
@@ -73,6 +74,7 @@ def _share_out(
         pot = remaining
         for claim, part, whole in _effective_weights(band, shares, k_milli):
             need, fair = claim.wanted - shares[claim.name], pot * part // whole
+            # Compared without division: remainders decide who gets the odd GPU.
             if need * whole <= pot * part:
                 given = need
                 remainders.pop(claim.name, None)
@@ -97,6 +99,7 @@ def _effective_weights(
     if weights == 0:
         return []
     parts = [
+        # Integers to the end: floating point would differ between machines.
         max(0, claim.weight * (1000 + k_milli) * _PPM - k_milli * round(claim.usage * _PPM) * weights)
         for claim in unsatisfied
     ]

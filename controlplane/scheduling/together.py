@@ -26,6 +26,7 @@ def serve_together(
     fails, some of `starts` may get reservations too. Jobs of `beside` get nothing that is kept for a gang. Return False
     if no way was found."""
     items = [*starts, *promised]
+    # The largest first: what is hardest to place has most choices then.
     items.sort(key=lambda item: (-item.request.milli_gpus, -item.request.milli_cpus, item.job.submit_rank))
     mark = state.mark()
     # to wait for capacity that is being freed is better than to stop one job more, but to start is better than to wait
@@ -150,6 +151,8 @@ def _rest_of_gang(
                 yield (*placed, placement)
                 continue
             room.take(placement, request)
+            # As a list: the room is given back before the caller changes it. From this node on, since pods that
+            # change places are the same gang.
             found = list(islice(_rest_of_gang(request, room, nodes[at:], [*placed, placement]), MAX_WAYS))
             room.give(placement, request)
             yield from found

@@ -173,6 +173,7 @@ class PreemptPolicy:
         if self._is_swap:
             return True
         taken = Counter(victim.milli_gpus for victim in victims)
+        # The job itself stands in for one of its size.
         taken[self._request] -= 1
         return all(
             _lost(account.sizes, taken, bound) <= 0
@@ -201,6 +202,7 @@ class ReclaimPolicy:
     def __init__(self, item: Waiting) -> None:
         self._account = item.account
         self._request = item.milli_gpus
+        # One milli-GPU less: two jobs that stop each other would otherwise do so without end.
         self._gain = item.milli_gpus - (item.job.was_preempted_by is not None)
         self._is_in_quota = all(one.is_in_quota_with(item.milli_gpus) for one in item.account.line())
         # Accounts stay the same while a policy is asked, and a search asks of the same few thousands of times.
@@ -243,10 +245,12 @@ class ReclaimPolicy:
         for victim in victims:
             for account, kept, is_sibling in self._kept(victim.account):
                 entry = taken.setdefault(id(account), _Taken(account, kept, is_sibling))
+                # One account may be sibling to one victim and project of another; the stricter bound counts.
                 entry.kept = max(entry.kept, kept)
                 entry.sizes.append(victim.milli_gpus)
         return (
             all(
+                # The largest last: before it the account must still hold more than it keeps.
                 entry.account.running - (sum(entry.sizes) - max(entry.sizes)) > entry.kept
                 for entry in taken.values()
             )
@@ -314,6 +318,7 @@ class ReclaimPolicy:
             taken[id(sibling)] = (taker, sibling, total + victim.milli_gpus)
         for taker, sibling, total in taken.values():
             mine, its = taker.allocated + self._request, sibling.running - total
+            # Multiplied out, since shares may be 0 and quotients are not exact.
             is_richer = mine * sibling.fair_share >= its * taker.fair_share
             if mine > taker.fair_share and sibling.fair_share > 0 and is_richer:
                 return False

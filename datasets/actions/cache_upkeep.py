@@ -79,6 +79,7 @@ def _compare_with_disk(location: CacheLocation) -> None:
     try:
         found = keys_at(location)
     except Blocked:
+        # A mount that is away for a while must not make caches look lost.
         return
     for cache in ready:
         if key_of(cache.version_id) not in found:

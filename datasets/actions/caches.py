@@ -93,8 +93,10 @@ def clear_cache(cache: Cache, *, actor: Actor) -> Cache:
 def evict(keys: Iterable[Any]) -> list[Cache]:
     """Begin to remove those caches that no unfinished job wants, and return them. Call it in a transaction."""
     evicted = []
+    # In one order everywhere, so that two evictions do not wait for each other.
     for key in sorted(keys):
         rows = Cache.objects.filter(~Exists(_wanting()), pk=key).exclude(state=Cache.EVICTING)
+        # The condition and the change in one statement: a job that is submitted meanwhile keeps its cache.
         if not rows.update(state=Cache.EVICTING, changed_at=timezone.now()):
             continue
         cache = Cache.objects.select_related("version__dataset", "location").get(pk=key)

@@ -208,6 +208,7 @@ def edit_volume(volume: Volume, changes: Mapping[str, Any], *, actor: Actor) -> 
             raise invalid("/snapshot_minutes", "schedule_without_rule", words)
         is_new = after["snapshot_minutes"] != volume.snapshot_minutes
         edited = _edit(volume, changes, "volume.edited", actor)
+        # An unchanged schedule keeps its next time.
         if is_new:
             minutes = volume.snapshot_minutes
             volume.next_snapshot_at = timezone.now() + timedelta(minutes=minutes) if minutes else None
@@ -298,6 +299,7 @@ def volume_gone(volume_id: str) -> None:
     """Forget a volume whose directory is removed. Call it in the transaction that ends the command."""
     volume = Volume.objects.select_related("project").filter(pk=volume_id, state=DELETING).first()
     if volume is not None:
+        # Made before the row is gone, which it names.
         event = volume_event("volume.deleted", volume, "system")
         volume.delete()
         Event.objects.append([event])

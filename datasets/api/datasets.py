@@ -106,7 +106,8 @@ class ProjectDatasets(ApiView):
 
     @operation("Create an empty dataset", answer=ref("Dataset"), status=201, body=NEW_DATASET)
     def post(self, call: Call, name: str) -> Answer:
-        project = project_for(call.actor, name, needed=Role.MEMBER)  # before the body is read
+        # Before the body is read.
+        project = project_for(call.actor, name, needed=Role.MEMBER)
         # sharing shows the project's data to every user: as for a change, that is for owners
         if call.body.get("is_shared"):
             project_for(call.actor, name, needed=Role.OWNER)

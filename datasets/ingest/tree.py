@@ -91,6 +91,7 @@ def _read_directory(root: bytes, path: bytes, skipped: list[Skipped]) -> tuple[l
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
+                # Removed since the directory was listed, which a sync of a living directory must outlast.
                 continue
             mode = status.st_mode
             if stat.S_ISREG(mode):

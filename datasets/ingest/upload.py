@@ -47,7 +47,8 @@ class HttpSink:
         """See datasets.ingest.reader.Sink."""
         address = f"parts/{digest.hex()}"
         arrived = int(self._ask("GET", address, b"")["size_bytes"])
-        if arrived >= size_bytes:  # it arrived, but was not finished: the answer to a part finishes it
+        # It arrived, but was not finished: the answer to a part finishes it.
+        if arrived >= size_bytes:
             arrived = 0
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

@@ -104,6 +104,7 @@ class CacheStore:
             with self._locked(key):
                 self._remove_leftovers()
                 if not self.tree(key).is_dir():
+                    # Before the contents: a removal beside this fill sees by it what is wanted.
                     self._write_manifest(key, manifest)
                     _Fill(self, lake, manifest, budget, report).run(self.tree(key))
         except OSError as error:
@@ -113,11 +114,13 @@ class CacheStore:
         """Remove a tree, whole or in part, with the contents that no other tree names. Return the bytes freed.
         `is_wanted` is asked when no fill of the tree is under way; nothing is removed when it is."""
         with self._locked(key):
+            # Asked under the lock of the tree: a fill that has begun is over by now.
             if is_wanted():
                 return 0
             self._remove_leftovers()
             manifest = self._manifest(key)
             gone = self._own_staging() / uuid4().hex
+            # Renamed first, so that the tree is gone at once and never half there.
             if self.tree(key).is_dir():
                 os.rename(self.tree(key), gone)
             for path in (gone, self.tree(key + PART)):
@@ -195,7 +198,8 @@ class CacheStore:
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        with open(self.root / "locks" / key, "a") as file:  # closing it unlocks
+        # Closing it unlocks.
+        with open(self.root / "locks" / key, "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -301,6 +305,7 @@ class _Fill:
         except ContentMissing:
             # A collection of the lake moves contents to other packs.
             moved = self._lake.locate(one.digest for one in located)
+            # They are where they were, and missing.
             if moved == list(located):
                 raise
             for some in _pieces(moved):

@@ -279,6 +279,7 @@ class CsiVolumes:
         try:
             events = self._client.get(self._events, query)["items"]
         except ApiError:
+            # Events only explain: a right that is missing for them must not hide the state itself.
             return ""
         warnings = [event for event in events if event.get("type") == "Warning"] or events
         warnings.sort(key=lambda event: event.get("lastTimestamp") or "")

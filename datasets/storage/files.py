@@ -31,7 +31,8 @@ READ_ONLY = 0o444
 def locked(path: Path, kind: int, seconds: float | None = None) -> Iterator[None]:
     """Hold a lock of this kind (fcntl.LOCK_SH or LOCK_EX) on a file, which is made when it is not there. Waits without
     end, or `seconds`, after which it raises Blocked."""
-    with open(path, "a") as file:  # closing it unlocks
+    # Closing it unlocks.
+    with open(path, "a") as file:
         if seconds is None:
             fcntl.flock(file, kind)
         else:

@@ -61,8 +61,10 @@ from datasets.storage.files import (
 from datasets.storage.indexed import IndexedLake, by_file
 from datasets.storage.parts import append, locked_part
 
-_REMOVED_AT_ONCE = 200  # objects, while no flush can end
-WHOLE_BYTES = 256 << 10  # contents above this are files of their own: they can be shared by link
+# Objects, while no flush can end.
+_REMOVED_AT_ONCE = 200
+# Contents above this are files of their own: they can be shared by link.
+WHOLE_BYTES = 256 << 10
 _FOLDERS = ("objects", "packs", "manifests", "parts", "staging", "quarantine")
 
 
@@ -117,8 +119,10 @@ class FolderLake(IndexedLake[ContentIndex]):
             sync_file_system(self.root)
         except OSError as error:
             raise blocked(error) from error
+        # Shared: requests that store do not wait for each other, only for a removal.
         with self._lock("removal", fcntl.LOCK_SH):
-            files = {_file_key(one): one for one in written}  # few: most contents share a pack
+            # Few: most contents share a pack.
+            files = {_file_key(one): one for one in written}
             gone = {key for key, one in files.items() if not self.path_of(one).exists()}
             self._index.add([one for one in written if _file_key(one) not in gone] if gone else written)
         if gone:
@@ -129,7 +133,8 @@ class FolderLake(IndexedLake[ContentIndex]):
         path = self.root / "parts" / digest.hex()
         try:
             with locked_part(path) as file:
-                if self._is_stored(digest):  # asked under the lock: another request may have finished it
+                # Asked under the lock: another request may have finished it.
+                if self._is_stored(digest):
                     path.unlink()
                     self.renew([digest])
                     return size_bytes
@@ -214,6 +219,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         """See Lake."""
         self._adopt_unindexed(budget)
         with self._lock("lock", fcntl.LOCK_EX):
+            # Asked under the lock: a request that makes a version waits for it.
             names = set(live_manifests())
             live = self._contents_of(names)
             before = time.time() - older_than_seconds
@@ -232,6 +238,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         name = pack_name(index)
         with self._staged() as fresh:
             write_new(fresh, b"".join((*(content.data for content in contents), index)))
+            # Named by its index: the same contents written twice are one file.
             os.rename(fresh, self._named("packs", name))
         places, _ = read_index(index)
         return [Located(name, one.offset, one.size_bytes, one.digest) for one in places]
@@ -248,6 +255,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         shared = adopt != Sharing.COPY and (
             reflink(path, fresh) or (adopt == Sharing.HARD_LINK and hard_link(path, fresh))
         )
+        # Looked at after the link: a write before it is seen, one after it does not reach a reflink.
         if shared and os.stat(path).st_mtime_ns != mtime_ns:
             os.unlink(fresh)
             return False
@@ -284,7 +292,8 @@ class FolderLake(IndexedLake[ContentIndex]):
         path = self.path_of(located)
         self._index.forget([located.digest])
         away = self.root / "quarantine" / located.digest.hex()
-        with suppress(FileNotFoundError):  # another verification moved it away, or the file was lost
+        # Another verification moved it away, or the file was lost.
+        with suppress(FileNotFoundError):
             if located.pack == WHOLE:
                 os.rename(path, away)
             else:
@@ -309,7 +318,8 @@ class FolderLake(IndexedLake[ContentIndex]):
                 if (digest := bytes.fromhex(_name(path))) not in objects:
                     found += self._adopt_object(path, digest)
         finally:
-            self.flush(found)  # with a budget that ended, the next call goes on from here
+            # With a budget that ended, the next call goes on from here.
+            self.flush(found)
 
     def _adopt_pack(self, path: Path, name: str) -> list[Located]:
         try:
@@ -339,13 +349,17 @@ class FolderLake(IndexedLake[ContentIndex]):
             full = sum(one.size_bytes for one in held)
             if wanted and (len(wanted) == len(held) or alive * 2 > full):
                 continue
-            if wanted:  # more than half of it is dead: the rest moves to a pack of its own first
+            # More than half of it is dead: the rest moves to a pack of its own first.
+            if wanted:
                 moved = self._write_pack([Content(*one) for one in self.contents(wanted)])
                 sync_file_system(self.root)
                 self._index.move(moved)
             with self._lock("removal", fcntl.LOCK_EX):
-                if changed_at(path) > before:  # stored again meanwhile
+                # Stored again meanwhile.
+                if changed_at(path) > before:
                     continue
+                # The index first: a process that dies in between leaves a file that nothing names, not a name without
+                # a file.
                 self._index.forget_pack(_name(path))
                 path.unlink()
             count, size = count + 1, size + full - alive
@@ -359,6 +373,7 @@ class FolderLake(IndexedLake[ContentIndex]):
             with self._lock("removal", fcntl.LOCK_EX):
                 some = dead[start : start + _REMOVED_AT_ONCE]
                 some = [one for one in some if changed_at(self.path_of(one)) <= before]
+                # As with packs: the index before the files.
                 self._index.forget(one.digest for one in some)
                 for one in some:
                     self.path_of(one).unlink(missing_ok=True)

@@ -138,7 +138,8 @@ class IndexedLake(ABC, Generic[Index]):
             if path.exists():
                 return
             fresh = path.with_name("index.sqlite.new")
-            for left in (fresh, path):  # a journal left of another index would be played into this one
+            # A journal left of another index would be played into this one.
+            for left in (fresh, path):
                 for end in ("", "-wal", "-shm"):
                     left.with_name(left.name + end).unlink(missing_ok=True)
             self._index = index(fresh)

@@ -14,7 +14,8 @@ def locked_part(path: Path) -> Iterator[FileIO]:
     while True:
         with open(path, "ab", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if not _is_at(path, file):  # finished or removed by the request that held the lock
+            # Finished or removed by the request that held the lock.
+            if not _is_at(path, file):
                 continue
             yield file
             return

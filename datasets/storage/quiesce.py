@@ -96,6 +96,7 @@ def _ask(
                 return None
             time.sleep(PAUSE_SECONDS)
     except (OSError, UnicodeDecodeError):
+        # A volume that cannot be read or written now is snapshotted as after a loss of power.
         return None
     return listeners
 

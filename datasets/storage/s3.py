@@ -234,7 +234,8 @@ class S3Lake(IndexedLake[AgedIndex]):
     def _damaged(self, located: Sequence[Located], budget: Budget) -> list[Located]:
         """Return the contents of a file that are not what their digests say. Raises ContentMissing."""
         if located[0].pack != WHOLE:
-            with suppress(ContentDamaged):  # cut off: which contents it has is seen one by one
+            # Cut off: which contents it has is seen one by one.
+            with suppress(ContentDamaged):
                 found = dict(self.contents(located))
                 return [one for one in located if sha256(found[one.digest]).digest() != one.digest]
         return [one for one in located if self._hash(one, budget) != one.digest]
@@ -253,7 +254,8 @@ class S3Lake(IndexedLake[AgedIndex]):
         away = f"quarantine/{located.digest.hex()}"
         self._index.forget([located.digest])
         self._note([away])
-        with suppress(KeyMissing, TooShort):  # another verification moved it away, or it is cut off
+        # Another verification moved it away, or it is cut off.
+        with suppress(KeyMissing, TooShort):
             if located.pack == WHOLE:
                 for key, _ in list(self._bucket.list(object_key(located.digest))):
                     self._bucket.move(key, f"{away}/{key.rpartition('/')[2]}")
@@ -270,7 +272,8 @@ class S3Lake(IndexedLake[AgedIndex]):
             alive, full = sum(one.size_bytes for one in wanted), sum(one.size_bytes for one in held)
             if wanted and (len(wanted) == len(held) or alive * 2 > full):
                 continue
-            if wanted:  # more than half of it is dead: the rest moves to a pack of its own first
+            # More than half of it is dead: the rest moves to a pack of its own first.
+            if wanted:
                 self._store_contents(list(self.contents(wanted)))
             if self._remove([key], before):
                 count, size = count + 1, size + full - alive
@@ -358,6 +361,7 @@ class S3Lake(IndexedLake[AgedIndex]):
             length = index_bytes(tail)
             places, _ = read_index(self._bucket.get_range(key, max(0, size - length), min(size, length)))
         except (PackInvalid, KeyMissing, TooShort):
+            # A pack that was cut off or is just being removed has nothing to offer.
             return []
         return [Located(name_of(key), place.offset, place.size_bytes, place.digest) for place in places]
 

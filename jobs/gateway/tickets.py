@@ -35,6 +35,7 @@ def unseal(value: str, address: ServiceAddress) -> Credential | None:
         padded = value + "=" * (-len(value) % 4)
         content = _fernet().decrypt(padded.encode(), ttl=settings.SESSION_COOKIE_AGE)
     except (InvalidToken, ValueError):
+        # Cookies are whatever a browser sends, also those of an older key.
         return None
     kind, secret, job_id, port = json.loads(content)
     return Credential(kind, secret) if ServiceAddress(job_id, port) == address else None

@@ -46,7 +46,8 @@ class UsageMemory:
     accumulator: Accumulator = field(default_factory=Accumulator)
     seq: int | None = None
     holders_at: datetime | None = None  # when GPU seconds were last added
-    unreadable: set[str] = field(default_factory=set)  # pods whose log is out of order, told once
+    # Pods whose log is out of order, told once.
+    unreadable: set[str] = field(default_factory=set)
     spoken: SelfReported = field(default_factory=SelfReported)
 
 
@@ -204,6 +205,7 @@ def _read_log(changes: _Changes, pod: PodRow) -> Progress | None:
     try:
         size = path.stat().st_size
     except FileNotFoundError:
+        # It has not printed anything yet.
         return None
     if size <= pod.log_offset:
         return None

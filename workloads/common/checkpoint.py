@@ -91,7 +91,8 @@ def load_latest(folder: Path, model: str = "") -> tuple[int, dict[str, Any]] | N
 
 
 def _write(folder: Path, step: int, state: dict[str, Any], model: str) -> Path:
-    for leftover in folder.glob(".step-*"):  # of a writer that was killed
+    # Of a writer that was killed.
+    for leftover in folder.glob(".step-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     target, fresh = folder / f"step-{step:09d}", folder / f".step-{step:09d}.{secrets.token_hex(4)}"
     fresh.mkdir(parents=True)

@@ -49,7 +49,8 @@ def take_device() -> DeviceUse:
     # an MPI rank of a pod with one device sees that device alone
     index = place_from(os.environ).local_rank % torch.cuda.device_count()
     device = torch.device("cuda", index)
-    torch.cuda.set_device(device)  # NCCL's collectives of objects use the current device
+    # NCCL's collectives of objects use the current device.
+    torch.cuda.set_device(device)
     fraction = memory_fraction(torch.cuda.get_device_properties(device).total_memory // MIB)
     if fraction < 1:
         torch.cuda.set_per_process_memory_fraction(fraction, device)

@@ -41,12 +41,15 @@ from workloads.common.stopping import StopRequest
 
 # for members that have all arrived to connect; a slow machine or network needs more
 FORM_SECONDS = float(os.environ.get("TRAINYARD_ELASTIC_FORM_SECONDS", "1.5"))
-COLLECTIVE_SECONDS = 60.0  # a frozen peer is killed by the owner long before
+# A frozen peer is killed by the owner long before.
+COLLECTIVE_SECONDS = 60.0
 POLL_SECONDS = 0.003
 LOOK = timedelta(seconds=0.05)  # between looks at the membership in a collective call that lasts
 BEAT_SECONDS = 0.5
-MOST_REFORMS = 3  # of the same members at the same step: then the error is not that of a lost peer
-LEAVE_ALONE_SECONDS = 2.0  # after SIGTERM, if no peer got one: the others go on
+# Of the same members at the same step: then the error is not that of a lost peer.
+MOST_REFORMS = 3
+# After SIGTERM, if no peer got one: the others go on.
+LEAVE_ALONE_SECONDS = 2.0
 HOST = "TRAINYARD_ELASTIC_HOST"
 
 
@@ -247,7 +250,8 @@ class World:
         state = {
             "replica": self.replica.state(),
             "epochs": self.epochs.state(),
-            "policy": asdict(self.policy),  # a newcomer was started with other numbers
+            # A newcomer was started with other numbers.
+            "policy": asdict(self.policy),
             "step": self.step,
         }
         torch.save(state, packed)

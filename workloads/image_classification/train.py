@@ -42,7 +42,8 @@ EFFICIENT_NETS = {f"efficientnet-{variant}": variant for variant in VARIANTS}
 MODELS = (RESNET, *EFFICIENT_NETS, TINY)
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 DRAWN, DRAWN_PICTURES, DRAWN_VALIDATION = "drawn", 256, 64
-VALIDATED_SHARE = 5  # of a table, which has no split: every fifth picture
+# Of a table, which has no split: every fifth picture.
+VALIDATED_SHARE = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ class Lanes(Dataset[tuple[Tensor, Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
         sample, shape = self._samples[index], (self._size.width, self._size.height)
         with opened(sample.picture) as picture:
-            picture.draft("RGB", shape)  # JPEG is decoded at the next larger size, several times faster
+            # JPEG is decoded at the next larger size, several times faster.
+            picture.draft("RGB", shape)
             small = picture.convert("RGB").resize(shape, Image.Resampling.BICUBIC)
         with opened(sample.mask) as mask:
             classes = mask.resize(shape, Image.Resampling.NEAREST)

@@ -89,6 +89,7 @@ def _carry(session: Session, path: str, connection: socket.socket) -> None:
             finally:
                 far.close()
         except Closed:
+            # The other end is gone; the next connection of the user's program is a new one.
             return
         except CliError as error:
             session.output.say(f"a connection failed: {error}")

@@ -229,6 +229,7 @@ def spelt_progress(text: str) -> str:
     try:
         report = json.loads(text, parse_int=_integer)
     except (ValueError, RecursionError):
+        # A program may print JSON of its own, nested as deep as it likes.
         return ""
     is_ours = report.get("trainyard") == 1 and report["trainyard"] is not True
     return formats.progress_line(report) if is_ours else ""

@@ -122,12 +122,14 @@ def fill(root: Path, key: str) -> None:
     if is_whole(root, key):
         return
     entries = manifest_of(manifest)
+    # Contents before the tree that links them.
     Fill(root, entries).bring()
     part = tree.with_name(key + PART)
     if part.exists():
         remove_tree(part)
     make_tree(root, part, entries)
     os.sync()
+    # A rename replaces an empty directory, and none with files in it.
     if tree.is_dir() and any(tree.iterdir()):
         remove_tree(tree)
     part.rename(tree)
@@ -237,6 +239,7 @@ class Fill:
         with asked(ranges_of(places)) as answer:
             while wanted:
                 digest = received(answer, DIGEST_BYTES)
+                # An answer that was cut ends here without a hash, or with a part of one.
                 if digest not in wanted:
                     leave(NOT_FETCHED, CUT)
                 self.store(answer, wanted.pop(digest))
@@ -251,8 +254,10 @@ class Fill:
                 file.write(chunk)
                 self.moved += len(chunk)
                 self.note(None, REPORT_SECONDS)
+            # Before it has its name, so that no pod ever sees it writable.
             os.fchmod(file.fileno(), mode_of(same[0]))
         if not is_intact(fresh, same[0]):
+            # Not kept under its name: a later fill would take it for the content.
             fresh.unlink()
             leave(DAMAGED, f"The content {same[0].digest.hex()} arrived damaged.")
         for other in same[1:]:
@@ -276,6 +281,7 @@ class Fill:
 def make_tree(root: Path, part: Path, entries: list[Entry]) -> None:
     """Link the contents into a new tree, in which nothing can be written."""
     top, folders = os.fsencode(part), {b""}
+    # Directories stay writable until all is linked.
     part.mkdir()
     for entry in entries:
         folder = entry.path.rpartition(b"/")[0]

@@ -103,6 +103,8 @@ class CacheVolume:
                     if number >= skipped:
                         yield _parsed(text)
         except (ApiError, Unreachable):
+            # The log of a pod that has just started or ended may be missing for a moment; the caller looks at the pod
+            # and asks again.
             return
 
     def _raise_failure(self, ended: Raw) -> None:

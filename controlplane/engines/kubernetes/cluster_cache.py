@@ -61,6 +61,7 @@ class Watching:
         self._starting = threading.Lock()
         self._is_started = False
         self._started_at = 0.0
+        # The cheapest question: it needs no right and reads nothing from etcd.
         self._probe = Probe(lambda: client.get("/version", timeout_seconds=5, tries=1))
         # Uids of pods that we removed, until the watch says so.
         self._hidden: set[str] = set()
@@ -126,6 +127,7 @@ class Watching:
     def hide(self, raw: Raw) -> None:
         """Hide a pod that we removed until the watch reports its deletion."""
         with self._changed:
+            # Cleaned up only when there are many: a uid is never used again.
             if len(self._hidden) > 1000:
                 known = {pod["metadata"]["uid"] for pod in self._pods.items().values() if pod}
                 self._hidden &= known

@@ -53,6 +53,7 @@ def main() -> None:
 
 def fetch(url: str, token: str, tree: str, target: Path) -> None:
     """Download once. Raises ValueError when the files do not have the tree's hash, and what the network raises."""
+    # urllib would open file: and ftp: as well.
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an http address")
     request = urllib.request.Request(url, headers={TOKEN_HEADER: token})
@@ -60,6 +61,7 @@ def fetch(url: str, token: str, tree: str, target: Path) -> None:
     try:
         with (
             urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer,
+            # As a stream: the pod may have no room for the archive beside its files.
             tarfile.open(fileobj=answer, mode="r|", bufsize=CHUNK_BYTES) as archive,
         ):
             for member in archive:

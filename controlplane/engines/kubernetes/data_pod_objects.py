@@ -51,9 +51,12 @@ def pod(spec: DataPodSpec, profile: ClusterProfile) -> dict[str, Any]:
     }
     body = {
         "restartPolicy": "Never",
+        # The cluster ends it, also after its control plane was lost.
         "activeDeadlineSeconds": spec.seconds,
+        # What it does is repeated from files and hashes: nothing is worth waiting for.
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
+        # As in pods of jobs: services of the namespace would fill its environment.
         "enableServiceLinks": False,
         "imagePullSecrets": [{"name": name} for name in profile.image_pull_secrets],
         "nodeSelector": dict(profile.node_selector),

@@ -33,8 +33,10 @@ class DataPod:
         try:
             self._client.create(names.list_path(body["kind"], body["metadata"]["namespace"]), body)
         except ApiError as error:
+            # A name is fixed per task, so that a repeat finds what the first try made.
             if error.reason == "AlreadyExists":
                 return False
+            # A quota or a right may be given, and a new namespace takes a moment; 422 stays as it is.
             raise Blocked("refused", line(str(error)), is_passing=error.status in (403, 404, 409)) from error
         return True
 
@@ -72,6 +74,7 @@ class DataPod:
         query = {
             "watch": "true",
             "fieldSelector": f"metadata.name={self._name}",
+            # From what was read on: a change between the read and the watch is not missed.
             "resourceVersion": pod["metadata"]["resourceVersion"],
             "timeoutSeconds": str(WATCH_SECONDS),
         }

@@ -141,6 +141,7 @@ class KubernetesEngine:
         metadata = pod["metadata"]
         # 404, 409: it went in this moment, and the watch will say how
         with refusals(404, 409):
+            # The label comes before the deletion: seen the other way round, the pod would count as deleted by others.
             if names.STOPPED not in metadata["labels"]:
                 patch = manifests.stop_patch(has_ended=reports.has_command_ended(pod))
                 pod = self.client.merge(names.pod_path(pod), patch)
@@ -242,6 +243,7 @@ class KubernetesEngine:
     def exchange(self, pod_name: str, membership: str) -> base.MemberReport:
         """See engines.base.MembershipEngine."""
         pod = self._watching.last_seen(pod_name)
+        # From memory: every elastic pod is asked about in every cycle.
         is_running = pod is not None and reports.is_running(pod)
         return self._memberships.exchange(pod_name, membership, is_running=is_running)
 
@@ -284,6 +286,7 @@ class KubernetesEngine:
             self._scheduler.forget_project(project)
 
     def close(self) -> None:
+        # First what works on threads of its own by what is closed after it.
         self._memberships.close()
         self._copier.close()
         self._scheduler.close()
@@ -324,12 +327,15 @@ class KubernetesEngine:
         path, uid = names.pod_path(pod), pod["metadata"]["uid"]
         # 409: another pod of this name
         with refusals(404, 409):
+            # The uid: a pod of the same name that was made since must not be deleted in place of this one.
             released = self._release(path, pod)
             if released is not None and released["metadata"].get("deletionGracePeriodSeconds") != 0:
                 self.client.delete(path, grace_seconds=0, uid=uid)
         self._watching.hide(pod)
 
     def _release(self, path: str, pod: Raw) -> Raw | None:
+        # The patch names the version that it was computed from, since a list of finalizers is replaced whole: without
+        # it one that another controller added meanwhile would be lost.
         for _ in range(RELEASE_TRIES):
             try:
                 released: Raw = self.client.merge(path, manifests.release_patch(pod))

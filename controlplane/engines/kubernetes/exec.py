@@ -136,6 +136,7 @@ class _Exec:
         except (ApiError, EngineUnreachable) as error:
             log.info("The session of a closed shell in %s could not be ended: %s", self._pod, error)
             return
+        # A node that does not answer must not hold up the caller.
         channel.ended.wait(_ENDING_SECONDS)
         channel.near.close()
         channel.close()

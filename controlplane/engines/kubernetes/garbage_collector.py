@@ -41,6 +41,7 @@ class Sweeper:
         """
         if self._clock() - self._swept_at < SWEEP_SECONDS:
             return
+        # From its beginning on, and set only after it worked: a sweep that was refused is due again at once.
         began_at = self._clock()
         used = {_attempt(pod) for pod in pods}
         with refusals():

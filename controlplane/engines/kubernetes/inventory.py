@@ -134,6 +134,7 @@ def _taken(pod: RawView, resource: str, extras: Iterable[str], profile: ClusterP
             extras={name: quantities.pieces(requests(pod, name)) for name in extras},
         )
     except ValueError:
+        # One pod that cannot be read must not hide its node; `_odd` names it.
         return None
 
 
@@ -153,6 +154,7 @@ def _devices(
     not hold, so that a held place never disappears."""
     labels, status = node["metadata"].get("labels") or {}, node.get("status") or {}
     allocatable = quantities.whole((status.get("allocatable") or {}).get(resource, 0))
+    # An unhealthy GPU is in the capacity only; its place must stay, since a pod may hold it.
     total = max(allocatable, quantities.whole((status.get("capacity") or {}).get(resource, 0)))
     taken = total - allocatable + taken_by_others
     places = range(min(total // parts, MOST_DEVICES))

@@ -177,6 +177,7 @@ def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) 
     wanted: dict[str, Any] = {
         "queue": queue,
         "minMember": spec.min_pods,
+        # KAI takes a priority by its class only, so each that is in use has one.
         "priorityClassName": f"{PRIORITY_CLASS}{spec.priority}",
         # said outright: else KAI would derive it from the priority's value
         "preemptibility": "preemptible" if spec.is_preemptible else "non-preemptible",
@@ -200,14 +201,17 @@ def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dic
     noted = {key: value for key, value in metadata.get("annotations", {}).items() if key != names.DEVICES}
     annotations = {
         **noted,
+        # The group has the name of the anchor, which every pod of the attempt can derive.
         POD_GROUP: names.anchor_name(spec.job_id, spec.attempt),
         SKIP_GROUPER: "true",
         **share_annotations(spec),
     }
     body = {**pod["spec"], "schedulerName": profile.scheduler_name or SCHEDULER}
+    # KAI chooses the node itself, so what the plan would avoid has to be said in the pod.
     if spec.avoid_nodes:
         body["affinity"] = _avoiding(spec.avoid_nodes, body.get("affinity") or {})
     if is_share(spec):
+        # KAI gives a share by annotation; the resource would be a whole device more.
         body["containers"] = [_without(profile.gpu_resource, container) for container in body["containers"]]
     return {
         **pod,
@@ -279,6 +283,7 @@ def devices_patch(spec: PodSpec) -> dict[str, Any]:
 def verdict(group: Mapping[str, Any], profile: ClusterProfile) -> Verdict | None:
     """Return why KAI does not place an attempt, from its PodGroup; None while it has reported nothing."""
     conditions = (group.get("status") or {}).get("schedulingConditions") or ()
+    # The newest comes last.
     condition = next((item for item in reversed(conditions) if item.get("status", "True") == "True"), None)
     if condition is None:
         return None

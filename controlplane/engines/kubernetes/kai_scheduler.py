@@ -64,6 +64,7 @@ class KaiScheduler(Scheduler):
         self._start()
         verdicts = self._groups.items()
         evictions = dict(found for found in self._evictions.items().values() if found is not None)
+        # A group that is not in an incomplete list may exist.
         are_known = not self._groups.trouble and self._groups.wait_synced(0)
 
         def answered(report: PodReport) -> PodReport:

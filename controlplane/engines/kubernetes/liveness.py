@@ -29,6 +29,7 @@ class Probe:
         if self._age() <= fresh_seconds:
             return
         with self._lock:
+            # An unreachable cluster is waited for once: loops have other clusters to serve.
             is_away = bool(self._trouble)
             if not self._is_asking:
                 self._is_asking = True

@@ -32,14 +32,21 @@ from controlplane.logstore.writer import LogWriter
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 1 << 30  # of one log; beyond it only the last lines are kept, when the pod has ended
-SLICE_SECONDS = 2.0  # how long a stream is kept at least while others wait for their turn
-DRAIN_SECONDS = 60.0  # how long an ended pod's log is tried for
-MISSING_SECONDS = 2.0  # the same where the API server says that there is none
-AWAY_SECONDS = 10.0  # and where the node says so of its file
+# Of one log; beyond it only the last lines are kept, when the pod has ended.
+MOST_BYTES = 1 << 30
+# How long a stream is kept at least while others wait for their turn.
+SLICE_SECONDS = 2.0
+# How long an ended pod's log is tried for.
+DRAIN_SECONDS = 60.0
+# The same where the API server says that there is none.
+MISSING_SECONDS = 2.0
+# And where the node says so of its file.
+AWAY_SECONDS = 10.0
 MOST_PAUSE_SECONDS = 30.0
-GATHER_SECONDS = 0.02  # changes come in bursts
-WAITING_SECONDS = 10.0  # between looks at a pod that has not started, or is not there, and is not heard of
+# Changes come in bursts.
+GATHER_SECONDS = 0.02
+# Between looks at a pod that has not started, or is not there, and is not heard of.
+WAITING_SECONDS = 10.0
 MOST_AT_ONCE = 100  # streams opened in one go
 CHECK_SECONDS = 5.0
 TICK_SECONDS = 0.5
@@ -112,7 +119,8 @@ class LogCopier:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:  # the thread is gone: who tells us of a change must not suffer for it
+        except RuntimeError:
+            # The thread is gone: who tells us of a change must not suffer for it.
             if not self._is_closed:
                 log.exception("logs are not copied any more: the thread has ended")
                 self._is_closed = True
@@ -127,7 +135,10 @@ class LogCopier:
 
     async def _run(self, is_ready: threading.Event) -> None:
         self._loop, self._bell = asyncio.get_running_loop(), asyncio.Event()
+        # Streams last as long as their pods.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        # The number of streams is limited here, by most_streams: the library's own limit of 100 would let the others
+        # wait.
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, auto_decompress=False
@@ -137,7 +148,8 @@ class LogCopier:
             while not self._is_closed:
                 try:
                     self._serve()
-                except Exception:  # whatever it is, the logs of a whole cluster hang on this thread
+                except Exception:
+                    # Whatever it is, the logs of a whole cluster hang on this thread.
                     log.exception("a round of copying logs failed")
                     await asyncio.sleep(TICK_SECONDS)
                 with contextlib.suppress(TimeoutError):

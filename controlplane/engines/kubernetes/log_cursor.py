@@ -156,6 +156,7 @@ class Lines:
 
 def _cut(line_ms: int, text: bytes, pieces: list[Piece]) -> bytes:
     """Append the full pieces of a line to `pieces`; return the rest."""
+    # By size and not by chunk of the network, so that a repeat is cut at the same places.
     whole = len(text) - len(text) % MAX_TEXT_BYTES
     if line_ms != _UNSTAMPED:
         pieces += [(line_ms, _CUT, text[at : at + MAX_TEXT_BYTES]) for at in range(0, whole, MAX_TEXT_BYTES)]
@@ -173,7 +174,8 @@ class Cursor:
 
     _recent: list[Piece] = field(default_factory=list)  # of the last piece's ms
     _latest_ms: int = 0  # of all pieces
-    _sought: int = 0  # how many pieces like the last one are still to come before the new ones
+    # How many pieces like the last one are still to come before the new ones.
+    _sought: int = 0
 
     def take_store(self, lines: Sequence[LogLine]) -> None:
         """Begin after the store's last lines."""
@@ -212,6 +214,8 @@ class Cursor:
                 self._sought -= 1
                 if not self._sought:
                     return pieces[i + 1 :], False
+            # Later than everything stored, and the last stored piece was not among what came before: the node no
+            # longer has it.
             elif piece[0] > self._latest_ms:
                 self._sought = 0
                 return pieces[i:], True

@@ -62,7 +62,10 @@ class LogStreams:
         access = self.client.access
         headers = await asyncio.to_thread(self._take_turn, path, query, turn_seconds)
         timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=10, sock_read=IDLE_SECONDS * random.uniform(0.5, 1.0)
+            # At random, so that streams that began together do not all end together.
+            total=None,
+            sock_connect=10,
+            sock_read=IDLE_SECONDS * random.uniform(0.5, 1.0),
         )
         async with self.session.get(
             access.server + path,
@@ -72,6 +75,7 @@ class LogStreams:
             server_hostname=access.server_name,
             timeout=timeout,
         ) as response:
+            # The next try has fresh credentials; this one fails as any other.
             if response.status == 401:
                 await asyncio.to_thread(access.renew, headers)
             if response.status == 429 or response.status >= 500:

@@ -65,6 +65,7 @@ def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> 
     name = names.service_name(spec.job_id, spec.attempt)
     selected = {names.JOB_ID: spec.job_id, names.ATTEMPT: str(spec.attempt)}
     metadata = {**_metadata(spec, profile, name), "ownerReferences": [owner(made)]}
+    # Ranks look each other up before any of them is ready.
     body = {"clusterIP": "None", "selector": selected, "publishNotReadyAddresses": True}
     return names.manifest("Service", metadata, spec=body)
 
@@ -267,6 +268,7 @@ def _is_plain(key: str, value: str) -> bool:
 
 
 def _annotations(spec: PodSpec) -> dict[str, str]:
+    # Users' labels are free text; Kubernetes refuses a pod for one that is not in its form.
     rest = {key: value for key, value in spec.labels.items() if not _is_plain(key, value)}
     return without_empty(
         {
@@ -291,6 +293,7 @@ def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -
         "schedulerName": profile.scheduler_name,
         "serviceAccountName": profile.service_account,
         "automountServiceAccountToken": False,
+        # Else every service of the namespace, one per gang, would add variables to the environment.
         "enableServiceLinks": False,
         # as process 1 of its own a command would ignore SIGTERM, unless it was written to be one
         "shareProcessNamespace": True,
@@ -436,6 +439,7 @@ def _required(terms: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _tolerations(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, str]]:
     """Return the profile's tolerations, and those of spot taints if the pod may use a spot pool."""
+    # Without a node the cluster's scheduler may choose any of these.
     pools = [node.pool] if node else list(spec.node_pools) or ["*"]
     has_spot = any(profile.has_spot(pool) for pool in pools) and (node is not None or spec.is_preemptible)
     spot = [{"key": key, "operator": "Exists"} for key in SPOT_TAINTS] if has_spot else []
@@ -459,6 +463,7 @@ def pod_security(profile: ClusterProfile) -> dict[str, Any]:
 
 def container_security(profile: ClusterProfile) -> dict[str, Any]:
     """Return the security context of a container that the pod security standard asks for."""
+    # The other standards ask for nothing here, and images may need what this takes away.
     if profile.pod_security != "restricted":
         return {}
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

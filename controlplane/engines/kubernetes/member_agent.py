@@ -55,6 +55,7 @@ class Reports:
                 return
             text = text_of(self.path)
         except FileNotFoundError:
+            # The program has not reported yet, or is replacing its file.
             return
         age = round(max(0.0, time.time() - found.st_mtime), 2)
         if text != self.text:
@@ -72,6 +73,7 @@ def doorbell_of(directory: Path) -> int:
     if not path.is_fifo():
         path.unlink(missing_ok=True)
         os.mkfifo(path, 0o600)
+    # For writing too: a pipe without a writer is at its end, and `select` would return at once for ever.
     return os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
 
@@ -80,6 +82,7 @@ def deliver(path: Path, text: str) -> None:
     old text or the new."""
     if generation_of(text) < generation_in(path):
         return
+    # By rename, and under a name of this process: an agent of an older connection may still write.
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(text)
     fresh.replace(path)
@@ -90,6 +93,7 @@ def generation_in(path: Path) -> int:
     try:
         return generation_of(path.read_text())
     except (OSError, UnicodeDecodeError):
+        # Whatever is there instead is older than any membership.
         return 0
 
 

@@ -83,6 +83,7 @@ class Memberships:
         with self._lock:
             line = self._lines.setdefault(pod_name, _Line())
             line.asked_at = now
+            # A caller without news asks with "": what was to be sent before is still to be sent.
             line.wanted = membership or line.wanted
             wants_open = is_running and line.process is None and not line.is_opening
             if wants_open and now >= line.not_before and not self._is_closed:
@@ -163,6 +164,7 @@ class Memberships:
                 rest = [line for line in lines if line.has_rest]
                 found = {key.data for key, _ in ready.select(0 if rest else PAUSE_SECONDS)}
                 if None in found:
+                    # Any number of wake-ups is one.
                     self._near.recv(4096)
                 for line in lines:
                     if line.has_rest or line in found:
@@ -227,6 +229,7 @@ class Memberships:
                     line.text = str(said["text"])
                     self._on_change()
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                # The lines are the pod's user's to write: what is no report of the agent is passed over.
                 continue
 
     def _end(self, line: _Line) -> None:

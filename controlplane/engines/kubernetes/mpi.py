@@ -150,6 +150,7 @@ def wait_container(spec: PodSpec, main: Mapping[str, Any]) -> dict[str, Any] | N
     kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts")
     return {
         "name": WAITING,
+        # mpirun gives up at the first host that refuses, and pods of a gang start seconds apart.
         "command": ["/bin/sh", f"{LAUNCH_DIR}/{WAIT_FILE}", *hosts(spec)],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},

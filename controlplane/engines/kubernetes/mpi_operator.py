@@ -46,6 +46,7 @@ class MpiOperator:
                 patch = mpijobs.placement(found, pod, self._profile.gpu_resource)
                 found = self._client.merge(names.pod_path(found), patch)
         except ApiError as error:
+            # Both are the operator at work on the same pod: it was replaced, or changed since it was read.
             if error.status not in (404, 409):
                 raise as_refusal(error) from error
             raise _waiting("The MPI operator is changing this pod.") from error

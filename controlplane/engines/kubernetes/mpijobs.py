@@ -91,10 +91,13 @@ def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> d
         "ownerReferences": [manifests.owner(made)],
     }
     body = {
+        # A rank per pod, as without the operator.
         "slotsPerWorker": 1,
+        # The launcher is rank 0 (decision 13).
         "runLauncherAsWorker": True,
         "mpiImplementation": "MPICH",
         "sshAuthMountPath": OPERATORS_KEY_DIR,
+        # Pods stay until we have read their ends, and retries are ours.
         "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
         "mpiReplicaSpecs": replicas,
     }
@@ -114,6 +117,7 @@ def placement(found: RawView, wanted: RawView, gpu_resource: str) -> dict[str, A
     tolerations += [one for one in wanted["spec"].get("tolerations") or () if one not in tolerations]
     return {
         "metadata": {
+            # The operator writes the same object: a patch of what it changed since would undo that.
             "resourceVersion": metadata["resourceVersion"],
             "labels": {**wanted["metadata"]["labels"], names.POD: wanted["metadata"]["name"]},
             "annotations": {**wanted["metadata"]["annotations"], **own},

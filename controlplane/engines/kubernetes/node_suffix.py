@@ -67,6 +67,7 @@ class RenamedNodes:
     ) -> tuple[PodReport, PodReport]:
         """Return the report with its node renamed, from a cache: most of ten thousand pods are unchanged from
         one second to the next."""
+        # The engine below returns the same object while nothing changed.
         if known is not None and known[0] is report:
             return known
         return report, replace(report, node=self._here(report.node))

@@ -151,6 +151,7 @@ class Objects:
         wanted, labels = body["metadata"].get("labels") or {}, found["metadata"].get("labels") or {}
         if any(labels.get(key) != wanted.get(key) for key in IDENTITY):
             raise EngineRefused(NAME_TAKEN, f"{path} exists and is not ours.")
+        # The garbage collector of the cluster will remove it with its old anchor, under the new pod.
         if _anchor_of(found) and _anchor_of(body) not in ("", _anchor_of(found)):
             raise EngineUnreachable(f"{path} goes with the anchor of an earlier try, which is gone.")
         return found

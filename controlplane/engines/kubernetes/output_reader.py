@@ -97,6 +97,7 @@ def receive(process: Process, target: Path, budget: Budget, report: Report) -> N
     stream, problem = OutputStream(process, budget, report), ""
     try:
         unpack(stream, target)
+        # After the end of a tar the sender's exit code still comes, which decides whether it was all.
         stream.drain()
     except (tarfile.TarError, OSError, EOFError) as error:
         problem = f"The output could not be copied: {error}."
@@ -168,6 +169,7 @@ class OutputStream(io.RawIOBase):
                 first = json.loads(self._words.partition(b"\n")[0])
                 self._announced = int(first["files"]), int(first["bytes"])
             except (ValueError, TypeError, KeyError):
+                # The pod's own python3 may write what it likes; then the copy has no total to show.
                 return
             self.note(0, 0)
 

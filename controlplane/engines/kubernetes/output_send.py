@@ -28,6 +28,7 @@ def main(root: str, path: str) -> None:
         found = list(entries_of(top))
         sizes = [status.st_size for _, status in found if stat.S_ISREG(status.st_mode)]
         sys.stderr.write(f"{json.dumps({'files': len(found), 'bytes': sum(sizes)})}\n")
+        # The totals go ahead of the data, which another stream carries.
         sys.stderr.flush()
         send(top, found, sys.stdout.buffer)
     except OSError as error:
@@ -53,6 +54,7 @@ def entries_of(top: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yield what is no directory, with its path below the top."""
     for folder, folders, files in os.walk(top, onerror=fail):
         folders.sort()
+        # `os.walk` lists a link to a directory among the directories, and does not follow it.
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         for name in sorted(files + links):
             place = os.path.join(folder, name)

@@ -40,6 +40,7 @@ class PodStarter:
         if self._scheduler.places_pods and spec.node:
             self._note_devices(known, spec)
             return
+        # A repeated command: the pod was made by an earlier try, or stands as a tombstone.
         if known is not None:
             return
         for pause_seconds in SETTLING_SECONDS:
@@ -76,6 +77,7 @@ class PodStarter:
         if mpi.needs_launch(spec):
             key = manifests.launch_key(spec, self._profile, anchor, *new_key_pair())
             self._objects.make_remembered(key)
+        # By the anchor and not by the settings, which may have changed since its first pod was started.
         if self._operator.makes_pods_of(anchor):
             self._operator.start(spec, pod, anchor, render)
             return

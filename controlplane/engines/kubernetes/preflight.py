@@ -100,6 +100,7 @@ def _found(settings: Mapping[str, Any]) -> tuple[Check, ...]:
 def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
     """As `check_cluster`. Runs on a thread, since resolving a name may outlast every time-out of ours."""
     found: list[Check] = []
+    # A daemon, since one that hangs in the resolver cannot be ended.
     worker = threading.Thread(target=_look, args=(access, profile, found.append), daemon=True)
     worker.start()
     worker.join(SECONDS)
@@ -186,6 +187,7 @@ def _clock(client: Client, profile: ClusterProfile) -> Checks:
     try:
         theirs = parsedate_to_datetime(client.server_date or "")
     except ValueError:
+        # An answer without a date says nothing about the clocks.
         return []
     skew = (theirs - datetime.now(UTC)).total_seconds()
     words = f"The cluster's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours."

@@ -55,6 +55,7 @@ def prometheus_of(settings: Mapping[str, Any] | None, client: Client) -> Get | N
 def _answer(pool: urllib3.PoolManager, address: str) -> Any:
     try:
         answer = pool.request("GET", address, preload_content=False)
+        # One byte more shows that there is more.
         body = answer.read(MOST_BYTES + 1)
         answer.release_conn()
     except (urllib3.exceptions.HTTPError, OSError) as error:

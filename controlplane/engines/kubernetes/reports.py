@@ -75,6 +75,7 @@ _SIGNALS = {
 def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     """Return the report of one of our pods. `nodes`: all nodes of the cluster by name; `now`: by the API
     server's clock where known."""
+    # Final phases first: what a kubelet wrote last counts more than the state of the node.
     if _phase(raw) in TERMINAL:
         return _final(raw, nodes)
     if _is_gated(raw):
@@ -139,6 +140,7 @@ def devices_of(raw: Raw) -> tuple[DeviceShare, ...]:
     try:
         return read_devices((raw["metadata"].get("annotations") or {}).get(names.DEVICES, ""))
     except ValueError:
+        # Edited by hand: better none than another pod's.
         return ()
 
 
@@ -247,6 +249,7 @@ def _start_error(ended: Raw) -> tuple[str, str]:
 
 def _exit(ended: Raw) -> tuple[str, str]:
     code = int(ended["exitCode"])
+    # A shell's code for a command that was ended by a signal; Linux has 64 of them.
     if 128 < code <= 128 + 64:
         name = _SIGNALS.get(code - 128, f"signal {code - 128}")
         return base.KILLED, _said(f"The command was killed by {name}", ended.get("message"))
@@ -350,6 +353,7 @@ def _late(raw: Raw, reason: str, message: str, is_too_late: bool) -> PodReport:
 def _lost(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> str:
     """Return why a bound pod is certainly dead, or "" if it may still run."""
     name = _node_name(raw)
+    # Pods and nodes come by two watches, and that of the nodes may be behind.
     if name not in nodes and _age(_bound_at(raw), now) > NODE_GONE_SECONDS:
         return f"Its node {name} was removed from the cluster."
     if _is_dead(name, nodes) and name in nodes:

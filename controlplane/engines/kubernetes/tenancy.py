@@ -100,6 +100,7 @@ def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> l
     if project.limit_milli_gpus is not None:
         found.append(_quota("limit", project, project.limit_milli_gpus, parts, profile))
     guaranteed = _quota("guaranteed", project, project.quota_milli_gpus, parts, profile)
+    # By priority class, since quotas cannot select by label.
     scope = {"scopeName": "PriorityClass", "operator": "In", "values": [profile.priority_class(False)]}
     guaranteed["spec"]["scopeSelector"] = {"matchExpressions": [scope]}
     return [*found, guaranteed]
@@ -146,6 +147,7 @@ def _cluster_role(name: str) -> dict[str, Any]:
 
 def binding(project: ProjectReport, name: str, profile: ClusterProfile) -> dict[str, Any]:
     """Return who has the role: the members by their user names, and a group that a site may put into its tokens."""
+    # Sorted, so that an equal project gives an equal object and no request.
     users = sorted(user for user, held in project.members if held == name)
     subjects = [("Group", f"trainyard:{project.name}:{name}"), *(("User", user) for user in users)]
     return names.manifest(

@@ -74,6 +74,7 @@ class Syncer:
         refused: set[str] = set()
         for body in wanted:
             is_binding = body["kind"] == BINDING
+            # It would be refused for the same reason, and hide the first message.
             if _above(body) in refused:
                 refused.add(_identity(body))
                 continue
@@ -118,6 +119,7 @@ class Syncer:
             return
         if body["kind"] == NAMESPACE:
             self.objects.require_namespace(body)
+        # Server-side apply with force would take over another owner's queue.
         if body["kind"] == QUEUE and _identity(body) not in self._there:
             self.objects.check_queue(path)
         with refusals(kind=body["kind"]):

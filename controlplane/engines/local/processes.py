@@ -42,6 +42,7 @@ def find(pid: int) -> Process | None:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
+        # The process may end between the opening and the reading of the file.
         return None
     if not fields or fields[_STATE] in (b"Z", b"X"):
         return None

@@ -185,7 +185,8 @@ class PodDir:
             # No shim yet, or none any more.
             return
         try:
-            with suppress(BrokenPipeError):  # it ended since
+            # It ended since.
+            with suppress(BrokenPipeError):
                 os.write(fd, b"s")
         finally:
             os.close(fd)
