@@ -80,6 +80,7 @@ class ProjectCode:
         try:
             _write_content(fresh, pieces, sha256)
             own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Compared and not trusted: a damaged content is replaced by the fresh one.
             if _is_same(shared, fresh):
                 fresh.unlink()
             else:
@@ -172,6 +173,7 @@ def sweep_shared(root: Path, before: float) -> int:
     for path in _objects(root / _OBJECTS):
         with suppress(FileNotFoundError):
             found = path.lstat()
+            # No project has a link to it, and it is not being linked just now.
             if found.st_nlink == 1 and found.st_ctime < before:
                 path.unlink()
                 count += 1

@@ -34,6 +34,7 @@ _FETCHED = "refs/fetched/commit"
 _CHUNK_BYTES = 1 << 20
 _EXECUTABLE, _LINK, _SUBMODULE = b"100755", b"120000", b"160000"
 _ENVIRONMENT = {
+    # A worker has no user who could answer.
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "true",
     "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
@@ -82,6 +83,7 @@ class GitSource:
         """Fetch the commit that `ref` names, without history, and return its hash. `check` is called while git works
         and may raise. Raises GitRefused."""
         self._git("init", "--quiet", "--bare", ".")
+        # A redirect or a submodule must not lead to a protocol that no admin allowed.
         allowed = ("-c", "protocol.allow=never", "-c", f"protocol.{urlsplit(url).scheme}.allow=always")
         options = ("--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head")
         command = [
@@ -156,6 +158,7 @@ class GitSource:
         errors = self._folder / "errors"
         with errors.open("wb") as file, self._start(command, stdout=subprocess.DEVNULL, stderr=file) as git:
             try:
+                # git has no limit for what it fetches.
                 resource.prlimit(git.pid, resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
                 while not _has_ended(git):
                     check()
@@ -184,6 +187,7 @@ class GitSource:
                 ["git", *arguments],
                 cwd=self._folder,
                 env=self._environment,
+                # A group of its own, by which its helpers are ended with it.
                 start_new_session=True,
                 **{"stdin": subprocess.DEVNULL, **streams},
             )

@@ -72,6 +72,7 @@ def _copied(artifact: Artifact, run: CommandRun) -> Iterator[Path]:
 
     def report(files: int, size: int, all_files: int, all_bytes: int) -> None:
         refuse_more(artifact.path, all_files, all_bytes)
+        # Again with each report: other copies fill the same disk.
         _refuse_full(folder, artifact.path, all_bytes - size)
         run.report(size, all_bytes, f"{files} files copied")
 

@@ -95,6 +95,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def _serve(wanted: Wanted, identity: Identity, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+    # Without it a client that left would be noticed with the next line only.
     left = asyncio.create_task(until_left(receive))
     writing = asyncio.create_task(_write(Follower(wanted), identity, send))
     try:
@@ -116,6 +117,7 @@ def read_wanted(scope: Scope) -> Wanted:
     resumed = _RESUME.fullmatch(header(scope, b"last-event-id") or "")
     first_rank = None
     if resumed is not None:
+        # A browser repeats its first address when it reconnects; the number of its last event counts.
         attempt, offset = attempt or int(resumed["attempt"]), int(resumed["offset"])
         first_rank = int(resumed["rank"] or 0)
     lines = None if offset is not None else _number(fields, "tail")
@@ -195,6 +197,7 @@ class Follower:
 
     async def _wait_for_growth(self) -> AsyncGenerator[str, None]:
         """Wait until the file has grown or the job's state must be read again."""
+        # Counted, so that a job that stays silent is not looked at five times a second for ever.
         is_soon = (self._is_complete or self._offset == 0) and self._soon < SOON_MOST
         self._soon = self._soon + 1 if is_soon else self._soon
         for _ in range(round((SOON_SECONDS if is_soon else LOOK_SECONDS) / POLL_SECONDS)):

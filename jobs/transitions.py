@@ -118,6 +118,7 @@ def move(job: Job, sources: tuple[str, ...], target: str, **fields: Any) -> bool
     """
     for source in sources:
         lifecycle.check_move(source, target)
+    # One statement, so that of two writers one finds the state changed.
     moved = Job.objects.filter(pk=job.pk, state__in=sources).update(state=target, **fields)
     reread(job)
     return moved == 1

@@ -38,6 +38,7 @@ class Binding:
 
     def __init__(self, session: Session, directory: Path) -> None:
         self.directory = directory.resolve()
+        # By server too: what one has, another may lack.
         key = hashlib.sha256(f"{session.config.url}\0{self.directory}".encode(errors="surrogateescape"))
         self._folder = Path(session.config.path).absolute().parent / "sync" / key.hexdigest()[:32]
 
@@ -122,6 +123,7 @@ def fetch_tree(session: Session, path: str, name: str, target: Path) -> int:
         manifest = checked(decode(fetch(session, f"{path}/manifest")))
     except ManifestInvalid as error:
         raise CliError(str(error), FAILED) from error
+    # Contents are checked by digests from it, so it is checked first.
     if manifest.hash != name:
         raise CliError("the manifest arrived damaged; try again", FAILED)
     root = os.fsencode(target.resolve())
@@ -207,6 +209,7 @@ def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]])
     fresh = os.path.join(os.path.dirname(path), b".yard-%s" % secrets.token_hex(6).encode())
     hashed = hashlib.sha256()
     mode = 0o777 if entry.kind == EXECUTABLE else 0o666
+    # Not through a link that somebody put there meanwhile.
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "wb") as file:
         for piece in pieces():
             hashed.update(piece)

@@ -86,6 +86,7 @@ class Window:
         while len(self.frames) > WINDOW_FRAMES or self.held_bytes > WINDOW_BYTES:
             lost = self.frames.popleft()
             self.held_bytes -= len(lost.text)
+            # A replay from before the lost change would leave it out.
             while self.points and next(iter(self.points)) < (lost.seq or 0):
                 del self.points[next(iter(self.points))]
 

@@ -79,6 +79,7 @@ class Hub:
         now = time.monotonic()
         found = self._known.get(credential)
         if found is None or now - found[0] > self.pace.recheck:
+            # Wrong tokens are remembered as well, and there is no end of them.
             if len(self._known) > 10_000:
                 self._known.clear()
             found = self._known[credential] = (now, await self.in_thread(identify, credential))
@@ -191,12 +192,14 @@ class Hub:
     async def _tick(self, now: float) -> None:
         requests, self._requests = self._wanted_asks(), []
         is_recheck_due = now - self._last_recheck >= self.pace.recheck
+        # Copies, since the event loop goes on while the thread reads.
         identities = list(self._identities)
         feeds = list(self._feeds.values())
         try:
             found = await self.in_thread(
                 lambda: self._reader.look(feeds, requests, identities, is_recheck_due=is_recheck_due)
             )
+        # Cancelled, or the database failed: those who asked still wait for an answer.
         except BaseException:
             self._requests = requests + self._requests
             raise

@@ -91,6 +91,7 @@ class Listener:
                     make = self.fresh.get(topic)
                     if make is None:
                         continue  # unsubscribed since
+                    # Made now, so that it has all that came while it was queued.
                     frame = make()
                 else:
                     self._bytes -= len(frame.text)

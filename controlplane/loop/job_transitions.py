@@ -81,6 +81,7 @@ def remove_expired(cluster: Cluster, now: datetime) -> None:
     """Remove finished jobs past their time to live, and deleted jobs that have ended."""
     over = Q(expires_at__lte=now) | Q(is_deleted=True)
     expired = Job.objects.filter(over, project__cluster=cluster, state__in=lifecycle.FINAL_STATES)
+    # A bound for the transaction; the rest goes in the next round.
     finished = list(expired.select_related("project")[:100])
     if finished:
         with transaction.atomic():
@@ -155,6 +156,7 @@ def _disruptions(job: Job, now: datetime) -> int:
     count = 0
     attempts = Attempt.objects.filter(job=job).order_by("-number")
     columns = ("number", "outcome", "started_at", "ended_at")
+    # More than there are steps in the back-off.
     for number, outcome, started_at, ended_at in attempts.values_list(*columns)[:10]:
         ran = (ended_at or now) - (started_at or ended_at or now)
         is_earlier = number < job.attempt

@@ -163,6 +163,7 @@ def _listen(attended: Attended, engine: MembershipEngine) -> None:
     programs can write the file."""
     text = _text(attended)
     for pod in attended.pods:
+        # An ended pod is only read: its last report may be new.
         report = engine.exchange(pod.name, text if pod.released_at is None else "")
         said = _parsed(report.text)
         if said:
@@ -243,11 +244,14 @@ def _note_switched(attended: Attended, now: datetime) -> None:
         for rank in attended.members
         if rank in alive
     ]
+    # The slowest member ends the pause, so it is not known before all have switched.
     if not switches or not all(switches):
         return
+    # A member may have gone through one generation twice, after a break.
     made = [found[-1] for found in switches]
     names = ("step", "pause_seconds", "lost_steps", "repeated_steps", "interrupted_steps")
     cost = {name: max(one[name] for one in made) for name in names}
+    # The first report is kept: another process may have written it.
     open_one = Generation.objects.filter(pk=generation.pk, switched_at=None)
     open_one.update(switched_at=now, **cost)
     generation.refresh_from_db()
@@ -364,6 +368,7 @@ def _advance_operation(
         ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(**fields)
         return []
     _finish(operation, decided.outcome, decided.message, now)
+    # What a user asked for is the size of the next attempt too; a reclaim is not.
     if decided.outcome == rules.SUCCEEDED and operation.cause == "user":
         spec = {**attended.job.spec, "workers": operation.to_workers}
         Job.objects.filter(pk=attended.job.pk).update(spec=spec, pods_wanted=operation.to_workers)

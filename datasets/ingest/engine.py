@@ -60,6 +60,7 @@ def sync_tree(
     manifest hash of the newest version. `report` returns False to cancel. Files that could not be read are in `failed`:
     then there is no manifest. Raises SourceMissing, Cancelled, WorkerFailed and what the sink raises.
     """
+    # Taken before the walk: what changes during it is newer, and read again next time.
     walked_ns, start = time.time_ns(), os.fsencode(root)
     found = walk(start)
     known = load_index(index) if index else StatIndex()
@@ -71,6 +72,7 @@ def sync_tree(
     if job.failed:
         return Synced(None, "", found.files, len(changes.places), job.bytes_done, found.skipped, job.failed)
     manifest = manifest_of(found)
+    # Only now, with all contents stored: an index of a sync that failed would hide what is missing.
     if index:
         save_index(index, manifest.hash, found, walked_ns)
     return Synced(manifest, manifest.hash, found.files, len(changes.places), job.bytes_done, found.skipped)

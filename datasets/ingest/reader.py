@@ -94,6 +94,7 @@ class Reader:
             else:
                 data = _whole(descriptor, before.st_size)
                 digest = self._keep(Content(sha256(data).digest(), data, path, before.st_mtime_ns))
+            # Of the open file: another one may have its name by now.
             after = os.fstat(descriptor)
         finally:
             os.close(descriptor)
@@ -103,6 +104,7 @@ class Reader:
 
     def _keep(self, content: Content) -> bytes:
         digest = content.digest
+        # Equal files are sent once.
         if digest not in self._waiting:
             self._waiting[digest] = content
             self._waiting_bytes += len(content.data)
@@ -130,6 +132,7 @@ def hash_file(descriptor: int, size: int, take: Callable[[memoryview], object] =
     """Return the SHA-256 of an open file from its start; `take` gets each piece. Raises FileChanged for one that does
     not have `size` bytes."""
     hashed, buffer, total = sha256(), memoryview(bytearray(CHUNK_BYTES)), 0
+    # One buffer throughout: large files would otherwise allocate as much as they hold.
     while count := os.preadv(descriptor, [buffer], total):
         hashed.update(buffer[:count])
         take(buffer[:count])

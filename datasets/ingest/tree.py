@@ -103,6 +103,7 @@ def _read_directory(root: bytes, path: bytes, skipped: list[Skipped]) -> tuple[l
                 skipped.append(Skipped(prefix + entry.name, reason))
                 continue
             rows.append((entry.name, kind, status.st_size, status.st_mtime_ns, status.st_ino))
+    # Directories list in no order, and equal trees must give equal manifests.
     rows.sort()
     return rows, below
 

@@ -108,6 +108,7 @@ class CsiVolumes:
 
         def is_resized(claim: Raw) -> bool:
             status = claim.get("status") or {}
+            # The volume itself is larger then; its file system grows with the next pod that mounts it.
             waits = any(one["type"] == "FileSystemResizePending" for one in status.get("conditions") or ())
             return waits or _bytes_of((status.get("capacity") or {}).get("storage")) >= size_bytes
 
@@ -174,6 +175,7 @@ class CsiVolumes:
             },
         }
         self._create(self._claims, body)
+        # Its driver makes nothing before a pod mounts it.
         if storage_class.get("volumeBindingMode") == "WaitForFirstConsumer":
             return
         seconds = self._seconds or PROVISION_SECONDS
@@ -219,6 +221,7 @@ class CsiVolumes:
         try:
             self._client.create(collection, body)
         except ApiError as error:
+            # The name has the id of what is made, so it is of an earlier try.
             if error.reason != "AlreadyExists":
                 raise Blocked("refused", _words(str(error)), is_passing=False) from error
 
@@ -229,6 +232,7 @@ class CsiVolumes:
             if error.status == 404:
                 raise ContentMissing(f"{what} is not in the cluster (any more).") from error
             raise Blocked("refused", _words(str(error))) from error
+        # A finalizer keeps it for a while, but nothing may be made of it any more.
         if found["metadata"].get("deletionTimestamp"):
             raise ContentMissing(f"{what} is being deleted in the cluster.")
         return found
@@ -266,6 +270,7 @@ class CsiVolumes:
         ):
             for line in lines:
                 change = json.loads(line)
+                # Its version is too old for a watch, or it is gone: the object is read again.
                 if change["type"] in ("DELETED", "ERROR"):
                     return None
                 changed: Raw = change["object"]

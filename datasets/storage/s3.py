@@ -214,6 +214,7 @@ class S3Lake(IndexedLake[AgedIndex]):
     def _store_pack(self, pack: bytes | memoryview, index: bytes) -> list[Located]:
         name = pack_name(index)
         located = [Located(name, one.offset, one.size_bytes, one.digest) for one in read_index(index)[0]]
+        # Noted before it is there: a collection that begins now leaves it alone.
         self._note([shelf_key("packs", name)])
         self._bucket.put(shelf_key("packs", name), pack)
         self._index.move(located)
@@ -313,6 +314,7 @@ class S3Lake(IndexedLake[AgedIndex]):
                     if key.startswith("packs/"):
                         self._index.forget_pack(name_of(key))
                 self._index.forget(bytes.fromhex(name_of(key)) for key in gone if key.startswith("objects/"))
+            # After the index has forgotten them: what is not named is not read.
             self._bucket.delete([key for key in gone if not _is_folder(key)])
             self._pieces.remove([key for key in gone if _is_folder(key)])
             self._index.drop(gone)
@@ -352,6 +354,7 @@ class S3Lake(IndexedLake[AgedIndex]):
             sizes = dict(group)
             digest = bytes.fromhex(name_of(folder))
             self._index.note([folder], now)
+            # The first piece is stored last: without it the content is not complete.
             if piece_key(digest, 0) in sizes:
                 self._index.add([Located(WHOLE, 0, sum(sizes.values()), digest)])
 

@@ -99,6 +99,7 @@ class Service:
                 opening = await connect_on_thread(
                     self.engine.open_port, self.pod_name, self.port, project=self.project_id, port=self.key
                 )
+                # Shielded: a thread cannot be cancelled, and its socket has to be closed.
                 stream = await asyncio.shield(opening)
         except EngineRefused as refusal:
             raise NoAnswer(refusal.message.rstrip(".")) from refusal

@@ -125,7 +125,9 @@ async def _enter(scope: Scope, send: Send, asked: Asked) -> None:
         await refuse(scope, send, 403, "cookies_blocked", detail, job_url=asked.job_url)
     else:
         target = fields.get("next", "/")
+        # Our own origin in front: a target of another host would be an open redirect.
         place = asked.origin + (target if TARGET.fullmatch(target) else "/")
+        # Bound to this port of this job: the cookie opens no other.
         value = tickets.seal(Credential(SESSION, key), asked.address)
         seconds = settings.SESSION_COOKIE_AGE
         await redirect(send, place, cookies.set_cookie(cookies.service_cookie_name(), value, seconds))
@@ -134,6 +136,7 @@ async def _enter(scope: Scope, send: Send, asked: Asked) -> None:
 async def _http(scope: Scope, receive: Receive, send: Send, asked: Asked) -> None:
     credential = _credential(scope, asked.address)
     try:
+        # Browsers send the cookie with requests of any site's page.
         if credential is not None and credential.kind == SESSION and is_foreign(scope):
             raise Forbidden(FOREIGN)
         if scope["path"].startswith(OURS):
@@ -158,6 +161,7 @@ async def _forward(
             headers = _request_headers(scope, service.job_id, credential, pod.address)
             request = asyncio.create_task(pod.send(scope["method"], asked.target, headers, receive))
             response = asyncio.create_task(_carry_answer(pod, reply))
+            # An answer may last for hours; who loses access loses it too.
             rights = asyncio.create_task(until_refused(credential, service.job_id))
             gone = asyncio.create_task(until_gone(scope))
             await _first_of(response, request, rights, gone)
@@ -217,6 +221,7 @@ async def _websocket(scope: Scope, receive: Receive, send: Send, asked: Asked | 
     if asked is not None and not scope["path"].startswith(OURS):
         credential = _credential(scope, asked.address)
         try:
+            # Browsers open websockets to any origin; only the server can refuse.
             if is_foreign(scope):
                 raise Forbidden(FOREIGN)
             service = await _admit(scope, credential, asked)

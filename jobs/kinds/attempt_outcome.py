@@ -127,7 +127,7 @@ def _after_outcome(
 
 
 def _disrupted(pods: Sequence[PodStanding]) -> PodStanding | None:
-    """Return the pod whose disruption counts before all that its peers made of it."""
+    """Return the first disrupted pod; its cause overrides the failures that it triggered in its peers."""
     return next((pod for pod in pods if pod.state == lifecycle.FAILED and pod.is_disrupted), None)
 
 

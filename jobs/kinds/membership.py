@@ -91,6 +91,7 @@ def answer(standing: Standing) -> Answer:
         and worker.is_alive
         and worker.silent_seconds > FROZEN_SECONDS
     )
+    # Before anything else: a frozen member keeps all others from the next step.
     if frozen:
         return Answer(kill=frozen)
     if _is_ending(standing):
@@ -210,6 +211,7 @@ def _undo(standing: Standing, operation: Operation, leaving: tuple[int, ...]) ->
         rank for rank in standing.members if standing.workers[rank].generation < operation.generation
     ]
     why = f"In time, these workers did not acknowledge: {', '.join(map(str, unswitched)) or 'the leavers'}."
+    # Those that have left are ending and cannot come back.
     back = tuple(rank for rank in leaving if standing.workers[rank].state != LEFT)
     return Answer((*stayed, *back), ROLL_BACK, ROLLED_BACK, why, stop=_alive(standing, operation.joining))
 

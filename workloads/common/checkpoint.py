@@ -72,6 +72,7 @@ def load(path: Path, model: str = "") -> tuple[int, dict[str, Any]]:
     if saved and saved != model:
         other = model or "a program that names none"
         raise OtherModel(f"Checkpoint {path} is of {saved}, not of {other}; use another directory.")
+    # On the CPU: it may have been written on another device.
     return step, torch.load(path / "state.pt", weights_only=True, map_location="cpu")
 
 
@@ -100,6 +101,7 @@ def _write(folder: Path, step: int, state: dict[str, Any], model: str) -> Path:
     digest, size = _digest(fresh / "state.pt")
     manifest = {"model": model, "step": step, "bytes": size, "sha256": digest}
     (fresh / "manifest.json").write_text(json.dumps(manifest))
+    # Before the rename: after a crash of the machine a name without its content would look whole.
     for path in (fresh / "state.pt", fresh / "manifest.json", fresh):
         _sync(path)
     if target.exists():

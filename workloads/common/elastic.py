@@ -192,6 +192,7 @@ class World:
         newest = self.generation if self._member is None else self._member.newest(busy)
         mine = [newest, len(indexes), digest_of(indexes), int(bool(self._stop))]
         rows = self._gather(mine)
+        # The newest that any member has: all switch at the same step, those too whose file came late.
         self._agreed = max(row[0] for row in rows)
         self._seen, self._digest = sum(row[1] for row in rows), sum(row[2] for row in rows)
         self.is_stopped = self._is_stopping([bool(row[3]) for row in rows])
@@ -237,6 +238,7 @@ class World:
         if self.rank == source:
             with _of_the_program():
                 self._save(packed)
+        # The receivers need a buffer of the right size first.
         size = torch.tensor([packed.tell()], device=self.device)
         self._finish(distributed.broadcast(size, source, async_op=True))
         data = torch.empty(int(size), dtype=torch.uint8, device=self.device)
@@ -258,6 +260,7 @@ class World:
 
     def _load(self, packed: io.BytesIO) -> None:
         with _of_the_program():
+            # Tensors only: a pickle from a peer could run anything.
             state = torch.load(packed, weights_only=True, map_location=self.device)
             self.replica.load(state["replica"])
         self.epochs.load(state["epochs"])
@@ -453,6 +456,7 @@ def _flattened(parameters: list[torch.nn.Parameter]) -> tuple[list[Tensor], Tens
     gradients = [
         torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters
     ]
+    # One call for all: each collective costs a round trip.
     return gradients, torch.cat([gradient.reshape(-1) for gradient in gradients])
 
 
