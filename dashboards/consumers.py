@@ -113,6 +113,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             ended = asyncio.ensure_future(self._ended.wait())
             try:
                 await asyncio.wait((incoming, ended), return_when=asyncio.FIRST_COMPLETED)
+                # First: a message that has come must not be lost for the end.
                 if incoming.done():
                     return incoming.result()
                 return {"type": "websocket.disconnect", "code": 1000}

@@ -49,7 +49,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What is connected with `start`. `is_cut`: there is more."""
+    """The nodes and edges within reach of the node `start`. `is_cut`: some were left out for their number."""
 
     start: str
     nodes: Sequence[Node]

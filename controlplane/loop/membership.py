@@ -289,7 +289,7 @@ def _worker(attended: Attended, pod: Pod) -> Worker:
 
 
 def is_alive(pod: Pod) -> bool:
-    """Whether its process may still run."""
+    """Return whether the pod's process may still run."""
     return pod.released_at is None and pod.state not in ("succeeded", "failed")
 
 

@@ -39,6 +39,7 @@ class Accumulator:
                 if aggregate.maximum or key in self._shown or key[1] == "cluster"
             }
             write_samples((key, self._at, aggregate) for key, aggregate in rows.items())
+            # The next step of these writes a 0 once, so that a line ends at 0 and not in the air.
             self._shown = {key for key, aggregate in rows.items() if aggregate.maximum}
             self._aggregates = {}
         self._at = at

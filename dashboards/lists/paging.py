@@ -67,6 +67,7 @@ def read_page(rows: QuerySet[Any], order: Order, asked: Mapping[str, str], limit
         rows = rows.filter(_beyond(order.terms, position, is_backward=is_backward))
     ordering = [term.ordering(is_backward=is_backward) for term in order.terms]
     names = [term.name for term in order.terms]
+    # One more than is shown says whether there is another page.
     found = list(rows.order_by(*ordering).values_list("pk", *names)[: limit + 1])
     has_more, shown = len(found) > limit, found[:limit]
     if is_backward:
@@ -74,6 +75,7 @@ def read_page(rows: QuerySet[Any], order: Order, asked: Mapping[str, str], limit
     if not shown:
         return Keys([], None, None)
     has_before = has_more if is_backward else position is not None
+    # Read backwards, the page that was left is after this one.
     has_after = is_backward or has_more
     return Keys(
         [row[0] for row in shown],

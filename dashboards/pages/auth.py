@@ -24,6 +24,7 @@ from dashboards.pages.errors import used_link
 def sign_in(request: HttpRequest) -> HttpResponseBase:
     """Sign in with name and password, then go to the page that was asked for."""
     target = request.POST.get("next") or request.GET.get("next") or "/"
+    # A link to our sign-in must not lead on to another site.
     if not url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
         target = "/"
     if request.user.is_authenticated:

@@ -73,7 +73,7 @@ def _uploads() -> dict[str, str]:
 
 
 def _charts() -> dict[str, str]:
-    """Return what charts say beside their figures."""
+    """Return the texts of the charts' buttons and tables."""
     return {
         "chart_table": _("The chart as a table"),
         "chart_tools": _("Chart tools"),

@@ -57,6 +57,7 @@ class Facts:
 def overview_page(sees: Sees) -> Row:
     """Return everything that the template shows to a reader of these projects."""
     with one_moment():
+        # In the same moment as the rows: the page's live connection goes on after this number.
         seq = Event.objects.last_seq()
         shares = queries.project_shares()
         facts = read_facts(sees, shares)
@@ -174,6 +175,7 @@ def _queue(sees: Sees, count: int) -> tuple[list[Row], list[Row]]:
     first = queries.queued_rows(sees, ROWS - NEWEST)
     known = {row["id"] for row in first}
     newest = queries.queued_rows(sees, NEWEST, newest_first=True)[::-1]
+    # The two queries may overlap where the queue became shorter in between.
     return first, [row for row in newest if row["id"] not in known]
 
 

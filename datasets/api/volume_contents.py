@@ -15,7 +15,7 @@ LISTED_MOST = 1000
 
 
 class VolumeFiles(ApiView):
-    """A volume as a tree."""
+    """Endpoint of a directory listing of a volume."""
 
     @operation(
         "List a directory of a volume, as it is now",
@@ -38,7 +38,7 @@ class VolumeFiles(ApiView):
 
 
 class VolumeContent(ApiView):
-    """One file of a volume."""
+    """Endpoint of the content of one file of a volume."""
 
     @operation(
         "Download a file of a volume",

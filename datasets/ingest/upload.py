@@ -115,7 +115,7 @@ def http_sink(url: str, headers: dict[str, str], dataset: str) -> HttpSink:
 
 
 def sink_of_server(url: str, headers: Mapping[str, str], dataset: str) -> SinkSpec:
-    """Return what a worker opens to send into a dataset of a server."""
+    """Return the spec of the sink that sends contents to a dataset of a server; workers open it."""
     return f"{__name__}:http_sink", (url, dict(headers), dataset)
 
 

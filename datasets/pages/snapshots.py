@@ -67,7 +67,7 @@ def snapshot_delete(request: HttpRequest, actor: Actor, snapshot_id: str) -> Htt
 
 
 def back_of(snapshot: Snapshot) -> str:
-    """The page that lists it."""
+    """Return the address of the page that lists the snapshot: that of its volume, if it still has one."""
     if snapshot.volume_id:
         return reverse("volume", args=[snapshot.volume_id])
     return reverse("volumes")

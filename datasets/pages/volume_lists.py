@@ -55,7 +55,7 @@ def used(row: Row) -> str:
 
 
 def jobs(row: Row) -> str:
-    """The unfinished jobs that mount it."""
+    """Return links to the unfinished jobs that mount the volume, as HTML."""
     if not row["jobs"]:
         return formats.NOTHING
     links = format_html_join(

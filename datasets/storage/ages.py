@@ -43,7 +43,7 @@ class AgedIndex(ContentIndex):
             return [key for key in keys if self._database.execute(sql, (key, before)).rowcount]
 
     def in_removal(self, keys: Iterable[str]) -> set[str]:
-        """Return which of these objects are marked."""
+        """Return which of these objects are marked for removal."""
         sql = "SELECT key FROM removals WHERE key = ?"
         return {key for key in keys if self._rows(sql, (key,))}
 

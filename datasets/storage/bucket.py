@@ -159,6 +159,7 @@ class Bucket:
             code = found[1] if found else ""
             is_missing = isinstance(error, NotFoundError | FileNotFoundError) and code in _OF_A_KEY
             blocked = self._blocked(error, code)
+            # A refusal is an answer: the place is there, and other calls to it need not fail at once.
             self._breaker.record(is_answered=is_missing or bool(code) or blocked.code != "unreachable")
             raise KeyMissing(key) if is_missing else blocked from None
         self._breaker.record(is_answered=True)
@@ -236,6 +237,7 @@ def _breaker(where: str, open_seconds: float) -> CircuitBreaker:
 def _config(place: BucketPlace) -> Any:
     config: dict[str, Any] = {"region": place.region, "checksum_algorithm": "SHA256"}
     if place.endpoint:
+        # Endpoints of one's own seldom have a host name for each bucket.
         config |= {"endpoint": place.endpoint, "virtual_hosted_style_request": False}
     if place.access_key:
         config |= {"access_key_id": place.access_key, "secret_access_key": place.secret_key}

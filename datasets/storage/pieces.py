@@ -37,6 +37,7 @@ class Pieces:
         there = dict(self._bucket.list(object_key(digest)))
         for number in numbers:
             key, length = piece_key(digest, number), min(PIECE_BYTES, end - number * PIECE_BYTES)
+            # By length: a piece that was cut off is stored again.
             if there.get(key) != length:
                 self._bucket.put_slice(key, path, number * PIECE_BYTES, length)
 

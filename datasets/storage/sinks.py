@@ -112,11 +112,11 @@ def bucket_sink(root: str, place: tuple[str, ...], packages: tuple[str, ...]) ->
 
 
 def sink_of_bucket(root: Path, place: BucketPlace) -> SinkSpec:
-    """Return what a worker opens to write into a lake in a bucket. The credentials go to it through a pipe."""
+    """Return the spec of the sink into a lake in a bucket, with its credentials: workers get it through a pipe."""
     packages = tuple(path for path in sys.path if path.endswith("-packages"))
     return f"{__name__}:bucket_sink", (str(root), astuple(place), packages)
 
 
 def sink_of(root: Path, place: BucketPlace | None) -> SinkSpec:
-    """Return what a worker opens to write into the lake of this folder, or of this bucket with its index there."""
+    """Return the spec of the sink into a lake in the folder `root`, or in the bucket `place` with its index in `root`."""
     return sink_of_folder(root) if place is None else sink_of_bucket(root, place)

@@ -149,6 +149,7 @@ class FolderVolumes(VolumeFiles):
         place = self.path(volume)
         if not place.exists():
             with self._part(volume, place) as part:
+                # The copy makes it itself, with the modes of its source.
                 part.rmdir()
                 self._copy(source, part, budget, report)
 
@@ -196,6 +197,7 @@ class FolderVolumes(VolumeFiles):
         try:
             parts.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
+                # Out of the way at once; removing a large tree takes long, and may be broken off.
                 os.rename(place, parts / f"{place.name}.{uuid4().hex}")
             self._remove_parts(place.name)
         except OSError as error:
@@ -227,6 +229,7 @@ def _taken(copied: Copied) -> Taken:
 def _rename_new(part: Path, place: Path) -> None:
     """Rename a directory, unless another process that did the same was first."""
     with open(part.parent / "lock", "a") as lock:
+        # A rename replaces an empty directory, which another process may just have completed.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
             os.rename(part, place)

@@ -91,7 +91,7 @@ def number(read: Reader, high: int) -> Value:
 
 
 def mebibytes(high: int) -> Value:
-    """A size of memory."""
+    """Return the value type of a size in MiB, from 1 to `high`."""
     return whole(1, high)._replace(parse=notation.parse_size, write=notation.write_size, text=notation.SIZE)
 
 
@@ -144,7 +144,7 @@ def counts(low: int, high: int, most: int) -> Value:
 
 
 def texts(names: Names, longest: int, most: int) -> Value:
-    """An object of names and texts."""
+    """Return the value type of an object that maps at most `most` names to texts."""
     return mapped(fields.mapped(names, fields.text(longest), most), most)
 
 

@@ -59,12 +59,12 @@ class Kind(Protocol):
 
     @property
     def is_elastic(self) -> bool:
-        """True when `bounds` gives some: an attempt may have more or fewer pods, also while it runs."""
+        """Return whether an attempt may have more or fewer pods, also while it runs; `bounds` says how many."""
         ...
 
     @property
     def reports_progress(self) -> bool:
-        """True when its programs usually print progress, so that pages keep room for curves."""
+        """Return whether its programs usually print progress: pages then keep room for curves."""
         ...
 
     @property

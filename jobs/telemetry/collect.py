@@ -131,6 +131,7 @@ def _count_gpu_seconds(memory: UsageMemory, cluster: Cluster, now: datetime) -> 
     """Add users' GPU seconds once per step: every second would query all allocations."""
     before = memory.holders_at
     seconds = (now - before).total_seconds() if before else 0.0
+    # Nor when the clock was put back.
     if before is None or not 0 <= seconds <= HOLDERS_GAP_SECONDS:
         memory.holders_at = now
     elif seconds >= STEP_SECONDS:
@@ -210,6 +211,7 @@ def _read_log(changes: _Changes, pod: PodRow) -> Progress | None:
     if size <= pod.log_offset:
         return None
     is_behind = size - pod.log_offset > BEHIND_BYTES
+    # Only the newest progress is shown, so what lies before the end of a long log need not be read.
     page = tail(path, LOOK_BACK_LINES) if is_behind else read_page(path, pod.log_offset, PAGE_LINES)
     if page.next_offset != pod.log_offset:
         changes.pods[pod.id]["log_offset"] = page.next_offset
@@ -267,6 +269,7 @@ def _take_devices(
     readings = {(report.node, report.device_index): report for report in look.reports}
     rows = Device.objects.filter(node__cluster=cluster)
     if not look.reports:
+        # Nothing is measured: only devices with an old figure change.
         rows = rows.filter(utilization__isnull=False)
     columns = ("pk", "node__name", "index", "utilization", "memory_used_mib", "busy_at")
     for key, node, index, utilization, memory_mib, busy_at in rows.values_list(*columns):

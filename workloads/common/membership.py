@@ -125,7 +125,7 @@ class Mailbox:
             pass
 
     def status(self) -> Status | None:
-        """Return what the worker last said; None before that."""
+        """Return the last status that the worker wrote; None before the first."""
         try:
             return read_status(json.loads((self._directory / STATUS).read_text()))
         except FileNotFoundError:

@@ -83,7 +83,7 @@ class Epochs:
             self._close_epoch()
 
     def state(self) -> dict[str, int]:
-        """What a worker that joins needs."""
+        """Return the state that a joining worker, or a checkpoint, continues from; see `load`."""
         names = ("epoch", "position", "seen", "digest", "done", "exact")
         return {name: getattr(self, name) for name in names}
 

@@ -144,7 +144,7 @@ class Training:
         return 0
 
     def total_steps(self) -> int:
-        """Steps so far, and those that are left with this many ranks."""
+        """Return the steps that the whole training takes: those done, and those left with this many ranks."""
         per_epoch = self._samples // self._global_batch
         left = (self._plan.epochs - self.at.epoch) * per_epoch - self.at.samples // self._global_batch
         return self.at.step + max(0, left)

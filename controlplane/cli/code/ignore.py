@@ -38,7 +38,7 @@ class Ignore:
         return False
 
     def _is_in_left_out(self, folder: str, known: dict[str, bool]) -> bool:
-        """`known`: what was found of directories before."""
+        """Return whether a directory, or one above it, is ignored. `known`: earlier results, by directory; extended."""
         if folder not in known:
             above = folder.rpartition("/")[0]
             known[folder] = self._is_in_left_out(above, known) or self.leaves_out(folder, is_folder=True)

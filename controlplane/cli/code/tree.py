@@ -161,7 +161,7 @@ class _Memory:
         return sha256
 
     def save(self) -> None:
-        """Write what changed; without a place for it the next run hashes anew."""
+        """Write the index if it changed. An error is ignored: without it the next run only hashes all files again."""
         if not self._is_changed and len(self._now) == len(self._known):
             return
         folder = os.path.dirname(self._path)

@@ -28,7 +28,6 @@ _ARTIFACT = "JOB/NAME"
 
 
 def list_arguments(parser: Parser) -> None:
-    """Of the project, or of a job."""
     parser.examples = ["yard artifact list", "yard artifact list --job train1"]
     parser.add_argument("--job", metavar="JOB", help="of jobs with this name")
 
@@ -41,7 +40,6 @@ def list_(args: Namespace, session: Session) -> int:
 
 
 def files_arguments(parser: Parser) -> None:
-    """An artifact, and a directory in it."""
     parser.examples = ["yard artifact files train1/model"]
     parser.add_argument("artifact", metavar=_ARTIFACT)
     parser.add_argument("directory", metavar="PATH", nargs="?", default="")
@@ -80,7 +78,6 @@ def download(args: Namespace, session: Session) -> int:
 
 
 def delete_arguments(parser: Parser) -> None:
-    """An artifact."""
     parser.examples = ["yard artifact delete train1/model --yes"]
     parser.add_argument("artifact", metavar=_ARTIFACT)
     parser.add_argument("-y", "--yes", action="store_true", help="delete it; without this nothing happens")

@@ -54,7 +54,6 @@ LOCATION_COLUMNS = (
 
 
 def cache_arguments(parser: Parser) -> None:
-    """A version, and where to."""
     parser.examples = ["yard dataset cache chest-xray@3", "yard dataset cache chest-xray --wait"]
     _add_version(parser)
     parser.add_argument("--wait", action="store_true", help="stay until it is ready, or exit 1 if it fails")
@@ -73,7 +72,6 @@ def cache(args: Namespace, session: Session) -> int:
 
 
 def uncache_arguments(parser: Parser) -> None:
-    """A version, and from where."""
     parser.examples = ["yard dataset uncache chest-xray@3"]
     _add_version(parser)
 
@@ -87,7 +85,6 @@ def uncache(args: Namespace, session: Session) -> int:
 
 
 def pin_arguments(parser: Parser) -> None:
-    """A version, and where."""
     parser.examples = ["yard dataset pin chest-xray@golden"]
     _add_version(parser)
 
@@ -101,7 +98,6 @@ def pin(args: Namespace, session: Session) -> int:
 
 
 def unpin_arguments(parser: Parser) -> None:
-    """A version, and where."""
     parser.examples = ["yard dataset unpin chest-xray@golden"]
     _add_version(parser)
 
@@ -115,7 +111,6 @@ def unpin(args: Namespace, session: Session) -> int:
 
 
 def caches_arguments(parser: Parser) -> None:
-    """A dataset, or all."""
     parser.examples = [
         "yard dataset caches",
         "yard dataset caches chest-xray",

@@ -58,7 +58,6 @@ FILE_COLUMNS = (
 
 
 def list_arguments(parser: Parser) -> None:
-    """No arguments."""
     parser.examples = ["yard dataset list", "yard dataset list -A"]
     parser.add_argument("-A", "--all-projects", action="store_true", help="of every project, and shared ones")
 
@@ -71,7 +70,6 @@ def list_(args: Namespace, session: Session) -> int:
 
 
 def init_arguments(parser: Parser) -> None:
-    """A name, and the directory."""
     parser.examples = ["yard dataset init chest-xray", "yard dataset init chest-xray /data/xray --shared"]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
@@ -96,7 +94,6 @@ def init(args: Namespace, session: Session) -> int:
 
 
 def sync_arguments(parser: Parser) -> None:
-    """A directory, and which dataset it is."""
     parser.examples = [
         "yard dataset sync .",
         "yard dataset sync /data/xray --name chest-xray -m 'second labelling'",
@@ -152,7 +149,6 @@ def _dataset_of(session: Session, binding: Any, name: str | None) -> Row:
 
 
 def versions_arguments(parser: Parser) -> None:
-    """A dataset."""
     parser.examples = ["yard dataset versions chest-xray"]
     parser.add_argument("name", metavar="NAME")
 
@@ -167,7 +163,6 @@ def versions(args: Namespace, session: Session) -> int:
 
 
 def files_arguments(parser: Parser) -> None:
-    """A version, and a directory in it."""
     parser.examples = ["yard dataset files chest-xray", "yard dataset files chest-xray@3 images/train"]
     parser.add_argument("version", metavar="NAME[@VERSION[/SUBSET]]")
     parser.add_argument("directory", metavar="PATH", nargs="?", default="")
@@ -192,7 +187,6 @@ def files(args: Namespace, session: Session) -> int:
 
 
 def diff_arguments(parser: Parser) -> None:
-    """Two versions."""
     parser.examples = ["yard dataset diff chest-xray 3 4", "yard dataset diff chest-xray 3 latest -o json"]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("before", metavar="A", help="number or tag")
@@ -221,7 +215,6 @@ def diff(args: Namespace, session: Session) -> int:
 
 
 def clone_arguments(parser: Parser) -> None:
-    """A version and where to."""
     parser.examples = ["yard dataset clone chest-xray ./xray", "yard dataset clone chest-xray@3 ./xray-3"]
     parser.add_argument("version", metavar="NAME[@VERSION[/SUBSET]]")
     parser.add_argument("directory", metavar="DIR")
@@ -243,7 +236,6 @@ def clone(args: Namespace, session: Session) -> int:
 
 
 def verify_arguments(parser: Parser) -> None:
-    """A version."""
     parser.examples = ["yard dataset verify chest-xray@3"]
     parser.add_argument("version", metavar="NAME[@VERSION]")
 
@@ -285,7 +277,6 @@ def _spans(sizes: list[int]) -> list[tuple[int, int]]:
 
 
 def tag_arguments(parser: Parser) -> None:
-    """A version and its name."""
     parser.examples = ["yard dataset tag chest-xray@3 golden", "yard dataset tag chest-xray golden --remove"]
     parser.add_argument("version", metavar="NAME[@VERSION]")
     parser.add_argument("tag", metavar="TAG")
@@ -306,7 +297,6 @@ def tag(args: Namespace, session: Session) -> int:
 
 
 def delete_arguments(parser: Parser) -> None:
-    """A dataset."""
     parser.examples = ["yard dataset delete chest-xray --yes"]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("-y", "--yes", action="store_true", help="delete it; without this nothing happens")

@@ -111,7 +111,8 @@ def _made_before(session: Session) -> list[str]:
 
 
 def _prepare(session: Session, made: list[str], *, is_among_others: bool) -> None:
-    """The four projects with their quotas, and no jobs in them; nor elsewhere, or the expected results would differ."""
+    """Create the four projects, or reset their quotas. Raises CliError while they have jobs, and while other jobs hold
+    GPUs, unless `is_among_others`: the results of the scenario would differ."""
     left = [row["name"] for row in _jobs(session)]
     if left:
         hint = "delete them first: yard demo four-teams --reset"

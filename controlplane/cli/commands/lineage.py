@@ -31,7 +31,6 @@ def lineage(args: Namespace, session: Session) -> int:
 
 
 def of_version_arguments(parser: Parser) -> None:
-    """A version."""
     parser.examples = ["yard dataset lineage chest-xray@3"]
     parser.add_argument("version", metavar="NAME[@VERSION]")
 

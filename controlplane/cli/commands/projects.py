@@ -133,7 +133,8 @@ def project_edit(args: Namespace, session: Session) -> int:
 
 
 def _lost_by_moving(session: Session, path: str, cluster: str | None) -> str:
-    """Return what the cluster where a project is loses when it moves to this one; "" for nothing, or no move."""
+    """Return what a project's move to `cluster` removes from the cluster that it leaves; "" if nothing, or if it
+    stays."""
     if cluster is None:
         return ""
     taken = session.client.delete(path, {"dry_run": True})

@@ -17,7 +17,6 @@ POLL_SECONDS = 0.5
 
 
 def register_arguments(parser: Parser) -> None:
-    """A dataset and a directory."""
     parser.examples = ["yard dataset register chest-xray /data/xray -m 'second labelling'"]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("path", metavar="PATH", help="of the control plane's machine, as an admin allowed it")

@@ -36,7 +36,6 @@ COLUMNS = (
 
 
 def create_arguments(parser: Parser) -> None:
-    """A volume."""
     parser.examples = ["yard snapshot create data", "yard snapshot create data --wait"]
     parser.add_argument("volume", metavar="VOLUME")
     _waits(parser)
@@ -95,7 +94,6 @@ def restore(args: Namespace, session: Session) -> int:
 
 
 def delete_arguments(parser: Parser) -> None:
-    """A snapshot."""
     parser.examples = ["yard snapshot delete data@3 --yes"]
     parser.add_argument("snapshot", metavar="SNAPSHOT", help="such as data@3")
     parser.add_argument("-y", "--yes", action="store_true", help="delete it; without this nothing happens")
@@ -116,7 +114,7 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def find_snapshot(session: Session, name: str) -> Row:
-    """The snapshot that VOLUME@NUMBER means."""
+    """Return the snapshot that `name`, VOLUME@NUMBER, means. Raises CliError."""
     volume, _, number = name.rpartition("@")
     query: dict[str, Any] = {"project": session.project, "volume": volume, "number": number, "limit": 1}
     rows: list[Row] = session.get("snapshots", **query)["results"] if volume and number.isdecimal() else []

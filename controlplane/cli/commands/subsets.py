@@ -26,7 +26,6 @@ SUBSET_COLUMNS = (
 
 
 def subset_arguments(parser: Parser) -> None:
-    """A version, the subset's name, and which files."""
     parser.examples = [
         "yard dataset subset chest-xray@3/train --include 'train/**' --exclude '*.txt'",
         "yard dataset subset chest-xray@golden/small --list small.txt",
@@ -69,7 +68,6 @@ def subset(args: Namespace, session: Session) -> int:
 
 
 def subsets_arguments(parser: Parser) -> None:
-    """A version."""
     parser.examples = ["yard dataset subsets chest-xray@3"]
     parser.add_argument("version", metavar="NAME[@VERSION]")
 

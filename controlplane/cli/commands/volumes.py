@@ -55,7 +55,6 @@ FILE_COLUMNS = (
 
 
 def create_arguments(parser: Parser) -> None:
-    """A name and a size."""
     parser.examples = [
         "yard volume create data --size 100Gi",
         "yard volume create shared --size 1Ti --access-mode ReadWriteMany --wait",
@@ -84,7 +83,6 @@ def create(args: Namespace, session: Session) -> int:
 
 
 def list_arguments(parser: Parser) -> None:
-    """No arguments."""
     parser.examples = ["yard volume list", "yard volume list -A"]
     parser.add_argument("-A", "--all-projects", action="store_true", help="of every project")
 
@@ -97,7 +95,6 @@ def list_(args: Namespace, session: Session) -> int:
 
 
 def describe_arguments(parser: Parser) -> None:
-    """A volume."""
     parser.examples = ["yard volume describe data"]
     _named(parser)
 
@@ -134,7 +131,6 @@ def describe(args: Namespace, session: Session) -> int:
 
 
 def files_arguments(parser: Parser) -> None:
-    """A volume, and a directory in it."""
     parser.examples = ["yard volume files data", "yard volume files data checkpoints"]
     _named(parser)
     parser.add_argument("directory", metavar="PATH", nargs="?", default="")
@@ -156,7 +152,6 @@ def files(args: Namespace, session: Session) -> int:
 
 
 def get_arguments(parser: Parser) -> None:
-    """A file of a volume, and where to."""
     parser.examples = [
         "yard volume get data checkpoints/last.pt ./last.pt",
         "yard volume get data notes.txt -",
@@ -188,7 +183,6 @@ def get(args: Namespace, session: Session) -> int:
 
 
 def resize_arguments(parser: Parser) -> None:
-    """A volume and its new size."""
     parser.examples = ["yard volume resize data --size 200Gi"]
     _named(parser)
     parser.add_argument("--size", required=True, metavar="SIZE")
@@ -204,7 +198,6 @@ def resize(args: Namespace, session: Session) -> int:
 
 
 def set_access_mode_arguments(parser: Parser) -> None:
-    """A volume and its access mode."""
     parser.examples = ["yard volume access-mode data ReadWriteMany"]
     _named(parser)
     parser.add_argument("access_mode", choices=ACCESS_MODES)
@@ -218,7 +211,6 @@ def set_access_mode(args: Namespace, session: Session) -> int:
 
 
 def tier_arguments(parser: Parser) -> None:
-    """A volume and its service tier."""
     parser.examples = ["yard volume tier data premium"]
     _named(parser)
     parser.add_argument("tier", metavar="TIER")
@@ -234,7 +226,6 @@ def tier(args: Namespace, session: Session) -> int:
 
 
 def keep_arguments(parser: Parser) -> None:
-    """A volume, and how many snapshots."""
     parser.examples = [
         "yard volume keep data --last 5",
         "yard volume keep data --days 30",
@@ -256,7 +247,6 @@ def keep(args: Namespace, session: Session) -> int:
 
 
 def schedule_arguments(parser: Parser) -> None:
-    """A volume, and how often."""
     parser.examples = ["yard volume schedule data --every 1h --last 24", "yard volume schedule data --off"]
     _named(parser)
     parser.add_argument("--every", type=duration_seconds, metavar="TIME", help="from 5m on")
@@ -279,7 +269,6 @@ def schedule(args: Namespace, session: Session) -> int:
 
 
 def clone_arguments(parser: Parser) -> None:
-    """A volume and the name of the copy."""
     parser.examples = ["yard volume clone data data-2 --wait"]
     _named(parser)
     parser.add_argument("copy", metavar="NEW")
@@ -293,7 +282,6 @@ def clone(args: Namespace, session: Session) -> int:
 
 
 def delete_arguments(parser: Parser) -> None:
-    """A volume."""
     parser.examples = ["yard volume delete data --yes"]
     _named(parser)
     parser.add_argument("-y", "--yes", action="store_true", help="delete it; without this nothing happens")

@@ -40,6 +40,7 @@ def find(pid: int) -> Process | None:
     """Return the live process of that pid; None if there is none or it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
+            # A program may have blanks and brackets in its name, so the last bracket ends it.
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         # The process may end between the opening and the reading of the file.

@@ -98,6 +98,7 @@ def _kill_leftovers(pod: PodDir, started: StartRecord) -> bool:
     found = processes.table()
     prepared = pod.prepared()
     token = prepared.token if prepared else ""
+    # Both ways: the session has what forked, the token what left the session.
     pids = {*processes.in_session(started.pid, started.ticks, found), *processes.with_token(token, found)}
     processes.kill(sorted(pids))
     return bool(pids)

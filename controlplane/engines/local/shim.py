@@ -219,6 +219,7 @@ class Shim:
         with open(f"{self._dir}/stop") as file:
             grace_seconds = float(file.read())
         kill_at = time.monotonic() + grace_seconds
+        # A later stop may shorten the grace, never lengthen it.
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
         _signal_group(child.pid, processes.SIGTERM)
 
@@ -237,6 +238,7 @@ class Shim:
     def _kill_all(self) -> None:
         found = processes.table()
         processes.kill(processes.descendants(os.getpid(), found))
+        # Those that left the tree by a double fork keep their environment.
         processes.kill(processes.with_token(self._launch.env[processes.TOKEN_VARIABLE], found))
 
     def _end_all(self) -> None:
@@ -280,6 +282,7 @@ class Shim:
             return "stopped", code if code >= 0 else 128 - code, max(0, -code), 0
         if code >= 0:
             return ("exit_code" if code else "completed"), code, 0, 0
+        # The kernel says nowhere which process it killed for memory; only the count of all is known.
         is_oom = -code == processes.SIGKILL and _oom_kills() > self._oom_kills
         return ("out_of_memory" if is_oom else "killed"), 128 - code, -code, 0
 
@@ -360,6 +363,7 @@ def _pipe() -> tuple[int, int]:
 def _open_fifo(path: str) -> int:
     if not os.path.exists(path):
         os.mkfifo(path, 0o600)
+    # Read and write: a pipe without a writer would be readable all the time.
     return os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
 
@@ -367,6 +371,7 @@ def _write_record(path: str, text: str) -> None:
     """Write the file atomically and durably."""
     fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
+        # A disk that is filling takes a part of a write without an error.
         if os.write(fd, text.encode()) < len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(fd)
