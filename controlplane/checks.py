@@ -19,7 +19,8 @@ from controlplane.engines.kinds import EngineKind, engine_kind
 
 BOOTSTRAP_TOKEN_LENGTH = 32
 SECRET_KEY_LENGTH = 32
-CLIENT_VARIABLES = {"TRAINYARD_URL", "TRAINYARD_TOKEN", "TRAINYARD_CONFIG"}  # what `yard` reads
+# What `yard` reads.
+CLIENT_VARIABLES = {"TRAINYARD_URL", "TRAINYARD_TOKEN", "TRAINYARD_CONFIG"}
 REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
 
 

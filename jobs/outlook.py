@@ -76,6 +76,7 @@ def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange |
     """Return the ways in which a job would start and its range; ask the simulation only for what is not known."""
     key, known = str(job.pk), _fresh(job, FRESH_SECONDS)
     view = observe(cluster, timezone.now()).view
+    # Time alone changes no answer that is kept for seconds.
     timeless = replace(view, now=0)
     is_same = known is not None and known.view == timeless
     if known is not None and is_same and key in known.ways:
@@ -83,6 +84,7 @@ def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange |
     learned = learned_run_times(cluster)
     answer = simulator.ask("outlook", view, key, learned, known is None, budget_seconds=BUDGET_SECONDS)
     ways = {**(known.ways if known is not None and is_same else {}), key: answer.ways}
+    # Ranges cost far more than the ways of one job: those that are known are kept for all.
     if known is None:
         at, ranges = time.monotonic(), answer.ranges or {}
     else:

@@ -33,7 +33,8 @@ class DeviceSums:
     idle_milli: int
     measured: int
     use: float
-    busy: int  # measured above 0
+    # Measured above 0.
+    busy: int
     used_mib: int
     # memory of the devices whose memory use is measured
     known_mib: int
@@ -56,7 +57,8 @@ class JobGroup:
     project: str
     kind: str
     count: int
-    oldest: datetime  # queued since
+    # Queued since.
+    oldest: datetime
 
     def is_in(self, sees: Sees) -> bool:
         return sees is None or self.project in sees
@@ -95,6 +97,7 @@ def device_models(most: int) -> list[tuple[str, int]]:
 def job_groups() -> list[JobGroup]:
     """Return the queued and the active jobs, counted by project and kind."""
     shown = Job.objects.filter(state__in=(QUEUED, *ACTIVE_STATES))
+    # Without the model's own order, whose columns would be grouped by as well.
     rows = shown.values_list("state", "project__name", "kind").order_by()
     return [
         JobGroup(state == QUEUED, project, kind, count, oldest)

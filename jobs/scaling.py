@@ -64,6 +64,7 @@ def scale_job(
     asked = Scaling(workers, timeout_seconds, tuple(leaving))
     try:
         with transaction.atomic():
+            # Before the plan is made: the loop may have moved the job since it was read.
             reread(job, lock=True)
             plan = plan_scaling(job, asked)
             operation = _begin(job, plan, asked, actor)
@@ -74,6 +75,7 @@ def scale_job(
             )
             Event.objects.append([job_event("job.scaled", job, actor, about)])
             wake()
+    # Another operation was opened meanwhile, which the database permits once per job.
     except IntegrityError:
         _refuse_second(job)
         raise

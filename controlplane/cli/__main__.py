@@ -31,12 +31,14 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
+        # The interpreter flushes at its end and would print a second error into the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _CLOSED_PIPE
 
 
 def run(argv: list[str]) -> int:
     """Dispatch one command line; raises CliError."""
+    # Imported here, as in the functions below: a command pays only for the modules that it uses.
     from controlplane.cli.aliases import rewrite
 
     if argv[:1] == ["__complete"]:

@@ -38,8 +38,10 @@ class CommandHandler:
     backoff_seconds: ClassVar[tuple[int, ...]] = (1, 2, 5, 10, 30)
     # Removes what a deleted object left: retried for as long as it takes.
     is_cleanup: ClassVar[bool] = False
-    goes_first: ClassVar[bool] = False  # before the others of its engine queue
-    has_secrets: ClassVar[bool] = False  # its payload is erased when it ends
+    # Before the others of its engine queue.
+    goes_first: ClassVar[bool] = False
+    # Its payload is erased when it ends.
+    has_secrets: ClassVar[bool] = False
 
     def run(self, run: "CommandRun") -> Any:
         """Carry the command out, outside any transaction, and return what `on_done` needs. Safe to repeat. Raise

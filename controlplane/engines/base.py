@@ -260,7 +260,8 @@ class PodSpec:
     avoid_nodes: tuple[str, ...] = ()
     launches: tuple[GangMember, ...] = ()
     is_host: bool = False
-    min_pods: int = 1  # of the attempt's gang that must start together
+    # Of the attempt's gang that must start together.
+    min_pods: int = 1
     # The attempt's pods reach one another by name, even if there is only one.
     has_stable_names: bool = False
     kind_env: Mapping[str, str] = field(default_factory=dict)

@@ -44,13 +44,16 @@ class Pace:
     # between looks, while things happen or logs are watched
     busy: float = 0.05
     quiet: float = 0.1
-    busy_for: float = 5.0  # after the last event
+    # After the last event.
+    busy_for: float = 5.0
     # Of the time may go into looking: long looks make longer pauses.
     most_share: float = 0.2
-    recheck: float = 1.0  # of all listeners' rights
+    # Of all listeners' rights.
+    recheck: float = 1.0
     # A reader that takes nothing for so long is let go.
     blocked: float = 10.0
-    retry: float = 1.0  # after a look that failed
+    # After a look that failed.
+    retry: float = 1.0
     # A topic without listeners, for those that reconnect.
     keep: float = 30.0
 

@@ -41,7 +41,8 @@ class Identity:
 
     user: User
     kind: str
-    key: str  # the session's key, or the token's id
+    # The session's key, or the token's id.
+    key: str
     # As it was stored then: a new one ends sessions.
     password: str
     project_ids: frozenset[int] | None

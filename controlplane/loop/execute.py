@@ -165,7 +165,8 @@ class Lane:
         for command in claimed:
             # The update was in the database; the objects have what was read before it.
             command.tries += 1
-        return sorted(claimed, key=lambda command: keys.index(command.pk))  # stops first
+        # Stops first.
+        return sorted(claimed, key=lambda command: keys.index(command.pk))
 
     def _due(self) -> QuerySet[Command]:
         kinds = kinds_on(self._kind.queue)

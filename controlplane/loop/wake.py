@@ -25,7 +25,8 @@ _listeners: list[Callable[[], None]] = []
 _pending: "queue.Queue[None]" = queue.Queue(maxsize=1)
 _publisher_lock = threading.Lock()
 _publisher: threading.Thread | None = None
-_asked = 0  # rings
+# Rings.
+_asked = 0
 
 
 def wake() -> None:

@@ -171,6 +171,7 @@ class Explainer:
         if refused is not None:
             return refused
         later = postponed(item.job, self._state.view)
+        # Else it would not start without the back-off either, and the other reason says more.
         if later is not None and (item.is_in_share or place(item.request, self._state.capacity.now)):
             return later
         if place(item.request, self._state.capacity.now, item.job.avoid) is not None:
@@ -195,6 +196,7 @@ class Explainer:
             return reasons.RESERVED_FOR_OLDER_GANG, {**numbers, **self._first_promised()}
         if numbers["pods_that_fit"] > 0:
             return reasons.GANG_DOES_NOT_FIT, numbers
+        # Nodes that never fit would name a shortage that waiting cannot end.
         too_small = self._too_small_for(request)
         is_shut_out = not any(
             node.is_open and node.name not in too_small and request.admits(node) for node in room.nodes
@@ -259,6 +261,7 @@ def _short_of(one: Request, room: FreeCapacity, too_small: frozenset[str]) -> di
         return found is not None and not any(placement.node in too_small for placement in found)
 
     needs = host_needs(one)
+    # Its GPUs alone do not fit, so no host resource is to blame.
     if not fits(with_only(one, ())):
         return None
     for need in needs:

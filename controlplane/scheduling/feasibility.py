@@ -62,6 +62,7 @@ class FeasibilityCheck:
         missing = self._missing_pool(job, project)
         if missing is None:
             return self._impossible(self.request(job))
+        # A request that fits nowhere comes first: another pool would not help it.
         return self._impossible(request_of(job, ())) or missing
 
     def request(self, job: JobView) -> Request:
@@ -103,6 +104,7 @@ class FeasibilityCheck:
             return self._refusal("pods", request.pods, fit, pools)
         nodes = self._nodes_for(one)
         for resource, asked, largest, relieved in self._shortages(one):
+            # The first resource without which it fits is the one to ask less of.
             if place(relieved, empty) is not None or asked > largest:
                 together = {"together": True} if self._is_there(resource, asked, nodes) else {}
                 return self._refusal(resource, asked, largest, pools, **together)
@@ -240,6 +242,7 @@ class QueuedJobs:
         """Return the classes that can run on this cluster by first submission, with no job decided."""
         classes = sorted(self._classes.values(), key=lambda one: job_key(one.jobs[0]))
         for one in classes:
+            # Classes are kept between cycles; each begins undecided.
             one.at = 0
         return classes
 

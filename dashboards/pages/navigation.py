@@ -23,9 +23,12 @@ class NavigationEntry:
     # entries are ordered by it
     place: int
     count: Callable[[Actor], int] | None = None
-    count_means: str = ""  # what the number counts
-    count_unit: str = ""  # its unit, where the label does not say it
-    heading: str = ""  # of the group, shown above its first entry
+    # What the number counts.
+    count_means: str = ""
+    # Its unit, where the label does not say it.
+    count_unit: str = ""
+    # Of the group, shown above its first entry.
+    heading: str = ""
     for_admins: bool = False
 
 

@@ -42,8 +42,10 @@ class Facts:
     jobs: Sequence[JobGroup]
     sees: Sees
     models: Sequence[tuple[str, int]] = ()
-    over_quota: float = 0  # GPUs that projects hold beyond their quotas
-    idle: Sequence[str] = ()  # names of jobs that hold idle devices, three at most
+    # GPUs that projects hold beyond their quotas.
+    over_quota: float = 0
+    # Names of jobs that hold idle devices, three at most.
+    idle: Sequence[str] = ()
 
     def count(self, *, is_queued: bool) -> int:
         """Return how many queued or running jobs the reader sees."""

@@ -29,10 +29,12 @@ from datasets.storage.base import ContentDamaged, ContentMissing
 
 BINARY: Schema = {"type": "string", "format": "binary"}
 MANIFEST_MOST_BYTES = 256 << 20
-DIGESTS_MOST = 5000  # asked for at once
+# Asked for at once.
+DIGESTS_MOST = 5000
 PART_MOST_BYTES = 16 << 20
 CHILDREN_MOST, PATHS_MOST = 1000, 1000
-PACK_OUT_BYTES, VERIFIED_BYTES = 64 << 20, 1 << 30  # of contents in one answer
+# Of contents in one answer.
+PACK_OUT_BYTES, VERIFIED_BYTES = 64 << 20, 1 << 30
 FILES = {
     "start": query.whole(0, 1 << 31, "Place of the first file in the manifest.", default=0),
     "count": query.whole(1, DIGESTS_MOST, "Files at most.", default=1000),

@@ -26,7 +26,8 @@ Row = tuple[bytes, int, int, int, int]
 class Directory:
     """The files directly in one directory, by name. `digests`: of the rows in order, or empty before they are known."""
 
-    path: bytes  # from the root, "" for the root itself
+    # From the root, "" for the root itself.
+    path: bytes
     rows: list[Row]
     digests: bytearray = field(default_factory=bytearray)
 
@@ -124,7 +125,8 @@ class Changes:
     """What of a walk must be read: (place of the directory, place of the row) each."""
 
     places: list[tuple[int, int]]
-    is_same: bool  # no file is new, changed or gone
+    # No file is new, changed or gone.
+    is_same: bool
 
 
 class StatIndex:

@@ -24,7 +24,8 @@ class CodeTree(models.Model):
     is_diff_cut = models.BooleanField(default=False)
     # Or "git": fetched by the control plane.
     source = models.CharField(max_length=8, default="upload")
-    repository = models.CharField(max_length=500, blank=True, default="")  # URL, without credentials
+    # URL, without credentials.
+    repository = models.CharField(max_length=500, blank=True, default="")
     files = models.PositiveIntegerField()
     size_bytes = models.BigIntegerField()
     created_by = models.CharField(max_length=150)

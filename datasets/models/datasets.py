@@ -13,7 +13,8 @@ class Dataset(models.Model):
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="datasets")
     name = models.CharField(max_length=63)
     description = models.CharField(max_length=500, blank=True, default="")
-    is_shared = models.BooleanField(default=False)  # every signed-in user may read it
+    # Every signed-in user may read it.
+    is_shared = models.BooleanField(default=False)
     # Number of the newest version, 0 before the first. Moved by a conditional UPDATE: of two syncs one wins.
     latest = models.PositiveIntegerField(default=0)
     created_by = models.CharField(max_length=150)

@@ -198,9 +198,11 @@ def _location_shape(location: CacheLocation, caches: int, hits: int) -> dict[str
 def free_bytes(location: CacheLocation, reserved: int = 0, written: int = 0) -> int:
     """Return how much more fits: what the room leaves, and at most what the disk has free. `reserved`: for fills under
     way, of which `written` is on the disk already."""
+    # What a claim's disk has free, only a pod on it could say.
     if location.project_id is not None:
         return max(0, (room_of(location) or 0) - location.used_bytes - reserved)
     path = directory_of(location)
+    # The directory is made by the first fill; its disk is that of the next one above.
     while not path.exists():
         path = path.parent
     disk = max(0, shutil.disk_usage(path).free - (reserved - written))

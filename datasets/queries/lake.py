@@ -96,6 +96,7 @@ def manifest_named(project: Project, name: str) -> Manifest:
     manifest = _read(project, name)
     with _lock:
         _manifests[key] = manifest
+        # At least the newest, however large: it is in use.
         while len(_manifests) > 1 and sum(map(len, _manifests.values())) > KEPT_FILES:
             _manifests.popitem(last=False)
     return manifest

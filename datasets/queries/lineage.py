@@ -106,6 +106,7 @@ def _runs(first: Sequence[Any], jobs: Jobs) -> tuple[list[Job], bool]:
     than RUNS_MOST."""
     known, fresh = dict.fromkeys(first), list(first)
     for _ in range(ROUNDS_MOST):
+        # Runs may be connected in a circle.
         fresh = [key for key in _next_to(fresh) if key not in known]
         known.update(dict.fromkeys(fresh))
         if not fresh or len(known) > RUNS_MOST:
@@ -160,6 +161,7 @@ def _add_volume(builder: Builder, mount: VolumeUse, run: Node) -> None:
 
 def _add_parents(builder: Builder, version: DatasetVersion) -> None:
     rows = DatasetVersion.objects.whole().filter(dataset=version.dataset_id, number__lte=version.number)
+    # In one query: parents are close in number, though not always the next.
     known = {one.pk: one for one in rows.order_by("-number")[: 4 * PARENTS_MOST]}
     child = version
     for _ in range(PARENTS_MOST):

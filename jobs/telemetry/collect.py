@@ -45,7 +45,8 @@ class UsageMemory:
 
     accumulator: Accumulator = field(default_factory=Accumulator)
     seq: int | None = None
-    holders_at: datetime | None = None  # when GPU seconds were last added
+    # When GPU seconds were last added.
+    holders_at: datetime | None = None
     # Pods whose log is out of order, told once.
     unreadable: set[str] = field(default_factory=set)
     spoken: SelfReported = field(default_factory=SelfReported)

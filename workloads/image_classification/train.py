@@ -90,6 +90,7 @@ class Classification:
         pictures, targets = batch
         logits = net(pictures).float()
         if self._is_multi:
+            # One picture may have several findings, so each is a question of its own.
             loss = functional.binary_cross_entropy_with_logits(logits, targets)
         else:
             loss = functional.cross_entropy(logits, targets, label_smoothing=0.1)

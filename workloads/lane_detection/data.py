@@ -51,6 +51,7 @@ class Lanes(Dataset[tuple[Tensor, Tensor, Tensor]]):
             picture.draft("RGB", shape)
             small = picture.convert("RGB").resize(shape, Image.Resampling.BICUBIC)
         with opened(sample.mask) as mask:
+            # Classes are names: a mean of two would be a third.
             classes = mask.resize(shape, Image.Resampling.NEAREST)
         if self._is_augmented:
             degrees = random.uniform(-MOST_DEGREES, MOST_DEGREES)

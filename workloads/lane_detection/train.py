@@ -57,6 +57,7 @@ class LaneDetection:
         skipped = Skipped()
         _prepared(options.data_dir, place, skipped)
         self._options, self.model = options, f"scnn-{options.size.name}"
+        # The same first weights on all ranks, and in every run.
         torch.manual_seed(0)
         self.net: nn.Module = SCNN(options.size)
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
@@ -79,6 +80,7 @@ class LaneDetection:
         fine, lanes = net(pictures)
         is_lane = labels > 0
         is_right = (fine.detach().argmax(dim=1) == labels) & is_lane
+        # A batch may have no lane at all.
         return loss_of(fine, lanes, labels, exists), is_right.sum() / is_lane.sum().clamp(min=1)
 
     def learning_rate(self, step: int, total_steps: int, ranks: int) -> float:
@@ -125,6 +127,7 @@ class LaneDetection:
         official = mean_of([score(guess, label.lanes, label.rows) for guess, label in pairs])
         strict = mean_of([strict_score(guess, label.lanes, label.rows) for guess, label in pairs])
         rates = (official.accuracy, official.false_negatives, official.false_positives, strict.accuracy)
+        # Weighted by pictures, since the last batch is smaller.
         return [rate * len(labels) for rate in rates]
 
     def _picture(self, label: Label) -> Tensor:
@@ -195,6 +198,7 @@ def _prepared(folder: Path, place: Place, skipped: Skipped) -> None:
         if is_turn and not (folder / LISTS / "train.txt").exists():
             fill(folder, "", SYNTHETIC_CLIPS if "DATA_DIR" not in os.environ else 0)
             prepare(folder, skipped)
+        # The next turn, and the training, need what this one has written.
         distributed.barrier()
 
 

@@ -79,6 +79,7 @@ def _report(node: RawView, held: set[int], others: list[RawView], profile: Clust
     }
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     resource = profile.gpu_resource
+    # The device plugin's setting renameByDefault gives shared GPUs a name of their own.
     if resource + RENAMED in allocatable:
         resource += RENAMED
         labels = {**labels, names.GPU_RESOURCE: resource}
@@ -199,6 +200,7 @@ def _request(container: RawView, resource: str) -> Fraction:
 def _is_for_work(node: RawView, profile: ClusterProfile) -> bool:
     """Return whether our pods may ever run on this node."""
     labels = node["metadata"].get("labels") or {}
+    # A profile that tolerates the control plane's taint makes its nodes workers.
     is_kept_apart = any(taint.get("key") in NOT_FOR_WORK for taint in _untolerated(node, profile))
     return not is_kept_apart and all(labels.get(key) == value for key, value in profile.node_selector.items())
 

@@ -52,7 +52,8 @@ _CONSOLIDATION = "consolidation"
 
 _GANG = re.compile(r"Resources were found for (\d+) pods while (\d+) are required")
 _SHORT_OF = (
-    ("resources: GPU", None),  # also GPU memory
+    # Also GPU memory.
+    ("resources: GPU", None),
     ("resources: CPU", "cpus"),
     ("resources: memory", "memory"),
 )
@@ -114,6 +115,7 @@ def _queue(
     priority: int,
     profile: ClusterProfile,
 ) -> dict[str, Any]:
+    # CPUs and memory are not divided between projects, as without KAI.
     free = {"quota": UNBOUNDED, "overQuotaWeight": 1, "limit": UNBOUNDED}
     gpu = {"quota": _devices(quota), "overQuotaWeight": _devices(weight), "limit": _devices(limit)}
     spec: dict[str, Any] = {

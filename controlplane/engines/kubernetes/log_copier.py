@@ -47,7 +47,8 @@ MOST_PAUSE_SECONDS = 30.0
 GATHER_SECONDS = 0.02
 # Between looks at a pod that has not started, or is not there, and is not heard of.
 WAITING_SECONDS = 10.0
-MOST_AT_ONCE = 100  # streams opened in one go
+# Streams opened in one go.
+MOST_AT_ONCE = 100
 CHECK_SECONDS = 5.0
 TICK_SECONDS = 0.5
 

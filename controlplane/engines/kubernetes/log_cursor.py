@@ -57,8 +57,10 @@ class Beginning:
     # the time of the first line that we read
     first_ms: int | None = None
     _last_ms: int = 0
-    _size: int = 0  # bytes of what we read
-    _open_ms: int = 0  # when its stream was opened
+    # Bytes of what we read.
+    _size: int = 0
+    # When its stream was opened.
+    _open_ms: int = 0
     # All output before was read: the container's start, then the end of each stream that gave nothing.
     _covered_ms: int | None = None
     # The time without an open stream before `_open_ms`.
@@ -172,8 +174,10 @@ class Cursor:
     counts, not its time. The piece is gone only when a time is later than all that were seen.
     """
 
-    _recent: list[Piece] = field(default_factory=list)  # of the last piece's ms
-    _latest_ms: int = 0  # of all pieces
+    # Of the last piece's ms.
+    _recent: list[Piece] = field(default_factory=list)
+    # Of all pieces.
+    _latest_ms: int = 0
     # How many pieces like the last one are still to come before the new ones.
     _sought: int = 0
 

@@ -38,6 +38,7 @@ class MpiOperator:
 
         Raises EngineRefused, for now, while the operator has not made it.
         """
+        # The launcher's start makes the job; the starts of other ranks wait for the pods.
         if spec.launches:
             self._make_job(spec, pod, anchor, render)
         found = self._made(names.operated(mpijobs.mpi_job_name(spec), spec.rank))

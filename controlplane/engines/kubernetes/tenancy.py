@@ -181,6 +181,7 @@ def _quota(
     hard = {f"requests.{profile.gpu_resource}": _whole(milli_gpus * parts)}
     if profile.scheduler == KAI:
         hard = {}
+    # Shared GPUs may be given out under either name, and a quota limits each name by itself.
     elif parts > 1:
         hard[f"requests.{profile.gpu_resource}{RENAMED}"] = _whole(milli_gpus * parts)
     metadata = _metadata(f"trainyard-{name}", project.name, profile)

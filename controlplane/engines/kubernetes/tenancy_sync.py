@@ -46,8 +46,10 @@ class Syncer:
     objects: Objects
     profile: ClusterProfile
     _known: dict[str, _Known] = field(default_factory=dict)
-    _there: dict[str, Raw] = field(default_factory=dict)  # by identity, at the last look
-    _wanted: frozenset[str] = frozenset()  # identities, since the last look
+    # By identity, at the last look.
+    _there: dict[str, Raw] = field(default_factory=dict)
+    # Identities, since the last look.
+    _wanted: frozenset[str] = frozenset()
     _checked_at: float = -CHECK_SECONDS
     # without it users of kubectl have no rights, which the look at the cluster tells
     _may_bind: bool = True
