@@ -21,9 +21,11 @@ settings.load_profile("house")
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: looking through it again and again would be a tenth of the time of small tests."""
+    """What is loaded by now stays: looking through it again and again would be a tenth of the time of small tests. What
+    tests make is nearly all freed by reference counts, so that garbage is looked for more rarely than by default."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture(scope="session")

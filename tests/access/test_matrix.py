@@ -71,7 +71,7 @@ def test_rest(world: World, route: str):
         problem
         for method in METHODS
         for person, credential in _callers(is_declared=method in REST[route])
-        for target in _targets(world, route)
+        for target in _targets(world, route, is_declared=method in REST[route])
         for problem in _rest_cell(world, route, method, person, credential, target)
     ]
     assert not wrong, "\n".join(wrong)
@@ -114,11 +114,13 @@ def _callers(*, is_declared: bool) -> list[tuple[str, str]]:
     tried without a credential, as a stranger and as the admin."""
     if not is_declared:
         return [(person, "token") for person in ("anonymous", "chi", "root", "read_only")]
-    return [(person, one) for person in PEOPLE for one in ("token", "session")] + [("read_only", "token")]
+    by_session = [(person, "session") for person in PEOPLE if person != "anonymous"]
+    return [*((person, "token") for person in (*PEOPLE, "read_only")), *by_session]
 
 
-def _targets(world: World, route: str) -> tuple[Target, ...]:
-    """Both projects where the route names something of one; else the first, which then only says who asks."""
+def _targets(world: World, route: str, *, is_declared: bool = True) -> tuple[Target, ...]:
+    """Both projects where the route names something of one and a handler may look it up; else the first, which then
+    only says who asks."""
     ids = (
         "job_id",
         "username",
@@ -133,7 +135,7 @@ def _targets(world: World, route: str) -> tuple[Target, ...]:
         "projects/<",
     )
     names_one = any(name in route for name in ids)
-    return world.targets if names_one else world.targets[:1]
+    return world.targets if names_one and is_declared else world.targets[:1]
 
 
 def _rest_cell(

@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from django.conf import settings
 from django.test import Client
+from django.test.client import ClientHandler
 
 from controlplane.access import SYSTEM
 from controlplane.actions.accounts import create_user, issue_token
@@ -59,6 +61,7 @@ class Target:
     artifact: Artifact
     code_import: CodeImport
     registration: DatasetRegistration
+    job_ids: tuple[object, ...]
 
     def relation(self, person: str) -> str:
         """What somebody is to this project."""
@@ -81,6 +84,18 @@ class World:
     targets: tuple[Target, Target]
     secrets: dict[str, str] = field(default_factory=dict)
     cookies: dict[str, str] = field(default_factory=dict)
+    # Loading the middleware takes as long as a request.
+    handler: ClientHandler = field(default_factory=lambda: ClientHandler(enforce_csrf_checks=False))
+
+    @cached_property
+    def secret_words(self) -> dict[str, re.Pattern[str]]:
+        """What is read of each project only by those who may see it: its mark, and the ids of its jobs."""
+        return {
+            target.project.name: re.compile(
+                "|".join([rf"{MARK[target.project.name]}-[\w-]*", *map(str, target.job_ids)])
+            )
+            for target in self.targets
+        }
 
     def client(self, person: str, credential: str) -> Client:
         """A fresh client: what an earlier cell did to its cookies is gone."""
@@ -89,7 +104,9 @@ class World:
             headers["Authorization"] = f"Bearer {self.secrets[person]}"
         if person != "anonymous" and credential == "session":
             headers["Cookie"] = f"{settings.SESSION_COOKIE_NAME}={self.cookies[person]}"
-        return Client(headers=headers, raise_request_exception=False)
+        client = Client(headers=headers, raise_request_exception=False)
+        client.handler = self.handler
+        return client
 
     def leaks(self, person: str, text: str, sent: str) -> list[str]:
         """What of a project that is none of theirs somebody reads in `text`. `sent`: the address, which they knew."""
@@ -98,9 +115,7 @@ class World:
         found = []
         for target in self.targets:
             if target.relation(person) in ("stranger", "anonymous"):
-                found += re.findall(rf"{MARK[target.project.name]}-[\w-]*", text)
-                ids = (str(pk) for pk in target.project.jobs.values_list("pk", flat=True))
-                found += [pk for pk in ids if pk in text and pk not in sent]
+                found += self.secret_words[target.project.name].findall(text)
         return [word for word in found if word not in sent]
 
 
@@ -152,6 +167,7 @@ def _world(plant: Plant, cast: Cast) -> World:
                 project=projects[name], url=f"https://{MARK[name]}.example/x", ref="main"
             ),
             DatasetRegistration.objects.create(dataset=versions[name].dataset, path=f"/{MARK[name]}"),
+            tuple(projects[name].jobs.values_list("pk", flat=True)),
         )
         for name in MARK
     )

@@ -21,7 +21,7 @@ from tests.waiting import patience, wait_until
 
 logger = logging.getLogger(__name__)
 
-JOBS_OF_EACH = int(os.environ.get("TRAINYARD_CAMPAIGN_JOBS", "25"))
+JOBS_OF_EACH = int(os.environ.get("TRAINYARD_CAMPAIGN_JOBS", "15"))
 FAULTS_AT_LEAST = 9
 FAST_SECONDS = 5.0  # on a busy machine; who waits for a frozen Redis waits for twice as long and longer
 

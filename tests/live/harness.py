@@ -137,4 +137,4 @@ def _names(project_ids: frozenset[int] | None) -> frozenset[str] | None:
 
 def is_in_step(client: FakeClient, topic: str, project_ids: frozenset[int] | None) -> bool:
     """True when what the client has made of its frames is what the database says."""
-    return without_empty(client.states[topic]) == fresh(topic, project_ids)
+    return topic in client.states and without_empty(client.states[topic]) == fresh(topic, project_ids)

@@ -203,6 +203,11 @@ def test_the_first_start_prints_one_address_and_a_link_that_works_once(
         shown = running.call("GET", "/api/v1/projects")[1]["results"]
         assert [project["name"] for project in shown] == ["team-a"]
         assert replace(second, token=running.token).call("GET", "/api/v1/projects")[0] == 401
+        children = second.children().values()
+        began = time.monotonic()
+        assert second.stop(signal.SIGINT) == 0
+        assert time.monotonic() - began < patience(10)
+        assert not any(child.is_running() for child in children)
     assert (tmp_path / "secret.key").stat().st_mode & 0o077 == 0
 
 
@@ -226,18 +231,10 @@ def test_a_job_outlives_every_end_of_its_control_plane(tmp_path: Path) -> None:
         running.process.kill()
         wait_until(lambda: not any(child.is_running() for child in children), what="the children's end")
         assert job.process.is_running()
-    with control_plane(tmp_path) as again:
-        wait_until(lambda: job.is_untouched(again), what="the job to be found")
-        children = again.children().values()
-        began = time.monotonic()
-        assert again.stop(signal.SIGINT) == 0
-        assert time.monotonic() - began < patience(10)
-        assert not any(child.is_running() for child in children)
-        assert job.process.is_running()
-    with make_up(again, signal.SIGINT) as by_make:
+    with make_up(running, signal.SIGINT) as by_make:
         wait_until(lambda: job.is_untouched(by_make), what="the job to be found")
     assert job.process.is_running()
-    with make_up(again, signal.SIGTERM) as by_make:
+    with make_up(running, signal.SIGTERM) as by_make:
         wait_until(lambda: job.is_untouched(by_make), what="the job to be found")
         job.end(by_make)
 
