@@ -12,6 +12,7 @@ from datasets import (
     registration_commands,
     snapshot_commands,
     volume_commands,
+    volume_reading_commands,
 )
 from datasets.actions.lake_collection import COLLECT_LAKE, collect_lake
 from datasets.long_work import DATA, is_cancelled, refusals
@@ -21,6 +22,7 @@ DECLARED = (
     artifact_commands,
     code_commands,
     volume_commands,
+    volume_reading_commands,
     snapshot_commands,
     cache_commands,
     registration_commands,

@@ -22,7 +22,7 @@ API = "/api/v1"
 MAX_ATTEMPTS = 4
 TIMEOUT_SECONDS = 30.0
 # The code of a 503 that passes by itself, such as a collection of a lake, and how long a request waits for it.
-BUSY, BUSY_SECONDS = "in_use", 1800.0
+BUSY, BUSY_SECONDS = ("in_use", "being_read"), 1800.0
 
 Payload = bytes | Callable[[], Iterator[bytes]] | None
 Query = Mapping[str, "str | int | bool | None"]
@@ -170,7 +170,7 @@ class Client:
         response = self._exchange_again(method, target, payload, headers)
         attempt, waited = 1, 0.0
         while response.status in LATER:
-            is_busy = _code_of(response) == BUSY
+            is_busy = _code_of(response.body) in BUSY
             if waited >= BUSY_SECONDS or (attempt >= MAX_ATTEMPTS and not is_busy):
                 break
             if is_busy and not waited:
@@ -236,8 +236,8 @@ class Client:
         return f"{path}?{parts.query}" if parts.query else path
 
 
-def _code_of(response: Response) -> str:
-    return str(response.body.get("code", "")) if isinstance(response.body, dict) else ""
+def _code_of(body: Any) -> str:
+    return str(body.get("code", "")) if isinstance(body, dict) else ""
 
 
 def segment(name: str) -> str:

@@ -1,24 +1,42 @@
 """The files of a volume over REST: listed and downloaded, while jobs may write them."""
 
+from typing import Any
+
 from django.http import HttpResponseBase
 
 from controlplane.access import NotVisible
 from controlplane.api import query
 from controlplane.api.json_schema import BOOLEAN, listed, record, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.problems import Problem
 from datasets.access import volume_for
+from datasets.actions.volume_readings import ask_for
 from datasets.api.contents import BINARY
-from datasets.queries.volume_files import BYTES, file_response, list_files
-from datasets.storage.base import ContentMissing
+from datasets.models import Volume
+from datasets.queries.volume_files import BYTES, LISTED_MOST, BeingRead, file_response, list_files
+from datasets.storage.base import Blocked, ContentMissing
 
-LISTED_MOST = 1000
+
+class _Contents(ApiView):
+    """What a pod has to read first is answered 503 `being_read`, and what it cannot read 409 with the reason."""
+
+    def read(self, volume: Volume, reads: Any) -> Any:
+        try:
+            return reads(volume)
+        except ContentMissing as error:
+            raise NotVisible(str(error)) from error
+        except Blocked as blocked:
+            raise Problem(409, blocked.code, blocked.detail) from blocked
+        except BeingRead as waits:
+            ask_for(volume, waits)
+            raise Problem(503, "being_read", str(waits), headers={"Retry-After": "1"}) from waits
 
 
-class VolumeFiles(ApiView):
+class VolumeFiles(_Contents):
     """Endpoint of a directory listing of a volume."""
 
     @operation(
-        "List a directory of a volume, as it is now",
+        "List a directory of a volume, as it is now; on Kubernetes as a pod saw it at most a minute ago",
         answer=record("In the order of the names.", results=listed(ref("VolumeFile")), has_more=BOOLEAN),
         query={
             "directory": query.text("The directory; the top without it."),
@@ -28,27 +46,21 @@ class VolumeFiles(ApiView):
     )
     def get(self, call: Call, volume_id: str) -> Answer:
         volume, asked = volume_for(call.actor, volume_id), call.query
-        try:
-            rows, has_more = list_files(
-                volume, asked["directory"] or "", asked["after"] or "", asked["limit"]
-            )
-        except ContentMissing as error:
-            raise NotVisible(str(error)) from error
+        given = (asked["directory"] or "", asked["after"] or "", asked["limit"])
+        rows, has_more = self.read(volume, lambda one: list_files(one, *given))
         return Answer({"results": rows, "has_more": has_more})
 
 
-class VolumeContent(ApiView):
+class VolumeContent(_Contents):
     """Endpoint of the content of one file of a volume."""
 
     @operation(
-        "Download a file of a volume",
+        "Download a file of a volume; on Kubernetes of at most 4 MiB",
         answer=BINARY,
         gives=BYTES,
         query={"path": query.text("The file's path in the volume.")},
     )
     def get(self, call: Call, volume_id: str) -> HttpResponseBase:
-        volume = volume_for(call.actor, volume_id)
-        try:
-            return file_response(volume, call.query["path"] or "")
-        except ContentMissing as error:
-            raise NotVisible(str(error)) from error
+        volume, path = volume_for(call.actor, volume_id), call.query["path"] or ""
+        response: HttpResponseBase = self.read(volume, lambda one: file_response(one, path))
+        return response

@@ -6,6 +6,7 @@ from datasets.models.code import CodeTree
 from datasets.models.code_imports import CodeImport
 from datasets.models.datasets import Dataset, DatasetTag, DatasetVersion
 from datasets.models.registrations import DatasetRegistration
+from datasets.models.volume_readings import VolumeReading
 from datasets.models.volumes import Snapshot, SnapshotNumber, StorageClassPlace, Volume, VolumeUse
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "SnapshotNumber",
     "StorageClassPlace",
     "Volume",
+    "VolumeReading",
     "VolumeUse",
 ]

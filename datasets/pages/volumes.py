@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from django import forms
-from django.http import Http404, HttpRequest, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
@@ -24,6 +24,7 @@ from dashboards.pages.fields import NameField, offer
 from dashboards.reads.submit import projects_to_submit_to
 from datasets.access import visible_volumes, volume_for
 from datasets.actions.snapshots import take_snapshot
+from datasets.actions.volume_readings import ask_for
 from datasets.actions.volumes import (
     KEEP_RULES,
     SNAPSHOT_MINUTES,
@@ -36,14 +37,16 @@ from datasets.actions.volumes import (
     set_service_tier,
 )
 from datasets.models import Volume
+from datasets.models.volumes import READY
 from datasets.pages.volume_lists import MODES, VOLUMES, snapshots_shown, state_badge
-from datasets.queries.volume_files import file_response, list_files
+from datasets.queries.volume_files import BeingRead, file_response, list_files
 from datasets.queries.volumes import claims_volumes, storage_class_named, storage_classes_shown, volume_shape
-from datasets.storage.base import ContentMissing
+from datasets.storage.base import Blocked, ContentMissing
 from jobs.fields.mounts import access_mode, size_bytes
 
 FILES_SHOWN, SNAPSHOTS_SHOWN = 200, 100
 KEEP = "keep"
+PLAIN = "text/plain; charset=utf-8"
 
 
 class VolumeForm(forms.Form):
@@ -111,7 +114,9 @@ def volume_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 def volume_page(request: HttpRequest, actor: Actor, volume_id: str) -> HttpResponseBase:
     """One volume: what it holds, who mounts it, its snapshots, and its files as they are now."""
     volume = volume_for(actor, volume_id)
-    return show(request, actor, "datasets/volume.html", _context(request, actor, volume))
+    context = _context(request, actor, volume)
+    response = show(request, actor, "datasets/volume.html", context)
+    return _again(response) if context["is_being_read"] else response
 
 
 @signed_in
@@ -122,6 +127,10 @@ def volume_file(request: HttpRequest, actor: Actor, volume_id: str) -> HttpRespo
         return file_response(volume, request.GET.get("path", ""))
     except ContentMissing as error:
         raise Http404(str(error)) from error
+    except Blocked as blocked:
+        return HttpResponse(blocked.detail, status=409, content_type=PLAIN)
+    except BeingRead as waits:
+        return _again(HttpResponse(_ask(volume, waits), status=202, content_type=PLAIN))
 
 
 @require_POST
@@ -164,7 +173,7 @@ def volume_delete(request: HttpRequest, actor: Actor, volume_id: str) -> HttpRes
 def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, Any]:
     shown, role = volume_shape(volume), role_in(actor, volume.project)
     directory = request.GET.get("directory", "").strip("/")
-    files, has_more, is_missing = _files(volume, directory, request.GET.get("after", ""))
+    files, has_more, why_none, is_being_read = _files(volume, directory, request.GET.get("after", ""))
     origin, is_claim = shown["origin"] or {}, claims_volumes(volume.project)
     found = None if is_claim else storage_class_named(volume.storage_class)
     return {
@@ -182,7 +191,8 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
         "crumbs": _crumbs(directory),
         "files": files,
         "after": files[-1]["name"] if has_more else "",
-        "is_missing": is_missing,
+        "why_none": why_none,
+        "is_being_read": is_being_read,
         "rerun": _rerun(origin),
         "snapshot_every": write_duration(60 * volume.snapshot_minutes) if volume.snapshot_minutes else "",
         "is_member": Role.is_at_least(role, Role.MEMBER),
@@ -190,14 +200,35 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
     }
 
 
-def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, Any]], bool, bool]:
-    """Return the entries of a directory, whether there are more, and whether it is not there."""
+def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, Any]], bool, str, bool]:
+    """Return the entries of a directory, whether there are more, why there are none, and whether a pod reads them."""
+    if claims_volumes(volume.project) and volume.state != READY:
+        return [], False, _("Its files can be seen when it is ready."), False
     try:
-        return (*list_files(volume, directory, after, FILES_SHOWN), False)
+        return (*list_files(volume, directory, after, FILES_SHOWN), "", False)
     except ContentMissing as error:
         if directory:
             raise Http404(str(error)) from error
-        return [], False, True
+        return [], False, _("Its directory is not there."), False
+    except Blocked as blocked:
+        return [], False, f"{blocked.detail} ({blocked.code})", False
+    except BeingRead as waits:
+        return [], False, _ask(volume, waits), True
+
+
+def _ask(volume: Volume, waits: BeingRead) -> str:
+    """Have a pod read what was asked for; return what to say meanwhile."""
+    try:
+        ask_for(volume, waits)
+    except Conflict as conflict:
+        return conflict.detail
+    return str(waits)
+
+
+def _again(response: HttpResponse) -> HttpResponse:
+    """Have the browser ask again."""
+    response["Refresh"] = "2"
+    return response
 
 
 def _crumbs(directory: str) -> list[tuple[str, str]]:

@@ -1,35 +1,81 @@
 """The files of a volume as they are now: directories as plain data, files as downloads."""
 
+from base64 import b64decode
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from django.http import HttpResponseBase, StreamingHttpResponse
+from django.utils import timezone
 
-from datasets.models import Volume
+from datasets.models import Volume, VolumeReading
 from datasets.previews import media_type
 from datasets.queries.datasets import shown
 from datasets.queries.volumes import claims_volumes, storage_of
-from datasets.storage.base import ContentMissing
+from datasets.storage.base import Blocked, ContentMissing
+from datasets.storage.trees import OWN
 from datasets.storage.volume_files import Child, VolumeFiles
 
 BYTES = "application/octet-stream"
 PIECE_BYTES = 1 << 20
+# What a pod shows of a claim: entries of a directory, and bytes of a file. They come through its log.
+LISTED_MOST, FILE_BYTES = 1000, 4 << 20
+# How long a look through a pod is shown again, and how long a failed one.
+FRESH, FAILED_FRESH = timedelta(seconds=60), timedelta(seconds=10)
 # The end of the year 9999.
 LATEST_SECONDS = 253_402_300_799
 
 
+@dataclass(frozen=True)
+class BeingRead(Exception):
+    """A pod has to read this first: ask for it (actions.volume_readings), and again in a while."""
+
+    path: str
+    after: str
+    is_file: bool
+
+    def __str__(self) -> str:
+        return "A pod in the cluster reads it; it is here in some seconds."
+
+
 def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """Return entries of a directory as REST shows them, and whether there are more. Raises ContentMissing."""
+    """Return entries of a directory as REST shows them, and whether there are more. Raises ContentMissing; of a volume
+    that pods alone see BeingRead, and Blocked for what they cannot read."""
     path = _bytes(directory).strip(b"/")
+    if claims_volumes(volume.project):
+        seen = _reading(volume, shown(path), after, is_file=False)
+        found = [Child(b64decode(name), kind, size, mtime) for name, kind, size, mtime in seen.entries]
+        children = [child for child in found if path or child.name != OWN]
+        return [_shape(path, child) for child in children[:limit]], seen.has_more or len(children) > limit
     children = _storage(volume).children(str(volume.pk), path, _bytes(after), limit + 1)
     return [_shape(path, child) for child in children[:limit]], len(children) > limit
 
 
+def _reading(volume: Volume, path: str, after: str, *, is_file: bool) -> VolumeReading:
+    """Return the last look of this kind. Raises BeingRead without a fresh one, and why one failed."""
+    rows = volume.readings.filter(path=path, after=after, is_file=is_file)
+    found = rows.exclude(state=VolumeReading.PENDING).order_by("-finished_at").first()
+    kept = FRESH if found is not None and found.state == VolumeReading.READY else FAILED_FRESH
+    if found is None or found.finished_at is None or found.finished_at < timezone.now() - kept:
+        raise BeingRead(path, after, is_file)
+    if found.state == VolumeReading.READY:
+        return found
+    if found.reason == "content_missing":
+        raise ContentMissing(found.message)
+    raise Blocked(found.reason, found.message)
+
+
 def file_response(volume: Volume, path: str) -> HttpResponseBase:
-    """Return a file as a download; pictures without script are shown in place. Raises ContentMissing."""
-    file, size = _storage(volume).open(str(volume.pk), _bytes(path))
+    """Return a file as a download; pictures without script are shown in place. Raises as `list_files`."""
+    if claims_volumes(volume.project):
+        content = bytes(_reading(volume, path.strip("/"), "", is_file=True).content or b"")
+        file: BinaryIO = BytesIO(content)
+        size = len(content)
+    else:
+        file, size = _storage(volume).open(str(volume.pk), _bytes(path))
     name = path.rpartition("/")[2]
     media = media_type(name)
     kind, way = (media, "inline") if media else (BYTES, "attachment")
@@ -54,8 +100,6 @@ def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _storage(volume: Volume) -> VolumeFiles:
-    if claims_volumes(volume.project):
-        raise ContentMissing("Only pods see the files of this volume. Look at them in a job that mounts it.")
     return storage_of(volume.project_id, volume.storage_class)
 
 

@@ -32,6 +32,19 @@ class CacheTask:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadTask:
+    """One look into a volume: entries of a directory after a name, at most `limit`, or a file of at most `limit` bytes.
+    `name`: a repeat with the same one uses the pod that is there."""
+
+    name: str
+    volume: str
+    path: bytes
+    after: bytes
+    limit: int
+    is_file: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OutputTask:
     """One copy of a directory of a job's output. `name`: a repeat with the same one uses the pod that is there. `path`:
     below the working directory of rank 0, or below that of the checkpoints."""

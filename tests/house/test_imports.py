@@ -169,6 +169,7 @@ LAYERS = {
     "datasets.registration_commands": "loop",
     "datasets.long_work": "loop",
     "datasets.volume_commands": "loop",
+    "datasets.volume_reading_commands": "loop",
     "datasets.snapshot_commands": "loop",
     "datasets.volume_topics": "live",
     "datasets.cache_commands": "loop",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from controlplane.commands.dispatch import carry_out_due
 from datasets.actions.snapshot_events import snapshot_on_events
 from datasets.actions.snapshots import delete_snapshot, restore_snapshot, take_snapshot
+from datasets.actions.volume_readings import ask_for
 from datasets.actions.volumes import create_volume, delete_volume
 from datasets.models import Snapshot, Volume
+from datasets.queries.volume_files import BeingRead, file_response, list_files
 from jobs.models import Job, Pod
 from tests.builders import make_job
 from tests.cast import SYSTEM
@@ -32,7 +35,9 @@ def yard(kube_node: KubeCluster, tmp_path: Path) -> Iterator[Yard]:
         pytest.skip(reason)
     csi_rig.set_up(kube_node)
     kube_node.apply(csi_rig.OF_TESTS)
-    yard = Yard(kube_node, tmp_path, default_image=IMAGE, image_pull_policy="Never")
+    # Pods of the control plane, too, are not for the node that runs no containers.
+    selector = {"nvidia.com/gpu.memory": "32768"}
+    yard = Yard(kube_node, tmp_path, default_image=IMAGE, image_pull_policy="Never", node_selector=selector)
     yield yard
     yard.close()
 
@@ -50,6 +55,12 @@ def test_a_job_writes_a_new_volume_and_another_reads_what_was_restored_of_its_sn
         **SMALL,
     )
     until_succeeded(yard, first)
+    written = Volume.objects.get()
+    assert [row["name"] for row in seen(yard, written, lambda: list_files(written, "", "", 10))[0]] == [
+        "model"
+    ]
+    read = seen(yard, written, lambda: file_response(written, "model"))
+    assert b"".join(read.streaming_content) == b"best\n"
 
     def snapshot() -> Snapshot | None:
         snapshot_on_events()
@@ -113,6 +124,19 @@ def test_a_volume_that_its_driver_refuses_is_failed_with_the_drivers_words(
     assert csi_rig.REFUSAL in volume.message
     delete_volume(volume, actor=SYSTEM)
     yard.until(lambda: carried_out() and not Volume.objects.exists(), "its end")
+
+
+def seen(yard: Yard, volume: Volume, reads: Callable[[], Any]) -> Any:
+    """What a pod saw of a volume."""
+    with pytest.raises(BeingRead) as waits:
+        reads()
+    ask_for(volume, waits.value)
+
+    def is_read() -> bool:
+        return carried_out() and not volume.readings.filter(state="pending").exists()
+
+    yard.until(is_read, "the pod that reads the volume", 60)
+    return reads()
 
 
 def carried_out() -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from argparse import Namespace
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from controlplane.cli import formats
-from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, USAGE, CliError
+from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, USAGE, ApiError, CliError
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
@@ -168,7 +169,7 @@ def get(args: Namespace, session: Session) -> int:
     volume = find_volume(session, args.name)
     target = args.target or args.path.rstrip("/").rpartition("/")[2]
     path = f"volumes/{volume['id']}/content?path={quote(args.path, safe='')}"
-    with session.client.open(path, {"Accept": "application/octet-stream, application/json"}) as body:
+    with _opened(session, path) as body:
         if target == "-":
             shutil.copyfileobj(body, sys.stdout.buffer)
             return DONE
@@ -180,6 +181,17 @@ def get(args: Namespace, session: Session) -> int:
         part.replace(target)
     session.output.say(f"{args.path} written to {target}")
     return DONE
+
+
+def _opened(session: Session, path: str) -> HTTPResponse:
+    """Return the file to be read. On Kubernetes a pod reads it first, which is waited for."""
+    while True:
+        try:
+            return session.client.open(path, {"Accept": "application/octet-stream, application/json"})
+        except ApiError as error:
+            if error.code != "being_read":
+                raise
+        session.pause(1.0)
 
 
 def resize_arguments(parser: Parser) -> None:

@@ -54,9 +54,9 @@ class DataPod:
             raise Blocked("refused", line(str(error))) from error
         return found
 
-    def started(self, budget: Budget) -> Raw:
+    def started(self, budget: Budget, seconds: float = START_SECONDS) -> Raw:
         """Return the pod once it runs or has ended. Raises Blocked and what `budget` raises."""
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             budget.check()
             pod = self.found()
@@ -65,7 +65,7 @@ class DataPod:
             if phase_of(pod) != "Pending":
                 return pod
             if time.monotonic() > deadline:
-                words = f"The pod that {self._work} did not start within {START_SECONDS:g} s: {_waits(pod)}"
+                words = f"The pod that {self._work} did not start within {seconds:g} s: {_waits(pod)}"
                 raise Blocked("pod_not_started", line(words))
             self.wait(pod)
 

@@ -35,6 +35,7 @@ from controlplane.engines.kubernetes import (
 )
 from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.cache_volume import CacheVolume
+from controlplane.engines.kubernetes.claim_reader import ClaimReader
 from controlplane.engines.kubernetes.cluster_cache import SHORT_WAIT_SECONDS, KnownReports, Watching
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.exec import PodProcess, open_shell
@@ -210,6 +211,10 @@ class KubernetesEngine:
         """Return the volume of a project's caches."""
         self._objects.require_namespace(tenancy.namespace(project, self._profile))
         return CacheVolume(self.client, project, self._profile)
+
+    def files_of(self, project: str) -> ClaimReader:
+        """Return the files of a project's volumes, as pods see them."""
+        return ClaimReader(self.client, project, self._profile)
 
     def outputs(self, project: str) -> OutputReader:
         """Return the reader of what a project's jobs wrote into their working directories."""

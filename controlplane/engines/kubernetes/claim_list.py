@@ -1,0 +1,98 @@
+"""What runs in a pod to show a claim: the entries of a directory, or a file, as lines of JSON in its log.
+
+Sent as text (see claim_reader.py), so it imports nothing of ours, and runs on Python 3.9. Names are base64: a job may
+give a file any name. No step of a path may be a link.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+import sys
+from typing import NoReturn
+
+# Exit codes.
+MISSING, TOO_LARGE, UNREADABLE = 91, 92, 93
+ROOT, PATH, AFTER, LIMIT, IS_FILE = "READ_ROOT", "READ_PATH", "READ_AFTER", "READ_LIMIT", "READ_IS_FILE"
+# Of a line of the log, before base64.
+PIECE_BYTES = 6000
+FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def main() -> None:
+    """Show what the environment asks for, or exit with a code that names the failure."""
+    path = base64.b64decode(os.environ[PATH])
+    limit = int(os.environ[LIMIT])
+    try:
+        descriptor = opened(os.environ[ROOT], path, 0 if os.environ[IS_FILE] else os.O_DIRECTORY)
+        if os.environ[IS_FILE]:
+            send(descriptor, limit)
+        else:
+            show(descriptor, base64.b64decode(os.environ[AFTER]), limit)
+    except (FileNotFoundError, NotADirectoryError):
+        leave(MISSING, "There is no such path in the volume.")
+    except OSError as error:
+        leave(UNREADABLE, "It cannot be read: %s." % (error.strerror or error))
+
+
+def opened(root: str, path: bytes, flags: int) -> int:
+    """Return a descriptor of a path below the root."""
+    steps = [step for step in path.split(b"/") if step]
+    if any(step in (b".", b"..") for step in steps):
+        leave(MISSING, "There is no such path in the volume.")
+    descriptor = os.open(root, FLAGS | os.O_DIRECTORY)
+    for place, step in enumerate(steps):
+        found = os.stat(step, dir_fd=descriptor, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            leave(MISSING, "A step of the path is a link.")
+        more = flags if place == len(steps) - 1 else os.O_DIRECTORY
+        descriptor = os.open(step, FLAGS | more, dir_fd=descriptor)
+    return descriptor
+
+
+def show(descriptor: int, after: bytes, limit: int) -> None:
+    """Print the entries in the order of their names, and whether there are more."""
+    names = sorted(name for name in map(os.fsencode, os.listdir(descriptor)) if name > after)
+    for name in names[:limit]:
+        try:
+            found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
+        kind = next((word for is_kind, word in kinds if is_kind(found.st_mode)), "other")
+        size = found.st_size if kind == "file" else 0
+        say({"entry": [base64.b64encode(name).decode(), kind, size, found.st_mtime]})
+    say({"done": len(names) > limit})
+
+
+def send(descriptor: int, limit: int) -> None:
+    """Print a file in pieces."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        leave(MISSING, "This is not a file.")
+    if found.st_size > limit:
+        leave(TOO_LARGE, f"It has {found.st_size} bytes; at most {limit} are shown.")
+    with os.fdopen(descriptor, "rb") as file:
+        left = limit
+        while left:
+            piece = file.read(min(PIECE_BYTES, left))
+            if not piece:
+                break
+            left -= len(piece)
+            say({"piece": base64.b64encode(piece).decode()})
+    say({"done": False})
+
+
+def say(words: dict) -> None:  # type: ignore[type-arg]
+    sys.stdout.write(json.dumps(words) + "\n")
+
+
+def leave(code: int, words: str) -> NoReturn:
+    sys.stderr.write(words + "\n")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Show files of a claim: a short-lived pod mounts it read-only and prints them into its log (claim_list.py).
+
+A caller that dies leaves the pod, which ends by itself; a repeat with the same name uses it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from controlplane.engines.kubernetes import claim_list, data_pod_objects
+from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.engines.kubernetes.data_pod_objects import CONTAINER, DataPodSpec
+from controlplane.engines.kubernetes.data_pods import DataPod, end_of, words_of
+from controlplane.engines.kubernetes.sanitize import line
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.errors import ApiError
+from datasets.storage.base import Blocked, Budget, ContentMissing
+from datasets.storage.claims import ReadTask, claim_name
+from datasets.storage.volume_files import Child
+
+ROOT = "/volume"
+# Until the pod has the claim and has started, and until it is ended.
+START_SECONDS, POD_SECONDS = 60.0, 120
+SILENCE_SECONDS = 30.0
+
+
+class ClaimReader:
+    """The files of a project's volumes in one cluster."""
+
+    def __init__(self, client: Client, project: str, profile: ClusterProfile) -> None:
+        self._client, self._project, self._profile = client, project, profile
+
+    def read(self, task: ReadTask, budget: Budget) -> tuple[list[Child], bytes, bool]:
+        """Return the entries of a directory, the content of a file, and whether a directory has more entries. Raises
+        ContentMissing, Blocked, Unreachable and what `budget` raises."""
+        pod = DataPod(
+            self._client, self._profile.namespace_of(self._project), _name(task), "reads files of volumes"
+        )
+        try:
+            pod.create(data_pod_objects.pod(_spec(self._project, task), self._profile))
+            started = pod.started(budget, START_SECONDS)
+            while (ended := end_of(started)) is None:
+                budget.check()
+                pod.wait(started)
+                started = pod.started(budget, START_SECONDS)
+            if code := int(ended["exitCode"]):
+                pod.require_python(ended)
+                raise _failure(code, line(words_of(ended)))
+            return _parsed(self._log(pod))
+        finally:
+            pod.remove()
+
+    def _log(self, pod: DataPod) -> Iterator[dict[str, Any]]:
+        query = {"container": CONTAINER}
+        try:
+            with self._client.stream(f"{pod.path}/log", query, read_timeout_seconds=SILENCE_SECONDS) as lines:
+                yield from (json.loads(text) for text in lines)
+        except (ApiError, ValueError) as error:
+            raise Blocked(
+                "not_read", line(f"The log of the pod that reads files of volumes: {error}")
+            ) from error
+
+
+def _spec(project: str, task: ReadTask) -> DataPodSpec:
+    env = {
+        claim_list.ROOT: ROOT,
+        claim_list.PATH: b64encode(task.path).decode(),
+        claim_list.AFTER: b64encode(task.after).decode(),
+        claim_list.LIMIT: str(task.limit),
+        claim_list.IS_FILE: "yes" if task.is_file else "",
+    }
+    return DataPodSpec(
+        _name(task),
+        project,
+        claim_name(task.volume),
+        ROOT,
+        ["python3", "-I", "-c", _script()],
+        env,
+        is_read_only=True,
+        seconds=POD_SECONDS,
+    )
+
+
+def _name(task: ReadTask) -> str:
+    return f"trainyard-reader-{task.name}"
+
+
+def _failure(code: int, words: str) -> Exception:
+    if code == claim_list.MISSING:
+        return ContentMissing(words)
+    reasons = {claim_list.TOO_LARGE: "too_large", claim_list.UNREADABLE: "unreadable"}
+    return Blocked(reasons.get(code, "not_read"), words, is_passing=False)
+
+
+def _parsed(lines: Iterator[dict[str, Any]]) -> tuple[list[Child], bytes, bool]:
+    """Raises Blocked for a log without its last line."""
+    children, content = [], bytearray()
+    for said in lines:
+        if "entry" in said:
+            name, kind, size, mtime = said["entry"]
+            children.append(Child(b64decode(name), kind, size, mtime))
+        elif "piece" in said:
+            content += b64decode(said["piece"])
+        elif "done" in said:
+            return children, bytes(content), said["done"]
+    raise Blocked("not_read", "The log of the pod that reads files of volumes was cut off.")
+
+
+@cache
+def _script() -> str:
+    """Return the program. `$(` in it would be a variable to Kubernetes; there is none."""
+    return inspect.getsource(claim_list)

@@ -1,0 +1,73 @@
+"""Handler that looks at files of a volume through a pod of its cluster."""
+
+from typing import Protocol, cast
+
+from controlplane.commands.errors import CommandRefused
+from controlplane.commands.registry import CommandHandler, register
+from controlplane.commands.run import CommandRun
+from controlplane.loop.engine_pool import engine_for
+from controlplane.models import Command
+from datasets.actions.volume_readings import READ_VOLUME, reading_failed, reading_ready
+from datasets.long_work import DATA, budget_of, refusals
+from datasets.models import VolumeReading
+from datasets.queries.volume_files import FILE_BYTES, LISTED_MOST
+from datasets.storage.base import Budget, DeadlineExceeded
+from datasets.storage.claims import ReadTask
+from datasets.storage.volume_files import Child
+
+READ_SECONDS = 150.0
+Read = tuple[list[Child], bytes, bool]
+
+
+class Reader(Protocol):
+    """The files of a project's claims (engines.kubernetes.claim_reader)."""
+
+    def read(self, task: ReadTask, budget: Budget) -> Read:
+        """Return entries, content, and whether there are more. Raises ContentMissing, Blocked."""
+
+
+class ReaderEngine(Protocol):
+    """What the engine of a kind with `claims_volumes` does beside the rest."""
+
+    def files_of(self, project: str) -> Reader:
+        """Return the files of a project's volumes."""
+
+
+@register
+class ReadVolume(CommandHandler):
+    """Look once: what fails is named at once, and a person asks again."""
+
+    kind, queue, max_tries = READ_VOLUME, DATA, 1
+
+    def run(self, run: CommandRun) -> tuple[Read, bool] | None:
+        rows = VolumeReading.objects.select_related("volume__project__cluster")
+        reading = rows.filter(pk=run.command.subject_id, state=VolumeReading.PENDING).first()
+        if reading is None:
+            return None
+        project = reading.volume.project
+        task = ReadTask(
+            str(run.command.pk),
+            str(reading.volume_id),
+            reading.path.encode("utf-8", "surrogateescape"),
+            reading.after.encode("utf-8", "surrogateescape"),
+            FILE_BYTES if reading.is_file else LISTED_MOST,
+            reading.is_file,
+        )
+        engine = cast(ReaderEngine, engine_for(project.cluster))
+        try:
+            with refusals():
+                return engine.files_of(project.name).read(task, budget_of(run, READ_SECONDS)), reading.is_file
+        except DeadlineExceeded as late:
+            words = f"The pod that reads it has not ended within {READ_SECONDS:g} s."
+            raise CommandRefused("reading_timeout", words) from late
+
+    def on_done(self, command: Command, result: tuple[Read, bool] | None) -> None:
+        if result is not None:
+            (children, content, has_more), is_file = result
+            reading_ready(command.subject_id, children, content if is_file else None, has_more)
+
+    def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
+        return False
+
+    def on_failed(self, command: Command, refusal: CommandRefused) -> None:
+        reading_failed(command.subject_id, refusal.code, refusal.message)

@@ -1,0 +1,131 @@
+"""Files of volumes that pods alone see: read by a pod, shown for a minute, and refused with a reason."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from controlplane.commands.dispatch import carry_out_due
+from controlplane.models import Cluster, Command
+from datasets.actions.volume_readings import KEPT, PENDING_MOST, READ_VOLUME, forget_readings
+from datasets.models import Volume, VolumeReading
+from datasets.queries.volume_files import file_response
+from datasets.storage.base import Blocked, Budget, ContentMissing, DeadlineExceeded
+from datasets.storage.claims import ReadTask
+from datasets.storage.volume_files import Child
+from tests.cast import Cast
+from tests.volumes import make_volume
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes")]
+
+
+class Engine:
+    """Answers a look, or raises."""
+
+    def __init__(self) -> None:
+        self.tasks: list[ReadTask] = []
+        self.fails: Exception | None = None
+
+    def files_of(self, project: str) -> "Engine":
+        return self
+
+    def read(self, task: ReadTask, budget: Budget) -> tuple[list[Child], bytes, bool]:
+        self.tasks.append(task)
+        if self.fails is not None:
+            raise self.fails
+        children = [Child(b".trainyard", "directory", 0, 1.0), Child(b"model", "file", 4, 1e9)]
+        return ([], b"best", False) if task.is_file else (children, b"", False)
+
+
+@pytest.fixture
+def volume(cast: Cast) -> Volume:
+    return make_volume(cast.project)
+
+
+@pytest.fixture
+def engine(cast: Cast, volume: Volume, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    Cluster.objects.filter(pk=cast.project.cluster_id).update(engine="kubernetes")
+    engine = Engine()
+    monkeypatch.setattr("datasets.volume_reading_commands.engine_for", lambda cluster: engine)
+    return engine
+
+
+def work() -> None:
+    commands = Command.objects.of_kinds([READ_VOLUME])
+    wait_until(lambda: not (carry_out_due() or commands.unfinished().exists()), what="the look")
+
+
+def test_a_directory_and_a_file_are_read_once_by_a_pod_and_shown(api: Any, engine: Engine, volume: Volume):
+    path = f"volumes/{volume.pk}/files"
+    for _ in range(2):
+        waits = api("vera").get(path)
+        assert (waits.status, waits.body["code"], waits.headers["Retry-After"]) == (503, "being_read", "1")
+    work()
+    assert [row["name"] for row in api("vera").get(path).body["results"]] == ["model"]
+    content = f"volumes/{volume.pk}/content?path=model"
+    assert api("vera").get(content).status == 503
+    work()
+    assert api("vera").get(content).status == 200
+    assert b"".join(file_response(Volume.objects.get(), "model").streaming_content) == b"best"
+    assert [(task.path, task.is_file) for task in engine.tasks] == [(b"", False), (b"model", True)]
+    assert api("chi").get(path).status == 404
+
+
+@pytest.mark.parametrize(
+    ("fails", "status", "code"),
+    [
+        (Blocked("pod_not_started", "The pod did not start: no node."), 409, "pod_not_started"),
+        (Blocked("too_large", "It has 9 bytes.", is_passing=False), 409, "too_large"),
+        (ContentMissing("There is no such path in the volume."), 404, "not_found"),
+        (DeadlineExceeded(), 409, "reading_timeout"),
+    ],
+)
+def test_what_a_pod_cannot_read_is_said_and_not_tried_without_end(
+    api: Any, engine: Engine, volume: Volume, fails: Exception, status: int, code: str
+):
+    engine.fails = fails
+    path = f"volumes/{volume.pk}/files?directory=sub"
+    assert api("vera").get(path).status == 503
+    work()
+    refused = api("vera").get(path)
+    assert (refused.status, refused.body["code"]) == (status, code)
+    assert len(engine.tasks) == 1
+
+
+def test_pods_that_read_one_volume_are_few_and_what_they_found_is_forgotten(
+    api: Any, engine: Engine, volume: Volume
+):
+    for number in range(PENDING_MOST):
+        assert api("vera").get(f"volumes/{volume.pk}/files?directory={number}").status == 503
+    many = api("vera").get(f"volumes/{volume.pk}/files?directory=more")
+    assert (many.status, many.body["code"]) == (409, "many_readings")
+    work()
+    last = VolumeReading.objects.latest("finished_at").finished_at
+    assert last is not None
+    forget_readings(last + KEPT)
+    assert VolumeReading.objects.filter(finished_at=last).exists()
+    forget_readings(last + 2 * KEPT)
+    assert not VolumeReading.objects.exists()
+
+
+def test_the_page_asks_again_until_the_pod_has_read(cast: Cast, engine: Engine, volume: Volume):
+    browser = Client()
+    browser.force_login(cast.vera)
+    page = browser.get(f"/volumes/{volume.pk}")
+    assert (page.status_code, page["Refresh"]) == (200, "2")
+    assert "A pod in the cluster reads it" in page.content.decode()
+    work()
+    page = browser.get(f"/volumes/{volume.pk}")
+    assert "Refresh" not in page
+    assert ">model</a>" in page.content.decode()
+    file = f"/volumes/{volume.pk}/file?path=model"
+    waits = browser.get(file)
+    assert (waits.status_code, waits["Refresh"]) == (202, "2")
+    work()
+    read = browser.get(file)
+    assert (read.status_code, b"".join(read.streaming_content)) == (200, b"best")
+    engine.fails = Blocked("too_large", "It has 9 bytes.")
+    browser.get(f"/volumes/{volume.pk}/file?path=large")
+    work()
+    assert browser.get(f"/volumes/{volume.pk}/file?path=large").status_code == 409
