@@ -83,12 +83,10 @@ DISRUPTIONS = frozenset(
 SHELL = "shell"
 USAGE = "usage"
 FRACTIONS = "fractions"
-# Pods' output is in PodSpec.log_path without a collector.
-WRITES_LOG_STORE = "writes_log_store"
+WRITES_LOG_STORE = "writes_log_store"  # pods' output is in PodSpec.log_path without a collector
 REACHES_PORTS = "reaches_ports"  # open_port works
 MEMBERSHIP = "membership"  # a MembershipEngine: elastic jobs are resized while they run
-# Images are names of the image catalogue; elsewhere a registry has them.
-HAS_CATALOGUE = "has_catalogue"
+HAS_CATALOGUE = "has_catalogue"  # images are names of the image catalogue; elsewhere a registry has them
 
 Capabilities: TypeAlias = frozenset[str]
 Address: TypeAlias = tuple[str, int]
@@ -260,10 +258,8 @@ class PodSpec:
     avoid_nodes: tuple[str, ...] = ()
     launches: tuple[GangMember, ...] = ()
     is_host: bool = False
-    # Of the attempt's gang that must start together.
-    min_pods: int = 1
-    # The attempt's pods reach one another by name, even if there is only one.
-    has_stable_names: bool = False
+    min_pods: int = 1  # of the attempt's gang that must start together
+    has_stable_names: bool = False  # the attempt's pods reach one another by name, even if there is only one
     kind_env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, SecretValue] = field(default_factory=dict, metadata={KUBERNETES_ONLY: True})
@@ -271,8 +267,7 @@ class PodSpec:
     # Name -> Kubernetes quantity.
     extra_resources: Mapping[str, str] = field(default_factory=dict, metadata={KUBERNETES_ONLY: True})
     mounts: tuple[Mount, ...] = ()
-    # Its attempt's pods may change while it runs; it is told who they are by a file.
-    is_elastic: bool = False
+    is_elastic: bool = False  # its attempt's pods may change while it runs; it is told who they are by a file
     code: CodeSource | None = None
 
 

@@ -83,7 +83,7 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
 
 
 def _ends_soon(operation: ScaleOperation, now: datetime) -> bool:
-    """Send newcomers away that nobody asked for, or let a switch to them complete that has begun. Return whether that
+    """Send newcomers away that no user asked for, or let a switch to them complete that has begun. Return whether that
     may still happen in time."""
     patience = timedelta(seconds=ENDING_SECONDS)
     return now < hasten(operation, now + patience if operation.generation else now) + patience

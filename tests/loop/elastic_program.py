@@ -10,6 +10,7 @@ from django.db.models import F
 
 from controlplane.engines.base import RUNNING, MemberReport
 from jobs.models import Job, Pod
+from tests.builders import make_job, make_project
 from tests.loop.plant import Plant
 
 
@@ -76,3 +77,18 @@ def _switch(status: dict[str, Any], generation: int) -> None:
     cost = {"step": generation * 100, "pause_seconds": 0.05, "lost_steps": 0, "repeated_steps": 0}
     status |= {"state": "training", "generation": generation, "busy_seconds": 0.1}
     status["switches"].append({"generation": generation, "interrupted_steps": 0, **cost})
+
+
+def started(plant, workers=2, fewest=1, most=8, quota=8, **program) -> Program:
+    """An elastic job of the project team-a that runs with so many workers, and its program."""
+    bounds = {"min_workers": fewest, "workers": workers, "max_workers": most}
+    job = make_job(make_project(quota=quota), "el", kind="elastic", **bounds)
+    found = Program(plant, job, **program)
+    found.settle()
+    assert (job.state, job.pods_started) == ("running", workers)
+    return found
+
+
+def live(job: Job) -> list[int]:
+    """The ranks of the pods that hold their place."""
+    return list(Pod.objects.filter(job=job, released_at=None).order_by("rank").values_list("rank", flat=True))

@@ -75,7 +75,6 @@ _SIGNALS = {
 def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     """Return the report of one of our pods. `nodes`: all nodes of the cluster by name; `now`: by the API
     server's clock where known."""
-    # Final phases first: what a kubelet wrote last counts more than the state of the node.
     if _phase(raw) in TERMINAL:
         return _final(raw, nodes)
     if _is_gated(raw):
@@ -249,7 +248,6 @@ def _start_error(ended: Raw) -> tuple[str, str]:
 
 def _exit(ended: Raw) -> tuple[str, str]:
     code = int(ended["exitCode"])
-    # A shell's code for a command that was ended by a signal; Linux has 64 of them.
     if 128 < code <= 128 + 64:
         name = _SIGNALS.get(code - 128, f"signal {code - 128}")
         return base.KILLED, _said(f"The command was killed by {name}", ended.get("message"))
