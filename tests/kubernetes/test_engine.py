@@ -393,11 +393,11 @@ def test_an_anchor_stays_for_as_long_as_a_slow_start_is_at_work_with_it(
     monkeypatch.setattr(garbage_collector, "GRACE_SECONDS", -5)
     hangs, goes_on, make = threading.Event(), threading.Event(), engine._objects.make
 
-    def make_slowly(collection: str, body: dict) -> dict:
-        if collection.endswith("/pods"):
+    def make_slowly(body: dict) -> dict:
+        if body["kind"] == "Pod":
             hangs.set()
             goes_on.wait(patience(30))
-        return make(collection, body)
+        return make(body)
 
     monkeypatch.setattr(engine._objects, "make", make_slowly)
     spec = case.spec()
