@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from typing import NoReturn
 
 # Exit codes.
@@ -85,7 +86,7 @@ def send(descriptor: int, limit: int) -> None:
     say({"done": False})
 
 
-def say(words: dict) -> None:  # type: ignore[type-arg]
+def say(words: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(words) + "\n")
 
 
