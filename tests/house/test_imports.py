@@ -246,26 +246,6 @@ WITHOUT_DJANGO = {
     "supervisor",
     "workloads",
 }
-DJANGO = {
-    "plain",
-    "pure",
-    "figures",
-    "seam",
-    "cluster client",
-    "rendering",
-    "engines",
-    "portable",
-    "cli",
-    "supervisor",
-    "workloads",
-}
-# modules of the control plane outside of the loop that still import jobs; none may be added
-IMPORTING_JOBS = {
-    "jobs.gateway.admission",
-    "jobs.gateway.command",
-    "jobs.gateway.podsocket",
-    "jobs.gateway.shell",
-}
 DJANGO = {"django", "rest_framework", "drf_spectacular", "channels", "celery", "kombu"}
 # what makes a pure function impure
 IMPURE = {
