@@ -77,6 +77,7 @@ class Yard:
         return project
 
     def tick(self) -> None:
+        """One cycle, and every due command, long ones too."""
         assert run_cycle(timezone.now() + self.ahead) is not None
         while execute_due():
             pass
@@ -97,6 +98,16 @@ class Yard:
             self.until(is_so, f"{job.name} to be {state} {reason}")
         except AssertionError as error:
             raise AssertionError(f"{job.name}: {job.state} {job.reason} {job.details}") from error
+
+    def until_succeeded(self, job: Job) -> None:
+        """For programs in real containers, which take their time to start."""
+
+        def has_ended() -> bool:
+            job.refresh_from_db()
+            return job.state in ("succeeded", "failed")
+
+        self.until(has_ended, f"the end of {job.name}", 90)
+        assert job.state == "succeeded", (job.reason, job.message)
 
     def path_of(self, job: Job, rank: int = 0) -> str:
         """Of the job's newest pod, at the server."""

@@ -9,7 +9,6 @@ import pytest
 from django.utils import timezone
 
 from controlplane.access import SYSTEM
-from controlplane.commands.dispatch import carry_out_due
 from controlplane.engines.kubernetes import cache_pods
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.models import Project
@@ -68,20 +67,20 @@ def test_jobs_read_versions_that_a_pod_brought_once_and_cannot_change_them(yard:
     make_version(dataset, ONE)
     first = reader(project, "first", 1, "firstsecond")
     yard.until_is(first, "queued", "waiting_for_data")
-    until_succeeded(yard, first)
+    yard.until_succeeded(first)
     cache = Cache.objects.get()
     assert (cache.state, cache.files_done, cache.bytes_done, cache.bytes_moved) == ("ready", 2, 11, 11)
     assert (cache.location.project, cache.location.used_bytes) == (project, 11)
 
     make_version(dataset, TWO)
     second = reader(project, "second", 2, "firstanother")
-    until_succeeded(yard, second)
+    yard.until_succeeded(second)
     newer = Cache.objects.get(version__number=2)
     assert newer.bytes_moved == len("another")
     assert newer.location.used_bytes == 11 + len("another")
 
     clear_cache(cache, actor=SYSTEM)
-    yard.until(lambda: carried_out() and not Cache.objects.filter(pk=cache.pk).exists(), "its end", 60)
+    yard.until(lambda: not Cache.objects.filter(pk=cache.pk).exists(), "its end", 60)
     location = CacheLocation.objects.get()
     assert (location.kept_keys, location.used_bytes) == ([str(newer.version_id)], len("firstanother"))
     keep_caches(timezone.now())
@@ -95,19 +94,3 @@ def reader(project: Project, name: str, version: int, words: str) -> Job:
     mounts = [{"dataset": "xray", "version": str(version), "mount_path": "/data", "cached": True}]
     command = ["sh", "-c", READS.format(words)]
     return make_job(project, name, command=command, datasets=mounts, **SMALL)
-
-
-def carried_out() -> bool:
-    """Carry out what is due, as a worker does."""
-    carry_out_due()
-    return True
-
-
-def until_succeeded(yard: Yard, job: Job) -> None:
-    def has_ended() -> bool:
-        carry_out_due()
-        job.refresh_from_db()
-        return job.state in ("succeeded", "failed")
-
-    yard.until(has_ended, f"the end of {job.name}", 90)
-    assert job.state == "succeeded", (job.reason, job.message)

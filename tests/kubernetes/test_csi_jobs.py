@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from controlplane.commands.dispatch import carry_out_due
 from datasets.actions.snapshot_events import snapshot_on_events
 from datasets.actions.snapshots import delete_snapshot, restore_snapshot, take_snapshot
 from datasets.actions.volume_readings import ask_for
 from datasets.actions.volumes import create_volume, delete_volume
 from datasets.models import Snapshot, Volume
 from datasets.queries.volume_files import BeingRead, file_response, list_files
-from jobs.models import Job, Pod
+from jobs.models import Pod
 from tests.builders import make_job
 from tests.cast import SYSTEM
 from tests.kube import KubeCluster
@@ -54,7 +53,7 @@ def test_a_job_writes_a_new_volume_and_another_reads_what_was_restored_of_its_sn
         snapshot_on=["success"],
         **SMALL,
     )
-    until_succeeded(yard, first)
+    yard.until_succeeded(first)
     written = Volume.objects.get()
     assert [row["name"] for row in seen(yard, written, lambda: list_files(written, "", "", 10))[0]] == [
         "model"
@@ -64,7 +63,6 @@ def test_a_job_writes_a_new_volume_and_another_reads_what_was_restored_of_its_sn
 
     def snapshot() -> Snapshot | None:
         snapshot_on_events()
-        carry_out_due()
         return Snapshot.objects.filter(state="ready").first()
 
     yard.until(snapshot, "the snapshot of its end", 60)
@@ -74,13 +72,11 @@ def test_a_job_writes_a_new_volume_and_another_reads_what_was_restored_of_its_sn
     script = "grep best /in/model && ! touch /in/x"
     mounts = [{"volume": "again", "mount_path": "/in", "read_only": True}]
     second = make_job(project, "second", command=["sh", "-c", script], volumes=mounts, **SMALL)
-    until_succeeded(yard, second)
+    yard.until_succeeded(second)
     delete_snapshot(taken, actor=SYSTEM)
     for volume in Volume.objects.all():
         delete_volume(volume, actor=SYSTEM)
-    yard.until(
-        lambda: carried_out() and not (Volume.objects.exists() or Snapshot.objects.exists()), "their end"
-    )
+    yard.until(lambda: not (Volume.objects.exists() or Snapshot.objects.exists()), "their end")
     kept = yard.kube.kubectl("-n", f"{yard.prefix}{project.name}", "get", "volumesnapshots", "-o", "name")
     assert str(taken.pk) not in kept
 
@@ -101,12 +97,12 @@ def test_a_program_pauses_while_a_snapshot_is_taken_of_what_it_writes(yard: Yard
     new = {"storage_class": csi_rig.CLASS, "size": "16Mi", "name": "models"}
     mounts = [{"new": new, "mount_path": "/out"}]
     job = make_job(project, "writer", command=["python", "-c", WRITES], volumes=mounts, **SMALL)
-    yard.until(lambda: carried_out() and Pod.objects.filter(job=job, state="running").exists(), "the pod", 90)
+    yard.until(lambda: Pod.objects.filter(job=job, state="running").exists(), "the pod", 90)
     inside = ("exec", "-n", f"{yard.prefix}{project.name}", Pod.objects.get(job=job).name, "--", "ls")
     listening = (*inside, "/out/.trainyard/listening")
     wait_until(lambda: str(job.pk) in yard.kube.kubectl(*listening, check=False), 60, "the program")
     take_snapshot(Volume.objects.get(), actor=SYSTEM)
-    yard.until(lambda: carried_out() and Snapshot.objects.get().state == "ready", "the snapshot", 60)
+    yard.until(lambda: Snapshot.objects.get().state == "ready", "the snapshot", 60)
     assert Snapshot.objects.get().consistency == "quiesced"
     assert yard.kube.kubectl(*inside, "/out/.trainyard").split() == ["listening"]
 
@@ -118,12 +114,12 @@ def test_a_volume_that_its_driver_refuses_is_failed_with_the_drivers_words(
     project = yard.project()
     fields = {"name": "full", "size": 1 << 24, "storage_class": csi_rig.REFUSING_CLASS}
     volume = create_volume(project, fields, actor=SYSTEM)
-    yard.until(lambda: carried_out() and Volume.objects.get().state != "creating", "the refusal")
+    yard.until(lambda: Volume.objects.get().state != "creating", "the refusal")
     volume.refresh_from_db()
     assert (volume.state, volume.reason) == ("failed", "not_provisioned")
     assert csi_rig.REFUSAL in volume.message
     delete_volume(volume, actor=SYSTEM)
-    yard.until(lambda: carried_out() and not Volume.objects.exists(), "its end")
+    yard.until(lambda: not Volume.objects.exists(), "its end")
 
 
 def seen(yard: Yard, volume: Volume, reads: Callable[[], Any]) -> Any:
@@ -133,23 +129,7 @@ def seen(yard: Yard, volume: Volume, reads: Callable[[], Any]) -> Any:
     ask_for(volume, waits.value)
 
     def is_read() -> bool:
-        return carried_out() and not volume.readings.filter(state="pending").exists()
+        return not volume.readings.filter(state="pending").exists()
 
     yard.until(is_read, "the pod that reads the volume", 60)
     return reads()
-
-
-def carried_out() -> bool:
-    """Carry out what is due, as a worker does."""
-    carry_out_due()
-    return True
-
-
-def until_succeeded(yard: Yard, job: Job) -> None:
-    def has_ended() -> bool:
-        carry_out_due()
-        job.refresh_from_db()
-        return job.state in ("succeeded", "failed")
-
-    yard.until(has_ended, f"the end of {job.name}", 90)
-    assert job.state == "succeeded", (job.reason, job.message)
