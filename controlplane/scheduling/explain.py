@@ -4,7 +4,7 @@ capacity."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, overload
 
 from controlplane.scheduling import reasons
@@ -17,7 +17,7 @@ from controlplane.scheduling.locality import location_to_fill
 from controlplane.scheduling.mentions import mention
 from controlplane.scheduling.order import JobClass, Waiting, in_turn
 from controlplane.scheduling.plan import Details, Hold
-from controlplane.scheduling.view import JobView
+from controlplane.scheduling.view import JobView, placements_to_lists
 
 SHOWN = 3
 """How many jobs ahead, and holders, a Hold names."""
@@ -136,12 +136,12 @@ class Explainer:
         own, starts = self._state.reservation, self._state.starts
         if own is None or own.item.job.id != item.job.id or item.job.id in {*starts, *self._state.promises}:
             return {}
-        return {"reserved_at": _shown_time(own.at), "reserved": [asdict(pod) for pod in own.placements]}
+        return {"reserved_at": _shown_time(own.at), "reserved": placements_to_lists(own.placements)}
 
     def _reason(self, item: Waiting) -> tuple[str, dict[str, Any]]:
         if item.job.id in self._state.promises:
             _, placements = self._state.promises[item.job.id]
-            promised = [asdict(placement) for placement in placements]
+            promised = placements_to_lists(placements)
             stopping = [
                 mention(one.project, one.id, one.label) for one in self._state.stopping_for(item, placements)
             ]

@@ -253,8 +253,16 @@ def _job(data: Mapping[str, Any]) -> JobView:
     return JobView(**{**data, **pods, **plain, "volume_wait": wait, "data_progress": progress})
 
 
+def placements_to_lists(placements: Iterable[PodPlacement]) -> list[dict[str, Any]]:
+    """Return placements as JSON has them, so that they are equal to what is read back from it."""
+    return [
+        {"rank": pod.rank, "node": pod.node, "devices": [list(device) for device in pod.devices]}
+        for pod in placements
+    ]
+
+
 def placements_from_lists(data: Iterable[Mapping[str, Any]]) -> tuple[PodPlacement, ...]:
-    """Rebuild frozen placements from `asdict`, `Hold.details["promised"]` or JSON."""
+    """Rebuild frozen placements from `asdict`, `placements_to_lists` or JSON."""
     return tuple(
         PodPlacement(pod["rank"], pod["node"], tuple((index, milli) for index, milli in pod["devices"]))
         for pod in data

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from dataclasses import replace
@@ -67,6 +68,9 @@ def test_every_hold_has_a_sentence_and_a_place_in_the_queue():
         in_line = [hold.queue_position for hold in holds if hold.queue_position is not None]
         assert in_line == list(range(1, len(in_line) + 1))
         assert all(describe(hold.reason, hold.details).endswith(".") for hold in holds)
+        details = [hold.details for hold in holds]
+        # What a row gives back is compared with the next plan's: a difference is written, and published, each time.
+        assert json.loads(json.dumps(details)) == details
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
