@@ -11,6 +11,8 @@ from tests.migrated import lay_out
 
 _state = tempfile.TemporaryDirectory(prefix="trainyard-tests-")
 os.environ["TRAINYARD_STATE_DIR"] = _state.name
+# Torch's threads spin while they wait for one another: beside other lanes, half of the time of a small network.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRAINYARD_CLUSTERS", "memory:dgx1-1=8x32768,dgx1-2=8x32768")
 
 from controlplane.settings import *  # noqa: E402, F403  after the environment that they read
