@@ -115,6 +115,7 @@ LAYERS = {
     "jobs.project_status": "queries",
     "jobs.release": "actions",
     "jobs.scaling": "actions",
+    "jobs.speaking": "queries",
     "jobs.transitions": "actions",
     "jobs.limits": "queries",
     "jobs.room": "queries",

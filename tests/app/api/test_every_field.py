@@ -35,6 +35,7 @@ NASTY: list[Any] = [
 ]
 VALID: dict[str, dict[str, Any]] = {
     "caches": {"version_id": "00000000-0000-4000-8000-000000000000"},
+    "cache-locations": {"name": "fast", "cluster": "memory", "node_pools": ["default"]},
     "login": {"username": "ben", "password": "wrong"},
     "tokens": {"name": "ci"},
     "users": {"username": "dan"},
