@@ -119,7 +119,6 @@ LAYERS = {
     "jobs.transitions": "actions",
     "jobs.limits": "queries",
     "jobs.room": "queries",
-    "jobs.speaking": "queries",
     "controlplane.commands": "loop",
     "controlplane.commands.errors": "plain",
     "controlplane.registration": "registration",
