@@ -15,7 +15,7 @@ from controlplane.loop.growth import grow_jobs
 from controlplane.loop.interruptions import hasten_owed, leave_nodes
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.job_transitions import move_jobs, remove_expired
-from controlplane.loop.membership import keep_memberships
+from controlplane.loop.membership import ElasticJobs, keep_memberships
 from controlplane.loop.observe import observe
 from controlplane.loop.reconcile import note_reachable, reconcile
 from controlplane.loop.record import record
@@ -82,8 +82,8 @@ def _run_guarded(cluster: Cluster, now: datetime, on_orders: Callable[[], None])
 
 
 def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool:
-    context = context_of(cluster)
-    engine, nodes_with_orphans = _look(cluster, context, now)
+    context, elastic = context_of(cluster), ElasticJobs(cluster)
+    engine, nodes_with_orphans = _look(cluster, context, elastic, now)
     if not cluster.is_reachable:
         # An operator may have said that its nodes are dead.
         move_jobs(cluster, now)
@@ -97,7 +97,7 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
     decided = decide(cluster, engine, observation, now)
     context.planned_at, context.plan_seconds = time.perf_counter(), time.perf_counter() - began
     began = time.perf_counter()
-    plan = shrink_victims(cluster, engine, decided.plan, now) if engine else decided.plan
+    plan = shrink_victims(elastic, engine, decided.plan, now) if engine else decided.plan
     hasten_owed(cluster, plan)
     recorded = record(cluster, plan, observation, now, on_orders)
     if recorded.has_commands:
@@ -111,7 +111,7 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
             decide_ms=decided.ms,
             record_ms=(time.perf_counter() - began) * 1000,
         )
-    has_grown = engine is not None and grow_jobs(cluster, engine, observation, decided.plan, now)
+    has_grown = engine is not None and grow_jobs(cluster, elastic, engine, observation, decided.plan, now)
     return recorded.has_commands or decided.has_orders or has_grown
 
 
@@ -124,7 +124,9 @@ def _can_wait(cluster: Cluster, context: ClusterContext) -> bool:
     return is_recent and not Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED).exists()
 
 
-def _look(cluster: Cluster, context: ClusterContext, now: datetime) -> tuple[Engine | None, frozenset[str]]:
+def _look(
+    cluster: Cluster, context: ClusterContext, elastic: ElasticJobs, now: datetime
+) -> tuple[Engine | None, frozenset[str]]:
     """Reconcile with the engine's report; an engine that cannot be opened is unreachable. Return the engine for the
     rest of the pass, None when it is out of reach, and reconcile's result."""
     try:
@@ -138,8 +140,8 @@ def _look(cluster: Cluster, context: ClusterContext, now: datetime) -> tuple[Eng
         warn_of_leftovers(cluster)
     nodes = reconcile(cluster, engine, now)
     if cluster.is_reachable:
-        keep_memberships(cluster, engine, now)
-        leave_nodes(cluster, engine, now)
+        keep_memberships(cluster, elastic, engine, now)
+        leave_nodes(cluster, elastic, engine, now)
     return (engine if cluster.is_reachable else None), nodes
 
 

@@ -57,6 +57,8 @@ def clusters_with_work() -> list[int]:
 
 def execute_due() -> int:
     """Execute all due commands, stops first and long commands last; return how many this process claimed."""
+    if not Command.objects.unfinished().exists():
+        return 0
     done = 0
     for cluster_id in clusters_with_work():
         for kind in LANES:

@@ -12,7 +12,7 @@ from django.db.models import Max, Sum
 
 from controlplane.access import SYSTEM, reread
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.membership import MOST, Attended, attended_jobs, lock_working
+from controlplane.loop.membership import MOST, Attended, ElasticJobs, lock_working
 from controlplane.loop.observe import Observation
 from controlplane.loop.record import add_workers
 from controlplane.models import Cluster, Event
@@ -41,12 +41,14 @@ NEEDS_A_PERSON = (
 GROW_SECONDS = 120
 
 
-def grow_jobs(cluster: Cluster, engine: Engine, seen: Observation, plan: Plan, now: datetime) -> bool:
+def grow_jobs(
+    cluster: Cluster, elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime
+) -> bool:
     """Start newcomers where a plan leaves room. Returns whether there are pods to start."""
-    if MEMBERSHIP not in engine.capabilities:
+    if MEMBERSHIP not in engine.capabilities or not any(map(_may_grow, elastic.latest)):
         return False
     views = {job.id: job for job in seen.view.jobs if job.state == "active" and not job.is_stopping}
-    working = [one for one in attended_jobs(cluster) if str(one.job.pk) in views]
+    working = [one for one in elastic.read() if str(one.job.pk) in views]
     # Also those that have just begun to: they will want more.
     is_shared = sum(one.job.pods_wanted > len(one.members) > 0 for one in working) > 1
     has_orders = False
@@ -66,6 +68,10 @@ def grow_jobs(cluster: Cluster, engine: Engine, seen: Observation, plan: Plan, n
             # The view does not show what this one takes: others follow in the next cycle.
             break
     return has_orders
+
+
+def _may_grow(attended: Attended) -> bool:
+    return attended.operation is not None or attended.job.pods_wanted > len(attended.members)
 
 
 def _order(attended: Attended) -> tuple[bool, bool, float]:

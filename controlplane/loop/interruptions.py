@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import F
 
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.membership import Attended, attended_jobs, is_alive
+from controlplane.loop.membership import Attended, ElasticJobs, is_alive
 from controlplane.loop.shrinking import begin_shrink, cannot_shrink, hasten, to_allowed_size
 from controlplane.models import Cluster, Command, Node
 from controlplane.scheduling.plan import Plan
@@ -32,14 +32,14 @@ LONGEST_WAIT_SECONDS = 600
 PATIENCE = timedelta(seconds=30)
 
 
-def leave_nodes(cluster: Cluster, engine: Engine, now: datetime) -> None:
+def leave_nodes(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now: datetime) -> None:
     """Have every job leave the cluster's nodes that have an interruption notice."""
     interrupted = Node.objects.filter(cluster=cluster, interruption_at__isnull=False)
     nodes = {node.pk: node for node in interrupted}
     if not nodes:
         return
     _shorten_graces(nodes, now)
-    following = _following(cluster, engine)
+    following = _following(elastic, engine)
     jobs = Job.objects.filter(
         project__cluster=cluster,
         state__in=lifecycle.WORKING_STATES,
@@ -94,10 +94,10 @@ def hasten_owed(cluster: Cluster, plan: Plan) -> None:
             shorten_stops(job, STOP_GRACE_SECONDS)
 
 
-def _following(cluster: Cluster, engine: Engine) -> Mapping[str, Attended]:
+def _following(elastic: ElasticJobs, engine: Engine) -> Mapping[str, Attended]:
     if MEMBERSHIP not in engine.capabilities:
         return {}
-    return {str(one.job.pk): one for one in attended_jobs(cluster) if one.generation is not None}
+    return {str(one.job.pk): one for one in elastic.read() if one.generation is not None}
 
 
 def _shrinks(attended: Attended, nodes: Mapping[int, Node], now: datetime) -> bool:

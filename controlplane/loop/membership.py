@@ -65,13 +65,31 @@ class Attended:
         return ranks_of(self.generation)
 
 
-def keep_memberships(cluster: Cluster, engine: Engine, now: datetime) -> None:
+class ElasticJobs:
+    """The working elastic jobs of a cluster during one pass of the loop; `latest` is what was read last.
+
+    Steps of a pass change the rows, so each reads them again. Where the first read finds no such job none of them does:
+    a job that starts later in the pass has no members yet.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self._has_none = cluster, False
+        self.latest: list[Attended] = []
+
+    def read(self) -> list[Attended]:
+        """Return the jobs as their rows are now, in a fixed number of queries."""
+        self.latest = [] if self._has_none else _attended_jobs(self._cluster)
+        self._has_none = not self.latest
+        return self.latest
+
+
+def keep_memberships(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now: datetime) -> None:
     """Bring every running elastic job of a cluster one step further. What fails for one job, which may be due to what
     its pods wrote, is logged and does not stop the others."""
     _close_stale(cluster, now)
     if MEMBERSHIP not in engine.capabilities:
         return
-    for attended in attended_jobs(cluster):
+    for attended in elastic.read():
         try:
             _keep(attended, cast(MembershipEngine, engine), now)
         except EngineUnreachable:
@@ -81,8 +99,7 @@ def keep_memberships(cluster: Cluster, engine: Engine, now: datetime) -> None:
             logger.exception("the membership of job %s could not be kept", attended.job.name)
 
 
-def attended_jobs(cluster: Cluster) -> list[Attended]:
-    """Return the cluster's working elastic jobs, in a fixed number of queries."""
+def _attended_jobs(cluster: Cluster) -> list[Attended]:
     jobs = list(
         Job.objects.filter(
             project__cluster=cluster, kind__in=ELASTIC_KINDS, state__in=lifecycle.WORKING_STATES

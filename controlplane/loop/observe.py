@@ -107,8 +107,9 @@ def observe(
     in common; without it everything is read anew."""
     holders = _Placements(cluster)
     kept = KeptJobs() if kept is None else kept
-    waits = _Waits(_refused_nodes(cluster, now), volume_waits(cluster.pk), observe_data(cluster))
-    kept.read(cluster, holders, waits, now)
+    rows = kept.rows_of(cluster, now)
+    waits = _waits(cluster, now, rows)
+    kept.note(rows, holders, waits)
     jobs = kept.views
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
@@ -164,13 +165,17 @@ class KeptJobs:
         self._run_times = KeptRunTimes()
         self._known: dict[str, tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]] = {}
 
-    def read(self, cluster: Cluster, holders: "_Placements", waits: _Waits, now: datetime) -> None:
+    def rows_of(self, cluster: Cluster, now: datetime) -> list[Mapping[str, Any]]:
         """Read the unfinished jobs again."""
         self._run_times.renew(cluster, now, self._known)
         waiting_or_active = (lifecycle.QUEUED, *lifecycle.ACTIVE_STATES)
         jobs = Job.objects.filter(project__cluster=cluster, state__in=waiting_or_active)
+        return self._rows.read(jobs.order_by("submit_rank"))
+
+    def note(self, rows: Sequence[Mapping[str, Any]], holders: "_Placements", waits: _Waits) -> None:
+        """Make `views` and `holds` of the rows; what did not change stays the same object."""
         known, found = self._known, dict[str, tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]]()
-        for row in self._rows.read(jobs.order_by("submit_rank")):
+        for row in rows:
             key = row["id"]
             seen = (self._run_times.of(row), tuple(holders.by_job.get(key, ())), *waits.of(key))
             before = known.get(key)
@@ -183,6 +188,13 @@ class KeptJobs:
             self.holds = {key: status for key, (_, _, _, status) in found.items() if status is not None}
         # Last: after a failure the next read compares with what `views` was made of.
         self._known = found
+
+
+def _waits(cluster: Cluster, now: datetime, rows: Iterable[Mapping[str, Any]]) -> _Waits:
+    """Read what keeps queued jobs waiting: after their rows, so that no job is queued whose waits are not read."""
+    if not any(row["state"] == lifecycle.QUEUED for row in rows):
+        return _Waits({}, {}, observe_data(cluster, has_queued_jobs=False))
+    return _Waits(_refused_nodes(cluster, now), volume_waits(cluster.pk), observe_data(cluster))
 
 
 def _hold_status(row: Mapping[str, Any]) -> HoldStatus | None:

@@ -9,8 +9,8 @@ from django.db import IntegrityError, transaction
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.membership import FORCED_CAUSES, Attended, attended_jobs, is_alive, lock_working
-from controlplane.models import Cluster, Command, Event
+from controlplane.loop.membership import FORCED_CAUSES, Attended, ElasticJobs, is_alive, lock_working
+from controlplane.models import Command, Event
 from controlplane.scheduling.plan import Hold, Plan, Preempt
 from controlplane.scheduling.sizes import largest_size
 from controlplane.scheduling.view import PodPlacement, placements_from_lists
@@ -28,11 +28,11 @@ GRACE_SECONDS = 30
 GROWTH, ENDING_SECONDS = ("growth", "recovery"), 10
 
 
-def shrink_victims(cluster: Cluster, engine: Engine, plan: Plan, now: datetime) -> Plan:
+def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: datetime) -> Plan:
     """Return the plan without the preemptions that shrinking replaces; begin the shrinking."""
     if MEMBERSHIP not in engine.capabilities or not plan.preempts:
         return plan
-    attended = {str(one.job.pk): one for one in attended_jobs(cluster) if one.generation is not None}
+    attended = {str(one.job.pk): one for one in elastic.read() if one.generation is not None}
     if not attended:
         return plan
     spared = {

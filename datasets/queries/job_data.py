@@ -48,13 +48,13 @@ class DataView:
         return self.jobs.get(job, NO_DATA)
 
 
-def observe_data(cluster: Cluster) -> DataView:
+def observe_data(cluster: Cluster, *, has_queued_jobs: bool = True) -> DataView:
     """Return which queued jobs wait for data, and where the data of jobs is in a cluster with several locations: three
     queries at most."""
     places = places_of(cluster)
     if places:
         return DataView(_by_place(cluster, places), places)
-    uses = _uses(cluster, Q(job__state=QUEUED))
+    uses = _uses(cluster, Q(job__state=QUEUED)) if has_queued_jobs else []
     return DataView(_waits(cluster, uses)) if uses else DataView()
 
 

@@ -11,7 +11,7 @@ from django.db.models import F
 from controlplane.engines.base import RUNNING, MemberReport
 from jobs.models import Job, Pod
 from tests.builders import make_job, make_project
-from tests.loop.plant import Plant
+from tests.loop.plant import Plant, until_quiet
 
 
 @dataclass
@@ -25,18 +25,18 @@ class Program:
     deaf: set[int] = field(default_factory=set)
     _at: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def act(self) -> None:
-        engine = self.plant.engine
+    def act(self) -> bool:
+        """Return whether a pod did or said something new."""
+        engine, before = self.plant.engine, self._visible()
         running = {report.name for report in engine.pods() if report.state == RUNNING}
         for pod in Pod.objects.filter(job=self.job, attempt__number=F("job__attempt")):
             if pod.name in running and pod.rank not in self.cold:
                 self._act(pod)
+        return self._visible() != before
 
-    def settle(self, ticks: int = 6) -> None:
+    def settle(self) -> None:
         """Turn the loop and the program until nothing moves."""
-        for _ in range(ticks):
-            self.plant.tick()
-            self.act()
+        until_quiet(lambda: [*self.plant.written_by_tick(), *["its pods"] * self.act()])
         self.job.refresh_from_db()
 
     def in_seconds(self, seconds: int) -> None:
@@ -44,6 +44,9 @@ class Program:
             self.plant.tick(5.0)
             self.act()
         self.settle()
+
+    def _visible(self) -> tuple[object, ...]:
+        return dict(self.plant.engine.said), self.plant.engine.pods()
 
     def _act(self, pod: Pod) -> None:
         status = self._at.setdefault(pod.rank, _fresh(pod.rank))

@@ -1,20 +1,47 @@
 """A whole plant in a test: rows, the memory engine under virtual time, and the loop turned by hand."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
+from django.db import connection
 from django.utils import timezone
 
 from controlplane.engines.memory import MemoryEngine, VirtualClock
 from controlplane.loop.cluster_context import context_of, forget_contexts
 from controlplane.loop.cycle import run_cycle
 from controlplane.loop.execute import execute_due
-from controlplane.models import Cluster
+from controlplane.models import Cluster, Lease
 from jobs.models import Allocation, Job
 from tests.builders import make_cluster
 from tests.engines import give_engine
 
+MOST_TICKS = 20
 STEP_SECONDS, LONG_SECONDS, LONG_STEP_SECONDS = 1.0, 12.0, 3.0
+
+
+def until_quiet(turn: Callable[[], Sequence[object]]) -> None:
+    """Repeat until a turn returns no changes. Raises AssertionError for one that always does."""
+    changes: Sequence[object] = ()
+    for _ in range(MOST_TICKS):
+        changes = turn()
+        if not changes:
+            return
+    raise AssertionError(f"not settled after {MOST_TICKS} ticks: {changes}")
+
+
+class Written:
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def __call__(
+        self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Mapping[str, Any]
+    ) -> Any:
+        result = execute(sql, params, many, context)
+        if sql.startswith(("INSERT", "UPDATE", "DELETE")) and Lease._meta.db_table not in sql:
+            self.statements.append(sql)
+        return result
 
 
 @dataclass
@@ -46,10 +73,15 @@ class Plant:
         while execute_due():
             pass
 
-    def settle(self, ticks: int = 6) -> None:
-        """Enough ticks for every consequence, and some more that must change nothing."""
-        for _ in range(ticks):
+    def settle(self) -> None:
+        """Tick until a tick writes nothing: at the same time the next ones would not either."""
+        until_quiet(self.written_by_tick)
+
+    def written_by_tick(self) -> list[str]:
+        """Tick; return the statements that changed rows, but not those that take and return the loop's lease."""
+        with connection.execute_wrapper(written := Written()):
             self.tick()
+        return written.statements
 
     def close(self) -> None:
         give_engine(self.cluster, None)

@@ -7,6 +7,7 @@ from controlplane.loop import cycle
 from jobs.models import Job
 from jobs.queries import explanation, job_detail
 from tests.builders import make_job, make_project
+from tests.loop.elastic_program import Program
 
 pytestmark = pytest.mark.django_db
 
@@ -35,14 +36,29 @@ def test_where_nothing_waits_a_plan_that_takes_long_is_not_made_in_every_cycle(p
     plant.tick()
     assert not plans
     make_job(project, "second", gpus=8, workers=2)
-    plant.settle(2)
+    plant.tick()
+    plant.tick()
     assert len(plans) == 2, "a job waits"
 
 
 def test_a_plan_that_is_cheap_is_made_in_every_cycle(plant, plans, monkeypatch):
     monkeypatch.setattr(cycle, "CHEAP_SECONDS", 60.0)  # however slow this machine is
-    plant.settle(3)
+    for _ in range(3):
+        plant.tick()
     assert len(plans) == 3
+
+
+def test_a_cycle_in_which_nothing_happens_asks_little(plant, monkeypatch, django_assert_num_queries):
+    monkeypatch.setattr(cycle, "CHEAP_SECONDS", 60.0)
+    project = make_project()
+    make_job(project)
+    plant.settle()
+    with django_assert_num_queries(14):
+        assert cycle.run_cycle(plant.clock()) is False
+    Program(plant, make_job(project, "el", kind="elastic", workers=2)).settle()
+    # its pods, generation and operation
+    with django_assert_num_queries(14 + 3):
+        assert cycle.run_cycle(plant.clock()) is False
 
 
 def test_a_quantity_that_an_older_version_took_in_holds_up_nobody_else(plant):
