@@ -28,7 +28,7 @@ def main() -> None:
         for number in range(NODES * GPUS):
             make_job(project, f"job-{number}")
         submitted = datetime.now(UTC)
-        plant.settle(3)
+        plant.settle()
         seconds = (datetime.now(UTC) - submitted).total_seconds()
         samples = time_ms(lambda: run_cycle(plant.clock()), REPEATS, warm_up=2)
         running = Job.objects.filter(state="running").count()

@@ -39,7 +39,7 @@ def main() -> None:
                         "command": ["sleep", "infinity"],
                     }
                     submit_job(projects[step.project], body, actor=actor)
-            plant.settle(8)
+            plant.settle()
         # the cycle alone: commands are carried out by other threads
         samples = time_ms(lambda: run_cycle(plant.clock()), REPEATS, warm_up=20)
         states = list(plant.states().values())

@@ -36,7 +36,7 @@ class Reclaim:
 def reclaim(db: None) -> Iterator[Reclaim]:
     plant, cast = Plant(), make_cast()
     victims = [make_job(cast.project, f"{VICTIM}-{n}", cast.ana, gpus=4) for n in range(4)]
-    plant.settle(2)
+    plant.settle()
     plant.engine.faults.stop_delay_seconds = 3
     taker = make_job(cast.other, TAKER, cast.chi, gpus=4)
     plant.tick()

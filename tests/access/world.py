@@ -138,7 +138,7 @@ def _world(plant: Plant, cast: Cast) -> World:
     jobs = {"team-a": _job(cast.project, 0, gpus=4)}
     for number in range(1, 4):
         _job(cast.project, number, gpus=4)
-    plant.settle(2)
+    plant.settle()
     jobs["team-b"] = _job(cast.other, 0, gpus=4, ports=[{"port": 8888}])
     plant.in_seconds(3)
     assert set(Job.objects.values_list("state", flat=True)) == {"running", "queued"}

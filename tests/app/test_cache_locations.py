@@ -75,7 +75,7 @@ def test_jobs_start_where_their_data_is_and_read_it_there(
     work()
     job = submit(people, "job", gpus=1)
     assert DatasetUse.objects.get().location == west
-    plant.settle(2)
+    plant.settle()
     job.refresh_from_db()
     assert (job.state, pool_of(job)) == ("running", {"west"})
     assert job.message.endswith("Placed where xray@1 is cached: west.")
@@ -93,7 +93,7 @@ def test_where_only_another_location_has_room_the_data_is_brought_there_once(
     cache_version(xray.versions.get(), west, actor=SYSTEM)
     work()
     first, second = submit(people, "first"), submit(people, "second")
-    plant.settle(2)
+    plant.settle()
     second.refresh_from_db()
     assert (second.state, second.reason) == ("queued", "waiting_for_data")
     assert "where it has room" in second.message
@@ -102,7 +102,7 @@ def test_where_only_another_location_has_room_the_data_is_brought_there_once(
     default = location_for(plant.cluster)
     assert set(Cache.objects.values_list("location", "state")) == {(west.pk, "ready"), (default.pk, "queued")}
     work()
-    plant.settle(2)
+    plant.settle()
     first.refresh_from_db()
     second.refresh_from_db()
     assert (first.state, pool_of(first)) == ("running", {"west"})
@@ -114,11 +114,11 @@ def test_a_new_version_is_brought_to_where_its_job_has_room(
 ):
     body = {"name": "other", "kind": "train", "image": "quickstart", "gpus": 8, "node_pool": "default"}
     submit_job(people.project, body, actor=people.actor("ana"))
-    plant.settle(2)
+    plant.settle()
     job = submit(people, "job")
     assert Cache.objects.get().location == west
     work()
-    plant.settle(2)
+    plant.settle()
     job.refresh_from_db()
     assert (job.state, pool_of(job)) == ("running", {"west"})
 

@@ -98,7 +98,7 @@ def test_a_job_waits_for_its_dataset_and_starts_when_the_files_are_there(
     assert job.details["dataset"] == "xray@2"
     assert "xray@2 is still to be brought" in job.message
     work()
-    plant.settle(2)
+    plant.settle()
     job.refresh_from_db()
     assert job.state == "running"
     assert files_of(job) == TWO
@@ -252,14 +252,14 @@ def test_a_failed_fill_is_in_the_reason_and_is_tried_again(people: Cast, xray: D
     CacheLocation.objects.create(cluster=plant.cluster, name="small", room_bytes=1)
     job = submit(people)
     work()
-    plant.settle(2)
+    plant.settle()
     job.refresh_from_db()
     assert job.reason == "waiting_for_data"
     assert "could not be brought to the cluster: small has room for 1 bytes more" in job.message
     CacheLocation.objects.update(room_bytes=None)
     keep_caches(timezone.now() + timedelta(minutes=2))
     work()
-    plant.settle(2)
+    plant.settle()
     job.refresh_from_db()
     assert job.state == "running"
 
@@ -304,7 +304,7 @@ def test_a_cache_that_is_cleared_while_a_new_job_wants_it_is_filled_again(
     job.refresh_from_db()
     assert job.reason == "waiting_for_data"
     work()
-    plant.settle(2)
+    plant.settle()
     job.refresh_from_db()
     assert job.state == "running"
     assert files_of(job) == TWO

@@ -44,9 +44,9 @@ def add_rows(plant: Plant, prefix: str, count: int) -> None:
             make_job(project, f"{name}-{share}", gpus=0.2)
         make_job(project, f"{name}-big", gpus=8, workers=40)
         ended = make_job(project, f"{name}-ended", gpus=0)
-        plant.settle(3)
+        plant.settle()
         Job.objects.filter(pk=ended.pk).update(state="stopped")
-        plant.settle(2)
+        plant.settle()
 
 
 def count_of(path: str) -> int:

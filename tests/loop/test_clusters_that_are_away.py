@@ -73,7 +73,7 @@ def test_the_jobs_of_a_cluster_that_answers_start_at_once(plant, tmp_path: Path,
         job.refresh_from_db()
         assert job.state == "starting"
         began = time.monotonic()
-        plant.settle(20)  # forty seconds, would it be waited for in each
+        plant.settle()  # forty seconds, would it be waited for in each
         assert time.monotonic() - began < patience(20)
         assert is_fresh(cycle.LEASE, 10)  # what /readyz asks: the instance is well
     give_engine(other, None)

@@ -42,10 +42,10 @@ def devices(job: Job) -> list[tuple[int, str, int, int]]:
 
 
 def run(plant: DecidingPlant, job: Job, node: str = "dgx1-1") -> None:
-    plant.settle(2)
+    plant.settle()
     for rank in range(job.pods_wanted):
         plant.engine.bind(pod(job, rank, job.attempt + 1), node)
-    plant.settle(2)
+    plant.settle()
     job.refresh_from_db()
     assert job.state == "running"
 
@@ -360,7 +360,7 @@ def test_shares_stand_together_as_the_cluster_put_them(plant):
     plant.settle()
     for job, group in zip(jobs, ["g1", "g2", "g1"], strict=True):
         plant.engine.bind(pod(job), "dgx1-1", group)
-        plant.settle(2)
+        plant.settle()
     assert [devices(job)[0][2:] for job in jobs] == [(0, 500), (1, 400), (0, 300)]
 
 
@@ -436,7 +436,7 @@ def test_shares_that_were_placed_at_once_stand_as_the_cluster_put_them(plant):
     plant.settle()
     for job, group in zip(jobs, ["g1", "g2", "g1"], strict=True):
         plant.engine.bind(pod(job), "dgx1-1", group)
-    plant.settle(2)
+    plant.settle()
     assert [devices(job)[0][2:] for job in jobs] == [(0, 500), (1, 400), (0, 300)]
 
 

@@ -124,7 +124,7 @@ def test_a_cluster_that_does_not_carry_out_a_start_keeps_the_job_waiting(plant, 
         assert (job.state, job.reason) == ("starting", "cluster_failed")
         assert "failed calling webhook guard.example" in job.message
         try_to_the_end(plant)
-        plant.settle(3)
+        plant.settle()
         first = Attempt.objects.get(number=1)
         assert (first.outcome, first.reason) == ("disrupted", "cluster_failed")
         assert "failed calling webhook guard.example" in first.message

@@ -21,7 +21,7 @@ def perform(plant: Plant, step: Step) -> None:
             continue
         body = {"name": name, "kind": step.kind, "gpus": step.gpus, "command": ["sleep", "infinity"]}
         submit_job(project, body, actor=actor)
-    plant.settle(8)  # well past the goal: what has settled must stay put
+    plant.settle()  # well past the goal: what has settled must stay put
 
 
 def preempted() -> frozenset[str]:

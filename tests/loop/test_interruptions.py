@@ -53,7 +53,7 @@ def test_an_elastic_job_shrinks_off_the_node_and_goes_on(plant):
     node = smallest(program.job)
     there = ranks_on(program.job, node)
     interrupt_node(node, 120, actor=SYSTEM)
-    program.settle(8)
+    program.settle()
     operation = ScaleOperation.objects.get(cause="spot")
     assert (operation.state, operation.leaving, operation.lost_steps) == ("succeeded", there, 0)
     assert operation.message == f"{node.name} is taken away by its provider."
@@ -107,7 +107,7 @@ def test_an_elastic_job_that_would_be_below_its_minimum_leaves_as_a_whole(plant)
     program = elastic(plant, fewest=12)
     node = smallest(program.job)
     interrupt_node(node, 120, actor=SYSTEM)
-    program.settle(8)
+    program.settle()
     assert not ScaleOperation.objects.exists()
     assert (program.job.state, program.job.attempt) == ("queued", 1)
 
@@ -255,7 +255,7 @@ def test_the_clusters_notice_counts_where_it_is_sooner(plant, says):
     assert says(7200).interruption_at == later
     node = says(120)
     assert (node.interruption_at, node.interruption_by) == (plant.clock() + timedelta(seconds=120), "")
-    program.settle(1)
+    program.settle()
     operation = ScaleOperation.objects.get(cause="spot")
     assert operation.deadline == plant.clock() + timedelta(seconds=115)
 

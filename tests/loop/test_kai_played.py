@@ -75,7 +75,7 @@ def play(plant: DecidingPlant, answers: dict[str, list[dict[str, Any]]], ids: di
         found = kai.eviction(event)
         assert found is not None
         plant.engine.evict(f"{found[0].partition('/')[2]}-0", found[1].taken_by)
-    plant.settle(3)
+    plant.settle()
     said = {key_of(**_place(group)): kai.verdict(group, PROFILE) for group in answers["groups"]}
     for pod in answers["pods"]:
         name, node = pod["metadata"]["name"], pod["spec"].get("nodeName")
@@ -86,7 +86,7 @@ def play(plant: DecidingPlant, answers: dict[str, list[dict[str, Any]]], ids: di
             plant.engine.bind(name, node, pod["metadata"]["labels"].get(kai.DEVICE_GROUP, ""))
         elif verdict is not None:
             plant.engine.say(name, verdict)
-    plant.settle(3)
+    plant.settle()
 
 
 def _place(group: dict[str, Any]) -> dict[str, str]:

@@ -315,7 +315,7 @@ def test_a_second_cycle_on_an_unchanged_cluster_changes_nothing(plant):
         make_job(project, f"job-{number}")
     plant.settle()
     before = Event.objects.last_seq()
-    plant.settle(5)
+    plant.settle()
     assert Event.objects.last_seq() == before
     assert list(plant.states().values()).count("running") == 16
 

@@ -15,7 +15,7 @@ def test_what_it_is_owed_is_given_by_shrinking_it(plant):
     theirs = make_project("team-b", quota=8)
     for number in range(3):
         make_job(theirs, f"owed-{number}")
-    program.settle(12)
+    program.settle()
     job = program.job
     assert (job.state, job.attempt, job.pods_started) == ("running", 1, 13)
     assert plant.allocated() == {"team-a": 13, "team-b": 3}
@@ -24,7 +24,7 @@ def test_what_it_is_owed_is_given_by_shrinking_it(plant):
     assert {(one.cause, one.state, one.lost_steps) for one in operations} == {("reclaim", "succeeded", 0)}
     assert operations[0].message == "Its GPUs are owed to team-b."
     stop_job(Job.objects.get(name="owed-0"), actor=SYSTEM)
-    program.settle(12)
+    program.settle()
     assert (job.pods_started, plant.allocated()) == (14, {"team-a": 14, "team-b": 2})
 
 
@@ -50,7 +50,7 @@ def test_the_users_own_operation_does_not_hold_off_what_is_owed(plant):
     operation = scale_job(program.job, 15, actor=SYSTEM, leaving=[15], timeout_seconds=7 * 86400)
     program.settle()
     owed(1)
-    program.settle(8)
+    program.settle()
     operation.refresh_from_db()
     assert (operation.state, plant.states()["owed-0"]) == ("failed", "running")
 
@@ -62,7 +62,7 @@ def test_a_job_that_grows_by_itself_shrinks_all_the_same(plant):
     growth = ScaleOperation.objects.get()
     assert (growth.cause, growth.state, len(growth.joining)) == ("growth", "pending", 12)
     owed(8)
-    program.settle(12)
+    program.settle()
     growth.refresh_from_db()
     assert (growth.state, program.job.state, program.job.attempt) == ("rolled_back", "running", 1)
     assert plant.allocated()["team-b"] == 8
@@ -73,7 +73,7 @@ def test_a_job_that_is_ending_is_not_shrunk_but_gives_way(plant):
     program = started(plant, workers=16, most=16)
     plant.engine.finish(f"{program.job.pk}-1-0", 0)
     owed(2)
-    program.settle(8)
+    program.settle()
     assert (plant.states()["owed-0"], plant.states()["owed-1"]) == ("running", "running")
     assert not ScaleOperation.objects.exists()
 
@@ -84,6 +84,6 @@ def test_after_a_reclaim_that_failed_the_whole_job_gives_way(plant):
         job=program.job, attempt=1, state="failed", cause="reclaim", from_workers=16, to_workers=15
     )
     owed(1)
-    program.settle(8)
+    program.settle()
     assert plant.states()["owed-0"] == "running"
     assert ScaleOperation.objects.count() == 1

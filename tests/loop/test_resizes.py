@@ -61,7 +61,7 @@ def test_a_job_that_is_scaling_can_be_stopped(plant):
     assert job.state == "scaling"
     stop_job(job, actor=SYSTEM)
     assert (job.state, job.next_state) == ("stopping", "stopped")
-    plant.settle(20)
+    plant.settle()
     operation.refresh_from_db()
     job.refresh_from_db()
     assert (job.state, operation.state) == ("stopped", "failed")

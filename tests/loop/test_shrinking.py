@@ -68,7 +68,7 @@ def test_an_operation_that_was_opened_meanwhile_is_kept(plant, before_it_begins,
     assert "failed" not in caplog.text  # the cycle
     [operation] = ScaleOperation.objects.all()
     assert (operation.cause, operation.to_workers) == ("user", 10)
-    program.settle(12)
+    program.settle()
     assert plant.states() == {"el": "running", "owed": "running"}
 
 
@@ -76,7 +76,7 @@ def test_below_its_minimum_it_stops_with_a_checkpoint_and_continues_from_it(plan
     program = started(plant, workers=16, fewest=16)
     make_job(make_project("team-b", quota=8), "owed")
     plant.engine.faults.stop_delay_seconds = 3
-    program.settle(2)
+    program.settle()
     assert (program.job.state, program.job.next_state) == ("stopping", "queued")
     name = Pod.objects.get(job=program.job, rank=0).name
     plant.engine.print_line(name, json.dumps({"trainyard": 1, "checkpoint_at": 9, "checkpoint_step": 1200}))
@@ -90,21 +90,21 @@ def test_below_its_minimum_it_stops_with_a_checkpoint_and_continues_from_it(plan
     assert Event.objects.get(kind="job.stopping", job_id=program.job.pk).data["cause"] == "reclaim"
     stop_job(Job.objects.get(name="owed"), actor=SYSTEM)
     plant.in_seconds(5)
-    program.settle(8)
+    program.settle()
     assert (program.job.state, program.job.attempt) == ("running", 2)
 
 
 def test_its_size_is_always_an_allowed_one(plant):
     program = started(plant, worker_sizes=[1, 4, 8, 16])
     make_job(make_project("team-b", quota=8), "owed")
-    program.settle(12)
+    program.settle()
     # 15 are left of 16
     assert (members(program.job), plant.states()["owed"]) == (8, "running")
     [operation] = ScaleOperation.objects.all()
     assert (operation.state, len(operation.leaving)) == ("succeeded", 8)
     lost = ranks(program.job)[-1]
     plant.engine.finish(Pod.objects.get(job=program.job, attempt__number=1, rank=lost).name, 137)
-    program.settle(8)
+    program.settle()
     # 7 survive a loss; the others are sent away
     assert members(program.job) == 4
     assert Pod.objects.filter(job=program.job, released_at=None).count() == 4

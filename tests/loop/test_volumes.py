@@ -32,14 +32,14 @@ def test_the_second_job_of_a_volume_for_one_waits_and_its_reason_names_the_holde
     project = make_project()
     make_volume(project)
     first, second = (make_job(project, name, volumes=[mounted()]) for name in ("first", "second"))
-    plant.settle(3)
+    plant.settle()
     assert plant.states() == {"first": "running", "second": "queued"}
     code, message = reason(second)
     assert code == "waiting_for_volume"
     assert "job first has it" in message
     assert job_detail(second)["status"]["reason"]["details"]["held_by"] == "first"
     stop_job(first, actor=SYSTEM)
-    plant.settle(4)
+    plant.settle()
     assert plant.states() == {"first": "stopped", "second": "running"}
 
 
@@ -47,13 +47,13 @@ def test_two_jobs_share_a_volume_for_many_and_the_switch_waits_for_one(plant):
     project = make_project()
     volume = make_volume(project, access_mode="ReadWriteMany")
     jobs = [make_job(project, name, volumes=[mounted()]) for name in ("first", "second")]
-    plant.settle(3)
+    plant.settle()
     assert plant.states() == {"first": "running", "second": "running"}
     with pytest.raises(Exception, match="first, second") as refused:
         set_access_mode(volume, "ReadWriteOnce", actor=SYSTEM)
     assert refused.value.code == "volume_in_use"
     stop_job(jobs[0], actor=SYSTEM)
-    plant.settle(3)
+    plant.settle()
     assert set_access_mode(volume, "ReadWriteOnce", actor=SYSTEM).access_mode == "ReadWriteOnce"
 
 
@@ -62,14 +62,14 @@ def test_a_job_waits_until_its_new_volume_is_ready(plant):
     job = make_job(make_project(), volumes=[new])
     about = Command.objects.filter(kind="datasets.provision_volume")
     about.update(not_before=timezone.now() + timedelta(hours=1))
-    plant.settle(2)
+    plant.settle()
     assert reason(job) == (
         "waiting_for_volume",
         "The volume job is not ready yet, it is creating. It starts when the volume is.",
     )
     about.update(not_before=timezone.now())
     work()
-    plant.settle(3)
+    plant.settle()
     assert plant.states() == {"job": "running"}
 
 
@@ -90,7 +90,7 @@ def test_a_preempted_job_gets_its_volume_back_when_its_pods_are_gone(plant):
     mine, other = make_project("team-a", quota=0), make_project("team-b", quota=16)
     make_volume(mine)
     job = make_job(mine, gpus=8, volumes=[mounted()])
-    plant.settle(3)
+    plant.settle()
     urgent = [make_job(other, f"urgent{number}", gpus=8) for number in range(2)]
     plant.in_seconds(15)
     assert plant.states()["job"] == "queued"
@@ -105,7 +105,7 @@ def test_what_a_job_wrote_is_measured_while_it_runs_and_after_its_end(plant):
     project = make_project()
     volume = make_volume(project)
     job = make_job(project, user=make_user(), volumes=[mounted()])
-    plant.settle(3)
+    plant.settle()
     write(volume, {"a": "12345"})
     measure_volumes()
     assert not Command.objects.unfinished().filter(kind="datasets.measure_volume").exists()
@@ -116,7 +116,7 @@ def test_what_a_job_wrote_is_measured_while_it_runs_and_after_its_end(plant):
     assert (volume.used_bytes, volume.files) == (5, 1)
     write(volume, {"b": "67"})
     stop_job(job, actor=SYSTEM)
-    plant.settle(3)
+    plant.settle()
     measure_volumes()
     work()
     volume.refresh_from_db()
@@ -127,6 +127,6 @@ def test_a_job_that_only_reads_does_not_spoil_a_snapshot(plant):
     project = make_project()
     volume = make_volume(project, files={"a": "1"})
     make_job(project, user=make_user(), volumes=[mounted(read_only=True)])
-    plant.settle(3)
+    plant.settle()
     assert running_jobs(volume)
     assert make_snapshot(volume).consistency == "idle"

@@ -33,7 +33,7 @@ def yard(db: None) -> Iterator[Yard]:
     running = make_job(cast.project, "running", cast.ana, gpus=2)
     queued = make_job(cast.project, "queued", cast.ana, gpus=8, workers=2)
     Job.objects.filter(pk=finished.pk).update(state="stopped")
-    plant.settle(2)
+    plant.settle()
     for job in (finished, running, queued):
         job.refresh_from_db()
     assert (running.state, queued.state, finished.state) == ("running", "queued", "stopped")

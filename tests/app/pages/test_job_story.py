@@ -145,7 +145,7 @@ def test_what_a_stop_costs(yard: Yard, logs: Path):
 def test_a_viewer_is_offered_no_port_no_terminal_and_no_form(yard: Yard, visit: Visit):
     ports = [{"port": 8888, "service_type": "ingress"}]
     job = make_job(yard.cast.project, "notebook", yard.cast.ana, gpus=0, ports=ports)
-    yard.plant.settle(2)
+    yard.plant.settle()
     member, viewer = visit(yard.cast.ben), visit(yard.cast.vera)
     assert "Open port" in member.get(f"/jobs/{job.pk}").content.decode()
     page = viewer.get(f"/jobs/{job.pk}").content.decode()

@@ -42,7 +42,7 @@ def many(yard: Yard) -> Yard:
         Job.objects.filter(pk=job.pk).update(
             gpu_utilization=use, started_at=job.created_at if number % 3 else None
         )
-    yard.plant.settle(2)
+    yard.plant.settle()
     return yard
 
 

@@ -19,7 +19,7 @@ Visit = Callable[[User | None], Client]
 def site(yard: Yard) -> Yard:
     """A node in each condition; the running job is on dgx1-1, which is ready."""
     stopping = make_job(yard.cast.project, "leaving", yard.cast.ana, gpus=0)
-    yard.plant.settle(2)
+    yard.plant.settle()
     away = Cluster.objects.create(name="away", engine="memory", is_reachable=False)
     make_node(away, "z-away", gpus=1)
     for name, changes in (
