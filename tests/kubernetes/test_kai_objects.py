@@ -159,7 +159,7 @@ def test_a_queue_of_somebody_else_is_left_as_it_is(
 ) -> None:
     name = f"{kai.root_queue(engine._profile)}{taken}"
     body = {
-        "apiVersion": kai.QUEUE_VERSION,
+        "apiVersion": names.KINDS["Queue"][0],
         "kind": "Queue",
         "metadata": {"name": name},
         "spec": {"priority": 7},
@@ -182,7 +182,7 @@ def test_a_queue_of_somebody_else_is_left_as_it_is(
 def test_a_job_never_enters_a_queue_of_somebody_else(kube: KubeCluster, engine: KubernetesEngine) -> None:
     engine.sync_projects(())
     name = kai.project_queue("a", engine._profile)
-    body = {"apiVersion": kai.QUEUE_VERSION, "kind": "Queue", "metadata": {"name": name}, "spec": {}}
+    body = {"apiVersion": names.KINDS["Queue"][0], "kind": "Queue", "metadata": {"name": name}, "spec": {}}
     kube.must("POST", names.list_path("Queue"), body)
     job = f"taken-{secrets.token_hex(3)}"
     spec = PodSpec(f"{job}-1-0", job, "taken", "a", 1, 0, "", command=("true",))
