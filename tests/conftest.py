@@ -1,6 +1,5 @@
 """Fixtures that every suite shares. tests/settings.py gives the run its state directory."""
 
-import gc
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,14 +17,6 @@ settings.register_profile(
     "house", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("house")
-
-
-def pytest_collection_finish() -> None:
-    """What is loaded by now stays: looking through it again and again would be a tenth of the time of small tests. What
-    tests make is nearly all freed by reference counts, so that garbage is looked for more rarely than by default."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
 
 
 @pytest.fixture(scope="session")
