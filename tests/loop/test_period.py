@@ -39,7 +39,7 @@ def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_quiet_loop_is_roused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(period, "is_quiet", lambda: True)
     pace, waiting = Period(), threading.Event()
-    pace.settle()
+    pace.settle(0)
     ended = threading.Thread(target=lambda: (waiting.set(), pace.pause(threading.Event(), 0.0, 60.0)))
     began = time.monotonic()
     ended.start()
@@ -55,14 +55,14 @@ def test_the_period_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pace.seconds == PERIOD_SECONDS
     for quiet, seconds in ((True, QUIET_PASS_SECONDS), (False, PERIOD_SECONDS)):
         monkeypatch.setattr(period, "is_quiet", lambda quiet=quiet: quiet)
-        pace.settle()
+        pace.settle(0)
         assert pace.seconds == seconds
 
 
 def test_the_short_period_lasts_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(period, "LINGER_SECONDS", 60.0)
     pace = Period()
-    pace.settle()
+    pace.settle(0)
     assert pace.seconds == PERIOD_SECONDS
 
 
@@ -91,14 +91,14 @@ def test_a_notification_while_the_loop_settles_is_not_lost(monkeypatch: pytest.M
         return True
 
     monkeypatch.setattr(period, "is_quiet", is_quiet_until_a_submission)
-    pace.settle()
+    pace.settle(0)
     assert pace.seconds == PERIOD_SECONDS
 
 
 def test_a_quiet_loop_ends_as_soon_as_a_busy_one(plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait for changes of pods cannot be ended, and a process ends only after it."""
     loop, waits = Runner(), list[float]()
-    loop._period.settle()
+    loop._period.settle(0)
 
     def wait_for_change(seconds: float) -> bool:
         waits.append(seconds)
