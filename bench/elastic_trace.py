@@ -130,7 +130,8 @@ def rows(ours: Measured, rigid: Measured, replay: ElasticReplay, jobs: int) -> l
 
 
 def what_if_rows(informed: Measured, rigid: Measured) -> list[Row]:
-    """What growth by known scaling curves would reach. The loop does not know them: it grows jobs in their order."""
+    """What growth by known scaling curves would reach. The loop does not know them: it grows the
+    smallest job with the least work left first."""
     work, peer = "the same, if the job grew first that gains most per GPU", "rigid, first come with backfill"
     return [
         Row(f"{work}: mean completion", "-", "s", [informed.completion], peer=peer,
