@@ -32,7 +32,7 @@ class Cluster:
     def create(self, path: str, body: Any) -> None:
         pass
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str, query: Any = None) -> Any:
         return ENDED
 
     @contextmanager

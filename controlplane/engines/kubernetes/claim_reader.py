@@ -1,6 +1,7 @@
 """Show files of a claim: a short-lived pod mounts it read-only and prints them into its log (claim_list.py).
 
-A caller that dies leaves the pod, which ends by itself; a repeat with the same name uses it.
+A caller that dies leaves the pod, which ends by itself; a repeat with the same name uses it, and a later look in the
+project deletes it. A claim that waits for its first pod gets none: it would be bound to where that pod happens to run.
 """
 
 from __future__ import annotations
@@ -8,17 +9,18 @@ from __future__ import annotations
 import inspect
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from controlplane.engines.kubernetes import claim_list, data_pod_objects
+from controlplane.engines.kubernetes import claim_list, data_pod_objects, names
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.data_pod_objects import CONTAINER, DataPodSpec
 from controlplane.engines.kubernetes.data_pods import DataPod, end_of, words_of
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
+from controlplane.kubernetes_api.names import Raw, selector
 from datasets.storage.base import Blocked, Budget, ContentMissing
 from datasets.storage.claims import ReadTask, claim_name
 from datasets.storage.volume_files import Child
@@ -27,6 +29,10 @@ ROOT = "/volume"
 # Until the pod has the claim and has started, and until it is ended.
 START_SECONDS, POD_SECONDS = 60.0, 120
 SILENCE_SECONDS = 30.0
+# No look takes as long: a pod of this age is nobody's.
+LEFT_SECONDS = 600.0
+LABELS = {names.READS: "volumes"}
+UNENDED = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 class ClaimReader:
@@ -38,11 +44,13 @@ class ClaimReader:
     def read(self, task: ReadTask, budget: Budget) -> tuple[list[Child], bytes, bool]:
         """Return the entries of a directory, the content of a file, and whether a directory has more entries. Raises
         ContentMissing, Blocked, Unreachable and what `budget` raises."""
-        pod = DataPod(
-            self._client, self._profile.namespace_of(self._project), _name(task), "reads files of volumes"
-        )
+        namespace = self._profile.namespace_of(self._project)
+        pod = DataPod(self._client, namespace, _name(task), "reads files of volumes")
+        pod.remove_older(LEFT_SECONDS, selector({names.DATA_OF: self._profile.installation, **LABELS}))
+        claim = pod.read(f"{names.list_path('PersistentVolumeClaim', namespace)}/{claim_name(task.volume)}")
+        node = _node_for(_bound(claim), pod)
         try:
-            pod.create(data_pod_objects.pod(_spec(self._project, task), self._profile))
+            pod.create(data_pod_objects.pod(_spec(self._project, task, node), self._profile))
             started = pod.started(budget, START_SECONDS)
             while (ended := end_of(started)) is None:
                 budget.check()
@@ -66,7 +74,37 @@ class ClaimReader:
             ) from error
 
 
-def _spec(project: str, task: ReadTask) -> DataPodSpec:
+def _bound(claim: Raw | None) -> Raw:
+    """Return a claim that has its volume. Raises ContentMissing, Blocked."""
+    if claim is None:
+        raise ContentMissing("The volume is not in the cluster.")
+    phase = (claim.get("status") or {}).get("phase") or "Pending"
+    if phase == "Pending":
+        words = "No job has mounted it yet: the cluster makes its volume for the first pod that does."
+        raise Blocked("not_bound", words)
+    if phase != "Bound":
+        raise Blocked("not_bound", line(f"Its claim in the cluster is {phase}."))
+    return claim
+
+
+def _node_for(claim: Raw, pod: DataPod) -> str:
+    """Return where the pod has to run: where other pods have a claim that one node at a time can have; "" for any.
+    Raises Blocked."""
+    if any(mode.endswith("Many") for mode in claim["spec"].get("accessModes") or ()):
+        return ""
+    return _node_with(claim["metadata"]["name"], pod.others(fieldSelector=UNENDED))
+
+
+def _node_with(claim: str, pods: Sequence[Raw]) -> str:
+    for one in pods:
+        volumes = one["spec"].get("volumes") or ()
+        claims = {(volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in volumes}
+        if claim in claims and one["spec"].get("nodeName"):
+            return str(one["spec"]["nodeName"])
+    return ""
+
+
+def _spec(project: str, task: ReadTask, node: str) -> DataPodSpec:
     env = {
         claim_list.ROOT: ROOT,
         claim_list.PATH: b64encode(task.path).decode(),
@@ -81,8 +119,10 @@ def _spec(project: str, task: ReadTask) -> DataPodSpec:
         ROOT,
         ["python3", "-I", "-c", _script()],
         env,
+        LABELS,
         is_read_only=True,
         seconds=POD_SECONDS,
+        node=node,
     )
 
 

@@ -27,6 +27,8 @@ class DataPodSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     is_read_only: bool = False
     seconds: int | None = None
+    # Where another pod has the claim already; "": the cluster's scheduler chooses.
+    node: str = ""
 
 
 def metadata_of(name: str, project: str, profile: ClusterProfile, **more: str) -> dict[str, Any]:
@@ -59,7 +61,9 @@ def pod(spec: DataPodSpec, profile: ClusterProfile) -> dict[str, Any]:
         # As in pods of jobs: services of the namespace would fill its environment.
         "enableServiceLinks": False,
         "imagePullSecrets": [{"name": name} for name in profile.image_pull_secrets],
-        "nodeSelector": dict(profile.node_selector),
+        "nodeName": spec.node,
+        # The kubelet of a named node refuses what its labels do not match.
+        "nodeSelector": {} if spec.node else dict(profile.node_selector),
         "tolerations": [dict(one) for one in profile.tolerations],
         "securityContext": manifests.pod_security(profile),
         "containers": [manifests.without_empty(container)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from controlplane.engines.kubernetes import names
@@ -44,15 +45,28 @@ class DataPod:
         """Return the pod as it is now. Raises Blocked."""
         return self.read(self.path)
 
-    def read(self, path: str) -> Raw | None:
-        """Return an object, None where there is none. Raises Blocked."""
+    def read(self, path: str, query: Mapping[str, str] = {}) -> Raw | None:
+        """Return an object or a list of them, None where there is none. Raises Blocked."""
         try:
-            found: Raw = self._client.get(path)
+            found: Raw = self._client.get(path, query)
         except ApiError as error:
             if error.status == 404:
                 return None
             raise Blocked("refused", line(str(error))) from error
         return found
+
+    def others(self, **selectors: str) -> Sequence[Raw]:
+        """Return the other pods of the namespace. `selectors`: labelSelector, fieldSelector. Raises Blocked."""
+        found = self.read(self._pods, selectors) or {"items": []}
+        return [pod for pod in found["items"] if pod["metadata"]["name"] != self._name]
+
+    def remove_older(self, seconds: float, label_selector: str) -> None:
+        """Delete other pods that were made this long ago: their callers died or could not delete them. Raises
+        Blocked."""
+        for pod in self.others(labelSelector=label_selector):
+            made_at = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+            if (self._client.server_time() - made_at).total_seconds() > seconds:
+                self._delete(f"{self._pods}/{pod['metadata']['name']}")
 
     def started(self, budget: Budget, seconds: float = START_SECONDS) -> Raw:
         """Return the pod once it runs or has ended. Raises Blocked and what `budget` raises."""
@@ -85,9 +99,13 @@ class DataPod:
             return
 
     def remove(self) -> None:
-        """Delete the pod. One that cannot be deleted now is found ended by the next task."""
+        """Delete the pod. One that cannot be deleted now stays: a task of the same name finds it, and a reader of
+        volumes deletes old ones of its kind (`remove_older`)."""
+        self._delete(self.path)
+
+    def _delete(self, path: str) -> None:
         try:
-            self._client.delete(self.path, grace_seconds=1)
+            self._client.delete(path, grace_seconds=1)
         except (ApiError, Unreachable):
             return
 

@@ -33,6 +33,8 @@ INSTALLATION = "trainyard.io/installation"
 PROJECT = "trainyard.io/project"
 # Beside it, on pods that work on a project's data, and its claim of caches: the installation. Such a pod is no job's.
 DATA_OF = "trainyard.io/data-of"
+# On those that show files of volumes: "volumes".
+READS = "trainyard.io/reads"
 JOB_ID = "trainyard.io/job-id"
 JOB_NAME = "trainyard.io/job"
 ATTEMPT = "trainyard.io/attempt"
