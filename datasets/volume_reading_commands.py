@@ -5,6 +5,7 @@ from typing import Protocol, cast
 from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
+from controlplane.engines.base import EngineUnreachable
 from controlplane.loop.engine_pool import engine_for
 from controlplane.models import Command
 from datasets.actions.volume_readings import READ_VOLUME, reading_failed, reading_ready
@@ -53,13 +54,16 @@ class ReadVolume(CommandHandler):
             FILE_BYTES if reading.is_file else LISTED_MOST,
             reading.is_file,
         )
-        engine = cast(ReaderEngine, engine_for(project.cluster))
         try:
+            engine = cast(ReaderEngine, engine_for(project.cluster))
             with refusals():
                 return engine.files_of(project.name).read(task, budget_of(run, READ_SECONDS)), reading.is_file
         except DeadlineExceeded as late:
             words = f"The pod that reads it has not ended within {READ_SECONDS:g} s."
             raise CommandRefused("reading_timeout", words) from late
+        except EngineUnreachable as error:
+            # Said at once: whoever looks is waiting.
+            raise CommandRefused("engine_unreachable", f"The cluster does not answer: {error}") from error
 
     def on_done(self, command: Command, result: tuple[Read, bool] | None) -> None:
         if result is not None:

@@ -1,10 +1,12 @@
 """Ask for a look at files of a volume that pods alone see, and write down what it found."""
 
+import json
 from base64 import b64encode
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
+from django.db.models import Sum
 from django.utils import timezone
 
 from controlplane.actions.errors import Conflict
@@ -12,26 +14,38 @@ from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.wake import wake
 from controlplane.models import Command
 from datasets.models import Volume, VolumeReading
-from datasets.queries.volume_files import BeingRead
+from datasets.models.volume_readings import digest_of
+from datasets.queries.volume_files import FILE_BYTES, FRESH, BeingRead
 from datasets.storage.volume_files import Child
 
 READ_VOLUME, READING = "datasets.read_volume", "volume_reading"  # kind and subject of the commands
-# Of one volume: each is a pod in its cluster.
-PENDING_MOST = 4
-KEPT = timedelta(minutes=5)
+# Of one cluster: each is a pod in it, and has one of the worker's few slots, which fills and snapshots need too.
+PENDING_MOST = 2
+# A worker that died with its command, or none at work.
+PENDING_LONGEST = timedelta(minutes=5)
+# As long as it is shown.
+KEPT = FRESH
+# Of one project, and what a listing of 1,000 names may have.
+HELD_MOST, LISTING_BYTES = 64 << 20, 512 << 10
 
 
 def ask_for(volume: Volume, asked: BeingRead) -> None:
-    """Have a pod read what was asked for, unless one does. Raises Conflict where the volume has many such pods."""
-    pending = volume.readings.filter(state=VolumeReading.PENDING)
-    if pending.filter(path=asked.path, after=asked.after, is_file=asked.is_file).exists():
+    """Have a pod read what was asked for, unless one does. Raises Conflict where the cluster has many such pods, or the
+    project has had many files read."""
+    digest = digest_of(asked.path, asked.after, asked.is_file)
+    if volume.readings.filter(state=VolumeReading.PENDING, digest=digest).exists():
         return
-    if pending.count() >= PENDING_MOST:
-        raise Conflict("many_readings", f"{PENDING_MOST} pods read files of {volume.name}; try again later.")
+    held_bytes = FILE_BYTES if asked.is_file else LISTING_BYTES
+    _require_room(volume, held_bytes)
     try:
         with transaction.atomic():
             reading = VolumeReading.objects.create(
-                volume=volume, path=asked.path, after=asked.after, is_file=asked.is_file
+                volume=volume,
+                path=asked.path,
+                after=asked.after,
+                is_file=asked.is_file,
+                digest=digest,
+                held_bytes=held_bytes,
             )
             Command.objects.create(kind=READ_VOLUME, subject_kind=READING, subject_id=str(reading.pk))
             wake()
@@ -40,15 +54,33 @@ def ask_for(volume: Volume, asked: BeingRead) -> None:
         return
 
 
+def _require_room(volume: Volume, more_bytes: int) -> None:
+    """Raise Conflict where another look has no room."""
+    rows = VolumeReading.objects
+    pending = rows.filter(state=VolumeReading.PENDING, volume__project__cluster=volume.project.cluster_id)
+    if pending.count() >= PENDING_MOST:
+        words = (
+            f"{PENDING_MOST} pods read files of volumes in this cluster already; try again in some seconds."
+        )
+        raise Conflict("many_readings", words)
+    of_project = rows.filter(volume__project=volume.project_id)
+    held: int = of_project.aggregate(held=Sum("held_bytes", default=0))["held"]
+    if held + more_bytes > HELD_MOST:
+        words = f"{held >> 20} MiB of the project's volumes were read just now; try again in a minute."
+        raise Conflict("many_readings", words)
+
+
 def reading_ready(key: str, children: Sequence[Child], content: bytes | None, has_more: bool) -> None:
     """Write what was found. Call it in a transaction."""
     entries = [[b64encode(one.name).decode(), one.kind, one.size_bytes, one.mtime] for one in children]
-    _finish(key, state=VolumeReading.READY, entries=entries, content=content, has_more=has_more)
+    held_bytes = len(json.dumps(entries)) + len(content or b"")
+    what = {"entries": entries, "content": content, "has_more": has_more, "held_bytes": held_bytes}
+    _finish(key, state=VolumeReading.READY, **what)
 
 
 def reading_failed(key: str, reason: str, message: str) -> None:
     """Write why nothing was found. Call it in a transaction."""
-    _finish(key, state=VolumeReading.FAILED, reason=reason, message=message[:LONGEST_MESSAGE])
+    _finish(key, state=VolumeReading.FAILED, reason=reason, message=message[:LONGEST_MESSAGE], held_bytes=0)
 
 
 def _finish(key: str, **what: object) -> None:
@@ -57,5 +89,10 @@ def _finish(key: str, **what: object) -> None:
 
 
 def forget_readings(now: datetime) -> None:
-    """Remove looks that are over."""
+    """Remove looks that are over, and end those that nobody carries out."""
     VolumeReading.objects.filter(finished_at__lt=now - KEPT).delete()
+    stale = VolumeReading.objects.filter(state=VolumeReading.PENDING, created_at__lt=now - PENDING_LONGEST)
+    words = f"No worker has read it within {PENDING_LONGEST.total_seconds() / 60:g} minutes."
+    stale.update(
+        state=VolumeReading.FAILED, reason="reading_timeout", message=words, held_bytes=0, finished_at=now
+    )

@@ -1,24 +1,34 @@
 """Looks at files of volumes that pods alone see."""
 
 import uuid
+from hashlib import sha256
 
 from django.db import models
 from django.utils import timezone
 
 from datasets.models.volumes import Volume
 
+PATH_MOST, AFTER_MOST = 4096, 1024  # characters
+
+
+def digest_of(path: str, after: str, is_file: bool) -> str:
+    """Return what a look is for, short enough for an index. Neither text has a NUL."""
+    return sha256(f"{path}\0{after}\0{is_file}".encode("utf-8", "surrogateescape")).hexdigest()
+
 
 class VolumeReading(models.Model):
     """One look: of a directory from a name on, or of a file. Its command (datasets.read_volume) carries it out; it is
-    kept for minutes."""
+    kept for a minute."""
 
     PENDING, READY, FAILED = "pending", "ready", "failed"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     volume = models.ForeignKey(Volume, models.CASCADE, related_name="readings")
-    path = models.CharField(max_length=4096)
-    after = models.CharField(max_length=1024, blank=True, default="")
+    path = models.CharField(max_length=PATH_MOST)
+    after = models.CharField(max_length=AFTER_MOST, blank=True, default="")
     is_file = models.BooleanField(default=False)
+    # Of these three: digest_of.
+    digest = models.CharField(max_length=64)
     state = models.CharField(max_length=7, default=PENDING)
     # Why it failed.
     reason = models.CharField(max_length=64, blank=True, default="")
@@ -27,6 +37,8 @@ class VolumeReading(models.Model):
     entries = models.JSONField(default=list)
     has_more = models.BooleanField(default=False)
     content = models.BinaryField(null=True)
+    # Of entries or content; while it is pending, the most that they may have.
+    held_bytes = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(default=timezone.now)
     finished_at = models.DateTimeField(null=True)
 
@@ -37,7 +49,7 @@ class VolumeReading(models.Model):
                 name="volume_reading_state_known",
             ),
             models.UniqueConstraint(
-                fields=["volume", "path", "after", "is_file"],
+                fields=["volume", "digest"],
                 condition=models.Q(state="pending"),
                 name="volume_reading_once",
             ),

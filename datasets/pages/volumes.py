@@ -37,7 +37,6 @@ from datasets.actions.volumes import (
     set_service_tier,
 )
 from datasets.models import Volume
-from datasets.models.volumes import READY
 from datasets.pages.volume_lists import MODES, VOLUMES, snapshots_shown, state_badge
 from datasets.queries.volume_files import BeingRead, file_response, list_files
 from datasets.queries.volumes import claims_volumes, storage_class_named, storage_classes_shown, volume_shape
@@ -202,8 +201,6 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
 
 def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, Any]], bool, str, bool]:
     """Return the entries of a directory, whether there are more, why there are none, and whether a pod reads them."""
-    if claims_volumes(volume.project) and volume.state != READY:
-        return [], False, _("Its files can be seen when it is ready."), False
     try:
         return (*list_files(volume, directory, after, FILES_SHOWN), "", False)
     except ContentMissing as error:

@@ -12,6 +12,8 @@ from django.http import HttpResponseBase, StreamingHttpResponse
 from django.utils import timezone
 
 from datasets.models import Volume, VolumeReading
+from datasets.models.volume_readings import AFTER_MOST, PATH_MOST, digest_of
+from datasets.models.volumes import READY
 from datasets.previews import media_type
 from datasets.queries.datasets import shown
 from datasets.queries.volumes import claims_volumes, storage_of
@@ -56,7 +58,12 @@ def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[
 
 def _reading(volume: Volume, path: str, after: str, *, is_file: bool) -> VolumeReading:
     """Return the last look of this kind. Raises BeingRead without a fresh one, and why one failed."""
-    rows = volume.readings.filter(path=path, after=after, is_file=is_file)
+    if volume.state != READY:
+        words = f"Files are shown of a volume that is ready; this one is {volume.state}."
+        raise Blocked("not_ready", words)
+    if len(path) > PATH_MOST or len(after) > AFTER_MOST or "\0" in path + after:
+        raise ContentMissing("There is no such path in the volume.")
+    rows = volume.readings.filter(digest=digest_of(path, after, is_file))
     found = rows.exclude(state=VolumeReading.PENDING).order_by("-finished_at").first()
     kept = FRESH if found is not None and found.state == VolumeReading.READY else FAILED_FRESH
     if found is None or found.finished_at is None or found.finished_at < timezone.now() - kept:

@@ -1,4 +1,4 @@
-"""The pod that shows files of a claim on Kubernetes: whether it is made, where it runs, and what goes of earlier ones."""
+"""The pod that shows files of a claim on Kubernetes: whether it is made, where it runs, and what stayed."""
 
 from __future__ import annotations
 

@@ -1,13 +1,23 @@
 """Files of volumes that pods alone see: read by a pod, shown for a minute, and refused with a reason."""
 
+from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.test import Client
 
 from controlplane.commands.dispatch import carry_out_due
+from controlplane.engines.base import EngineUnreachable
 from controlplane.models import Cluster, Command
-from datasets.actions.volume_readings import KEPT, PENDING_MOST, READ_VOLUME, forget_readings
+from datasets.actions.volume_readings import (
+    HELD_MOST,
+    KEPT,
+    PENDING_LONGEST,
+    PENDING_MOST,
+    READ_VOLUME,
+    forget_readings,
+)
 from datasets.models import Volume, VolumeReading
 from datasets.queries.volume_files import file_response
 from datasets.storage.base import Blocked, Budget, ContentMissing, DeadlineExceeded
@@ -79,6 +89,7 @@ def test_a_directory_and_a_file_are_read_once_by_a_pod_and_shown(api: Any, engin
         (Blocked("too_large", "It has 9 bytes.", is_passing=False), 409, "too_large"),
         (ContentMissing("There is no such path in the volume."), 404, "not_found"),
         (DeadlineExceeded(), 409, "reading_timeout"),
+        (EngineUnreachable("No answer."), 409, "engine_unreachable"),
     ],
 )
 def test_what_a_pod_cannot_read_is_said_and_not_tried_without_end(
@@ -93,12 +104,66 @@ def test_what_a_pod_cannot_read_is_said_and_not_tried_without_end(
     assert len(engine.tasks) == 1
 
 
-def test_pods_that_read_one_volume_are_few_and_what_they_found_is_forgotten(
+@pytest.mark.parametrize("asked", ["files?directory=", "files?after=", "content?path="])
+def test_a_path_that_no_volume_has_is_missing_and_the_longest_is_read(
+    api: Any, engine: Engine, volume: Volume, asked: str
+):
+    most = 1024 if "after" in asked else 4096
+    path = f"volumes/{volume.pk}/{asked}"
+    assert api("vera").get(path + "x" * (most + 1)).status == 404
+    assert api("vera").get(path + "x%00y").status in (400, 404)
+    assert not VolumeReading.objects.exists()
+    api("vera").get(path + "x" * most)
+    work()
+    assert api("vera").get(path + "x" * most).status == 200
+
+
+@pytest.mark.parametrize("state", ["creating", "deleting"])
+def test_a_volume_that_is_not_ready_is_not_read(api: Any, engine: Engine, volume: Volume, state: str):
+    Volume.objects.update(state=state)
+    for asked in ("files", "content?path=model"):
+        refused = api("vera").get(f"volumes/{volume.pk}/{asked}")
+        assert (refused.status, refused.body["code"]) == (409, "not_ready")
+    assert not VolumeReading.objects.exists()
+
+
+def test_a_look_that_nobody_carries_out_fails_after_minutes(api: Any, engine: Engine, volume: Volume):
+    path = f"volumes/{volume.pk}/files"
+    api("vera").get(path)
+    asked_at = VolumeReading.objects.get().created_at
+    forget_readings(asked_at + PENDING_LONGEST)
+    assert VolumeReading.objects.get().state == "pending"
+    forget_readings(asked_at + PENDING_LONGEST + timedelta(seconds=1))
+    refused = api("vera").get(path)
+    assert (refused.status, refused.body["code"]) == (409, "reading_timeout")
+    work()
+    assert engine.tasks == []
+
+
+def test_what_was_read_of_a_project_holds_little(api: Any, engine: Engine, volume: Volume):
+    content = f"volumes/{volume.pk}/content?path="
+    api("vera").get(content + "a")
+    assert VolumeReading.objects.get().held_bytes == 4 << 20
+    work()
+    assert VolumeReading.objects.get().held_bytes == len(b"best") + len("[]")
+    VolumeReading.objects.update(held_bytes=HELD_MOST - (4 << 20) + 1)
+    many = api("vera").get(content + "b")
+    assert (many.status, many.body["code"]) == (409, "many_readings")
+    assert api("vera").get(content + "a").status == 200
+    VolumeReading.objects.update(held_bytes=HELD_MOST - (4 << 20))
+    api("vera").get(content + "b")
+    assert VolumeReading.objects.filter(state="pending").exists()
+
+
+def test_pods_that_read_in_one_cluster_are_few_and_what_they_found_is_forgotten(
     api: Any, engine: Engine, volume: Volume
 ):
     for number in range(PENDING_MOST):
         assert api("vera").get(f"volumes/{volume.pk}/files?directory={number}").status == 503
-    many = api("vera").get(f"volumes/{volume.pk}/files?directory=more")
+    other = Volume.objects.get()
+    other.pk, other.name = uuid4(), "other"
+    other.save(force_insert=True)
+    many = api("vera").get(f"volumes/{other.pk}/files")
     assert (many.status, many.body["code"]) == (409, "many_readings")
     work()
     last = VolumeReading.objects.latest("finished_at").finished_at
