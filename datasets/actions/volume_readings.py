@@ -89,7 +89,7 @@ def _finish(key: str, **what: object) -> None:
 
 
 def forget_readings(now: datetime) -> None:
-    """Remove looks that are over, and end those that nobody carries out."""
+    """Remove looks that are over, and end those that no worker carries out."""
     VolumeReading.objects.filter(finished_at__lt=now - KEPT).delete()
     stale = VolumeReading.objects.filter(state=VolumeReading.PENDING, created_at__lt=now - PENDING_LONGEST)
     words = f"No worker has read it within {PENDING_LONGEST.total_seconds() / 60:g} minutes."
