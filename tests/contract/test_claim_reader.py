@@ -47,10 +47,10 @@ class Cluster:
     def create(self, path: str, body: Any) -> None:
         self.created.append(body)
 
-    def get(self, path: str, query: Any) -> Any:
+    def get(self, path: str, query: Any = None) -> Any:
         if "persistentvolumeclaims" in path:
             return self.claim
-        if "labelSelector" in query:
+        if query and "labelSelector" in query:
             assert query["labelSelector"] == "trainyard.io/data-of=trainyard,trainyard.io/reads=volumes"
             return {"items": self.readers}
         return {"items": self.pods} if query else ENDED
