@@ -21,8 +21,10 @@ from controlplane.http_client import LATER, open_connection, retry_delay
 API = "/api/v1"
 MAX_ATTEMPTS = 4
 TIMEOUT_SECONDS = 30.0
-# The code of a 503 that passes by itself, such as a collection of a lake, and how long a request waits for it.
-BUSY, BUSY_SECONDS = ("in_use", "being_read"), 1800.0
+# Codes of answers that pass by themselves: 503 while a lake is collected, 409 while a pod reads a volume. And how long
+# a request waits for that.
+BEING_READ = "being_read"
+BUSY, BUSY_SECONDS = ("in_use", BEING_READ), 1800.0
 
 Payload = bytes | Callable[[], Iterator[bytes]] | None
 Query = Mapping[str, "str | int | bool | None"]
@@ -149,12 +151,14 @@ class Client:
                 headers={**self._headers("GET", {}, None), **extra, "Connection": "close"},
             )
             response = connection.getresponse()
-            if response.status >= 400:
-                raise _api_error(response.status, response.read())
+            if response.status < 400:
+                return response
+            refused = _api_error(response.status, response.read())
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise _unreachable(self.url, error) from error
-        return response
+        connection.close()
+        raise refused
 
     def authorization(self) -> dict[str, str]:
         """Return the Authorization header; empty without a token."""
@@ -169,7 +173,7 @@ class Client:
     def _attempts(self, method: str, target: str, payload: Payload, headers: dict[str, str]) -> Response:
         response = self._exchange_again(method, target, payload, headers)
         attempt, waited = 1, 0.0
-        while response.status in LATER:
+        while response.status in LATER or _code_of(response.body) == BEING_READ:
             is_busy = _code_of(response.body) in BUSY
             if waited >= BUSY_SECONDS or (attempt >= MAX_ATTEMPTS and not is_busy):
                 break

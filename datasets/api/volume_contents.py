@@ -18,7 +18,7 @@ from datasets.storage.base import Blocked, ContentMissing
 
 
 class _Contents(ApiView):
-    """What a pod has to read first is answered 503 `being_read`, and what it cannot read 409 with the reason."""
+    """What a pod has to read first is answered 409 `being_read`, and what it cannot read 409 with the reason."""
 
     def read(self, volume: Volume, reads: Any) -> Any:
         try:
@@ -29,7 +29,7 @@ class _Contents(ApiView):
             raise Problem(409, blocked.code, blocked.detail) from blocked
         except BeingRead as waits:
             ask_for(volume, waits)
-            raise Problem(503, "being_read", str(waits), headers={"Retry-After": "1"}) from waits
+            raise Problem(409, "being_read", str(waits), headers={"Retry-After": "1"}) from waits
 
 
 class VolumeFiles(_Contents):

@@ -84,6 +84,19 @@ def test_a_write_waits_for_a_busy_lake_no_longer_than_its_limit(server, slept):
     assert sum(slept) == BUSY_SECONDS
 
 
+def test_a_read_waits_while_a_pod_reads_the_volume_and_no_longer_than_its_limit(server, slept):
+    said: list[str] = []
+    waits = problem(409, "being_read", "A pod reads it.", headers={"Retry-After": "1"})
+    server.on("GET", "volumes/1/files", *[waits] * 6, {"results": []})
+    with Client(server.url, "the-token", sleep=slept.append, say=said.append) as client:
+        assert client.get("volumes/1/files") == {"results": []}
+        assert (slept, said) == ([1.0] * 6, ["A pod reads it. Waiting; it goes on by itself."])
+        server.on("GET", "volumes/2/files", problem(409, "being_read", "", headers={"Retry-After": "30"}))
+        with pytest.raises(ApiError):
+            client.get("volumes/2/files")
+    assert sum(slept[6:]) == BUSY_SECONDS
+
+
 def test_retries_end(server, client, slept):
     server.on("GET", "whoami", problem(429, "slow_down", "Too many."))
     with pytest.raises(ApiError):

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from controlplane.cli import formats
+from controlplane.cli.client import BEING_READ, BUSY_SECONDS
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, USAGE, ApiError, CliError
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
@@ -184,14 +185,18 @@ def get(args: Namespace, session: Session) -> int:
 
 
 def _opened(session: Session, path: str) -> HTTPResponse:
-    """Return the file to be read. On Kubernetes a pod reads it first, which is waited for."""
+    """Return the file to be read. On Kubernetes a pod reads it first, which is said and waited for."""
+    waited = 0.0
     while True:
         try:
             return session.client.open(path, {"Accept": "application/octet-stream, application/json"})
         except ApiError as error:
-            if error.code != "being_read":
+            if error.code != BEING_READ or waited >= BUSY_SECONDS:
                 raise
+            if not waited:
+                session.output.say(f"{error} Waiting; it goes on by itself.")
         session.pause(1.0)
+        waited += 1.0
 
 
 def resize_arguments(parser: Parser) -> None:
