@@ -33,24 +33,50 @@ def place_of(pool: str, labels: Mapping[str, str], places: Iterable[Place]) -> s
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A place to which a job's data could be brought. `missing_bytes`: what is neither there nor on its way.
-    `free_milli_gpus`, `milli_gpus`: of its nodes that the job may use."""
+    `free_milli_gpus`, `milli_gpus`: of its nodes that the job may use. `room_bytes`: all that its caches may take, None
+    for as much as its disk has. `has_failed`: a fill of this data there."""
 
     name: str
     missing_bytes: int
     free_milli_gpus: int
     milli_gpus: int
     nodes: int
+    room_bytes: int | None = None
+    has_failed: bool = False
+
+    @property
+    def is_too_small(self) -> bool:
+        """Return whether what is missing cannot be there, whatever is removed for it."""
+        return self.room_bytes is not None and self.missing_bytes > self.room_bytes
+
+
+def choose_other(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
+    """Return the place for a job's data after a fill of it failed at its own: one where it can be and the job can run,
+    "" if there is none."""
+    return choose(
+        (
+            one
+            for one in candidates
+            if not one.is_too_small
+            and not one.has_failed
+            and one.nodes > 0
+            and one.milli_gpus >= wanted_milli_gpus
+        ),
+        wanted_milli_gpus,
+    )
 
 
 def choose(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
     """Return the place for a job's data, "" without candidates: one that has it, or will; else one where the job has
-    room now, then the one with the fewest bytes to bring. A place without nodes for the job comes last."""
+    room now, then the one with the fewest bytes to bring. A place without nodes for the job comes last, and before it
+    one that is too small for the data, and one where a fill of it failed."""
 
-    def cost(one: Candidate) -> tuple[bool, bool, bool, int, int, int, str]:
+    def cost(one: Candidate) -> tuple[bool, bool, bool, bool, bool, int, int, int, str]:
         has_room = one.nodes > 0 and one.free_milli_gpus >= wanted_milli_gpus
         is_possible = one.nodes > 0 and one.milli_gpus >= wanted_milli_gpus
         size = (one.missing_bytes, -one.free_milli_gpus, -one.milli_gpus)
-        return (not is_possible, one.missing_bytes > 0, not has_room, *size, one.name)
+        is_hard = (not is_possible, one.is_too_small, one.has_failed)
+        return (*is_hard, one.missing_bytes > 0, not has_room, *size, one.name)
 
     return min(candidates, key=cost).name if (candidates := tuple(candidates)) else ""
 

@@ -18,7 +18,7 @@ from controlplane.scheduling.reasons import WAITING_FOR_DATA
 from datasets.actions.caches import cache_event, location_for, want_cache
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
 from datasets.queries.caches import UNFINISHED, is_used_at, is_wanted_at
-from datasets.queries.job_data import best_location
+from datasets.queries.job_data import best_location, other_location
 from jobs.lifecycle import QUEUED
 from jobs.models import Job
 
@@ -65,14 +65,23 @@ def _placed(jobs: Sequence[Job], versions: Mapping[str, DatasetVersion]) -> dict
     # of a batch most jobs are alike
     chosen: dict[tuple[Any, ...], CacheLocation] = {}
     for job in jobs:
-        keys = sorted({each["version_id"] for each in job.spec["datasets"]})
-        alike = (job.kind, job.spec["node_pool"], job.milli_gpus, job.pods_wanted, *keys)
+        alike = _alike(job)
         if alike not in chosen:
-            name = best_location(job, [versions[key] for key in keys])
+            name = best_location(job, [versions[key] for key in _version_keys(job)])
             rows = CacheLocation.objects.filter(cluster=project.cluster_id, name=name)
             chosen[alike] = (rows.first() if name else None) or default
         placed[job.pk] = chosen[alike]
     return placed
+
+
+def _version_keys(job: Job) -> list[str]:
+    return sorted({each["version_id"] for each in job.spec["datasets"]})
+
+
+def _alike(job: Job) -> tuple[Any, ...]:
+    """Return what jobs have in common whose data goes to the same location."""
+    shape = (job.project_id, job.kind, job.spec["node_pool"], job.milli_gpus, job.pods_wanted)
+    return (*shape, *_version_keys(job))
 
 
 def _bring(
@@ -98,19 +107,62 @@ def _known_as(job: Job, version: DatasetVersion) -> str:
 
 
 def follow_room(now: datetime) -> None:
-    """Have the data of queued jobs brought to where the scheduler has found room for them. Safe to repeat."""
+    """Have the data of queued jobs brought to where the scheduler has found room for them, and elsewhere than where a
+    fill of it failed. Safe to repeat; one query where no cluster has several locations."""
+    rows = CacheLocation.objects.filter(project=None)
+    locations = {(one.cluster_id, one.name): one for one in rows}
+    if len(locations) == len({cluster for cluster, _ in locations}):
+        return
+    _go_where_room_is(locations)
+    _leave_failed(locations)
+
+
+def _go_where_room_is(locations: Mapping[tuple[int, str], CacheLocation]) -> None:
+    failed = set(Cache.objects.filter(state=Cache.FAILED).values_list("location_id", "version_id"))
     waiting: dict[str, Any] = {"job__state": QUEUED, "job__reason": WAITING_FOR_DATA}
     uses = DatasetUse.objects.filter(**waiting, job__details__has_key="fill_at", version__isnull=False)
-    for use in uses.select_related("job__project", "location", "version__dataset").order_by("pk"):
-        rows = CacheLocation.objects.filter(cluster=use.job.project.cluster_id, project=None)
-        location = rows.filter(name=use.job.details["fill_at"]).first()
-        if location is None or location == use.location or use.version is None:
-            continue
-        with transaction.atomic():
+    for use in uses.select_related("job__project", "version__dataset").order_by("pk"):
+        location = locations.get((use.job.project.cluster_id, use.job.details["fill_at"]))
+        # Of one where a fill failed since, the scheduler will name another.
+        if location is not None and (location.pk, use.version_id) not in failed:
+            _move([use], location)
+
+
+def _leave_failed(locations: Mapping[tuple[int, str], CacheLocation]) -> None:
+    """Move the data of queued jobs, all of a job's together, from where a fill of some of it failed. Each failure
+    leaves one location less, so this ends."""
+    at_own: dict[str, Any] = {
+        "version__caches__state": Cache.FAILED,
+        "version__caches__location": F("location"),
+        "job__state": QUEUED,
+        "location__project": None,
+    }
+    stuck = DatasetUse.objects.filter(**at_own).values("job")
+    jobs = Job.objects.filter(pk__in=stuck).select_related("project__cluster").order_by("submit_rank")
+    chosen: dict[tuple[Any, ...], str] = {}
+    for job in jobs.prefetch_related("dataset_uses__version__dataset"):
+        uses = [use for use in job.dataset_uses.all() if use.version is not None]
+        alike = _alike(job)
+        if alike not in chosen:
+            chosen[alike] = other_location(job, [use.version for use in uses if use.version is not None])
+        location = locations.get((job.project.cluster_id, chosen[alike]))
+        if location is not None:
+            _move(uses, location)
+
+
+def _move(uses: Sequence[DatasetUse], location: CacheLocation) -> None:
+    """Have data brought to a location that is not on its way there."""
+    elsewhere = [(use, use.version) for use in uses if use.location_id != location.pk]
+    if not elsewhere:
+        return
+    with transaction.atomic():
+        for use, version in elsewhere:
+            if version is None:
+                continue
             DatasetUse.objects.filter(pk=use.pk).update(location=location)
-            cache = want_cache(use.version, location, SYSTEM.name, is_kept=use.is_cached)
+            cache = want_cache(version, location, SYSTEM.name, is_kept=use.is_cached)
             Event.objects.append([cache_event("cache.requested", cache, SYSTEM)])
-            wake()
+        wake()
 
 
 def ensure_wanted(location: CacheLocation) -> None:

@@ -10,7 +10,7 @@ from django.db.models import Count, Q, QuerySet, Sum, prefetch_related_objects
 
 from controlplane.engines.kinds import engine_kind
 from controlplane.models import Cluster, Node
-from datasets.locality import Candidate, Place, choose, find, place_of
+from datasets.locality import Candidate, Place, choose, choose_other, find, place_of
 from datasets.models import Cache, CacheLocation, DatasetUse, DatasetVersion
 from datasets.queries.caches import UNFINISHED, directory_of, eta_seconds, has_cache_volumes
 from datasets.storage.cache import tree_below
@@ -165,28 +165,43 @@ def _coarse(seconds: int) -> int:
 
 
 def best_location(job: Job, versions: Iterable[DatasetVersion]) -> str:
-    """Return the name of the location to which a new job's data is brought, "" for the cluster's only one. Three
+    """Return the name of the location to which a new job's data is brought, "" for the cluster's only one. Four
     queries, and none in a cluster with one location beside that for it."""
+    return choose(_candidates(job, versions), job.milli_gpus * job.pods_wanted)
+
+
+def other_location(job: Job, versions: Iterable[DatasetVersion]) -> str:
+    """Return the name of the location to which a job's data is brought after a fill of it failed at its own, "" if it
+    can be brought nowhere else. Queries as `best_location`."""
+    return choose_other(_candidates(job, versions), job.milli_gpus * job.pods_wanted)
+
+
+def _candidates(job: Job, versions: Iterable[DatasetVersion]) -> list[Candidate]:
     cluster = job.project.cluster
     places = places_of(cluster)
     if not places:
-        return ""
+        return []
     sizes = {version.pk: version.size_bytes for version in versions}
-    rows = Cache.objects.filter(
-        location__cluster=cluster, version__in=sizes, state__in=(Cache.QUEUED, Cache.FILLING, Cache.READY)
+    rows = Cache.objects.filter(location__cluster=cluster, version__in=sizes).exclude(state=Cache.EVICTING)
+    found = rows.values_list("location__name", "version_id", "state")
+    states = {(place, key): state for place, key, state in found}
+    failed = {place for (place, _), state in states.items() if state == Cache.FAILED}
+    there = {key for key, state in states.items() if state != Cache.FAILED}
+    limits = dict(
+        CacheLocation.objects.filter(cluster=cluster, project=None).values_list("name", "room_bytes")
     )
-    there = set(rows.values_list("location__name", "version_id"))
     room = _room(job, places)
-    candidates = [
+    return [
         Candidate(
             place.name,
             # an empty version is brought too
-            sum(size + 1 for key, size in sizes.items() if (place.name, key) not in there),
+            sum(max(1, size) for key, size in sizes.items() if (place.name, key) not in there),
             *room.get(place.name, (0, 0, 0)),
+            room_bytes=limits.get(place.name),
+            has_failed=place.name in failed,
         )
         for place in places
     ]
-    return choose(candidates, job.milli_gpus * job.pods_wanted)
 
 
 def _room(job: Job, places: Sequence[Place]) -> Mapping[str, tuple[int, int, int]]:

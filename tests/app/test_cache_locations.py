@@ -123,6 +123,62 @@ def test_a_new_version_is_brought_to_where_its_job_has_room(
     assert (job.state, pool_of(job)) == ("running", {"west"})
 
 
+def test_data_goes_past_a_location_that_is_too_small_for_it(
+    people: Cast, plant: Plant, west: CacheLocation, xray: Dataset
+):
+    CacheLocation.objects.filter(is_default=True).update(room_bytes=2)
+    submit(people, "first")
+    assert DatasetUse.objects.get().location == west
+    CacheLocation.objects.update(room_bytes=2)
+    submit(people, "second")
+    work()
+    assert set(Cache.objects.values_list("state", "reason")) == {("failed", "no_room")}
+
+
+def test_data_leaves_a_location_where_its_fill_failed_for_one_that_has_room(
+    people: Cast, plant: Plant, west: CacheLocation, xray: Dataset
+):
+    pair = [{"dataset": name, "mount_path": f"/{name}"} for name in ("xray", "atlas")]
+    make_version(make_dataset(people.project, "atlas"), {"b": "b"})
+    job = submit(people, "job", datasets=pair)
+    [first] = {use.location for use in DatasetUse.objects.all()}
+    assert first is not None
+    CacheLocation.objects.filter(pk=first.pk).update(room_bytes=2)
+    work()
+    assert Cache.objects.filter(location=first, state=Cache.FAILED).exists()
+    for _ in range(2):
+        follow_room(plant.clock())
+    [second] = {use.location for use in DatasetUse.objects.all()}
+    assert second != first
+    work()
+    plant.settle(2)
+    job.refresh_from_db()
+    assert job.state == "running"
+
+
+def test_data_that_fits_nowhere_is_not_moved_to_and_fro(
+    people: Cast, plant: Plant, west: CacheLocation, xray: Dataset
+):
+    location_for(plant.cluster)
+    submit(people, "job")
+    CacheLocation.objects.update(room_bytes=2)
+    for _ in range(3):
+        work()
+        follow_room(plant.clock())
+    assert Cache.objects.get().state == Cache.FAILED
+
+
+def test_jobs_whose_data_is_on_its_way_cost_no_query_each(
+    people: Cast, plant: Plant, west: CacheLocation, xray: Dataset, django_assert_num_queries: Any
+):
+    jobs = [submit(people, f"job{number}") for number in range(5)]
+    details = {"fill_at": DatasetUse.objects.first().location.name}
+    for job in jobs:
+        Job.objects.filter(pk=job.pk).update(reason="waiting_for_data", details=details)
+    with django_assert_num_queries(4):
+        follow_room(plant.clock())
+
+
 def test_a_cache_that_a_job_may_use_stays_and_is_not_brought_to_other_locations(
     people: Cast, plant: Plant, west: CacheLocation, xray: Dataset
 ):

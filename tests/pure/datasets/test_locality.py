@@ -1,6 +1,6 @@
 """Where nodes read cached data from, and to which location a job's data is brought."""
 
-from datasets.locality import Candidate, Found, Place, choose, find, place_of
+from datasets.locality import Candidate, Found, Place, choose, choose_other, find, place_of
 
 DEFAULT = Place("local")
 EAST = Place("east", ("a100",))
@@ -32,6 +32,16 @@ def test_a_place_that_can_never_run_the_job_comes_last():
     large = Candidate("large", 100, 0, 8000, 1)
     assert choose((small, empty, large), 8000) == "large"
     assert choose((empty, large), 0) == "large"
+
+
+def test_data_goes_to_where_it_fits_and_no_fill_of_it_failed_if_there_is_such_a_place():
+    small, failed = Candidate("a", 100, 8000, 8000, 1, 99), Candidate("b", 100, 8000, 8000, 1, None, True)
+    full, none = Candidate("c", 100, 0, 8000, 1, 100), Candidate("d", 0, 0, 0, 0)
+    assert choose((small, failed, full), 8000) == "c"
+    assert choose((small, failed), 8000) == "b"
+    assert choose((small, none), 8000) == "a"
+    assert choose_other((small, failed, full, none), 8000) == "c"
+    assert choose_other((small, failed, none), 8000) == ""
 
 
 def test_a_job_may_start_where_all_of_its_versions_are_ready():
