@@ -41,7 +41,7 @@ STATIC_CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],
     "format": ["-m", "ruff", "format", "--check", "."],
     "mypy": ["-m", "mypy"],
-    # It runs Django's system checks first, as every command does.
+    # It runs Django's system checks first, as most commands do.
     "migrations": ["manage.py", "makemigrations", "--check", "--dry-run"],
 }
 # First what mostly waits, beside it what needs a core and is awaited by its twin on PostgreSQL; then the longest first.

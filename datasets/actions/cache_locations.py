@@ -79,7 +79,7 @@ def delete_location(location: CacheLocation, *, actor: Actor) -> None:
 
 def _refuse_directory(directory: str) -> None:
     """Raise Invalid for a directory that is another location's or below it: trees that a location does not know are
-    removed from its own directory."""
+    removed from its own directory. And for one that cannot be looked at."""
     if not directory:
         return
     wanted = Path(directory)
@@ -90,3 +90,8 @@ def _refuse_directory(directory: str) -> None:
         if wanted == known or known in wanted.parents:
             detail = f"{directory} is the directory of {other.name} or below it; choose another."
             raise invalid("/directory", "directory_in_use", detail)
+    try:
+        # It may be missing: the first fill makes it.
+        wanted.exists()
+    except OSError as error:
+        raise invalid("/directory", "not_readable", f"{directory}: {error.strerror}.") from error

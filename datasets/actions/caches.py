@@ -44,6 +44,9 @@ def _new_location(cluster: Cluster, project: Project | None) -> CacheLocation:
         # The name of a detached cluster is free again; its caches stay until they are too old.
         for old in CacheLocation.objects.filter(name=name, cluster__detached_at__isnull=False):
             CacheLocation.objects.filter(pk=old.pk).update(name=f"{old.name}-{old.cluster_id}")
+        # An admin may have given the name to a location of another cluster.
+        if CacheLocation.objects.filter(name=name).exclude(cluster=cluster, is_default=True).exists():
+            name = f"{name}-{cluster.pk}"
         location, _ = CacheLocation.objects.get_or_create(
             cluster=cluster, project=owner, is_default=True, defaults={"name": name}
         )

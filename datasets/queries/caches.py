@@ -188,27 +188,39 @@ def _location_shape(location: CacheLocation, caches: int, hits: int) -> dict[str
         "node_labels": location.node_labels,
         "room_bytes": room_of(location),
         "used_bytes": location.used_bytes,
-        "free_bytes": free_bytes(location),
+        "free_bytes": _free_bytes_shown(location),
         "unused_days": location.unused_days,
         "caches": caches,
         "hits": hits,
     }
 
 
+def _free_bytes_shown(location: CacheLocation) -> int:
+    # A directory that may not be looked into takes nothing. Only shown so: a fill that took it for a full disk would
+    # have other caches removed.
+    try:
+        return free_bytes(location)
+    except OSError:
+        return 0
+
+
 def free_bytes(location: CacheLocation, reserved: int = 0, written: int = 0) -> int:
     """Return how much more fits: what the room leaves, and at most what the disk has free. `reserved`: for fills under
-    way, of which `written` is on the disk already."""
+    way, of which `written` is on the disk already. Raises OSError."""
     # What a claim's disk has free, only a pod on it could say.
     if location.project_id is not None:
         return max(0, (room_of(location) or 0) - location.used_bytes - reserved)
-    path = directory_of(location)
-    # The directory is made by the first fill; its disk is that of the next one above.
-    while not path.exists():
-        path = path.parent
-    disk = max(0, shutil.disk_usage(path).free - (reserved - written))
+    disk = max(0, _free_on_disk(directory_of(location)) - (reserved - written))
     if location.room_bytes is None:
         return disk
     return max(0, min(disk, location.room_bytes - location.used_bytes - reserved))
+
+
+def _free_on_disk(path: Path) -> int:
+    """Return what the disk of a directory has free. The first fill makes it; its disk is that of the next one above."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
 
 
 def room_of(location: CacheLocation) -> int | None:

@@ -30,17 +30,21 @@ class PageReads:
         self._until = time.monotonic() + PAGE_SECONDS
 
     def __call__(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `read` returns. Raises what it raises, and Blocked when the page's time is over; the read then
-        goes on within the limits of its own requests, and what it keeps is there for the next page."""
+        """Return what `read` returns. Raises what it raises, and Blocked when the page's time is over, and at once for
+        some seconds after a read that got no answer. A read that has begun goes on within the limits of its own
+        requests, and what it keeps is there for the next page."""
         if settings.LAKE_PLACE is None:
             return read(*args, **kwargs)
         if not _breaker.admits():
             raise Blocked("unreachable", "The lake's bucket did not answer a moment ago; try again later.")
         reading = _threads.submit(read, *args, **kwargs)
         wait([reading], timeout=max(0.0, self._until - time.monotonic()))
-        _breaker.record(is_answered=reading.done())
-        if not reading.done():
-            reading.cancel()
+        # One that still waits for a thread says nothing about the bucket.
+        if reading.cancel():
+            raise Blocked("unreachable", "Other pages keep the lake's bucket busy; try again later.")
+        is_answered = reading.done()
+        _breaker.record(is_answered=is_answered)
+        if not is_answered:
             detail = f"The lake's bucket did not answer within {PAGE_SECONDS:g} s; try again later."
             raise Blocked("unreachable", detail)
         return reading.result()

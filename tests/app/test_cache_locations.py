@@ -9,13 +9,13 @@ import pytest
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.commands.dispatch import carry_out_due
-from controlplane.models import Command, Node, NodePool
+from controlplane.models import Cluster, Command, Node, NodePool
 from datasets.actions.cache_locations import create_location, delete_location, edit_location
 from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.caches import EVICT_CACHE, FILL_CACHE, cache_version, clear_cache, location_for
 from datasets.actions.job_data import follow_room
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
-from datasets.queries.caches import directory_of
+from datasets.queries.caches import directory_of, location_rows, location_shapes
 from datasets.queries.job_data import dataset_mounts
 from jobs.actions import submit_job
 from jobs.models import Job
@@ -215,6 +215,36 @@ def test_locations_are_refused_that_could_harm_each_other(plant: Plant, west: Ca
         delete_location(location_for(plant.cluster), actor=SYSTEM)
     delete_location(west, actor=SYSTEM)
     assert CacheLocation.objects.get().is_default
+
+
+def test_a_directory_that_may_not_be_looked_into_is_refused_and_hides_no_location(
+    plant: Plant, west: CacheLocation, monkeypatch: pytest.MonkeyPatch
+):
+    look = Path.exists
+
+    def exists(path: Path) -> bool:
+        if path.is_relative_to("/closed/in"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path)
+
+    # root, which tests may run as, looks into everything
+    monkeypatch.setattr(Path, "exists", exists)
+    values = {"name": "more", "node_pools": ["more"], "directory": "/closed/in"}
+    with pytest.raises(Invalid, match="/closed/in: Permission denied") as refused:
+        create_location(plant.cluster, values, actor=SYSTEM)
+    assert [(error.pointer, error.code) for error in refused.value.errors] == [("/directory", "not_readable")]
+    CacheLocation.objects.filter(pk=west.pk).update(directory="/closed/in")
+    shapes = location_shapes(location_rows(CacheLocation.objects.order_by("name")))
+    assert [shape["name"] for shape in shapes if shape["free_bytes"] == 0] == ["west"]
+    assert len(shapes) == 2
+
+
+def test_a_cluster_named_as_a_location_of_another_has_a_default_location(plant: Plant, people: Cast):
+    create_location(plant.cluster, {"name": "fast", "node_pools": ["west"]}, actor=SYSTEM)
+    fast = Cluster.objects.create(name="fast", engine=plant.cluster.engine)
+    first = location_for(fast)
+    assert (first.name, first.cluster, first.is_default) == (f"fast-{fast.pk}", fast, True)
+    assert location_for(fast) == first
 
 
 def test_nothing_else_in_the_directory_of_a_location_is_touched(

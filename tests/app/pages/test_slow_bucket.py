@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,6 +14,8 @@ from django.test import Client
 from controlplane.config.lake_place import BucketPlace
 from datasets.queries import lake as lake_module
 from datasets.queries import page_reads
+from datasets.queries.page_reads import PageReads
+from datasets.storage.base import Blocked
 from datasets.storage.circuit_breaker import CircuitBreaker
 from tests.cast import Cast
 from tests.datasets import make_dataset, make_version
@@ -54,6 +56,21 @@ def dripping(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dripping]:
         server.stopped.set()
         server.shutdown()
         serving.join()
+
+
+def test_a_read_that_had_no_thread_yet_does_not_shut_the_pages_of_others(
+    dripping: Dripping, monkeypatch: pytest.MonkeyPatch
+):
+    place = BucketPlace("lake", "", f"http://127.0.0.1:{dripping.server_port}", "us-east-1", "key", "secret")
+    monkeypatch.setattr(settings, "LAKE_PLACE", place)
+    busy = [page_reads._threads.submit(dripping.stopped.wait) for _ in range(2)]
+    with monkeypatch.context() as short:
+        short.setattr(page_reads, "PAGE_SECONDS", 0.05)
+        with pytest.raises(Blocked, match="Other pages keep"):
+            PageReads()(lambda: "read")
+    dripping.stopped.set()
+    wait(busy)
+    assert PageReads()(lambda: "read") == "read"
 
 
 @pytest.mark.django_db
