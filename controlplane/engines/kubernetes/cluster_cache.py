@@ -61,7 +61,8 @@ class Watching:
         self._starting = threading.Lock()
         self._is_started = False
         self._started_at = 0.0
-        # The cheapest question: it needs no right and reads nothing from etcd.
+        # The cheapest question: it needs the right of system:public-info-viewer, which every login has by default, and
+        # reads nothing from etcd.
         self._probe = Probe(lambda: client.get("/version", timeout_seconds=5, tries=1))
         # Uids of pods that we removed, until the watch says so.
         self._hidden: set[str] = set()
