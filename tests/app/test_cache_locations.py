@@ -151,7 +151,7 @@ def test_data_leaves_a_location_where_its_fill_failed_for_one_that_has_room(
     [second] = {use.location for use in DatasetUse.objects.all()}
     assert second != first
     work()
-    plant.settle(2)
+    plant.settle()
     job.refresh_from_db()
     assert job.state == "running"
 
