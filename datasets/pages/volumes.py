@@ -114,8 +114,7 @@ def volume_page(request: HttpRequest, actor: Actor, volume_id: str) -> HttpRespo
     """One volume: what it holds, who mounts it, its snapshots, and its files as they are now."""
     volume = volume_for(actor, volume_id)
     context = _context(request, actor, volume)
-    response = show(request, actor, "datasets/volume.html", context)
-    return _again(response) if context["is_being_read"] else response
+    return show(request, actor, "datasets/volume.html", context)
 
 
 @signed_in

@@ -106,6 +106,16 @@ class Region {
   }
 }
 
+// What waits for something that no topic says, <section id="files" data-again="2">, is drawn again after so many seconds
+// for as long as it says so.
+function again(element) {
+  if (element.dataset.again === undefined) return;
+  setTimeout(async () => {
+    if (!isLeaving) await redraw([element.id]).catch(() => null); // out of touch: tried again
+    again(element);
+  }, 1000 * Number(element.dataset.again));
+}
+
 /** Draw parts of the page again, by their ids, as the server draws the page's address now; returns that page. It
     holds event `least` at the least, which lets the server draw once for many readers. An answer for an address that the page
     has left meanwhile is dropped, and null returned. */
@@ -188,3 +198,4 @@ const OWN = new Set(["tabindex", "style", "open"]);
 const OWN_CLASSES = ["is-hovered", "glow"];
 
 regions();
+$$("[data-again]").forEach(again);

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from playwright.sync_api import Route
 
 from tests.browser.conftest import Open, Yard
 from tests.browser.samples import DURATIONS, FIGURES, MEBIBYTES, NUMBERS, PERCENTS, PROGRESS
@@ -33,6 +34,13 @@ SHOWN = """(parts) => Object.fromEntries(parts.map((part) => {
   }
   return [part, copy.innerHTML.replace(/\\s+/g, " ")];
 }))"""
+
+FILES = '<section class="panel col-8" id="files">'
+FILES_AGAIN = f'{FILES[:-1]} data-again="0.1"><p>being read</p>'
+# before the scripts of the page run
+MARK = """document.addEventListener("readystatechange", () => {
+  if (document.readyState === "interactive") document.querySelector("#files")?.setAttribute("data-again", "0.1");
+});"""
 
 # a wheel scrolls in steps: the place counts once it stays
 SCROLLED = """() => new Promise((done) => {
@@ -190,3 +198,31 @@ def test_nodes_that_are_cordoned_are_counted(yard: Yard, open_as: Open):
     finally:
         yard.call("POST", f"/nodes/{node}/uncordon")
     page.locator("[data-under=nodes] >> text=all ready").wait_for()
+
+
+def test_files_that_a_pod_reads_are_drawn_again_and_what_is_typed_beside_them_stays(
+    yard: Yard, open_as: Open
+):
+    body = {"project": "team-a", "name": "typed", "size": "1Gi"}
+    address = f"/volumes/{yard.call('POST', '/volumes', body)['id']}"
+    watched, seen, is_typed = open_as("root"), 0, False
+
+    def not_yet(route: Route) -> None:
+        nonlocal seen
+        if route.request.resource_type == "document":
+            route.continue_()
+            return
+        answer, seen = route.fetch(), seen + 1
+        text = answer.text() if is_typed else answer.text().replace(FILES, FILES_AGAIN)
+        route.fulfill(response=answer, body=text)
+
+    watched.page.route(f"**{address}", not_yet)
+    watched.page.add_init_script(MARK)
+    watched.go(address)
+    watched.page.get_by_text("being read").wait_for()
+    watched.page.fill("#v-size", "200Gi")
+    is_typed = True
+    watched.page.wait_for_function("() => document.querySelector('#files').dataset.again === undefined")
+    assert watched.page.get_by_text("being read").count() == 0
+    assert watched.page.input_value("#v-size") == "200Gi"
+    assert seen > 1
