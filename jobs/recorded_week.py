@@ -83,7 +83,8 @@ def _read(cluster: Cluster, view: ClusterView, since: datetime, jobs: QuerySet[J
         if one.submitted is not None and ran:
             waits[job.project].append(max(0, ran[0][0] - submitted))
     return RecordedWeek(
-        view=replace(view, now=began, jobs=()),
+        # A cluster that is away now was there then: without this the replay would start nothing.
+        view=replace(view, now=began, jobs=(), is_engine_reachable=True),
         until=now,
         jobs=found,
         left_out=len(views) - len(found),

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from controlplane.models import AuditEntry, Device, Event, Project
+from controlplane.models import AuditEntry, Cluster, Device, Event, Project
 from controlplane.telemetry.usage import KeptUsage
 from jobs.models import Attempt, Job
 from tests.app.api.client import Api
@@ -94,6 +94,12 @@ def test_the_last_week_is_replayed_with_the_change(recorded: Job, api: AsPerson)
     [team_a] = [one for one in reply.body["projects"] if one["project"] == "team-a"]
     assert abs(team_a["recorded_mean_wait_seconds"] - 7200) <= 2
     assert Project.objects.get(name="team-a").gpu_quota_milli == 0
+
+
+def test_a_cluster_that_is_away_now_was_there_in_its_last_week(recorded: Job, api: AsPerson):
+    Cluster.objects.update(is_reachable=False)
+    reply = api("ana").post(f"{WHAT_IF}?last_week=true", {"gpu_quota": 1})
+    assert [one["name"] for one in reply.body["sooner"]] == ["waited"]
 
 
 def test_a_week_with_too_many_jobs_is_cut_to_days_and_then_refused(recorded: Job, api: AsPerson, monkeypatch):
