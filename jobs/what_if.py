@@ -1,6 +1,7 @@
 """What a change of a project's share of the GPUs would do; nothing is written."""
 
 import atexit
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -22,13 +23,15 @@ WEEK_BUDGET_SECONDS = 20.0
 # Of its own: outlooks of jobs must not wait for a week.
 week_simulator = Simulator()
 atexit.register(week_simulator.close)
+# A replay takes half a minute of one of the few threads that answer outlooks, too: a second one is refused.
+_replaying = threading.Lock()
 
 # Columns of a project that decide on its share.
 COLUMNS = ("gpu_quota_milli", "over_quota_weight_milli", "gpu_limit_milli", "priority")
 
 
 class CannotSimulate(Exception):
-    """The cluster has a scheduler of its own, or too many unfinished jobs."""
+    """The cluster has a scheduler of its own, or too many unfinished jobs, or another week is being replayed."""
 
 
 def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
@@ -43,6 +46,15 @@ def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -
 def week_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
     """Return what the last week's submissions would have waited with other values of COLUMNS, as `share_what_if` does.
     Both replays run on the nodes, and beside the projects, of today. Raises CannotSimulate, SimulationFailed."""
+    if not _replaying.acquire(blocking=False):
+        raise CannotSimulate("Another replay runs; try again.")
+    try:
+        return _replayed(project, changes, sees)
+    finally:
+        _replaying.release()
+
+
+def _replayed(project: Project, changes: Mapping[str, Any], sees: Sees) -> dict[str, Any]:
     view, changed = _views(project, changes)
     record = recorded_week(project.cluster, view)
     if record is None:

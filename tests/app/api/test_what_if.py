@@ -7,8 +7,10 @@ import pytest
 from django.utils import timezone
 
 from controlplane.models import AuditEntry, Cluster, Device, Event, Project
+from controlplane.simulation.client import SimulationFailed
 from controlplane.telemetry.usage import KeptUsage
 from jobs.models import Attempt, Job
+from jobs.what_if import week_simulator
 from tests.app.api.client import Api
 from tests.app.api.placing import place
 from tests.cast import Cast
@@ -100,6 +102,22 @@ def test_a_cluster_that_is_away_now_was_there_in_its_last_week(recorded: Job, ap
     Cluster.objects.update(is_reachable=False)
     reply = api("ana").post(f"{WHAT_IF}?last_week=true", {"gpu_quota": 1})
     assert [one["name"] for one in reply.body["sooner"]] == ["waited"]
+
+
+def test_one_week_is_replayed_at_a_time(recorded: Job, api: AsPerson, monkeypatch):
+    """Or outlooks of jobs would wait for the weeks, whose threads they share."""
+    asked = []
+
+    def ask(*given, **named):
+        asked.append(api("ana").post(f"{WHAT_IF}?last_week=true", {"gpu_quota": 1}))
+        raise SimulationFailed("It ended.")
+
+    monkeypatch.setattr(week_simulator, "ask", ask)
+    assert api("ana").post(f"{WHAT_IF}?last_week=true", {"gpu_quota": 1}).status == 503
+    [second] = asked
+    assert (second.status, second.code) == (409, "cannot_simulate")
+    monkeypatch.undo()
+    assert api("ana").post(f"{WHAT_IF}?last_week=true", {"gpu_quota": 1}).status == 200
 
 
 def test_a_week_with_too_many_jobs_is_cut_to_days_and_then_refused(recorded: Job, api: AsPerson, monkeypatch):
