@@ -67,6 +67,11 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def allow(self, seconds: float) -> None:
+        """Wait this long for each answer from now on."""
+        self.close()
+        self._timeout = seconds
+
     def get(self, path: str, query: Query | None = None) -> Any:
         """Return the JSON answer."""
         return self.request("GET", path, query=query).body

@@ -1,5 +1,6 @@
 """`yard project what-if`: what it asks, and the text that it makes of the answer."""
 
+from controlplane.cli import client
 from tests.cli.scripted import problem
 
 
@@ -49,6 +50,15 @@ def test_the_last_week_is_asked_for_and_said(server, yard):
     assert ran.code == 0
     assert server.asked[-1].query == {"last_week": "true"}
     assert "12 jobs since 2026-01-01T00:00:00Z, 1h00m replayed; 3 never ran" in ran.out
+
+
+def test_a_replayed_week_is_waited_for_longer_than_other_answers(server, yard, monkeypatch):
+    server.on("POST", "projects/team-a/what-if", ANSWER)
+    waits, opened = [], client.open_connection
+    monkeypatch.setattr(client, "open_connection", lambda parts, s: waits.append(s) or opened(parts, s))
+    assert yard("project", "what-if", "team-a", "--gpu-quota", "6").code == 0
+    assert yard("project", "what-if", "team-a", "--gpu-quota", "6", "--last-week").code == 0
+    assert waits == [client.TIMEOUT_SECONDS, 90]
 
 
 def test_it_needs_a_change_and_passes_refusals_on(server, yard):

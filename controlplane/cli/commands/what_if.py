@@ -13,6 +13,9 @@ from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row, plain_table
 
+# A week is read and replayed for 20 s, and one decision more is waited for.
+_WEEK_SECONDS = 90.0
+
 _LISTS = (
     ("preempted", "would be stopped"),
     ("spared", "would go on"),
@@ -46,6 +49,8 @@ def project_what_if(args: Namespace, session: Session) -> int:
     if not changes:
         raise CliError("nothing to change", USAGE, "see: yard help project what-if")
     query = {"last_week": "true"} if args.last_week else None
+    if args.last_week:
+        session.client.allow(_WEEK_SECONDS)
     found = session.client.post(f"{project_path(args.name)}/what-if", changes, query)
     session.output.object(found, what_if_text(found))
     return DONE
