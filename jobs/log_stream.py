@@ -29,7 +29,7 @@ from jobs.access import job_for
 from jobs.lifecycle import is_final
 from jobs.log_tail import gap_record, line_record
 from jobs.models import Job
-from jobs.speaking import speaking_ranks
+from jobs.speaking import speaking_rank
 
 POLL_SECONDS = 0.1
 # Between looks at the job while its log is silent.
@@ -319,7 +319,7 @@ def _standing(job_id: str, attempt: int | None) -> Standing | None:
     job = Job.objects.filter(pk=uuid.UUID(job_id)).only("kind", "state", "attempt", "exit_code").first()
     if job is None:
         return None
-    return Standing(job.state, job.attempt, job.exit_code, speaking_ranks(job, attempt or job.attempt)[-1])
+    return Standing(job.state, job.attempt, job.exit_code, speaking_rank(job, attempt or job.attempt))
 
 
 def _size(path: Path) -> int:

@@ -39,7 +39,7 @@ from jobs.kinds.spec import to_edge
 from jobs.lifecycle import FAILED, TIMED_OUT
 from jobs.models import Job
 from jobs.queries import job_detail
-from jobs.speaking import speaking_ranks
+from jobs.speaking import speaking_rank
 
 TABS = ("overview", "workers", "logs", "metrics", "events", "pods", "spec", "terminal")
 
@@ -169,7 +169,7 @@ def _metrics(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
 
 def _ranks(job: Job) -> dict[str, Any]:
     """Return the ranks to choose from, and the one that is shown first."""
-    return {"log_ranks": job_reads.log_ranks(job), "log_rank": speaking_ranks(job, job.attempt)[-1]}
+    return {"log_ranks": job_reads.log_ranks(job), "log_rank": speaking_rank(job, job.attempt)}
 
 
 def _logs(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
