@@ -115,7 +115,8 @@ def observe(
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
     nodes = _node_views(cluster, held, nodes_with_orphans, waits.data.places)
     half_life = half_life_of(cluster)
-    usage = kept.usage.of(now, sum(len(node.devices) for node in nodes), half_life)
+    gpus = sum(len(node.devices) for node in nodes)
+    usage = kept.usage.of(now, gpus, half_life, {project.pk for project in projects})
     view = ClusterView(
         name=cluster.name,
         now=int(now.timestamp()),

@@ -1,7 +1,7 @@
 """What each project has used of a cluster lately, older use counting less."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -29,9 +29,12 @@ def half_life_of(cluster: Cluster) -> timedelta:
     return default if hours is None else timedelta(hours=hours)
 
 
-def decayed_usage(now: datetime, gpus: int, half_life: timedelta) -> Mapping[int, float]:
+def decayed_usage(
+    now: datetime, gpus: int, half_life: timedelta, projects: Collection[int]
+) -> Mapping[int, float]:
     """Return, by project id, the part of this many GPUs that its jobs held during the last half-lives: use that is a
-    half-life old counts half. The parts of all are 1 at most, also where the cluster was larger before."""
+    half-life old counts half. `projects`: ids of all projects of the cluster that has these GPUs. The parts of all are
+    1 at most, also where the cluster was larger before."""
     if not gpus:
         return {}
     span = max(STEP_SECONDS, int(half_life.total_seconds()) // SPANS_PER_HALF_LIFE)
@@ -44,7 +47,8 @@ def decayed_usage(now: datetime, gpus: int, half_life: timedelta) -> Mapping[int
         start = end - timedelta(seconds=span)
         weight = 0.5 ** ((now - start).total_seconds() / half_life.total_seconds())
         for project, seconds in _held(start, end).items():
-            used[project] += weight * seconds
+            if project in projects:
+                used[project] += weight * seconds
         possible += weight * gpus * (until - start).total_seconds()
         end = until = start
     whole = max(possible, sum(used.values()))
@@ -67,13 +71,16 @@ class KeptUsage:
 
     def __init__(self) -> None:
         self._usage: Mapping[int, float] = {}
-        self._read: tuple[datetime, int] | None = None
+        self._read: tuple[datetime, int, timedelta] | None = None
 
-    def of(self, now: datetime, gpus: int, half_life: timedelta) -> Mapping[int, float]:
-        """Return the usage by project id; empty where the half-life is 0, so that past use does not count."""
+    def of(
+        self, now: datetime, gpus: int, half_life: timedelta, projects: Collection[int]
+    ) -> Mapping[int, float]:
+        """Return `decayed_usage`; empty where the half-life is 0, so that past use does not count."""
         if not half_life:
             return {}
-        is_kept = self._read is not None and self._read[1] == gpus
+        is_kept = self._read is not None and self._read[1:] == (gpus, half_life)
         if self._read is None or not is_kept or not timedelta() <= now - self._read[0] < RENEWED_EVERY:
-            self._usage, self._read = decayed_usage(now, gpus, half_life), (now, gpus)
+            self._usage = decayed_usage(now, gpus, half_life, projects)
+            self._read = now, gpus, half_life
         return self._usage

@@ -30,6 +30,10 @@ def held(project: Project, user: int, at: datetime, gpus: float, seconds: int = 
     )
 
 
+def ids(cast: Cast) -> set[int]:
+    return {cast.project.pk, cast.other.pk}
+
+
 def hours_before(now: datetime, count: int) -> datetime:
     return now.replace(minute=0, second=0, microsecond=0) - count * HOUR
 
@@ -38,27 +42,37 @@ def test_a_project_that_held_all_gpus_for_all_half_lives_used_everything(cast: C
     held(cast.project, 1, hours_before(NOW, 0), 8, 1800)
     for count in range(1, 5):
         held(cast.project, count, hours_before(NOW, count), 8)
-    assert decayed_usage(NOW, 8, HOUR) == {cast.project.pk: 1.0}
+    assert decayed_usage(NOW, 8, HOUR, ids(cast)) == {cast.project.pk: 1.0}
 
 
 def test_the_parts_of_all_are_one_at_most_though_the_cluster_shrank(cast: Cast):
     held(cast.project, 1, hours_before(NOW, 1), 8)
     held(cast.other, 1, hours_before(NOW, 1), 24)
-    assert decayed_usage(NOW, 2, HOUR) == {cast.project.pk: 0.25, cast.other.pk: 0.75}
+    assert decayed_usage(NOW, 2, HOUR, ids(cast)) == {cast.project.pk: 0.25, cast.other.pk: 0.75}
 
 
 def test_use_that_is_a_half_life_old_counts_half(cast: Cast):
     held(cast.project, 1, hours_before(NOW, 1), 8)
     held(cast.other, 1, hours_before(NOW, 1 + 24), 8)
     held(cast.other, 1, hours_before(NOW, 24 * 6), 8)  # older than all half-lives
-    found = decayed_usage(NOW, 1, DAY)
+    found = decayed_usage(NOW, 1, DAY, ids(cast))
     assert found[cast.project.pk] == pytest.approx(2 * found[cast.other.pk], abs=0.02)
-    assert decayed_usage(NOW, 0, DAY) == {}
+    assert decayed_usage(NOW, 0, DAY, ids(cast)) == {}
+
+
+def test_use_of_another_clusters_gpus_does_not_count(cast: Cast, settings):
+    settings.USAGE_HALF_LIFE = DAY
+    elsewhere = Project.objects.create(name="elsewhere", cluster=Cluster.objects.create(name="second"))
+    now = timezone.now()
+    held(cast.project, 1, hours_before(now, 1), 100)
+    alone = usage_seen()
+    held(elsewhere, 1, hours_before(now, 1), 100_000)
+    assert usage_seen() == alone
 
 
 def usage_seen(kept: KeptJobs | None = None, later: timedelta = timedelta()) -> dict[str, float]:
     """What the scheduler sees."""
-    seen = observe(Cluster.objects.get(), timezone.now() + later, kept=kept).view
+    seen = observe(Cluster.objects.earliest("pk"), timezone.now() + later, kept=kept).view
     return {project.name: project.usage for project in seen.projects}
 
 
@@ -111,3 +125,12 @@ def test_past_use_is_read_again_after_a_while(cast: Cast, settings):
     held(cast.project, 1, hours_before(timezone.now(), 1), 100)
     assert usage_seen(kept) == before
     assert usage_seen(kept, RENEWED_EVERY)[cast.project.name] > 0
+
+
+def test_another_half_life_counts_at_once(cast: Cast, settings):
+    settings.USAGE_HALF_LIFE = DAY
+    kept = KeptJobs()
+    held(cast.project, 1, hours_before(timezone.now(), 1), 100)
+    before = usage_seen(kept)
+    settings.USAGE_HALF_LIFE = HOUR
+    assert usage_seen(kept)[cast.project.name] > before[cast.project.name]
