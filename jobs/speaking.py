@@ -26,6 +26,4 @@ def speaking_ranks(job: Job, attempt: int) -> list[int]:
 
 
 def _generations(job: Job, attempt: int) -> QuerySet[Generation]:
-    return Generation.objects.filter(
-        attempt__job=job, attempt__number=attempt, **{f"{FIRST}__isnull": False}
-    )
+    return Generation.objects.filter(attempt__job=job, attempt__number=attempt, **{f"{FIRST}__isnull": False})

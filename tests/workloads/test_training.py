@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from workloads.common.finite import LossNotFinite
 from workloads.common.schedule import cosine, polynomial
 from workloads.common.stopping import EXIT_CODE, StopRequest
 from workloads.common.training import Batch, Plan, Training
+from workloads.quickstart import training as quickstart
+from workloads.quickstart.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -87,6 +90,32 @@ def test_a_loss_that_is_no_number_fails_the_training_and_is_not_saved(
     found = checkpoint.load_latest(tmp_path, "line")
     assert found is not None
     assert found[0] == 3
+
+
+def test_weights_that_an_update_made_no_numbers_are_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The loss of that step was a number: it is that before the update."""
+    monkeypatch.setattr(Line, "learning_rate", lambda self, step, *_: math.inf if step == 5 else 0.1)
+    with pytest.raises(LossNotFinite, match="at step 6 the weights are no numbers"):
+        run(tmp_path, 3)
+    found = checkpoint.load_latest(tmp_path, "line")
+    assert found is not None
+    assert found[0] == 4
+
+
+def test_the_quickstart_saves_no_such_weights_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(quickstart.checkpoint, "checkpoint_dir", lambda: tmp_path)
+    use = take_device()
+    pictures, digits = torch.rand(4, 1, 8, 8), torch.arange(4)
+    with joined_ranks(use.device) as place:
+        settings = Settings(epochs=1, batch_size=4, learning_rate=math.inf)
+        training = quickstart.Training(
+            settings, quickstart.Digits(pictures, digits, pictures, digits), use, place
+        )
+        with pytest.raises(LossNotFinite, match="at step 1 the weights are no numbers"):
+            training.run(StopRequest())
+    assert checkpoint.load_latest(tmp_path, quickstart.MODEL) is None
 
 
 def test_a_rank_that_ends_for_its_loss_gives_the_reason_to_its_launcher(tmp_path: Path):

@@ -23,6 +23,7 @@ from workloads.common.allreduce_time import AllReduceTime
 from workloads.common.devices import DeviceUse, take_device
 from workloads.common.distributed import joined_ranks
 from workloads.common.finite import check_loss
+from workloads.common.finite_weights import check_weights
 from workloads.common.place import Place
 from workloads.common.progress import report
 from workloads.common.quiesce import answering
@@ -219,7 +220,8 @@ class Training:
                 buffer /= self._place.world_size
 
     def _save(self) -> None:
-        """Write this step's checkpoint unless it is there; only rank 0 does."""
+        """Write this step's checkpoint unless it is there; only rank 0 does. Raises LossNotFinite, on all ranks."""
+        check_weights(self._program.net, self.at.step)
         if not self._place.is_first or self._saved_step == self.at.step:
             return
         program, at = self._program, self.at

@@ -15,6 +15,7 @@ from workloads.common import checkpoint
 from workloads.common.devices import DeviceUse, take_device
 from workloads.common.distributed import joined_ranks
 from workloads.common.finite import check_loss
+from workloads.common.finite_weights import check_weights
 from workloads.common.place import Place
 from workloads.common.progress import report
 from workloads.common.quiesce import answering
@@ -108,6 +109,8 @@ class Training:
             loss, is_asked = self._train_step(batch, stop)
             check_loss(loss, self.step)
             is_epoch_end = self.step % self.steps_per_epoch == 0
+            if is_epoch_end or is_asked:
+                check_weights(self.net, self.step)
             if is_epoch_end and self.place.is_first:
                 self.accuracy = self._test()
                 self.save()

@@ -1,0 +1,17 @@
+"""Keep weights that are no numbers out of checkpoints: a step's loss is that before its update."""
+
+from __future__ import annotations
+
+import torch
+from torch import distributed, nn
+
+from workloads.common.finite import not_finite
+
+
+def check_weights(net: nn.Module, step: int) -> None:
+    """Raise LossNotFinite unless all weights are numbers on every rank. `step`: completed steps. To be called by all
+    ranks at the same step, so that all end here and none waits for the others."""
+    is_lost = torch.stack([~weight.detach().isfinite().all() for weight in net.parameters()]).any().float()
+    distributed.all_reduce(is_lost)
+    if is_lost:
+        raise not_finite("weights are no numbers", step)
