@@ -89,6 +89,9 @@ def hasten_owed(cluster: Cluster, plan: Plan) -> None:
     )
     rows = leaving.values_list("pod__job", "pod__job__project__name", "device__node__name", "device__index")
     jobs = {job for job, project, node, index in rows if wanted.get((node, index), project) != project}
+    if not jobs:
+        # A transaction that writes nothing would still wait for the one writer of a SQLite file.
+        return
     with transaction.atomic():
         for job in Job.objects.filter(pk__in=jobs).select_related("project").order_by("pk"):
             shorten_stops(job, STOP_GRACE_SECONDS)

@@ -12,8 +12,10 @@ from controlplane.access import SYSTEM, Actor
 from controlplane.actions.errors import Conflict
 from controlplane.actions.nodes import mark_pool, uncordon_node
 from controlplane.loop import cycle
+from controlplane.loop.interruptions import hasten_owed
 from controlplane.loop.inventory import sync_nodes
 from controlplane.models import AuditEntry, Command, Event, Node
+from controlplane.scheduling.plan import Hold, Plan, Share
 from jobs import node_actions
 from jobs.command_kinds import STOP_POD
 from jobs.models import Job, Pod, ScaleOperation
@@ -184,6 +186,14 @@ def test_what_is_owed_of_a_job_that_leaves_a_node_does_not_wait_for_its_long_gra
     waits.refresh_from_db()
     assert (waits.state == "running") == bool(quota)
     assert ranks_on(waits, other) == ([0] if quota else [])
+
+
+def test_where_no_job_leaves_a_node_nothing_is_written_for_what_is_owed(plant, django_assert_num_queries):
+    places = [{"rank": 0, "node": "node-1", "devices": [[0, 1000]]}]
+    hold = Hold("owed", "team-b", "waits", {"promised": places}, 1, is_promised=True)
+    plan = Plan(holds=(hold,), shares=(Share("team-b", 1000, 0, 1000),))
+    with django_assert_num_queries(1):
+        hasten_owed(plant.cluster, plan)
 
 
 def test_graces_end_before_the_node_goes_also_after_a_sooner_notice(plant):
