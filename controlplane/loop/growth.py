@@ -78,7 +78,7 @@ def _order(attended: Attended) -> tuple[bool, bool, float]:
     """Order jobs: first what users asked for, then those that have lost workers, then by what growth gains."""
     left = attended.job.progress.get("eta_seconds")
     rank = growth_rank(max(1, len(attended.members)), left)
-    return attended.operation is None, not attended.loss, rank
+    return attended.operation is None, not attended.has_lost, rank
 
 
 def _missing(attended: Attended) -> int:
@@ -90,7 +90,7 @@ def _missing(attended: Attended) -> int:
 
 def _next_part(attended: Attended, view: JobView, wanted: int) -> int:
     """Reduce what a job would add, so that others grow, too. One that has lost workers gets all of them back."""
-    if attended.loss:
+    if attended.has_lost:
         return wanted
     has = len(attended.members)
     return next_size(view.sizes, has, has + wanted) - has
@@ -126,18 +126,12 @@ def _owed(attended: Attended, seen: Observation) -> int:
     job, project = attended.job, attended.job.project
     gpus = sum(len(node.devices) for node in seen.view.nodes if node.is_schedulable)
     quotas = sum(one.quota_milli_gpus or 0 for one in seen.view.projects)
-    if not _has_lost(attended) or quotas > gpus * 1000:
+    if not attended.has_lost or quotas > gpus * 1000:
         return 0
     if not job.milli_gpus:
         return MOST
     held = project.jobs.aggregate(held=Sum("allocated_milli", default=0))["held"]
     return int(max(0, max(project.gpu_quota_milli, project.fair_share_milli) - held) // job.milli_gpus)
-
-
-def _has_lost(attended: Attended) -> bool:
-    job = attended.job
-    losses = Generation.objects.filter(attempt__job=job, attempt__number=job.attempt, cause=rules.LOSS)
-    return losses.exists()
 
 
 def _has_to_wait(attended: Attended, now: datetime) -> bool:
@@ -206,7 +200,7 @@ def _begin_operation(attended: Attended, joining: list[int], to: int, now: datet
         requested_by=SYSTEM.name,
         from_workers=len(attended.members),
         to_workers=to,
-        cause="recovery" if _has_lost(attended) else "growth",
+        cause="recovery" if attended.has_lost else "growth",
         joining=joining,
         created_at=now,
         deadline=now + timedelta(seconds=GROW_SECONDS),

@@ -57,6 +57,8 @@ class Attended:
     operation: ScaleOperation | None
     # the newest generation that began because its predecessor lost a member
     loss: int = 0
+    # it lost a member and has not grown since
+    has_lost: bool = False
     said: dict[int, dict[str, Any]] = field(default_factory=dict)
     silent: dict[int, float] = field(default_factory=dict)
 
@@ -114,11 +116,19 @@ def _attended_jobs(cluster: Cluster) -> list[Attended]:
         pods[pod.job_id].append(pod)
     rows = _generations(jobs)
     newest = {row.attempt.job_id: row for row in rows}
+    last = {row.attempt.job_id: row.cause for row in rows if row.cause in (rules.LOSS, rules.GROW)}
     losses = {row.attempt.job_id: row.number for row in rows if row.cause in BREAKING}
     is_open = ScaleOperation.objects.filter(job__in=jobs, state__in=rules.OPEN_STATES)
     operations = {operation.job_id: operation for operation in is_open}
     return [
-        Attended(job, pods[job.pk], newest.get(job.pk), operations.get(job.pk), losses.get(job.pk, 0))
+        Attended(
+            job,
+            pods[job.pk],
+            newest.get(job.pk),
+            operations.get(job.pk),
+            losses.get(job.pk, 0),
+            last.get(job.pk) == rules.LOSS,
+        )
         for job in jobs
     ]
 

@@ -242,6 +242,16 @@ def test_jobs_that_grow_take_turns_the_one_that_gains_most_first(plant):
     assert turns == [("short", 4), ("long", 4), ("short", 8), ("long", 8)]
 
 
+def test_what_a_job_wants_after_it_has_grown_back_is_growth(plant):
+    program = started(plant, workers=3, fewest=2)
+    lose_one(plant, program)
+    assert live(program.job) == [0, 2, 3]
+    Job.objects.filter(pk=program.job.pk).update(pods_wanted=4)
+    program.settle()
+    grown = ScaleOperation.objects.order_by("created_at")
+    assert [(one.cause, one.to_workers) for one in grown] == [("recovery", 3), ("growth", 4)]
+
+
 def lose_one(plant, program: Program) -> None:
     plant.engine.finish(f"{program.job.pk}-1-1", 137)
     plant.tick()
