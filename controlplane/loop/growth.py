@@ -12,7 +12,7 @@ from django.db.models import Max, Sum
 
 from controlplane.access import SYSTEM, reread
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.membership import MOST, Attended, ElasticJobs, lock_working
+from controlplane.loop.membership import GIVEN_UP, MOST, Attended, ElasticJobs, lock_working
 from controlplane.loop.observe import Observation
 from controlplane.loop.record import add_workers
 from controlplane.models import Cluster, Event
@@ -143,6 +143,7 @@ def _has_to_wait(attended: Attended, now: datetime) -> bool:
     failed = ScaleOperation.objects.filter(
         job=attended.job, attempt=attempt, state__in=(rules.ROLLED_BACK, rules.FAILED)
     ).exclude(cause="user")
+    failed = failed.exclude(message=GIVEN_UP)
     times = [*lost, *(at for at in failed.values_list("finished_at", flat=True) if at is not None)]
     if not times:
         return False

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 ELASTIC_KINDS = [name for name, kind in KINDS.items() if kind.is_elastic]
 # Of operations whose leavers are stopped when they do not acknowledge in time.
 FORCED_CAUSES = ("reclaim", "spot")
+# Of growth that was ended for a reclaim: it did not fail.
+GIVEN_UP = "Its GPUs are owed to others, so the newcomers were sent away."
 # For a worker that has left to end by itself.
 LEAVE_SECONDS = timedelta(seconds=10)
 # Of any count: programs write what they like.
@@ -413,6 +415,9 @@ def _finish(operation: ScaleOperation, state: str, message: str, now: datetime) 
     elif state == rules.ROLLED_BACK:
         # The workers were given nothing.
         cost = {"lost_steps": 0, "repeated_steps": 0, "pause_seconds": 0.0}
+    if operation.message == GIVEN_UP:
+        message = GIVEN_UP if state == rules.ROLLED_BACK else message
+        operation.message = ""
     fields = {
         "state": state,
         "message": (message or operation.message)[:LONGEST_MESSAGE],

@@ -9,7 +9,14 @@ from django.db import IntegrityError, transaction
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.membership import FORCED_CAUSES, Attended, ElasticJobs, is_alive, lock_working
+from controlplane.loop.membership import (
+    FORCED_CAUSES,
+    GIVEN_UP,
+    Attended,
+    ElasticJobs,
+    is_alive,
+    lock_working,
+)
 from controlplane.models import Command, Event
 from controlplane.scheduling.plan import Hold, Plan, Preempt
 from controlplane.scheduling.sizes import largest_size
@@ -86,7 +93,8 @@ def _ends_soon(operation: ScaleOperation, now: datetime) -> bool:
     """Send newcomers away that no user asked for, or let a switch to them complete that has begun. Return whether that
     may still happen in time."""
     patience = timedelta(seconds=ENDING_SECONDS)
-    return now < hasten(operation, now + patience if operation.generation else now) + patience
+    until = now + patience if operation.generation else now
+    return now < hasten(operation, until, message=GIVEN_UP) + patience
 
 
 def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
@@ -101,10 +109,13 @@ def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
     return sorted([*leaving, *(rank for rank, _ in more)])
 
 
-def hasten(operation: ScaleOperation, until: datetime) -> datetime:
-    """Have an open operation end by `until` at the latest; return its deadline."""
+def hasten(operation: ScaleOperation, until: datetime, **fields: str) -> datetime:
+    """Have an open operation end by `until` at the latest, and write `fields` if that is sooner; return its
+    deadline."""
     if operation.deadline is None or operation.deadline > until:
-        ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(deadline=until)
+        ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(
+            deadline=until, **fields
+        )
         operation.deadline = until
     return operation.deadline
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from controlplane.access import SYSTEM
+from controlplane.loop.growth import _has_to_wait
+from controlplane.loop.membership import GIVEN_UP, attended_jobs
 from jobs.actions import stop_job
 from jobs.models import Job, ScaleOperation
 from jobs.scaling import scale_job
@@ -67,6 +69,11 @@ def test_a_job_that_grows_by_itself_shrinks_all_the_same(plant):
     assert (growth.state, program.job.state, program.job.attempt) == ("rolled_back", "running", 1)
     assert plant.allocated()["team-b"] == 8
     assert len(live(program.job)) >= 3
+    # The growth did not fail: it begins anew as soon as there is room, without a back-off.
+    assert growth.message == GIVEN_UP
+    assert growth.finished_at is not None
+    [attended] = attended_jobs(plant.cluster)
+    assert not _has_to_wait(attended, growth.finished_at)
 
 
 def test_a_job_that_is_ending_is_not_shrunk_but_gives_way(plant):
