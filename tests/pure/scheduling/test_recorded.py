@@ -79,13 +79,15 @@ def test_no_change_has_no_effect_and_what_was_never_submitted_is_no_effect():
     assert of(found, "q").mean_wait_seconds == Effect(9000, 9000)
 
 
-@pytest.mark.parametrize("questions", range(5))
-def test_a_budget_ends_both_replays_at_the_same_moment(questions):
+@pytest.mark.parametrize(("questions", "seconds"), [(0, 0), (1, 0), (2, 1800), (3, 10_800), (4, 12_600)])
+def test_a_budget_ends_both_replays_at_the_same_moment(questions, seconds):
     asked = iter(range(questions))
     jobs = [recorded("p1", "p", 8, 0, 3), recorded("q2", "q", 8, 0.5, 3)]
-    found = change(record(), jobs, "p", lambda: next(asked, None) is None)
-    assert not any(found.counts.values())
-    assert found.seconds <= 10 * HOUR
+    # with the limit p1 never starts, and q2 runs from its submission to 3.5 hours; without it p1 ends after three
+    found = change(record(), jobs, "p", lambda: next(asked, None) is None, limit_milli_gpus=3000)
+    assert found.seconds == seconds
+    assert waits(found, "later") == ({"p1": (0, None)} if questions else {})
+    assert waits(found, "sooner") == ({"q2": (None if questions < 3 else 9000, 0)} if questions > 1 else {})
 
 
 def test_jobs_that_wait_from_before_the_record_wait_from_their_submission():
