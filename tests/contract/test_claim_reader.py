@@ -67,7 +67,7 @@ class Cluster:
 
 
 def look(cluster: Cluster) -> Any:
-    reader = ClaimReader(cluster, "team", ClusterProfile(node_selector={"pool": "cpu"}))  # type: ignore[arg-type]  # a scripted stand-in
+    reader = ClaimReader(cluster, "team", ClusterProfile(node_selector={"pool": "cpu"}))  # type: ignore[arg-type]  # a double
     return reader.read(TASK, UNLIMITED)
 
 
