@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controlplane.access import SYSTEM
 from controlplane.loop.growth import _has_to_wait
-from controlplane.loop.membership import GIVEN_UP, attended_jobs
+from controlplane.loop.membership import GIVEN_UP, ElasticJobs
 from jobs.actions import stop_job
 from jobs.models import Job, ScaleOperation
 from jobs.scaling import scale_job
@@ -72,7 +72,7 @@ def test_a_job_that_grows_by_itself_shrinks_all_the_same(plant):
     # The growth did not fail: it begins anew as soon as there is room, without a back-off.
     assert growth.message == GIVEN_UP
     assert growth.finished_at is not None
-    [attended] = attended_jobs(plant.cluster)
+    [attended] = ElasticJobs(plant.cluster).read()
     assert not _has_to_wait(attended, growth.finished_at)
 
 
