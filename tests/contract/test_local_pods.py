@@ -219,6 +219,23 @@ def test_a_shell_ends_with_its_pod(case: EngineCase):
     terminal.close()
 
 
+def test_what_a_shell_starts_while_its_pod_is_killed_ends_too(case: EngineCase):
+    spec = case.start(*FOREVER)
+    token = PodDir(case.state_dir / "pods" / spec.name).prepared().token
+    terminal = case.engine.open_shell(spec.name, 80, 24)
+    try:
+        terminal.write(b"for i in $(seq 400); do sleep 1000 & done\n")
+        wait_until(
+            lambda: len(processes.with_token(token, processes.table())) > 10,
+            what="some of the shell's programs",
+        )
+        case.engine.stop(spec.name, 0)
+        case.wait_end(spec)
+        assert processes.with_token(token, processes.table()) == []
+    finally:
+        terminal.close()
+
+
 def test_a_closed_shell_leaves_nothing(case: EngineCase):
     spec = case.start(*FOREVER)
     pod = PodDir(case.state_dir / "pods" / spec.name)

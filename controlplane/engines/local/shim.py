@@ -235,21 +235,26 @@ class Shim:
             if pid == child.pid:
                 self._status = status
 
-    def _kill_all(self) -> None:
+    def _kill_all(self) -> bool:
+        """Kill what lives of the pod. Return whether there was any: what it forked meanwhile is not among it."""
         found = processes.table()
-        processes.kill(processes.descendants(os.getpid(), found))
-        # Those that left the tree by a double fork keep their environment.
-        processes.kill(processes.with_token(self._launch.env[processes.TOKEN_VARIABLE], found))
+        below = processes.descendants(os.getpid(), found)
+        processes.kill(below)
+        # Those that left the tree by a double fork keep their environment, and shells were never in it.
+        others = processes.with_token(self._launch.env[processes.TOKEN_VARIABLE], found)
+        processes.kill(others)
+        return bool(below or others)
 
     def _end_all(self) -> None:
         """End the pod after its command: kill every process left, including daemons."""
         while True:
-            self._kill_all()
+            was_any = self._kill_all()
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             except ChildProcessError:
-                return
+                if not was_any:
+                    return
             time.sleep(KILL_PAUSE_SECONDS)
 
     def _drain(self) -> None:
