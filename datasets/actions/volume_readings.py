@@ -23,8 +23,6 @@ READ_VOLUME, READING = "datasets.read_volume", "volume_reading"  # kind and subj
 PENDING_MOST = 2
 # A worker that died with its command, or none at work.
 PENDING_LONGEST = timedelta(minutes=5)
-# As long as it is shown.
-KEPT = FRESH
 # Of one project, and what a listing of 1,000 names may have.
 HELD_MOST, LISTING_BYTES = 64 << 20, 512 << 10
 
@@ -89,8 +87,8 @@ def _finish(key: str, **what: object) -> None:
 
 
 def forget_readings(now: datetime) -> None:
-    """Remove looks that are over, and end those that no worker carries out."""
-    VolumeReading.objects.filter(finished_at__lt=now - KEPT).delete()
+    """Remove looks that are shown no more, and end those that no worker carries out."""
+    VolumeReading.objects.filter(finished_at__lt=now - FRESH).delete()
     stale = VolumeReading.objects.filter(state=VolumeReading.PENDING, created_at__lt=now - PENDING_LONGEST)
     words = f"No worker has read it within {PENDING_LONGEST.total_seconds() / 60:g} minutes."
     stale.update(

@@ -4,7 +4,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponseBase, QueryDict
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -92,11 +92,8 @@ def dataset_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 def dataset_edit(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
     """Change the description, and as an owner who may read it."""
     dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
-    is_owner = Role.is_at_least(role_in(actor, dataset.project), Role.OWNER)
     posted = request.POST if request.method == "POST" else None
-    form = DescriptionForm(
-        is_owner, posted, initial={"description": dataset.description, "is_shared": dataset.is_shared}
-    )
+    form = _description_form(dataset, actor, posted)
     if posted is not None and form.is_valid():
         edit_dataset(dataset, form.cleaned_data, actor=actor)
         messages.success(request, _("{name} is changed.").format(name=dataset.name))
@@ -123,9 +120,7 @@ def tag_set(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponse
             words = _("{tag} names version {number} now.")
             messages.success(request, words.format(tag=name, number=version.number))
             return redirect("dataset-edit", dataset.pk)
-    is_owner = Role.is_at_least(role_in(actor, dataset.project), Role.OWNER)
-    initial = {"description": dataset.description, "is_shared": dataset.is_shared}
-    return _edit_page(request, actor, dataset, DescriptionForm(is_owner, initial=initial), form)
+    return _edit_page(request, actor, dataset, _description_form(dataset, actor), form)
 
 
 @require_POST
@@ -141,6 +136,12 @@ def tag_remove(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRespo
         # another member was quicker
         messages.error(request, str(gone))
     return redirect("dataset-edit", dataset.pk)
+
+
+def _description_form(dataset: Dataset, actor: Actor, posted: QueryDict | None = None) -> DescriptionForm:
+    is_owner = Role.is_at_least(role_in(actor, dataset.project), Role.OWNER)
+    now = {"description": dataset.description, "is_shared": dataset.is_shared}
+    return DescriptionForm(is_owner, posted, initial=now)
 
 
 def _edit_page(

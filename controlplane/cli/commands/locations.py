@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 from typing import Any
-from urllib.parse import quote
 
 from controlplane import notation
 from controlplane.cli import formats
+from controlplane.cli.client import segment
 from controlplane.cli.errors import DONE
 from controlplane.cli.parsing import Parser, argument, key_value
 from controlplane.cli.session import Session
@@ -62,6 +62,6 @@ def delete_arguments(parser: Parser) -> None:
 
 def delete(args: Namespace, session: Session) -> int:
     """Delete a cache location; its nodes read from the cluster's own then."""
-    session.client.delete(f"cache-locations/{quote(args.name, safe='')}")
+    session.client.delete(f"cache-locations/{segment(args.name)}")
     session.output.object({"name": args.name}, f"{args.name} is deleted")
     return DONE

@@ -12,14 +12,13 @@ from controlplane.engines.base import EngineUnreachable
 from controlplane.models import Cluster, Command
 from datasets.actions.volume_readings import (
     HELD_MOST,
-    KEPT,
     PENDING_LONGEST,
     PENDING_MOST,
     READ_VOLUME,
     forget_readings,
 )
 from datasets.models import Volume, VolumeReading
-from datasets.queries.volume_files import file_response
+from datasets.queries.volume_files import FRESH, file_response
 from datasets.storage.base import Blocked, Budget, ContentMissing, DeadlineExceeded
 from datasets.storage.claims import ReadTask
 from datasets.storage.volume_files import Child
@@ -169,9 +168,9 @@ def test_pods_that_read_in_one_cluster_are_few_and_what_they_found_is_forgotten(
     work()
     last = VolumeReading.objects.latest("finished_at").finished_at
     assert last is not None
-    forget_readings(last + KEPT)
+    forget_readings(last + FRESH)
     assert VolumeReading.objects.filter(finished_at=last).exists()
-    forget_readings(last + 2 * KEPT)
+    forget_readings(last + 2 * FRESH)
     assert not VolumeReading.objects.exists()
 
 
