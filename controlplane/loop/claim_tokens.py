@@ -22,7 +22,7 @@ def new_token(pid: int | None = None) -> str:
 
 
 def free_what_the_dead_hold() -> int:
-    """End the leases and claims of processes of this machine that have died; return how many."""
+    """Expire the leases and claims of processes of this machine that have died; return how many."""
     freed = 0
     for name, token in Lease.objects.exclude(token="").values_list("name", "token"):
         if _is_dead(token):
@@ -40,13 +40,14 @@ def _is_dead(token: str) -> bool:
 
 
 def _start_ticks(pid: int) -> int:
-    """Start time of a live process, 0 if none; guards against PID reuse."""
+    """Return the start time of a live process in clock ticks since boot, 0 if there is none; guards against PID
+    reuse."""
     process = processes.find(pid)
     return process.start_ticks if process else 0
 
 
 @cache
 def _machine() -> str:
-    """Identify this boot of this machine or container; PIDs are comparable only within it."""
+    """Return an id of this boot of this machine or container; PIDs are comparable only within it."""
     namespace = os.stat("/proc/self/ns/pid").st_ino
     return hashlib.sha256(f"{processes.boot_id()} {namespace}".encode()).hexdigest()[:6]

@@ -8,7 +8,7 @@ from controlplane.loop.claim_tokens import new_token
 from controlplane.models import Lease
 
 COLLECT_LEASE = "collect"
-# After a longer pause of telemetry it is unknown whether jobs were idle.
+# After a longer pause in collecting telemetry it is unknown whether jobs were idle.
 WATCH_GAP_SECONDS = 5.0
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""What a process of the loop keeps about each cluster from one pass to the next. Losing it costs only time."""
+"""What a process of the loop caches about each cluster between passes. Losing it costs only time."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,8 @@ Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Numbers that a cluster lacks, and since when its project waits for them."""
+    """Quota numbers that have not been sent to the cluster yet, and since when jobs of the project are held
+    back for them."""
 
     numbers: Numbers
     since: datetime
@@ -26,8 +27,12 @@ class Awaited:
 
 @dataclass(slots=True)
 class ClusterContext:
-    """`planned_at`, `plan_seconds`: when the last plan was ready, and how long it took (time.perf_counter).
-    `equal_holds`: the holds of the last plan that the rows agreed with, and what the rows had."""
+    """The cached state of one cluster.
+
+    `planned_at`, `plan_seconds`: when the last plan was ready and how long it took, by time.perf_counter.
+    `equal_holds`: the holds of the last plan that needed no write, and the row values that they were compared
+    with.
+    """
 
     housekept_at: datetime | None = None
     planned_at: float = 0.0
@@ -44,12 +49,12 @@ _contexts: dict[int, ClusterContext] = {}
 
 
 def context_of(cluster: Cluster) -> ClusterContext:
-    """Return the cluster's context in this process. Each of its fields belongs to one thread of the loop, except
+    """Return this process's context of the cluster. Each field is used by one thread of the loop, except
     `awaited`, which two threads replace as a whole."""
     return _contexts.setdefault(cluster.pk, ClusterContext())
 
 
 def forget_contexts(keep: Collection[int] = ()) -> None:
-    """Forget all clusters except those with these primary keys."""
+    """Drop the contexts of all clusters except those with these primary keys."""
     for key in [key for key in list(_contexts) if key not in keep]:
         _contexts.pop(key, None)

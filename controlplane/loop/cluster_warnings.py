@@ -1,4 +1,4 @@
-"""Keep the loop's warnings about a cluster among its checks, with an event when one begins or ends."""
+"""Keep the loop's warnings in a cluster's list of checks, and write an event when one begins or ends."""
 
 from django.db import transaction
 
@@ -6,7 +6,7 @@ from controlplane.commands.registry import cleanup_kinds
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.models import Cluster, Command, Event
 
-# Its place among a cluster's checks.
+# The category under which the warnings appear among a cluster's checks.
 LEFTOVERS = "leftovers"
 LEFT = "What a deleted job or project left in the cluster stays there; it is tried every 30 seconds."
 
@@ -19,7 +19,7 @@ def set_warning(
     """
     words = {
         "name": name,
-        # The cluster is used; `failed` is for looks, which decide whether it is.
+        # A warning, because the cluster stays in use; only the cluster's own checks may set `failed`.
         "outcome": "warning",
         "message": message[:LONGEST_MESSAGE],
         "without_it": without_it,
@@ -38,7 +38,7 @@ def set_warning(
 
 
 def warn_of_leftovers(cluster: Cluster) -> None:
-    """Set or clear the warning that lists cleanup commands which still fail; they are retried until they succeed."""
+    """Set or clear the warning that lists failing cleanup commands; they are retried until they succeed."""
     cleanups = Command.objects.unfinished().of_kinds(cleanup_kinds())
     stuck = cleanups.filter(cluster=cluster, tries__gte=Command.MOST_TRIES).order_by("pk")
     first = stuck.first()

@@ -29,20 +29,22 @@ logger = logging.getLogger(__name__)
 LEASE = "loop"
 LEASE_SECONDS = 10
 RENEW_AFTER_SECONDS = 2.0
-# Between looks at what changes seldom: nodes, and finished jobs to remove.
+# The period of work on rows that seldom change: nodes, and expired jobs.
 HOUSEKEEPING_SECONDS = 5.0
 
-# So long a plan may take that is made in every cycle.
+# Plans that take no longer than this are made in every cycle.
 CHEAP_SECONDS = 0.05
 LONGEST_SPARED_SECONDS = 5.0
-# Where nothing waits: of the time that a plan took beyond that, until the next.
+# While no job is queued, planning pauses for this many times the plan's duration above CHEAP_SECONDS.
 SPARED = 8
 
 
 def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bool | None:
-    """Process every attached cluster once. Return None if another process holds the lease, else whether the next pass
-    is due soon: commands wait for execution, or a cluster failed. `on_orders` is called as soon as the first commands
-    are committed. Events that arrive during the cycle are handled by the next one.
+    """Process every attached cluster once.
+
+    Return None if another process holds the lease, else whether the next pass is due soon: commands wait for
+    execution, or a cluster failed. `on_orders` is called as soon as the first commands are committed. Events
+    that arrive during the cycle are handled by the next one.
     """
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
@@ -55,7 +57,7 @@ def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bo
             if time.monotonic() - renewed_at > RENEW_AFTER_SECONDS:
                 kept = keep(LEASE, token, LEASE_SECONDS)
                 if kept is None:
-                    # This process was slower than its lease; the new holder continues.
+                    # The cycle took longer than the lease lasts; the new holder of the lease continues.
                     break
                 token, renewed_at = kept, time.monotonic()
         has_commands = any(outcomes)
@@ -66,7 +68,7 @@ def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bo
 
 
 def keep_fresh() -> None:
-    """Record that the loop lives, without examining anything; /readyz asks for it."""
+    """Record for /readyz that the loop is running, without examining any cluster."""
     token = claim(LEASE, LEASE_SECONDS)
     if token is not None:
         release(LEASE, token, is_complete=True)
@@ -85,9 +87,9 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
     context, elastic = context_of(cluster), ElasticJobs(cluster)
     engine, nodes_with_orphans = _look(cluster, context, elastic, now)
     if not cluster.is_reachable:
-        # An operator may have said that its nodes are dead.
+        # Even without the engine pods can end: an operator may have declared their nodes dead.
         move_jobs(cluster, now)
-    # For pods of jobs that ended or are to.
+    # Reconciling may have written commands for the pods of ended or stopping jobs.
     on_orders()
     if _can_wait(cluster, context):
         return False
@@ -116,9 +118,8 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
 
 
 def _can_wait(cluster: Cluster, context: ClusterContext) -> bool:
-    """Return whether planning can be postponed: no job is queued, and planning a large cluster is slow. Only the fair
-    shares that users see could change.
-    """
+    """Return whether planning can be postponed: no job is queued, and planning a large cluster is slow. Only
+    the displayed fair shares become outdated."""
     spared = min(SPARED * (context.plan_seconds - CHEAP_SECONDS), LONGEST_SPARED_SECONDS)
     is_recent = time.perf_counter() - context.planned_at < spared
     return is_recent and not Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED).exists()
@@ -127,8 +128,10 @@ def _can_wait(cluster: Cluster, context: ClusterContext) -> bool:
 def _look(
     cluster: Cluster, context: ClusterContext, elastic: ElasticJobs, now: datetime
 ) -> tuple[Engine | None, frozenset[str]]:
-    """Reconcile with the engine's report; an engine that cannot be opened is unreachable. Return the engine for the
-    rest of the pass, None when it is out of reach, and reconcile's result."""
+    """Reconcile with the engine's report; an engine that cannot be opened counts as unreachable.
+
+    Return the engine for the rest of the pass, None if it is unreachable, and the nodes that run orphans.
+    """
     try:
         engine = engine_for(cluster)
     except EngineUnreachable as error:
@@ -147,7 +150,7 @@ def _look(
 
 def _is_due(context: ClusterContext, now: datetime) -> bool:
     last = context.housekept_at
-    # A clock that was put back must not stop it for as long.
+    # A negative interval means that the clock was set back; housekeeping must not pause until it catches up.
     if last is not None and 0 <= (now - last).total_seconds() < HOUSEKEEPING_SECONDS:
         return False
     context.housekept_at = now

@@ -1,4 +1,4 @@
-"""DECIDE: call the cluster's scheduler, ours or its own, and measure the time it takes."""
+"""DECIDE: call our scheduler, or the adapter for the cluster's own scheduler, and measure the time it takes."""
 
 import time
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from controlplane.scheduling.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan and the milliseconds it took. `has_orders`: further commands were written besides the plan."""
+    """A plan and the milliseconds it took. `has_orders`: deciding wrote commands in addition to the plan."""
 
     plan: Plan
     ms: float
@@ -23,7 +23,7 @@ class Decided:
 
 
 def decide(cluster: Cluster, engine: Engine | None, seen: Observation, now: datetime) -> Decided:
-    """Return the scheduler's decision on this observation."""
+    """Return the decisions on this observation."""
     began = time.perf_counter()
     if is_delegated(cluster.scheduler):
         offered = decide_by_cluster(cluster, engine, seen, now)

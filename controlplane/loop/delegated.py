@@ -1,9 +1,9 @@
-"""Clusters whose own scheduler decides: queued jobs are present in the cluster as pods without a node.
+"""Clusters whose own scheduler places pods: queued jobs exist in the cluster as pods without a node ("offers").
 
-An offer is the next attempt of a queued job; its pods carry that attempt's names. It has no rows until the cluster's
-scheduler has placed all of its pods; then it is recorded as the attempt. Withdrawing an offer (job stopped, priority
-changed, pod lost) consumes its attempt number, so that pod names are never reused; its pods become orphans, which
-reconcile ends.
+An offer is the next attempt of a queued job; its pods have that attempt's names. It has no rows until the
+cluster's scheduler has placed all of its pods; then it is recorded as the attempt. Withdrawing an offer (job
+stopped, priority changed, pod lost) consumes its attempt number, so that pod names are never reused; its pods
+become orphans, which reconcile ends.
 """
 
 from collections import defaultdict
@@ -31,9 +31,9 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Job
 from jobs.transitions import Target, send
 
-# An offered pod that the engine has not shown for this long is lost.
+# An offered pod that has been absent from the engine's report for this long is lost.
 LOST_AFTER_SECONDS = 5
-# Jobs offered in one cycle.
+# The most jobs offered in one cycle.
 MOST_OFFERED = 500
 
 Reports = Mapping[str, PodReport]
@@ -42,15 +42,15 @@ _VOID = base.DISRUPTIONS | {base.STOPPED}
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The result of one cycle. `has_orders`: start commands for pods were written."""
+    """What one cycle did. `has_orders`: start commands for pods were written."""
 
     plan: Plan
     has_orders: bool
 
 
 def decide_by_cluster(cluster: Cluster, engine: Engine | None, seen: Observation, now: datetime) -> Offered:
-    """Record what the cluster's scheduler has placed, and offer it the queued jobs; no engine: it is out of reach and
-    gets no new offers."""
+    """Record the pods that the cluster's scheduler has placed, and offer it the queued jobs. Without an engine
+    the cluster is unreachable, so nothing new is offered."""
     reports: Reports = {report.name: report for report in engine.pods()} if engine else {}
     queued = Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED)
     attempts = {str(key): number for key, number in queued.values_list("pk", "attempt")}
@@ -59,7 +59,7 @@ def decide_by_cluster(cluster: Cluster, engine: Engine | None, seen: Observation
     answer = decide_offers(seen.view, offers, _shared_devices(seen.view, reports.values()))
     started = {start.job for start in answer.plan.starts}
     wishes = [wish for wish in answer.wishes if wish.job not in started]
-    # after the jobs: a project changes before a job is submitted to it
+    # Read after the jobs, because a project is always changed before jobs are submitted under its new numbers.
     unsynced = unsynced_projects(cluster, engine, now) if engine else frozenset()
     return Offered(
         answer.plan, _make_offers(cluster, wishes, unsynced, seen.view, attempts, orders, reports, now)
@@ -67,9 +67,8 @@ def decide_by_cluster(cluster: Cluster, engine: Engine | None, seen: Observation
 
 
 def open_offers(cluster: Cluster, orphans: Sequence[PodReport]) -> set[str]:
-    """Return the names of the orphans that are valid offers and stay. Invalid offers consume their attempt number; in
-    a cluster that our scheduler decides, all offers are invalid.
-    """
+    """Return the names of the orphans that are valid offers and may stay. Invalid offers consume their attempt
+    number; in a cluster that our scheduler serves, every offer is invalid."""
     takes_offers = is_delegated(cluster.scheduler)
     groups: dict[tuple[str, int], list[PodReport]] = defaultdict(list)
     for report in orphans:
@@ -91,9 +90,8 @@ def open_offers(cluster: Cluster, orphans: Sequence[PodReport]) -> set[str]:
 
 
 def refuse_offer(command: Command, refusal: CommandRefused) -> None:
-    """Fail the job of a permanently refused offer, as for a refused start. After a refusal unrelated to the job,
-    offer it again.
-    """
+    """Fail the job of a permanently refused offer, as a refused start does. If the refusal is unrelated to the
+    job, offer it again instead."""
     if refusal.code in base.DISRUPTIONS:
         return
     payload = command.payload
@@ -112,7 +110,7 @@ def _is_void(report: PodReport) -> bool:
 
 
 def _use_up(jobs: Iterable[str], number: int) -> None:
-    """Consume this attempt number of these jobs."""
+    """Advance the attempt number of these jobs past `number`, so that its pod names are not used again."""
     waiting = Job.objects.filter(pk__in=jobs, attempt=number - 1).exclude(state__in=lifecycle.ACTIVE_STATES)
     waiting.update(attempt=number)
 
@@ -130,9 +128,8 @@ def _offers(reports: Reports, attempts: Mapping[str, int]) -> dict[str, Offer]:
 def _of_wanted_size(
     offers: Mapping[str, Offer], orders: Mapping[str, "_Order"], view: ClusterView
 ) -> dict[str, Offer]:
-    """Return the offers with the pod count that their jobs ask for now. Pods start with a fixed world size, so an
-    offer made before a scale operation is not adopted; `_make_offers` withdraws it.
-    """
+    """Return the offers whose pod count is the one that their jobs request now. Pods start with a fixed world
+    size, so an offer from before a scale operation is not adopted; `_make_offers` withdraws it."""
     pods = {job.id: job.pods for job in view.jobs}
     return {
         job: offer for job, offer in offers.items() if job not in orders or orders[job].pods == pods.get(job)
@@ -140,7 +137,7 @@ def _of_wanted_size(
 
 
 def _refused(cluster: Cluster, attempts: Mapping[str, int]) -> dict[str, Offer]:
-    """Return the jobs whose pods the cluster currently refuses, with its message."""
+    """Return, by job id, the offers that the cluster refuses at present, with its message."""
     orders = Command.objects.filter(cluster=cluster, kind=START_POD, state__in=Command.UNFINISHED)
     found: dict[str, Offer] = {}
     for name, words in orders.exclude(error="").order_by("-pk").values_list("subject_id", "error"):
@@ -159,7 +156,7 @@ def _offer(pods: list[tuple[int, PodReport]]) -> Offer:
 
 
 def _shared_devices(view: ClusterView, reports: Iterable[PodReport]) -> dict[Group, int]:
-    """Return the device of every group in which an active job has a pod."""
+    """Return the device of every GPU-sharing group in which an active job has a pod."""
     groups = {
         parts[::2]: (report.node, report.device_group)
         for report in reports
@@ -185,10 +182,10 @@ def _make_offers(
     reports: Reports,
     now: datetime,
 ) -> bool:
-    """Write start commands for queued jobs without an offer, and withdraw offers that no longer match their job; the
-    next cycle offers those again. Return whether there are commands to execute.
+    """Write start commands for queued jobs without an offer, and withdraw offers that no longer match their
+    job; the next cycle offers those again. Return whether there are commands to execute.
 
-    Jobs of `unsynced` projects get no new offers.
+    Jobs of `unsynced` projects get no new offers, because the cluster would place them by outdated quotas.
     """
     jobs = {job.id: job for job in view.jobs}
     avoided = _cordoned(cluster)
@@ -213,16 +210,16 @@ def _make_offers(
 
 
 def _cordoned(cluster: Cluster) -> list[str]:
-    """Return the nodes cordoned in Trainyard, which the cluster's scheduler does not see as cordoned."""
+    """Return the nodes that are cordoned in Trainyard only; the cluster's scheduler does not exclude them by
+    itself."""
     nodes = Node.objects.filter(cluster=cluster, is_cordoned=True).order_by("name")
     return list(nodes.values_list("name", flat=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The last start command for rank 0 of a job's next attempt: what it offered (priority, node pools, nodes to
-    avoid, pod count) and when it was executed.
-    """
+    """The last start command for rank 0 of a job's next attempt: what it offered (priority, node pools, nodes
+    to avoid, pod count) and when it was executed."""
 
     offers: tuple[int, list[str], list[str], int]
     done_at: datetime | None

@@ -32,7 +32,7 @@ class EnginePool:
 
     def engine_for(self, cluster: Cluster) -> Engine:
         """See `engine_for` below."""
-        # the encrypted credentials: they need not be decrypted to see that they are unchanged
+        # Compared in encrypted form, so that unchanged credentials need not be decrypted.
         opened_with = (
             cluster.engine,
             cluster.name,
@@ -58,7 +58,7 @@ class EnginePool:
                 self._close(key)
 
     def _close(self, key: int) -> None:
-        """Close an open engine. Errors are logged: they must not keep the next engine from opening."""
+        """Close an open engine. Errors are logged, so that they do not prevent the next engine from opening."""
         known = self._opened.pop(key, None)
         if known is None:
             return
@@ -72,9 +72,8 @@ POOL = EnginePool()
 
 
 def attached_clusters() -> Iterator[Cluster]:
-    """Return the clusters that the loop works for, in a stable order; excludes clusters that are checking or
-    refused.
-    """
+    """Yield the clusters that the loop serves, in a stable order; excludes clusters that are checking or
+    refused."""
     attached = Cluster.objects.filter(detached_at=None, state=Cluster.ATTACHED)
     return attached.order_by("pk").iterator()
 

@@ -1,5 +1,4 @@
-"""EXECUTE: claim short commands and call the engine, outside any transaction. Each may be repeated after a
-crash.
+"""EXECUTE: claim short commands and call the engine, outside any transaction. Calls are repeated after a crash.
 
 Every cluster has two worker pools of its own, so that a slow cluster delays no other, and stops never wait
 behind starts. Long commands are Celery tasks: see controlplane.commands.
@@ -25,19 +24,20 @@ from controlplane.commands.run import CLAIM_SECONDS, CommandRun
 from controlplane.loop.claim_tokens import new_token
 from controlplane.models import Cluster, Command
 
-# after its claim; a call that begins in time is over, or has given up, when the claim ends
+# Seconds after the claim within which a call may begin: it then returns, or times out, before the claim
+# expires.
 BEGIN_SECONDS = 15
 LOOK_AGAIN_SECONDS = 1.0
-# Times its width: so much a lane holds claimed.
+# A lane claims up to this many times its width.
 AHEAD = 3
-# Calls that return so soon after one another are recorded together.
+# Results that arrive within this time are recorded together.
 GATHER_SECONDS = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class LaneKind:
-    """The queue of a worker pool, and how many commands it executes at a time: an engine call over a network
-    mostly waits."""
+    """A kind of worker pool: its queue, and how many commands it executes at a time. The number is large,
+    because an engine call mostly waits for the network."""
 
     name: str
     queue: str
@@ -50,7 +50,7 @@ LANES = (ENDS, STARTS)
 
 
 def clusters_with_work() -> list[int]:
-    """Return the existing clusters, and detached ones that still have something to clean up."""
+    """Return the primary keys of the attached clusters, and of detached ones with commands left to execute."""
     wanted = Q(detached_at=None) | Q(pk__in=_open_commands().values("cluster"))
     return list(Cluster.objects.filter(wanted).order_by("pk").values_list("pk", flat=True))
 
@@ -75,8 +75,8 @@ def _open_commands() -> QuerySet[Command]:
 
 
 class Lane:
-    """One cluster's commands of some kinds. `work` is called by one thread; the engine is called from a
-    pool."""
+    """The worker pool for one cluster's commands on one queue. `work` is called by a single thread; the engine
+    is called by the pool's threads."""
 
     def __init__(
         self, cluster_id: int, kind: LaneKind, on_progress: Callable[[], None] = lambda: None
@@ -85,7 +85,7 @@ class Lane:
         self._cluster_id, self._kind, self._on_progress = cluster_id, kind, on_progress
         self._token = new_token()
         self._is_closed, self._closing = False, threading.Lock()
-        # There may be more than was found at the last look.
+        # True when there may be more due commands than the last query returned.
         self._is_asked = True
         self._looked_at = 0.0
         self._pool = ThreadPoolExecutor(kind.width, thread_name_prefix=f"lane-{cluster_id}-{kind.name}")
@@ -95,7 +95,7 @@ class Lane:
         """Execute due commands until none is left; return how many."""
         done, self._is_asked = 0, True
         while True:
-            # Before anything is read: a ring from here on wakes the wait below.
+            # Cleared before anything is read, so that a later notification still ends the wait below.
             self.bell.clear()
             ended = [future for future in self._under_way if future.done()]
             self._write(ended)
@@ -103,7 +103,7 @@ class Lane:
             self._take()
             if not self._under_way:
                 return done
-            # Rung by every call that returns.
+            # Each call that returns sets the event.
             self.bell.wait(LOOK_AGAIN_SECONDS)
             if not all(future.done() for future in self._under_way):
                 time.sleep(GATHER_SECONDS)
@@ -117,7 +117,7 @@ class Lane:
         return not self._is_closed
 
     def close(self) -> None:
-        """Claim nothing more. Claimed commands that have not begun are executed elsewhere when their claim
+        """Stop claiming. Claimed commands that have not begun are executed by another process once their claim
         expires."""
         with self._closing:
             self._is_closed = True
@@ -125,20 +125,20 @@ class Lane:
         self.bell.set()
 
     def _take(self) -> None:
-        """Claim as many commands as keep the pool busy until the next period, and submit them."""
+        """Claim enough commands to keep the pool busy until the next period, and submit them."""
         room = AHEAD * self._kind.width - len(self._under_way)
         is_due = self._is_asked or time.monotonic() - self._looked_at >= LOOK_AGAIN_SECONDS
-        # Not one by one: a claim is a transaction.
+        # Claim in batches, because each claim is a transaction.
         if not self.is_open() or room < self._kind.width or not is_due:
             return
         self._is_asked, self._looked_at = False, time.monotonic()
         commands = self._claim(room)
         if not commands:
             return
-        # Where there were some there may be more.
+        # The query was limited, so there may be more.
         self._is_asked = True
         cluster = Cluster.objects.get(pk=self._cluster_id)
-        # Read here, once: the pool's threads touch no row.
+        # Loaded here once, because the pool's threads must not use the database.
         installation()
         with self._closing:
             begin_until = time.monotonic() + BEGIN_SECONDS
@@ -155,7 +155,7 @@ class Lane:
         if not keys:
             return []
         with transaction.atomic():
-            # two processes may look at the same ones: neither waits for the other
+            # Two processes may have selected the same commands; SKIP LOCKED lets neither wait for the other.
             free = Command.objects.filter(claimable(), pk__in=keys).order_by("pk")
             claimed = list(free.select_for_update(skip_locked=True))
             Command.objects.filter(pk__in=[command.pk for command in claimed]).update(
@@ -165,9 +165,9 @@ class Lane:
                 tries=F("tries") + 1,
             )
         for command in claimed:
-            # The update was in the database; the objects have what was read before it.
+            # The UPDATE did not change these objects, which were read before it.
             command.tries += 1
-        # Stops first.
+        # The order of `_due`: stops first.
         return sorted(claimed, key=lambda command: keys.index(command.pk))
 
     def _due(self) -> QuerySet[Command]:
@@ -178,13 +178,13 @@ class Lane:
         return ours.of_kinds(kinds).order_by(*order)
 
     def _write(self, ended: Sequence[Future[Any]]) -> None:
-        """Record how calls ended, the successful ones in one statement."""
+        """Record the results of returned calls, the successful ones in one statement."""
         if not ended:
             return
         well = []
         for future in ended:
             command = self._under_way.pop(future)
-            # The pool was closed before its turn; the claim runs out.
+            # The pool was closed before the call began; the claim expires by itself.
             if future.cancelled():
                 continue
             error = future.exception()

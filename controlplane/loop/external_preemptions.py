@@ -14,9 +14,8 @@ from jobs.transitions import Target, send
 
 
 def send_back(reports: Mapping[str, PodReport], pods: Sequence[PodKey]) -> None:
-    """Requeue the jobs of preempted pods, even while the pods still run. Runs before their ends are read, so that the
-    job names its preemptor and uses no retry.
-    """
+    """Requeue the jobs of preempted pods, even while the pods still run. Must run before the pods' ends are
+    read, so that the job records its preemptor and no retry is used."""
     taken = {
         pod.job_id: report
         for pod in pods
@@ -37,7 +36,8 @@ def _send_back(job: Job, report: PodReport) -> None:
 
 
 def _taker(job: Job, taken_by: str) -> dict[str, Any]:
-    """Return the preemptor: a job of ours, other work by name, or nothing if the pods were only moved."""
+    """Return the preemptor's details: a job of ours, another workload by name, or {} if the pods were only
+    moved."""
     if not taken_by:
         return {"kind": "move"}
     beneficiary = _job(taken_by)

@@ -1,7 +1,8 @@
-"""Add workers to running elastic jobs: those that a user asked for, and those that a job has lost or never got.
+"""Add workers to running elastic jobs: those that a user requested, and those that a job lost or did not get at
+its start.
 
-A growing job does not take what a queued job waits for: by itself it grows only while none waits for GPUs that it could
-use. A job that has lost workers gets them back in any case while its project stays inside its share.
+Growth without a user's request must not take what queued jobs wait for: it happens only while no queued job
+could use the free GPUs. A job that lost workers gets them back even then, within its project's share.
 """
 
 from collections.abc import Iterable
@@ -29,7 +30,7 @@ from jobs.room import bounds_of
 from jobs.scaling import open_operation
 from jobs.transitions import job_event
 
-# Reasons of holds that free GPUs do not end.
+# Reasons of held jobs that free GPUs do not resolve.
 NEEDS_A_PERSON = (
     reasons.PROJECT_MISSING,
     reasons.SPEC_IMPOSSIBLE,
@@ -37,19 +38,19 @@ NEEDS_A_PERSON = (
     reasons.OVER_GPU_LIMIT,
     reasons.INTERACTIVE_OVER_QUOTA,
 )
-# for newcomers that were not asked for by a user to be ready
+# The time within which workers added without a user's request must be ready.
 GROW_SECONDS = 120
 
 
 def grow_jobs(
     cluster: Cluster, elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime
 ) -> bool:
-    """Start newcomers where a plan leaves room. Returns whether there are pods to start."""
+    """Add workers where the plan leaves room. Return whether there are pods to start."""
     if MEMBERSHIP not in engine.capabilities or not any(map(_may_grow, elastic.latest)):
         return False
     views = {job.id: job for job in seen.view.jobs if job.state == "active" and not job.is_stopping}
     working = [one for one in elastic.read() if str(one.job.pk) in views]
-    # Also those that have just begun to: they will want more.
+    # Jobs count from their start, because they will ask for more workers.
     is_shared = sum(one.job.pods_wanted > len(one.members) > 0 for one in working) > 1
     has_orders = False
     for attended in sorted(working, key=_order):
@@ -65,7 +66,7 @@ def grow_jobs(
         is_asked = attended.operation is not None
         if found and (len(found) == wanted or not is_asked):
             has_orders |= _add(cluster, attended, found, now)
-            # The view does not show what this one takes: others follow in the next cycle.
+            # The view does not include these pods, so the next job grows in the next cycle.
             break
     return has_orders
 
@@ -75,21 +76,24 @@ def _may_grow(attended: Attended) -> bool:
 
 
 def _order(attended: Attended) -> tuple[bool, bool, float]:
-    """Order jobs: first what users asked for, then those that have lost workers, then by what growth gains."""
+    """Return the sort key for growth: jobs with a user's request first, then those that lost workers, then by
+    gain."""
     left = attended.job.progress.get("eta_seconds")
     rank = growth_rank(max(1, len(attended.members)), left)
     return attended.operation is None, not attended.has_lost, rank
 
 
 def _missing(attended: Attended) -> int:
-    """How many workers a job has fewer than it wants by itself."""
+    """Return how many workers the job is short of the size it was submitted or last scaled with; 0 during an
+    operation."""
     if attended.operation is not None or attended.generation is None:
         return 0
     return attended.job.pods_wanted - len(attended.members)
 
 
 def _next_part(attended: Attended, view: JobView, wanted: int) -> int:
-    """Reduce what a job would add, so that others grow, too. One that has lost workers gets all of them back."""
+    """Reduce the number of added workers, so that other jobs can grow too. A job that lost workers gets all of
+    them back."""
     if attended.has_lost:
         return wanted
     has = len(attended.members)
@@ -114,15 +118,15 @@ def _wanted(attended: Attended, plan: Plan, seen: Observation, now: datetime) ->
 
 
 def _are_waiting(plan: Plan, jobs: Iterable[JobView]) -> bool:
-    """Whether a job waits that could use GPUs which are free."""
+    """Return whether a queued job could use free GPUs, or the plan preempts jobs."""
     needs = {job.id: job.milli_gpus > 0 or job.gpu_memory_mib is not None for job in jobs}
     waiting = (hold for hold in plan.holds if hold.reason not in NEEDS_A_PERSON)
     return bool(plan.preempts) or any(needs.get(hold.job, True) for hold in waiting)
 
 
 def _owed(attended: Attended, seen: Observation) -> int:
-    """How many workers a job that has lost some gets back before those that wait: as many as the share of its project
-    holds. None where the quotas exceed the GPUs: another project could take them back at once."""
+    """Return how many lost workers a job gets back ahead of queued jobs: as many as fit in its project's share.
+    0 if the quotas exceed the cluster's GPUs, because another project could then reclaim them at once."""
     job, project = attended.job, attended.job.project
     gpus = sum(len(node.devices) for node in seen.view.nodes if node.is_schedulable)
     quotas = sum(one.quota_milli_gpus or 0 for one in seen.view.projects)
@@ -135,7 +139,8 @@ def _owed(attended: Attended, seen: Observation) -> int:
 
 
 def _has_to_wait(attended: Attended, now: datetime) -> bool:
-    """Return whether the attempt is in back-off after losses or failed growth; each one lengthens it."""
+    """Return whether the attempt is in back-off after lost workers or failed growth; each occurrence lengthens
+    it."""
     attempt = attended.job.attempt
     lost = Generation.objects.filter(
         attempt__job=attended.job, attempt__number=attempt, cause=rules.LOSS
@@ -152,7 +157,7 @@ def _has_to_wait(attended: Attended, now: datetime) -> bool:
 
 
 def _allowed(job: Job) -> int:
-    """How many more pods limits and quotas let the job have now."""
+    """Return how many more pods the limits and quotas allow the job now."""
     return min((bound.left // job.milli_gpus for bound in bounds_of(job)), default=MOST)
 
 
@@ -162,8 +167,8 @@ def _next_rank(attended: Attended) -> int:
 
 
 def _add(cluster: Cluster, attended: Attended, places: tuple[PodPlacement, ...], now: datetime) -> bool:
-    """Write the newcomers with their operation. False when a device was taken or a limit lowered meanwhile: the next
-    cycle sees why."""
+    """Write the new workers and their operation. Return False if a device was taken or a limit lowered
+    meanwhile; the next cycle decides again."""
     job = attended.job
     to = len(attended.members) + len(places)
     try:
@@ -189,8 +194,8 @@ def _add(cluster: Cluster, attended: Attended, places: tuple[PodPlacement, ...],
             event.message = f"{starting}, to be {to} in all."
             Event.objects.append([event])
     except IntegrityError:
-        # The database refused a second holder of a device, or a second operation: the next cycle decides on what is
-        # there.
+        # The database refused a second holder of a device, or a second operation; the next cycle decides on the
+        # new rows.
         return False
     return True
 

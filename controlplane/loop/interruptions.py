@@ -1,7 +1,7 @@
-"""Empty nodes that their provider takes away (spot nodes with an interruption notice), before it does.
+"""Move jobs off nodes that their provider is about to take away (spot nodes with an interruption notice).
 
-Elastic jobs that follow their membership shrink; every other job saves a checkpoint, gives up all its pods and is
-queued again. Every cycle derives this from the rows, so the next one repairs a crash between any two steps.
+Elastic jobs that follow their membership shrink; every other job saves a checkpoint, releases all its pods and
+is queued again. Every cycle derives this from the rows, so the next one repairs a crash between any two steps.
 """
 
 from collections.abc import Mapping
@@ -23,17 +23,18 @@ from jobs.transitions import STOP_GRACE_SECONDS, Target, send, shorten_stops, st
 
 CAUSE = "spot"
 REASON = "node_interrupted"
-# Pods have ended so long before the node goes: their devices, logs and exit codes are read from it.
+# Pods must end this long before the node does: their devices, logs and exit codes are read from it.
 MARGIN_SECONDS = 5
-# Workers that do not acknowledge and programs that ignore SIGTERM are not waited for any longer, however early the
-# notice was given: their GPUs may be owed to others.
+# The longest wait for workers that do not acknowledge and programs that ignore SIGTERM, however early the
+# notice: their GPUs may be owed to other projects.
 LONGEST_WAIT_SECONDS = 600
-# After an operation should have ended, and at most half of the time that is left then.
+# The margin after an operation's deadline; at most half of the time that is left then.
 PATIENCE = timedelta(seconds=30)
 
 
 def leave_nodes(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now: datetime) -> None:
-    """Have every job leave the cluster's nodes that have an interruption notice."""
+    """Stop or shrink every job on the cluster's nodes that have an interruption notice, so that it leaves them
+    in time."""
     interrupted = Node.objects.filter(cluster=cluster, interruption_at__isnull=False)
     nodes = {node.pk: node for node in interrupted}
     if not nodes:
@@ -57,7 +58,8 @@ def leave_nodes(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now: dat
 
 
 def _shorten_graces(nodes: Mapping[int, Node], now: datetime) -> None:
-    """Order again the stops whose graces would outlast their node: the notice, or a sooner one, came after them."""
+    """Repeat stops whose grace period would outlast their node, because a notice arrived, or moved forward,
+    after them."""
     stopping = Pod.objects.filter(node__in=nodes, released_at=None, job__state=lifecycle.STOPPING)
     pods = {pod.name: pod for pod in stopping.select_related("job__project")}
     ends: dict[str, datetime] = {}
@@ -71,8 +73,8 @@ def _shorten_graces(nodes: Mapping[int, Node], now: datetime) -> None:
 
 
 def hasten_owed(cluster: Cluster, plan: Plan) -> None:
-    """Leave jobs that give up interrupted nodes the grace of a reclaim where a plan owes their GPUs to other projects:
-    such a job may hold GPUs of other nodes, too, and its own grace may be minutes."""
+    """Shorten the grace of jobs that leave interrupted nodes to that of a reclaim if a plan owes their GPUs to
+    other projects. Such a job may also hold GPUs of other nodes, and its own grace may be minutes."""
     owed = {one.project for one in plan.shares if one.allocated_milli_gpus < one.fair_share_milli_gpus}
     wanted: dict[tuple[str, int], str] = {}
     for hold in plan.holds:
@@ -90,7 +92,7 @@ def hasten_owed(cluster: Cluster, plan: Plan) -> None:
     rows = leaving.values_list("pod__job", "pod__job__project__name", "device__node__name", "device__index")
     jobs = {job for job, project, node, index in rows if wanted.get((node, index), project) != project}
     if not jobs:
-        # A transaction that writes nothing would still wait for the one writer of a SQLite file.
+        # Checked outside a transaction, because on SQLite even one without writes waits for the only writer.
         return
     with transaction.atomic():
         for job in Job.objects.filter(pk__in=jobs).select_related("project").order_by("pk"):
@@ -104,7 +106,8 @@ def _following(elastic: ElasticJobs, engine: Engine) -> Mapping[str, Attended]:
 
 
 def _shrinks(attended: Attended, nodes: Mapping[int, Node], now: datetime) -> bool:
-    """Return whether a job leaves the nodes, or has left them, by giving up workers. False: all of it must go."""
+    """Return whether the job leaves the nodes, or has left them, by giving up workers. False: the whole job
+    must stop."""
     there = [pod for pod in attended.pods if pod.node_id in nodes and is_alive(pod)]
     if not there:
         return True
@@ -115,7 +118,7 @@ def _shrinks(attended: Attended, nodes: Mapping[int, Node], now: datetime) -> bo
         return True
     leaving = sorted(pod.rank for pod in there if pod.rank in attended.members)
     if not leaving:
-        # Newcomers join or are sent away, and leavers end.
+        # New workers are added or dismissed, and leaving ones end.
         return True
     if attended.operation is not None:
         return _may_end(attended.operation, _goes_at(goes_first), now)
@@ -127,8 +130,8 @@ def _shrinks(attended: Attended, nodes: Mapping[int, Node], now: datetime) -> bo
 
 
 def _may_end(operation: ScaleOperation, goes_at: datetime, now: datetime) -> bool:
-    """Give an operation of another cause half the time that is left: then it is rolled back, and the job can shrink.
-    Return whether that may still happen in time."""
+    """Limit an operation of another cause to half of the remaining time; then it is rolled back and the job can
+    shrink. Return whether that can still happen in time."""
     left = min(timedelta(seconds=LONGEST_WAIT_SECONDS), goes_at - now)
     deadline = hasten(operation, now + left / 2)
     return now < deadline + min(PATIENCE, (goes_at - deadline) / 2)
@@ -146,7 +149,7 @@ def _requeued(node: Node, now: datetime) -> Target:
 
 
 def _seconds_left(node: Node, now: datetime) -> int:
-    """Return in how many seconds a node's pods must have ended."""
+    """Return the seconds within which the node's pods must have ended."""
     left = int((_goes_at(node) - now).total_seconds()) - MARGIN_SECONDS
     return min(LONGEST_WAIT_SECONDS, max(1, left))
 

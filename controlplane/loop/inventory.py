@@ -1,4 +1,5 @@
-"""Keep node and device rows equal to the engine's report. A vanished node becomes not ready; its row is kept."""
+"""Keep node and device rows equal to the engine's report. A vanished node becomes not ready; its row is kept.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,14 +19,14 @@ from jobs.allocation import record_capacity
 
 REPORTED = ("uuid", "model", "memory_mib", "is_foreign")  # of a device
 VANISHED = "Its engine no longer reports it."
-# Its place among a cluster's checks.
+# The category of this warning among a cluster's checks.
 CHECK = "nodes"
 WITHOUT_THEM = "No job is sent to these nodes; the others are used."
 
 
 def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
-    """Update nodes from the engine; return whether anything changed. An unreachable engine changes nothing, nor does
-    a report that was read before the cluster's settings changed: its nodes may have had other names.
+    """Update nodes from the engine; return whether anything changed. Does nothing if the engine is unreachable,
+    or if the cluster's settings changed after the report was read, because its nodes may have other names now.
     """
     try:
         reports = _without_names_of_others(cluster, engine.nodes())
@@ -59,7 +60,8 @@ def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
 
 
 def _is_outdated(cluster: Cluster) -> bool:
-    """Return whether the cluster's row was changed or deleted. Locks it: nodes cannot be renamed until commit."""
+    """Return whether the cluster's row was changed or deleted since it was read. Locks the row, so that nodes
+    cannot be renamed before the commit."""
     row = Cluster.objects.select_for_update(no_key=True).get(pk=cluster.pk)
     return row.settings != cluster.settings or row.detached_at is not None
 
@@ -74,9 +76,8 @@ def _devices_of(cluster: Cluster, reports: Sequence[NodeReport]) -> Mapping[int,
 
 
 def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) -> list[NodeReport]:
-    """Leave out nodes whose name another cluster already uses, and set a warning: /nodes/NAME must be unambiguous,
-    and the other nodes must stay usable.
-    """
+    """Remove nodes whose name another cluster already uses, and set a warning: /nodes/NAME must be unambiguous,
+    and the other nodes stay usable."""
     names = [report.name for report in reports]
     others = Node.objects.exclude(cluster=cluster).filter(name__in=names).order_by("name")
     taken = dict(others.values_list("name", "cluster__name"))
@@ -92,7 +93,8 @@ def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) ->
 
 
 def _clash(cluster: Cluster, taken: Mapping[str, str], count: int) -> str:
-    """Return the warning for nodes (name -> the cluster that has it) left out of `count`, with what to do."""
+    """Return the warning for `taken` (node name -> the cluster that has it) out of `count` nodes, with the next
+    step."""
     shown = some_of([f"{name} (in {cluster})" for name, cluster in taken.items()])
     return (
         f"{len(taken)} of {count} nodes are left out, since another cluster has nodes of these names:"
@@ -145,8 +147,8 @@ def _take_over(
 
 
 def _note_interruption(node: Node, report: NodeReport, now: datetime) -> list[Event]:
-    """Take over an interruption notice of the node's cluster when it appears, and its withdrawal. Of two notices the
-    sooner counts: one that was given over REST is kept unless the cluster's is sooner."""
+    """Store or clear the interruption notice that the node's cluster reports; return the events. The earlier of
+    two notices wins: one given over REST is kept unless the cluster's is earlier."""
     seconds, known = report.interruption_seconds, node.interruption_at
     rows = Node.objects.filter(pk=node.pk)
     if seconds is None:
@@ -192,7 +194,7 @@ def _update(device: Device, report: DeviceReport | None) -> bool:
 def _vanished(known: Iterable[Node], reported: set[str], now: datetime) -> list[Event]:
     gone = [node for node in known if node.name not in reported and node.is_ready]
     rows = Node.objects.filter(pk__in=[node.pk for node in gone])
-    # Until now it was there.
+    # The device was present until this report.
     rows.update(is_ready=False, message=VANISHED, seen_at=now)
     return [
         Event(kind="node.lost", node_id=node.pk, message=f"{node.name} is no longer reported by its engine.")

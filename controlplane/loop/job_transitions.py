@@ -1,4 +1,5 @@
-"""Move jobs by the state of their pods, and end those over a limit (rules: jobs.kinds.attempt_outcome)."""
+"""Move jobs by the state of their pods, and stop those over a time limit (rules: jobs.kinds.attempt_outcome).
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -41,22 +42,24 @@ from jobs.transitions import (
     stop_pods,
 )
 
-# An attempt that ran for so long was not disrupted by where it was sent.
+# An attempt that ran for this long shows that its nodes suit it: earlier disruptions no longer count.
 SETTLED_IN = timedelta(minutes=10)
-# Jobs moved in one transaction: others write too.
+# Jobs moved in one transaction; kept small, because other writers wait for it.
 BATCH = 100
 
 
 def settle_jobs(cluster: Cluster, now: datetime) -> None:
-    """Move every job of a cluster as far as its pods and limits allow."""
+    """Move every job of a cluster as far as its pods and limits require."""
     jobs = move_jobs(cluster, now)
     _enforce_limits([job for job in jobs if job.state in lifecycle.RUNNING_STATES], now)
     _retry_stops(jobs, now)
 
 
 def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
-    """Move every job as far as its pods allow; return the jobs examined. Enough for an unreachable cluster, whose
-    pods keep their last observed state unless an operator declares a node dead.
+    """Move every job of a cluster as far as its pods require; return the jobs examined.
+
+    Sufficient for an unreachable cluster: its pods keep their last observed state unless an operator declares a
+    node dead.
     """
     jobs = _unsettled(cluster)
     standings = _standings(jobs) if jobs else {}
@@ -69,7 +72,7 @@ def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
             moving.append((job, step))
         elif job.state == lifecycle.STARTING:
             _show_waiting(job, pods)
-    # apart, so that each transaction takes its rows in the order of their keys
+    # Separate, so that each transaction locks its rows in key order.
     stops, ends = ([one for one in moving if one[1].is_stop is is_stop] for is_stop in (True, False))
     for steps in (stops, ends):
         for first in range(0, len(steps), BATCH):
@@ -81,7 +84,7 @@ def remove_expired(cluster: Cluster, now: datetime) -> None:
     """Remove finished jobs past their time to live, and deleted jobs that have ended."""
     over = Q(expires_at__lte=now) | Q(is_deleted=True)
     expired = Job.objects.filter(over, project__cluster=cluster, state__in=lifecycle.FINAL_STATES)
-    # A bound for the transaction; the rest goes in the next round.
+    # The limit bounds the transaction; the rest is removed in the next cycle.
     finished = list(expired.select_related("project")[:100])
     if finished:
         with transaction.atomic():
@@ -89,9 +92,9 @@ def remove_expired(cluster: Cluster, now: datetime) -> None:
 
 
 def _unsettled(cluster: Cluster) -> list[Job]:
-    """Return the jobs that may have to move: stopping ones with an ended pod of this attempt, starting ones with a
-    pod that runs or reports why it waits, and running ones under a time limit of their own or of their project.
-    """
+    """Return the jobs that may have to move: stopping ones with an ended pod of this attempt, starting ones
+    with a pod that runs or reports why it waits, and running ones under a time limit of their own or of their
+    project."""
     active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
     pods = Pod.objects.filter(job__project__cluster=cluster, job__state__in=lifecycle.ACTIVE_STATES)
     of_attempt = pods.filter(attempt__job=F("job"), attempt__number=F("job__attempt"))
@@ -100,7 +103,7 @@ def _unsettled(cluster: Cluster) -> list[Job]:
     speaking = of_attempt.filter(ended | begun).values("job")
     limits = Q(max_runtime_seconds__gt=0)
     limits |= Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
-    # in the order of their keys, as every writer of several rows goes
+    # In key order, which is the lock order of every writer of several rows.
     unsettled = active.filter(Q(state=lifecycle.STOPPING) | Q(pk__in=speaking) | limits).order_by("pk")
     return list(unsettled.select_related("project", "user"))
 
@@ -140,8 +143,8 @@ def _next_step(
 
 
 def _deciding(job: Job, pods: list[PodStanding], members: tuple[int, ...]) -> list[PodStanding]:
-    """Return the pods that decide an attempt's outcome: for an elastic attempt that lost or released workers,
-    its present members."""
+    """Return the pods that decide an attempt's outcome: for an elastic attempt that has lost or released
+    workers only its present members."""
     if not members:
         return pods
     is_over = ("succeeded", "failed")
@@ -156,7 +159,7 @@ def _disruptions(job: Job, now: datetime) -> int:
     count = 0
     attempts = Attempt.objects.filter(job=job).order_by("-number")
     columns = ("number", "outcome", "started_at", "ended_at")
-    # More than there are steps in the back-off.
+    # More than the number of back-off steps makes no difference.
     for number, outcome, started_at, ended_at in attempts.values_list(*columns)[:10]:
         ran = (ended_at or now) - (started_at or ended_at or now)
         is_earlier = number < job.attempt
@@ -167,7 +170,7 @@ def _disruptions(job: Job, now: datetime) -> int:
 
 
 def _show_waiting(job: Job, pods: list[PodStanding]) -> None:
-    """Show what a starting job waits for; the reason it was started for returns when it runs."""
+    """Show what a starting job waits for; when it runs, `_started_for` restores the reason for its start."""
     pod = waits_for(pods)
     if pod is None:
         return
@@ -182,7 +185,7 @@ def _show_waiting(job: Job, pods: list[PodStanding]) -> None:
 
 
 def _settle(steps: Sequence[tuple[Job, Step]], now: datetime) -> None:
-    """Apply these steps in one transaction, each under its own guard."""
+    """Apply these steps in one transaction, each guarded by the job's state as read."""
     with transaction.atomic():
         events = []
         finished = _finish([(job, step) for job, step in steps if not step.is_stop], now)
@@ -197,7 +200,8 @@ def _settle(steps: Sequence[tuple[Job, Step]], now: datetime) -> None:
 
 
 def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
-    """Stop the remaining pods of a decided attempt; the job moves on to the target when they are gone."""
+    """Stop the remaining pods of a decided attempt; the job moves to its target state when they are gone.
+    Return whether there were any."""
     fields = {
         "next_state": step.target,
         "reason": step.reason,
@@ -232,7 +236,7 @@ def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
     if step.target == lifecycle.RUNNING:
         fields |= {"started_at": now, "active_at": now, **_started_for(job)}
     else:
-        # an attempt that was decided before its last pods were stopped keeps the exit code that decided it
+        # If the outcome was decided before the last pods stopped, the exit code that decided it is kept.
         exit_code = step.exit_code if job.exit_code is None else job.exit_code
         fields |= {"allocated_milli": 0, "next_state": "", "exit_code": exit_code, "gpu_utilization": None}
         fields |= _unseen_start(job)
@@ -244,8 +248,8 @@ def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
 
 
 def _last_checkpoint(job: Job) -> dict[str, Any]:
-    """Return the progress with the checkpoint of a stopped attempt, which telemetry may not have read yet. Logs copied
-    from a cluster may not have it yet either: then telemetry adds it."""
+    """Return the job's progress with the last checkpoint of a stopped attempt, which telemetry may not have
+    read yet. If the logs are not copied from the cluster yet either, telemetry adds it later."""
     newest = newest_generations([job]) if KINDS[job.kind].is_elastic else {}
     speaker = next(iter(ranks_of(newest.get(job.pk))), 0)
     path = log_path(settings.LOG_DIR, str(job.pk), job.attempt, speaker)
@@ -259,7 +263,7 @@ def _last_checkpoint(job: Job) -> dict[str, Any]:
 
 
 def _unseen_start(job: Job) -> dict[str, Any]:
-    """Return the start time of an attempt that ended before it was observed running: its first pod's."""
+    """Return the start time of an attempt that ended before it was observed running: that of its first pod."""
     if job.state in lifecycle.RUNNING_STATES:
         return {}
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt, attempt__started_at=None)
@@ -271,7 +275,8 @@ def _unseen_start(job: Job) -> dict[str, Any]:
 
 
 def _started_for(job: Job) -> dict[str, Any]:
-    """Restore the scheduler's reason for the start, in place of what the job waited for while starting."""
+    """Return the columns that restore the scheduler's reason for the start, in place of what the job waited for
+    meanwhile."""
     if "started" not in job.details:
         return {}
     details = {name: value for name, value in job.details.items() if name != "started"}
@@ -305,7 +310,8 @@ def _note_attempts(moved: Sequence[tuple[Job, Step]], now: datetime) -> None:
 
 
 def _retry_stops(jobs: list[Job], now: datetime) -> None:
-    """Repeat the stop of jobs that are stopping long after their last stop command, which may have been given up."""
+    """Repeat the stop of jobs that are still stopping long after their last stop command, which may have been
+    abandoned."""
     for job in jobs:
         if job.state != lifecycle.STOPPING:
             continue
@@ -317,7 +323,7 @@ def _retry_stops(jobs: list[Job], now: datetime) -> None:
 
 
 def _without_grace(pods: Sequence[str], orders: QuerySet[Command], now: datetime) -> list[str]:
-    """Return the pods whose last stop that was carried out gave them no grace that still runs."""
+    """Return the pods whose last executed stop gave no grace period that is still running."""
     since = now - timedelta(seconds=LONGEST_GRACE_SECONDS + REMIND_AFTER_SECONDS)
     done = orders.filter(state=Command.DONE, finished_at__gt=since, payload__grace_seconds__gt=0)
     last = {order.subject_id: order for order in done.order_by("pk")}
@@ -325,13 +331,14 @@ def _without_grace(pods: Sequence[str], orders: QuerySet[Command], now: datetime
 
 
 def _is_in_time(order: Command, now: datetime) -> bool:
-    """Return whether a stop that was carried out may still take effect: its grace, and some time more."""
+    """Return whether an executed stop may still take effect: within its grace period plus REMIND_AFTER_SECONDS.
+    """
     seconds = order.payload["grace_seconds"] + REMIND_AFTER_SECONDS
     return order.finished_at is not None and now < order.finished_at + timedelta(seconds=seconds)
 
 
 def _enforce_limits(jobs: list[Job], now: datetime) -> None:
-    # idleness counts only while telemetry is collected: after an outage it must be collected again first
+    # Idle time counts only while telemetry is collected; after an outage it must be measured anew.
     is_watched = bool(jobs) and is_fresh(COLLECT_LEASE, WATCH_GAP_SECONDS)
     for job in jobs:
         _enforce_limit(job, now, is_watched=is_watched)

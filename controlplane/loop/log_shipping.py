@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 LEASE = "logs"
 LEASE_SECONDS = 10
-# A pod that has gone for longer without an end of its log gets none any more.
+# A pod gone for longer than this whose log is still incomplete stays without the rest.
 LOOK_BACK_SECONDS = 600
 
 
@@ -55,7 +55,7 @@ class LogKeeper:
         if self._token is not None and renew(LEASE, self._token, LEASE_SECONDS):
             return True
         if self._token is not None:
-            # This process was slower than its lease: another one may copy now.
+            # The lease expired before it was renewed, so another process may be copying now.
             self._let_go()
         self._token = claim(LEASE, LEASE_SECONDS)
         return self._token is not None
@@ -65,15 +65,14 @@ class LogKeeper:
             _pass_list(cluster, dict)
 
     def _wanted(self, cluster: Cluster, now: datetime, released: set[str]) -> Mapping[str, str]:
-        """Return log files by pod: pods that may still print, and pods whose log is incomplete. Adds to `released`
-        the pods whose log may be complete.
-        """
+        """Return log files by pod name: of pods that may still write output, and of ended pods whose log is
+        incomplete. Adds to `released` the released pods whose log may be complete."""
         recent = Q(released_at__gte=now - timedelta(seconds=LOOK_BACK_SECONDS))
         pods = Pod.objects.filter(Q(released_at=None) | recent, node__cluster=cluster)
         wanted = {}
         for name, released_at, started_at in pods.values_list("name", "released_at", "started_at"):
             if (parts := parts_of(name)) is None:
-                # No name that we gave.
+                # Not a name that we assigned, so it has no log file.
                 continue
             path = str(log_path(settings.LOG_DIR, *parts))
             if released_at is not None:
@@ -91,13 +90,14 @@ class LogKeeper:
 
 
 def _pass_list(cluster: Cluster, wanted: Callable[[], Mapping[str, str]]) -> None:
-    """Pass an engine the list of logs to copy, unless it writes them itself. Errors do not affect other engines."""
+    """Pass an engine the list of logs to copy, unless it writes the log store itself. An error affects only
+    this engine."""
     try:
         engine = engine_for(cluster)
         if WRITES_LOG_STORE not in engine.capabilities:
             engine.copy_logs(wanted())
     except EngineUnreachable:
-        # The loop tells that.
+        # Not logged here, because the loop reports an unreachable engine.
         return
     except Exception:
         logger.exception("logs of cluster %s are not copied; the next look tries again", cluster.name)

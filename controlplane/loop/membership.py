@@ -35,31 +35,32 @@ from jobs.transitions import REMIND_AFTER_SECONDS, STOP_GRACE_SECONDS, job_event
 logger = logging.getLogger(__name__)
 
 ELASTIC_KINDS = [name for name, kind in KINDS.items() if kind.is_elastic]
-# Of operations whose leavers are stopped when they do not acknowledge in time.
+# The causes of operations whose leaving workers are stopped if they do not acknowledge in time.
 FORCED_CAUSES = ("reclaim", "spot")
-# Of growth that was ended for a reclaim: it did not fail.
+# The message of growth that was ended for a reclaim. Such growth does not count as failed.
 GIVEN_UP = "Its GPUs are owed to others, so the newcomers were sent away."
-# For a worker that has left to end by itself.
+# The time in which a worker that has left must end by itself.
 LEAVE_SECONDS = timedelta(seconds=10)
-# Of any count: programs write what they like.
+# The upper bound of every reported count, because programs may write anything.
 MOST = 2**31 - 1
-# a worker's time per step is written when it changes by more.
+# A worker's time per step is written when it changes by more than this fraction.
 STEP_CHANGE = 0.2
-# Causes of generations whose predecessor cannot complete its step.
+# Causes of generations that begin before the previous generation could complete its step.
 BREAKING = (rules.LOSS, rules.REFORM)
 
 
 @dataclass(slots=True)
 class Attended:
-    """An elastic attempt with its rows, and the reports of its pods, by rank."""
+    """An elastic attempt: its rows, and by rank the reports of its pods (`said`) and the seconds since their
+    last one (`silent`)."""
 
     job: Job
     pods: list[Pod]
     generation: Generation | None
     operation: ScaleOperation | None
-    # the newest generation that began because its predecessor lost a member
+    # The number of the newest generation that began because a member was lost.
     loss: int = 0
-    # it lost a member and has not grown since
+    # Whether a member was lost and the job has not grown since.
     has_lost: bool = False
     said: dict[int, dict[str, Any]] = field(default_factory=dict)
     silent: dict[int, float] = field(default_factory=dict)
@@ -70,10 +71,11 @@ class Attended:
 
 
 class ElasticJobs:
-    """The working elastic jobs of a cluster during one pass of the loop; `latest` is what was read last.
+    """The working elastic jobs of a cluster during one pass of the loop; `latest` is the result of the last
+    read.
 
-    Steps of a pass change the rows, so each reads them again. Where the first read finds no such job none of them does:
-    a job that starts later in the pass has no members yet.
+    Steps of a pass change the rows, so each step reads them again. If the first read finds no such job, later
+    ones are skipped: a job that starts later in the pass has no members yet.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -81,15 +83,15 @@ class ElasticJobs:
         self.latest: list[Attended] = []
 
     def read(self) -> list[Attended]:
-        """Return the jobs as their rows are now, in a fixed number of queries."""
+        """Return the jobs from their present rows, in a fixed number of queries."""
         self.latest = [] if self._has_none else _attended_jobs(self._cluster)
         self._has_none = not self.latest
         return self.latest
 
 
 def keep_memberships(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now: datetime) -> None:
-    """Bring every running elastic job of a cluster one step further. What fails for one job, which may be due to what
-    its pods wrote, is logged and does not stop the others."""
+    """Advance every running elastic job of a cluster by one step. A failure of one job, which its pods' files
+    can cause, is logged and does not stop the others."""
     _close_stale(cluster, now)
     if MEMBERSHIP not in engine.capabilities:
         return
@@ -97,7 +99,7 @@ def keep_memberships(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now
         try:
             _keep(attended, cast(MembershipEngine, engine), now)
         except EngineUnreachable:
-            # Each of the others would wait as long; the cluster is asked again in the next cycle.
+            # The cluster did not answer. The other jobs would each wait as long, so the next cycle continues.
             return
         except Exception:
             logger.exception("the membership of job %s could not be kept", attended.job.name)
@@ -136,7 +138,7 @@ def _attended_jobs(cluster: Cluster) -> list[Attended]:
 
 
 def newest_generations(jobs: Sequence[Job]) -> dict[UUID, Generation]:
-    """Return the newest generation of the jobs' present attempts, by job."""
+    """Return, by job, the newest generation of each job's current attempt."""
     return {row.attempt.job_id: row for row in _generations(jobs)}
 
 
@@ -146,12 +148,12 @@ def _generations(jobs: Sequence[Job]) -> list[Generation]:
 
 
 def ranks_of(generation: Generation | None) -> tuple[int, ...]:
-    """Return the ranks of a generation's members, in the order of their places."""
+    """Return the ranks of a generation's members, in order of their place; () without a generation."""
     return () if generation is None else tuple(int(member["id"]) for member in generation.members)
 
 
 def _close_stale(cluster: Cluster, now: datetime) -> None:
-    """End the operations whose attempt has ended."""
+    """Close the operations whose attempt has ended."""
     stale = ScaleOperation.objects.filter(job__project__cluster=cluster, state__in=rules.OPEN_STATES)
     stale = stale.filter(~Q(job__state__in=lifecycle.WORKING_STATES) | ~Q(attempt=F("job__attempt")))
     for operation in stale.select_related("job__project"):
@@ -177,8 +179,8 @@ def _keep(attended: Attended, engine: MembershipEngine, now: datetime) -> None:
 
 
 def lock_working(job: Job) -> bool:
-    """Read a job again and keep it from moving until the transaction ends. False if it no longer works at the attempt
-    that was read before."""
+    """Lock the job's row until the transaction ends, and read it again. Return False if it no longer works on
+    the attempt that was read before."""
     attempt = job.attempt
     try:
         reread(job, lock=True)
@@ -188,11 +190,11 @@ def lock_working(job: Job) -> bool:
 
 
 def _listen(attended: Attended, engine: MembershipEngine) -> None:
-    """Deliver the current membership and read the pods' reports. An unreadable report counts as none: user
-    programs can write the file."""
+    """Deliver the current membership and read the pods' reports. An unreadable report counts as none, because
+    user programs can write the file."""
     text = _text(attended)
     for pod in attended.pods:
-        # An ended pod is only read: its last report may be new.
+        # An ended pod gets no membership, but its last report may be new.
         report = engine.exchange(pod.name, text if pod.released_at is None else "")
         said = _parsed(report.text)
         if said:
@@ -215,7 +217,7 @@ def _text(attended: Attended) -> str:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Return the fields of a status that are used, {} for anything else."""
+    """Return the used fields of a status report; {} if it is invalid."""
     try:
         data = json.loads(text)
         return {
@@ -248,7 +250,7 @@ def _seconds(value: Any) -> float:
 
 
 def _storable(value: Any) -> str:
-    """Without what a database refuses in text: NUL, and halves of surrogate pairs."""
+    """Return the value as text without what a database refuses: NUL and lone surrogates."""
     return str(value).replace("\0", "").encode(errors="ignore").decode()
 
 
@@ -259,7 +261,7 @@ def _note_step_seconds(pod: Pod, said: Mapping[str, Any]) -> None:
 
 
 def _note_switched(attended: Attended, now: datetime) -> None:
-    """Write the duration of a switch once every live member has made it; the longest pause counts."""
+    """Store the duration of a switch once every live member has made it; the longest pause counts."""
     generation = attended.generation
     if generation is None or generation.switched_at is not None:
         return
@@ -273,14 +275,14 @@ def _note_switched(attended: Attended, now: datetime) -> None:
         for rank in attended.members
         if rank in alive
     ]
-    # The slowest member ends the pause, so it is not known before all have switched.
+    # The slowest member ends the pause, so the duration is unknown until all have switched.
     if not switches or not all(switches):
         return
-    # A member may have gone through one generation twice, after a break.
+    # A member that was interrupted may have switched to one generation twice; the last report counts.
     made = [found[-1] for found in switches]
     names = ("step", "pause_seconds", "lost_steps", "repeated_steps", "interrupted_steps")
     cost = {name: max(one[name] for one in made) for name in names}
-    # The first report is kept: another process may have written it.
+    # The guard keeps the first result: another process may have written it.
     open_one = Generation.objects.filter(pk=generation.pk, switched_at=None)
     open_one.update(switched_at=now, **cost)
     generation.refresh_from_db()
@@ -318,7 +320,7 @@ def _worker(attended: Attended, pod: Pod) -> Worker:
 
 
 def is_alive(pod: Pod) -> bool:
-    """Return whether the pod's process may still run."""
+    """Return whether the pod's process may still be running."""
     return pod.released_at is None and pod.state not in ("succeeded", "failed")
 
 
@@ -335,7 +337,7 @@ def _operation(row: ScaleOperation | None, now: datetime) -> Operation | None:
 
 
 def _carry_out(attended: Attended, decided: Answer, now: datetime) -> list[Event]:
-    """Write a decision; called in a transaction. Returns the events."""
+    """Write a decision, within the caller's transaction; return the events."""
     events = []
     if decided.members is not None:
         events.append(_publish(attended, decided, now))
@@ -371,7 +373,8 @@ def _publish(attended: Attended, decided: Answer, now: datetime) -> Event:
 
 
 def _addresses(attended: Attended) -> dict[int, str]:
-    """Return where workers listen, by rank, as they say or as they said when an earlier generation began."""
+    """Return by rank where workers listen: as they report now, or as they did when an earlier generation began.
+    """
     earlier = Generation.objects.filter(
         attempt__job=attended.job, attempt__number=attended.job.attempt
     ).order_by("number")
@@ -397,7 +400,7 @@ def _advance_operation(
         ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(**fields)
         return []
     _finish(operation, decided.outcome, decided.message, now)
-    # What a user asked for is the size of the next attempt too; a reclaim is not.
+    # A size requested by a user also applies to the next attempt; one forced by a reclaim does not.
     if decided.outcome == rules.SUCCEEDED and operation.cause == "user":
         spec = {**attended.job.spec, "workers": operation.to_workers}
         Job.objects.filter(pk=attended.job.pk).update(spec=spec, pods_wanted=operation.to_workers)
@@ -413,7 +416,7 @@ def _finish(operation: ScaleOperation, state: str, message: str, now: datetime) 
         columns = ("lost_steps", "repeated_steps", "pause_seconds")
         cost = dict(made.values(*columns).first() or {})
     elif state == rules.ROLLED_BACK:
-        # The workers were given nothing.
+        # The workers got no new membership, so nothing was lost.
         cost = {"lost_steps": 0, "repeated_steps": 0, "pause_seconds": 0.0}
     if operation.message == GIVEN_UP:
         message = GIVEN_UP if state == rules.ROLLED_BACK else message
@@ -447,8 +450,8 @@ def _scaled_event(operation: ScaleOperation) -> Event:
 def _order_ends(
     attended: Attended, ranks: Sequence[int], grace_seconds: int, now: datetime, wait: timedelta = timedelta()
 ) -> None:
-    """Order the end of pods, again where an order has had no effect for a while. A longer grace does not put off a
-    shorter one."""
+    """Write stop commands for pods, and repeat those without effect for REMIND_AFTER_SECONDS. A longer grace
+    does not replace a shorter one. `wait`: delay before the command is due."""
     names = {pod.name for pod in attended.pods if pod.rank in ranks and pod.released_at is None}
     orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names)
     is_recent = Q(finished_at__gt=now - timedelta(seconds=REMIND_AFTER_SECONDS))

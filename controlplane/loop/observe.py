@@ -35,10 +35,11 @@ from jobs.queries import plain_rows
 from jobs.row_cache import RowCache
 from jobs.run_times import KeptRunTimes
 
-# States in which an attempt has started. Until then the row has the time of the attempt before.
+# States in which the attempt has started. In earlier states the row still has the previous attempt's start
+# time.
 _HAVE_RUN = (*lifecycle.RUNNING_STATES, lifecycle.STOPPING)
-# After the cluster refused a job's pod on a node, the job prefers other nodes for so long: what the node lacked may be
-# something that no view shows, such as a volume that is elsewhere or a port that is taken.
+# How long a job prefers other nodes after the cluster refused its pod on one. The cause may be in no view, such
+# as a volume in another zone or a port that is in use.
 AVOID_SECONDS = 60
 
 _JOB_COLUMNS = (
@@ -46,7 +47,7 @@ _JOB_COLUMNS = (
     "gpu_memory_mib", "pods_wanted", "spec", "not_before", "details", "started_at", "progress", "reason", "message",
     "queue_position", "next_state", "user_id",
 )  # fmt: skip
-# Columns of a job that has just been submitted.
+# The columns of a job that has just been submitted.
 _AS_SUBMITTED: Mapping[str, Any] = {
     "state": lifecycle.QUEUED,
     "next_state": "",
@@ -63,7 +64,8 @@ the volume that it waits for, and where its data is."""
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """By job: nodes that refused its pods, details of the volume that it waits for, where its data is."""
+    """What queued jobs wait for, by job: nodes that refused its pods, details of the volume that it waits for,
+    the locations of its data."""
 
     refused: Mapping[str, Iterable[str]]
     volumes: Mapping[str, Mapping[str, str]]
@@ -76,7 +78,7 @@ class _Waits:
 
 @dataclass(frozen=True, slots=True)
 class HoldStatus:
-    """The hold status in a queued job's row: why it waits, and its position in the queue."""
+    """A queued job's hold status as stored in its row: why it waits, and its position in the queue."""
 
     reason: str
     message: str
@@ -86,9 +88,11 @@ class HoldStatus:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The result of one observation: the view, and values of the cycle before from the rows, so that only
-    changes are written: fair shares (milli-GPUs) with recent usage by project, and the hold status of queued jobs.
-    `has_past_use`: usage counts on this cluster."""
+    """The view, and the values of the last cycle that the rows hold, so that only changes are written.
+
+    By project: fair shares (milli-GPUs) and recent usage. By queued job: the hold status. `has_past_use`: past
+    usage counts on this cluster.
+    """
 
     view: ClusterView
     shares: Mapping[str, tuple[int, float | None]]
@@ -102,9 +106,12 @@ def observe(
     nodes_with_orphans: frozenset[str] = frozenset(),
     kept: "KeptJobs | None" = None,
 ) -> Observation:
-    """Read a cluster. Rows may change between the queries: decisions are recorded under guards. Nodes in
-    `nodes_with_orphans` get no new pods (see reconcile). `kept`: what observations of this cluster by one thread have
-    in common; without it everything is read anew."""
+    """Read a cluster's rows into a view. Rows may change between the queries, so decisions are recorded under
+    guards.
+
+    Nodes in `nodes_with_orphans` get no new pods (see reconcile). `kept`: the cache of one thread's
+    observations of this cluster; without it everything is read anew.
+    """
     holders = _Placements(cluster)
     kept = KeptJobs() if kept is None else kept
     rows = kept.rows_of(cluster, now)
@@ -138,7 +145,8 @@ def observe(
 
 
 def observe_job(job: Job) -> JobView:
-    """Read one queued job that has never run. A run time that it does not declare is left to the caller."""
+    """Return the view of one queued job that has never run. Without a declared run time the view has none; the
+    caller may add a learned one."""
     [row] = plain_rows(Job.objects.filter(pk=job.pk), _JOB_COLUMNS)
     cluster = job.project.cluster
     waits = _Waits({}, volume_waits(cluster.pk), observe_data(cluster))
@@ -146,7 +154,7 @@ def observe_job(job: Job) -> JobView:
 
 
 def observe_recorded(cluster: Cluster, now: datetime, jobs: QuerySet[Job]) -> Mapping[str, JobView]:
-    """Read jobs of any state, also ended ones, as they were when they were submitted; by id."""
+    """Return jobs in any state, including ended ones, as they were when submitted; by id."""
     learned, found = KeptRunTimes(), dict[str, JobView]()
     learned.renew(cluster, now, ())
     for row in plain_rows(jobs, _JOB_COLUMNS):
@@ -155,8 +163,8 @@ def observe_recorded(cluster: Cluster, now: datetime, jobs: QuerySet[Job]) -> Ma
 
 
 class KeptJobs:
-    """The jobs of one cluster as the last observation read them: what did not change is the same object in the next, so
-    that the scheduler compares and the loop writes only what did."""
+    """The jobs of one cluster as the last observation read them. Unchanged jobs stay the same objects in the
+    next observation, so that the scheduler compares, and the loop writes, only what changed."""
 
     def __init__(self) -> None:
         self.views: tuple[JobView, ...] = ()
@@ -174,7 +182,7 @@ class KeptJobs:
         return self._rows.read(jobs.order_by("submit_rank"))
 
     def note(self, rows: Sequence[Mapping[str, Any]], holders: "_Placements", waits: _Waits) -> None:
-        """Make `views` and `holds` of the rows; what did not change stays the same object."""
+        """Update `views` and `holds` from the rows; an unchanged job keeps its object."""
         known, found = self._known, dict[str, tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]]()
         for row in rows:
             key = row["id"]
@@ -187,12 +195,14 @@ class KeptJobs:
         if len(known) != len(entries) or not all(map(is_, entries, known.values())):
             self.views = tuple([view for _, _, view, _ in entries])
             self.holds = {key: status for key, (_, _, _, status) in found.items() if status is not None}
-        # Last: after a failure the next read compares with what `views` was made of.
+        # Assigned last, so that after a failure the next read still compares with the rows that `views` was
+        # built from.
         self._known = found
 
 
 def _waits(cluster: Cluster, now: datetime, rows: Iterable[Mapping[str, Any]]) -> _Waits:
-    """Read what keeps queued jobs waiting: after their rows, so that no job is queued whose waits are not read."""
+    """Read what keeps queued jobs waiting. Must run after their rows are read, so that every queued job is
+    covered."""
     if not any(row["state"] == lifecycle.QUEUED for row in rows):
         return _Waits({}, {}, observe_data(cluster, has_queued_jobs=False))
     return _Waits(_refused_nodes(cluster, now), volume_waits(cluster.pk), observe_data(cluster))
@@ -205,13 +215,13 @@ def _hold_status(row: Mapping[str, Any]) -> HoldStatus | None:
 
 
 class _Placements:
-    """Read the unreleased pods with their devices, in one query."""
+    """The unreleased pods with their devices, read in one query."""
 
     def __init__(self, cluster: Cluster) -> None:
         where: dict[tuple[str, int, str], list[tuple[int, int]]] = {}
         pods = Pod.objects.filter(released_at=None, node__cluster=cluster)
         pods = pods.order_by("job_id", "rank", "allocations__device__index")
-        # a pod's allocations are released with it, so those of an unreleased pod are held
+        # A pod's allocations are released together with it, so an unreleased pod holds all of them.
         columns = ("job_id", "rank", "node__name", "allocations__device__index", "allocations__milli_gpus")
         for job_id, rank, node, index, milli in pods.values_list(*columns):
             shares = where.setdefault((str(job_id), rank, node), [])
@@ -222,7 +232,7 @@ class _Placements:
             self.by_job[job].append(PodPlacement(rank, node, tuple(shares)))
 
     def left_over(self, active: set[str]) -> Mapping[tuple[str, int], int]:
-        """Return milli-GPUs by (node, device) that pods of jobs outside `active` still hold."""
+        """Return milli-GPUs by (node, device index) that pods of jobs outside `active` still hold."""
         held: dict[tuple[str, int], int] = defaultdict(int)
         for job_id, placements in self.by_job.items():
             if job_id not in active:
@@ -233,7 +243,7 @@ class _Placements:
 
 
 def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[str, Iterable[str]]:
-    """Return for queued jobs the nodes on which the cluster refused to place their pods."""
+    """Return, by queued job, the nodes on which the cluster refused to place its pods."""
     found: dict[str, set[str]] = defaultdict(set)
     pods = Pod.objects.filter(
         job__project__cluster=cluster,
@@ -256,7 +266,7 @@ def _job_view(
     data: JobData,
 ) -> JobView:
     is_queued = row["state"] == lifecycle.QUEUED
-    # a preempted job asks for its room again as soon as it is told to stop
+    # A preempted job counts as requesting its GPUs again from the moment it is stopped.
     is_waiting = is_queued or row["next_state"] == lifecycle.QUEUED
     spec, details = row["spec"], row["details"]
     return JobView(
@@ -308,7 +318,7 @@ def _extras(wanted: Mapping[str, str]) -> Extras:
 
 def _pieces(quantity: str) -> int:
     """Parse a quantity. An invalid one, stored by an older version, counts as more than any node has, so that
-    only its job waits."""
+    only its own job waits."""
     try:
         return min(quantities.pieces(quantity), quantities.MOST)
     except ValueError:
@@ -330,7 +340,8 @@ def _node_views(
     columns = ("node_id", "node__name", "index", "memory_mib", "is_foreign", "allocated_milli")
     grain = ("node__device_parts", "node__is_one_part_per_pod")
     for node_id, node, index, memory_mib, is_foreign, allocated, *parts in rows.values_list(*columns, *grain):
-        # what others hold of a device is all that no pod of ours does: nothing more is placed there
+        # A device that other software uses counts as full where no pod of ours holds it, so that nothing more
+        # is placed on it.
         foreign = 1000 - allocated if is_foreign else 0
         devices[node_id].append(DeviceView(index, memory_mib, held.get((node, index), 0) + foreign, *parts))
     nodes = Node.objects.filter(cluster=cluster).order_by("name")
@@ -364,7 +375,7 @@ def _node_views(
 
 
 def project_view(project: Project, usage: float = 0.0) -> ProjectView:
-    """Return what the scheduler sees of a project. `usage`: the part of the cluster that it used lately."""
+    """Return the scheduler's view of a project. `usage`: the fraction of the cluster that it used recently."""
     return ProjectView(
         name=project.name,
         quota_milli_gpus=project.gpu_quota_milli,

@@ -1,4 +1,5 @@
-"""How often the loop's threads run without being notified: every second, and less often while nothing is unfinished."""
+"""How often the loop's threads run without a notification: every second, and less often while nothing is
+unfinished."""
 
 import threading
 import time
@@ -9,16 +10,17 @@ from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
 PERIOD_SECONDS = 1.0
-# Between looks for new events while nothing is unfinished; a lost wake-up costs as much.
+# The interval of checks for new events while nothing is unfinished; a lost wake-up is delayed by this at most.
 QUIET_SECONDS = 5.0
-# The period of everything else while nothing is unfinished: engines notify of changes of pods, and verbs leave events.
+# The interval of other work while nothing is unfinished. It can be long, because engines notify of pod changes,
+# and user actions write events.
 QUIET_PASS_SECONDS = 15.0
-# So long all must have been quiet first: what follows from a job's end is done within a second or two.
+# How long nothing must be unfinished first; the consequences of a job's end are written within a second or two.
 LINGER_SECONDS = 5.0
 
 
 class Period:
-    """Period shared by the threads of one loop."""
+    """The current period, shared by the threads of one loop."""
 
     def __init__(self) -> None:
         self._busy = threading.Event()
@@ -38,8 +40,8 @@ class Period:
         self._busy.set()
 
     def settle(self, seen_event: int) -> None:
-        """Lengthen the period if every job and command finished a while ago and every cluster answers. `seen_event`:
-        the number of the newest event before the pass that found this."""
+        """Switch to the long period once every job and command has been finished for a while and every cluster
+        answers. `seen_event`: the number of the newest event before the pass that found this."""
         rouses = self._rouses
         if not is_quiet():
             self.rouse()
@@ -51,7 +53,7 @@ class Period:
         if now - since >= LINGER_SECONDS:
             self._busy.clear()
         if rouses != self._rouses:
-            # Another thread was notified meanwhile.
+            # Another thread called `rouse` meanwhile.
             self.rouse()
 
     def has_news(self) -> bool:
@@ -60,7 +62,7 @@ class Period:
         """
         if self._busy.is_set():
             return True
-        # Figures of idle devices change at any time and bring no work.
+        # Measurements of idle devices are written at any time and need no cycle.
         if Event.objects.filter(seq__gt=self._seen_event).exclude(kind=SAMPLED).exists():
             self.rouse()
             return True

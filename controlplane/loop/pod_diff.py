@@ -1,4 +1,5 @@
-"""Find the pods worth comparing: from one second to the next, most rows and most reports are unchanged."""
+"""Find the pods worth comparing with the report: from one second to the next, most rows and reports are
+unchanged."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from controlplane.models import Cluster, Command
 from jobs.command_kinds import START_POD
 from jobs.models import Pod
 
-# After which all are compared again, whatever is remembered.
+# All pods are compared again after this time, whatever is cached.
 EVERY_SECONDS = 60.0
 OPEN = (Command.PENDING, Command.CLAIMED)
 
@@ -33,7 +34,7 @@ def pod_keys(cluster: Cluster) -> list[PodKey]:
 
 
 class DiffCache:
-    """Remember the rows that matched their report, until either changes."""
+    """A cache of the rows that matched their report, valid until either changes."""
 
     def __init__(self) -> None:
         self._same: dict[int, tuple[PodReport, str, str, str]] = {}
@@ -52,7 +53,7 @@ class DiffCache:
         return [pod.key for pod in held if self._differs(pod, reports.get(pod.name), awaited)]
 
     def note(self, pods: Iterable[Pod], reports: Mapping[str, PodReport]) -> None:
-        """Remember that these pods were compared and needed no write."""
+        """Record that these pods were compared and needed no write."""
         for pod in pods:
             if (report := reports.get(pod.name)) is not None:
                 self._same[pod.pk] = (report, pod.state, pod.reason, pod.message)

@@ -1,20 +1,20 @@
-"""Look up single pods at the engine: a pod absent from a watch cache may only be newer than the cache."""
+"""Look up single pods at the engine: a pod missing from a watch cache may be newer than the cache."""
 
 from collections.abc import Collection
 
 from controlplane.engines.base import Engine, EngineRefused, EngineUnreachable, PodReport
 from jobs.models import Pod
 
-# In one cycle: each is a call over the network, and the next cycle goes on.
+# Per cycle. Each lookup is a network call; the next cycle continues with the rest.
 MOST_LOOKS = 50
 
 
 class PodLookup:
-    """The lookups of one cycle, by pod name. After one failure the engine is not asked again."""
+    """The lookups of one cycle, by pod name. After one failure no further lookup is tried."""
 
     def __init__(self, engine: Engine, overdue: Collection[str]) -> None:
         self._engine, self._overdue, self._left = engine, overdue, MOST_LOOKS
-        # By the last look.
+        # The result of the last lookup.
         self.found: PodReport | None = None
 
     def is_certain(self, pod: Pod) -> bool:
@@ -27,7 +27,7 @@ class PodLookup:
         try:
             self.found = self._engine.find(pod.name, pod.job.project.name)
         except EngineUnreachable:
-            # One answer that does not come is enough: other clusters wait for this cycle.
+            # Stop after one time-out, because other clusters wait for this cycle.
             self._left = 0
             return False
         except EngineRefused:

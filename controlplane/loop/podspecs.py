@@ -51,7 +51,7 @@ def start_payload(
         "is_host": shape.is_host,
         "launches": _gang(job, placements.values()) if shape.is_launcher else [],
         "world_size": len(placements),
-        # Who has begun needs all: each was told how many they are.
+        # Pods that have begun need all others of the gang: each was started with the gang's size.
         "min_pods": len(placements),
         "has_stable_names": kind.has_stable_names,
         "is_elastic": kind.bounds(job.spec) is not None,
@@ -94,7 +94,8 @@ def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
 
 
 def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the user's fields that the engine gets unchanged; jobs of older versions lack the later ones."""
+    """Return the user's fields that are passed to the engine unchanged. Jobs of older versions lack the newer
+    ones."""
     unchanged = {field.pod: spec.get(field.name, field.default) for field in DECLARED if field.pod}
     return unchanged | {"ports": [port["port"] for port in spec["ports"]]}
 
@@ -105,7 +106,8 @@ def _service_env(job: Job) -> dict[str, str]:
 
 
 def _volumes_env(job: Job) -> dict[str, str]:
-    """Return where the volumes are that the job may write to; host paths are no volumes and have no snapshots."""
+    """Return the environment variables with the paths of the volumes that the job may write to. Host paths are
+    excluded: they have no snapshots."""
     volumes = (mount for mount in job.spec.get("volumes", ()) if "host_path" not in mount)
     paths = [mount["mount_path"] for mount in volumes if not mount["read_only"]]
     return {VOLUMES: ":".join(paths)} if paths else {}

@@ -1,8 +1,8 @@
-"""Every few seconds, send each cluster its projects, departments and members; one process at a time.
+"""Every few seconds, send each cluster its projects, departments and members; in one process at a time.
 
-A cluster with its own scheduler places by the numbers that it has: a job that arrives before its project's new quota
-is placed by the old one, and stays. Cycles therefore hold back jobs of unsynced projects and request a sync. Each
-process compares with what it sent itself; repeating another process's sync is cheap.
+A cluster's own scheduler places by the quotas that it has: a job that arrives before its project's new quota is
+placed by the old one, and stays there. Cycles therefore hold back jobs of unsynced projects and request a sync.
+Each process compares with what it sent itself; repeating another process's sync is cheap.
 """
 
 import logging
@@ -28,18 +28,19 @@ from controlplane.models import Cluster, Membership, Project
 logger = logging.getLogger(__name__)
 
 LEASE = "tenants"
-# The first look at a cluster writes several objects for each of its projects.
+# Long, because the first sync of a cluster writes several objects for each of its projects.
 LEASE_SECONDS = 60
-# Its place among the cluster's checks.
+# The category of this warning among the cluster's checks.
 CHECK = "projects"
 WITHOUT_IT = "Jobs of the other projects go on; those of this one may not start until it is put right."
-# At most: a cluster that cannot be told, for whatever reason, must not stand still for it.
+# The longest time that jobs are held back, because a cluster that refuses its projects for any reason must not
+# stop all work.
 HELD_SECONDS = 30
 
 
-# set when a cluster lacks the latest numbers
+# Set when a cluster lacks the latest numbers.
 sync_requested = threading.Event()
-# an engine that opens anew was told nothing
+# Keyed by engine, because a newly opened engine has been sent nothing.
 _sent: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
 
 
@@ -57,7 +58,7 @@ def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
             outcomes.append(_sync(cluster, on_synced))
             kept = keep(LEASE, token, LEASE_SECONDS)
             if kept is None:
-                # This process was slower than its lease; the new holder continues.
+                # The sync took longer than the lease lasts; the new holder of the lease continues.
                 break
             token = kept
     finally:
@@ -95,7 +96,8 @@ def _await(
     earlier: Mapping[str, Awaited],
     now: datetime,
 ) -> dict[str, Awaited]:
-    """Return the differences from what was sent. Changing a project again does not extend its waiting time."""
+    """Return the numbers that differ from what was sent. A project that changes again keeps its earlier waiting
+    time."""
     return {
         name: Awaited(found, earlier[name].since if name in earlier else now)
         for name, found in numbers.items()
@@ -104,7 +106,7 @@ def _await(
 
 
 def _is_held(one: Awaited, now: datetime) -> bool:
-    # Below 0: the clock was set.
+    # Negative if the clock was set back.
     return 0 <= (now - one.since).total_seconds() < HELD_SECONDS
 
 
@@ -145,7 +147,7 @@ def _sync(cluster: Cluster, on_synced: Callable[[], None]) -> bool:
     try:
         refusal = _send(cluster)
     except EngineUnreachable:
-        # The loop tells that.
+        # Not logged here, because the loop reports an unreachable engine.
         return False
     except Exception:
         logger.exception("cluster %s was not told its projects; the next look tries again", cluster.name)
@@ -166,7 +168,8 @@ def _sync(cluster: Cluster, on_synced: Callable[[], None]) -> bool:
 
 
 def _send(cluster: Cluster) -> EngineRefused | None:
-    """Send the projects and remember what was sent, also after a permanent refusal of a part of them."""
+    """Send the projects and store what was sent, even if part of them was permanently refused. Return the
+    refusal, if any."""
     engine, (projects, departments) = engine_for(cluster), project_reports(cluster)
     refusal = None
     try:
@@ -179,5 +182,5 @@ def _send(cluster: Cluster) -> EngineRefused | None:
 
 
 def _is_over(refusal: EngineRefused | None) -> bool:
-    """Return whether nothing is left to wait for: success, or a permanent refusal."""
+    """Return whether no further attempt is needed: success, or a permanent refusal."""
     return refusal is None or not refusal.is_passing

@@ -1,7 +1,7 @@
 """RECONCILE: compare the engine's report with the rows, and move rows by the lifecycle table.
 
-A GPU is released only when its pod is proven gone. Reports are observed state, not messages: the next report makes up
-for a lost one.
+A GPU is released only when its pod is proven gone. Reports are observed states, not messages, so the next
+report makes up for a lost one.
 """
 
 import logging
@@ -31,13 +31,13 @@ from jobs.transitions import LATE_START_SECONDS
 logger = logging.getLogger(__name__)
 
 STOP_AGAIN_SECONDS = 30
-# Of a pod in an order.
+# The longest pod name that a command can hold as its subject.
 LONGEST_NAME = 128
-# Pods written in one transaction: others write too.
+# Pods written in one transaction; kept small, because other writers wait for it.
 BATCH = 200
-# A started pod that the engine has not shown for this long is lost.
+# A started pod that has been absent from the engine's report for this long is lost.
 LOST_AFTER_SECONDS = 5
-# In place of the state of a start's order: finished ones are cleared away in time.
+# Stands for the state of a start command that no longer exists: finished commands are deleted after a while.
 _CLEARED = ""
 
 
@@ -78,7 +78,7 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
         changed = Cluster.objects.filter(pk=cluster.pk, is_reachable=not is_reachable)
         if changed.update(is_reachable=is_reachable, unreachable_message=message[:LONGEST_MESSAGE]) == 1:
             kind = "cluster.reached" if is_reachable else "cluster.lost"
-            # Those that were well were seen until now.
+            # Seen until now if the cluster was reachable before.
             if not is_reachable:
                 Node.objects.filter(cluster=cluster, is_ready=True).update(seen_at=timezone.now())
             Event.objects.append([Event(kind=kind, message=message[:LONGEST_MESSAGE] or cluster.name)])
@@ -86,9 +86,10 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
 
 
 def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime) -> bool:
-    """Copy a report into the unsaved row; return whether anything changed."""
+    """Copy a report into the unsaved row; return whether anything changed. A pod without a report is looked up
+    by name."""
     if report is None:
-        # Absence from a report frees GPUs, so it is asked for by name first.
+        # Absence frees GPUs, so a lookup by name must confirm it.
         if not looks.is_certain(pod):
             return False
         report = looks.found
@@ -96,7 +97,7 @@ def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime
             _note_lost(pod, now)
             return True
     if pod.state == "failed" and not report.is_proven_gone:
-        # Its start was given up, or it failed with processes left: it stays failed until it is gone.
+        # Its start was abandoned, or it failed with processes left: it stays failed until it is proven gone.
         return False
     before = (pod.state, pod.reason, pod.message, pod.exit_code, pod.ports, pod.released_at)
     if pod.state != "failed":
@@ -113,7 +114,7 @@ def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime
 
 
 def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
-    """Return the pods absent from the report that should be there, or whose start was given up."""
+    """Return the pods whose absence is final: they should exist by now, or their start was abandoned."""
     starts = Command.objects.filter(subject_id__in=[pod.name for pod in missing], kind=START_POD)
     columns = ("subject_id", "state", "tries", "finished_at")
     rows = starts.order_by("pk").values_list(*columns) if missing else ()
@@ -126,9 +127,9 @@ def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
 
 
 def _is_overdue(pod: Pod, start: str, tries: int, finished_at: datetime | None, now: datetime) -> bool:
-    """Return whether a pod's absence is final. After several start attempts, an early request may still be in flight;
-    the absence is final once its stop has claimed the name, or once no request can be that late.
-    """
+    """Return whether a pod's absence is final. After several tries to start it, an early request may still be
+    in flight; then the absence is final once its stop has claimed the name, or once no request can be that
+    late."""
     is_failed = pod.state == "failed"
     if is_failed and tries <= 1:
         return True
@@ -139,7 +140,7 @@ def _is_overdue(pod: Pod, start: str, tries: int, finished_at: datetime | None, 
 
 
 def _note_lost(pod: Pod, now: datetime) -> None:
-    """Mark a pod whose absence the engine confirmed: it never ran, or nothing is left of it."""
+    """Mark a pod whose absence the engine confirmed: it never ran, or nothing of it is left."""
     if pod.state != "failed":
         pod.state, pod.reason, pod.finished_at = "failed", POD_LOST, now
         pod.message = "The engine no longer knows this pod."
@@ -147,7 +148,8 @@ def _note_lost(pod: Pod, now: datetime) -> None:
 
 
 def _write(pods: Sequence[Pod], states: Mapping[int, str], now: datetime) -> None:
-    """Save compared pods, each guarded by the state read, so that a process that was paused overwrites nothing."""
+    """Save compared pods, each guarded by the state as read, so that a paused process overwrites nothing newer.
+    """
     jobs = Job.objects.filter(pk__in={pod.job_id for pod in pods})
     projects = dict(jobs.values_list("pk", "project_id"))
     nodes = dict(Node.objects.filter(pk__in={pod.node_id for pod in pods}).values_list("pk", "name"))
@@ -183,23 +185,23 @@ def _pod_event(pod: Pod, project_id: int, node: str) -> Event:
 
 
 def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> set[str]:
-    """Write commands that end orphans: forget those that are gone, stop those that run, and repeat stops from time to
-    time because the node may be unreachable. Return the pods without a row that stay: starting pods and open offers.
-    """
+    """Write commands that end orphans: forget those that are gone, stop those that run, and repeat stops after
+    a while because the node may have been unreachable. Return the pods without a row that may stay: starting
+    pods and open offers."""
     names = [report.name for report in orphans]
     orders = Command.objects.filter(subject_id__in=names, kind__in=(STOP_POD, FORGET_POD))
     is_open = Q(state__in=OPEN)
     is_recent = Q(finished_at__gt=now - timedelta(seconds=STOP_AGAIN_SECONDS))
     is_tried = is_recent & (Q(kind=STOP_POD) | Q(state=Command.FAILED))
     rows = orders.filter(is_open | is_tried).values_list("subject_id", "state")
-    # Of several, one that is open.
+    # If a pod has several commands, use one that is not finished.
     command_states = dict(sorted(rows, key=lambda row: row[1] in OPEN))
     staying = _starting(names) | open_offers(cluster, orphans)
     awaited = _awaited(orphans)
     Command.objects.bulk_create(
         _end_order(cluster, report, LATE_START_SECONDS if report.name in awaited else 0)
         for report in orphans
-        # Of a longer one we know that we never made it.
+        # A longer name cannot be one of ours.
         if len(report.name) <= LONGEST_NAME
         and report.name not in staying
         and not _is_pending(command_states.get(report.name), report)
@@ -226,12 +228,13 @@ def _nodes_with_orphans(orphans: list[PodReport], staying: set[str]) -> frozense
 
 
 def _starting(names: list[str]) -> set[str]:
-    """Return the pods whose row was inserted after the rows were read, so that a new pod is not ended as an orphan."""
+    """Return the pods whose row was inserted after the rows were read, so that a new pod is not ended as an
+    orphan."""
     return set(Pod.objects.filter(name__in=names, released_at=None).values_list("name", flat=True))
 
 
 def _awaited(orphans: list[PodReport]) -> set[str]:
-    """Return the pods of attempts that were stopped before they began; excludes withdrawn offers."""
+    """Return the pods of attempts that were stopped before they began; withdrawn offers are excluded."""
     names = [report.name for report in orphans if report.reason == STOPPED and report.started_at is None]
     return set(Pod.objects.filter(name__in=names).values_list("name", flat=True)) if names else set()
 

@@ -36,11 +36,12 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Allocation, Attempt, Job, Pod
 from jobs.transitions import Move, Target, job_event, move_together, request_transitions
 
-# Attempts begun in one transaction, with one query each for their pods, devices and orders.
+# Attempts begun in one transaction, with one query each for their pods, devices and commands.
 BATCH = 200
-# After which a cycle begins no more of them: an owner may be waiting for its GPUs.
+# After this time a cycle begins no more attempts, because a project owed GPUs may be waiting for the next
+# cycle.
 STARTS_SECONDS = 1.0
-# Of a queued job's details.
+# Details of a queued job's last attempt that are kept while it waits.
 KEPT = ("by_job", "by_name", "by_project", "disrupted_by", "disruption")
 
 
@@ -64,9 +65,11 @@ def record(
     now: datetime,
     on_orders: Callable[[], None] = lambda: None,
 ) -> Recorded:
-    """Write a plan. A decision whose job has moved since is dropped. A plan equal to the observed state opens no
-    transaction. Starts that exceed the time limit are left to the next cycle, which may have more urgent work.
-    `on_orders` is called when the first commands are committed.
+    """Write a plan. A decision whose job has changed state since is dropped. A plan equal to the rows opens no
+    transaction.
+
+    Starts beyond the time limit are left to the next cycle, which may have more urgent work. `on_orders` is
+    called when the first commands are committed.
     """
     holds = _changed_holds(cluster, plan, seen)
     shares = _changed_shares(plan, seen)
@@ -99,7 +102,7 @@ class _Nodes:
 
 
 def _jobs(keys: Iterable[str]) -> Mapping[str, Job]:
-    """Return these jobs, in one query outside the transaction: every write is guarded by the state read."""
+    """Return these jobs by id, read outside the transaction: every write is guarded by the state as read."""
     wanted = set(keys)
     if not wanted:
         return {}
@@ -130,7 +133,8 @@ def _record_starts(
     count, until = 0, time.monotonic() + STARTS_SECONDS
     for first in range(0, len(starts), BATCH):
         wanted = starts[first : first + BATCH]
-        # Read per batch, since the state read is the guard of the write: that of the last batch would be seconds old.
+        # Read per batch, because the state as read guards the write; with a single read the last batch's would
+        # be seconds old.
         jobs = _jobs(start.job for start in wanted)
         batch = [start for start in wanted if start.job in jobs]
         with transaction.atomic():
@@ -149,9 +153,8 @@ def _record_starts(
 def _begin_together(
     batch: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime
 ) -> list[Start]:
-    """Begin a batch of attempts; if the database refuses it, for example because a device was taken, begin each
-    alone. Jobs that are refused stay queued for the next cycle.
-    """
+    """Begin a batch of attempts. If the database refuses it, for example because a device was taken, begin each
+    attempt alone; refused jobs stay queued for the next cycle."""
     try:
         with transaction.atomic():
             return _begin_attempts(batch, jobs, nodes, now)
@@ -166,7 +169,7 @@ def _starting_event(start: Start, job: Job) -> Event:
 
 
 def _begin_alone(start: Start, jobs: Mapping[str, Job], nodes: _Nodes, now: datetime) -> bool:
-    # The transaction that failed has changed the object in memory.
+    # The failed transaction has modified the object in memory, so it is read again.
     jobs[start.job].refresh_from_db()
     try:
         with transaction.atomic():
@@ -179,7 +182,8 @@ def _begin_attempts(
     starts: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime
 ) -> list[Start]:
     """Write attempts, pods, devices and commands; return the starts whose job was still queued."""
-    # two jobs of one plan may want a volume that is for one at a time
+    # Checked while writing, because two jobs of one plan may need a volume that only one job at a time may
+    # mount.
     waiting = waiting_jobs(jobs[start.job].pk for start in starts)
     begun = _claim([start for start in starts if start.job not in waiting], jobs, now)
     attempts = Attempt.objects.bulk_create(
@@ -200,7 +204,8 @@ def _begin_attempts(
 
 
 def _claim(starts: Sequence[Start], jobs: Mapping[str, Job], now: datetime) -> list[Start]:
-    """Move jobs that are still queued, with unchanged pod count, to their next attempt; return their starts."""
+    """Move jobs that are still queued with an unchanged pod count to their next attempt; return their starts.
+    """
     moves = [
         Move(job, lifecycle.STARTING, _claimed(job, start, now), ("attempt", "pods_wanted"))
         for start in starts
@@ -223,7 +228,7 @@ def _claimed(job: Job, start: Start, now: datetime) -> dict[str, Any]:
         "queue_position": None,
         "not_before": None,
         "exit_code": None,
-        # Of the attempt before; the new one's programs report their own.
+        # These values belong to the previous attempt; the new one's programs report their own.
         "progress": {},
         "gpu_utilization": None,
         "active_at": now,
@@ -271,8 +276,8 @@ def _start_orders(job: Job, placements: Sequence[PodPlacement], nodes: _Nodes) -
 def add_workers(
     cluster: Cluster, job: Job, attempt: Attempt, places: Sequence[PodPlacement], workers: int
 ) -> None:
-    """Write pods, devices and start commands of new workers of a running attempt, which then has `workers` in
-    all. Raises IntegrityError if a device or a rank was taken meanwhile. Call it in a transaction."""
+    """Write pods, devices and start commands of new workers of a running attempt, which then has `workers`
+    workers. Call it in a transaction. Raise IntegrityError if a device or a rank was taken meanwhile."""
     nodes, job.attempt = _Nodes(cluster), attempt.number
     attempt.job = job
     placed = [(_pod(attempt, place, PodShape(place.rank, "worker"), nodes), place) for place in places]
@@ -281,7 +286,7 @@ def add_workers(
     by_rank = {place.rank: place for place in places}
     given = {
         "world_size": workers,
-        # The gang runs already.
+        # The gang is running already, so new workers do not wait for each other.
         "min_pods": 1,
         "kind_env": dict(KINDS[job.kind].environment(job.spec, workers)),
     }
@@ -306,7 +311,7 @@ def _record_holds(holds: Mapping[str, HoldStatus]) -> list[Event]:
     """Write the changed hold reasons of queued jobs; return one event for all of them."""
     if not holds:
         return []
-    # a job that was stopped meanwhile keeps its own reason
+    # A job that was stopped meanwhile keeps its own reason.
     guard = {"state": lifecycle.QUEUED}
     names = ("reason", "message", "details", "queue_position")
     change_rows(
@@ -320,7 +325,8 @@ def _record_holds(holds: Mapping[str, HoldStatus]) -> list[Event]:
 
 
 def _changed_holds(cluster: Cluster, plan: Plan, seen: Observation) -> dict[str, HoldStatus]:
-    """Return the hold statuses that differ from the rows. None do where both are the same objects as the last time."""
+    """Return, by job id, the hold statuses that differ from the rows. Skips the comparison if both sides are
+    the same objects as in the last cycle."""
     compared, context = (plan.holds, seen.holds), context_of(cluster)
     if all(map(is_, compared, context.equal_holds)):
         return {}
@@ -338,9 +344,9 @@ def _changed_holds(cluster: Cluster, plan: Plan, seen: Observation) -> dict[str,
 def _news(
     hold: Hold, known: HoldStatus | None, shared: dict[tuple[int, str], HoldStatus]
 ) -> HoldStatus | None:
-    """Return the new hold status, or None if the row has it already. What ended the last attempt, such as the
-    preemptor, is kept until the next start. `shared`: by details and reason, since jobs that are alike share them.
-    """
+    """Return the new hold status, or None if the row has it already. Details of how the last attempt ended,
+    such as the preemptor, are kept until the next start. `shared`: statuses by (details id, reason), since
+    equal jobs share them."""
     before = known.details if known is not None else {}
     kept = {name: before[name] for name in KEPT if name in before}
     key = (id(hold.details), hold.reason)
@@ -356,7 +362,7 @@ def _news(
 
 
 def _changed_shares(plan: Plan, seen: Observation) -> Mapping[str, tuple[int, float | None]]:
-    """Return the fair share and the recent usage of each project of which one has changed."""
+    """Return the fair share and the recent usage of each project for which one of them changed."""
     usage = {project.name: project.usage for project in seen.view.projects} if seen.has_past_use else {}
     shares = {one.project: (one.fair_share_milli_gpus, usage.get(one.project)) for one in plan.shares}
     return {name: share for name, share in shares.items() if seen.shares.get(name) != share}

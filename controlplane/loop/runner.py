@@ -34,31 +34,33 @@ from controlplane.models import Cluster, Event
 logger = logging.getLogger(__name__)
 
 BUSY_PAUSE_SECONDS = 0.05
-# The pause after a cycle, in cycles.
+# The pause after a cycle, as a multiple of the cycle's duration.
 PACE = 2
 # The longest pause after a user action, in seconds.
 SHORT_PAUSE_SECONDS = 0.25
-# The longest of any other, in seconds.
+# The longest pause otherwise, in seconds.
 LONG_PAUSE_SECONDS = 1.0
-# After a user action pauses stay short for so long, because its effects take several cycles.
+# How long pauses stay short after a user action, because its effects take several cycles.
 ORDERED_SECONDS = 5.0
 # Changes of a cluster within this time cause one notification.
 GATHER_SECONDS = 0.02
-# A step that reads all jobs is followed by a pause of so many times its duration, up to a bound.
+# A step that reads all jobs is followed by a pause of this many times its duration, up to a bound.
 SPARED = 4
 LONGEST_SPARED_SECONDS = 2.0
 # A cycle allocates tens of thousands of acyclic objects; with the default thresholds the GC takes a fifth of its time.
 GARBAGE_THRESHOLDS = (50_000, 20, 50)
 # Seconds between runs without a notification.
 TENANTS_EVERY = 3
-# Between looks for long commands whose backoff ended or whose worker died.
+# The interval of checks for long commands whose back-off ended or whose worker died.
 DISPATCH_SECONDS = 5.0
 ALIVE = "loop.alive"
 
 
 class Runner:
-    """Run the loop's threads until `stop`. `ring` makes it run a cycle at once. With a broker, Celery workers
-    execute long commands; without one, this process does."""
+    """Runs the loop's threads until `stop`. `ring` requests a cycle at once.
+
+    With a broker, Celery workers execute long commands; without one, this process does.
+    """
 
     def __init__(self, *, has_broker: bool = True) -> None:
         self._is_stopping, self._period = threading.Event(), Period()
@@ -71,7 +73,7 @@ class Runner:
         self._steps = StepRunner()
         self._logs = LogKeeper()
         self._dispatcher, self._dispatch_bell = Dispatcher(has_broker=has_broker), threading.Event()
-        # Claims and leases of a predecessor that was killed.
+        # Whether claims and leases of a killed predecessor have been freed.
         self._is_successor = False
 
     def start(self) -> None:
@@ -91,7 +93,8 @@ class Runner:
         sync_requested.set()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Finish running work and end. Work that does not end in time is repeated when its claim expires."""
+        """Finish running work and end, within `timeout_seconds`. Unfinished work is repeated when its claim
+        expires."""
         stop_listening(self.ring)
         self._is_stopping.set()
         self.ring()
@@ -114,7 +117,7 @@ class Runner:
         self._period.rouse()
 
     def _again(self) -> None:
-        """Request a cycle at once, for what engines and workers report."""
+        """Request a cycle at once, after a report of an engine or a worker pool."""
         self._cycle_bell.set()
         self._period.rouse()
 
@@ -130,7 +133,7 @@ class Runner:
         how = (work, bell, is_wanted, period_seconds, quiet_seconds)
         thread = threading.Thread(target=self._repeat, args=how, name=f"loop-{name}", daemon=True)
         thread.start()
-        # Started last: `stop` cannot join a thread that has not begun.
+        # Appended last: `stop` cannot join a thread that has not started.
         self._threads.append(thread)
 
     def _repeat(
@@ -149,7 +152,8 @@ class Runner:
                 self._period.pause(bell, period_seconds, quiet_seconds)
                 bell.clear()
             try:
-                # A database that was restarted leaves connections that only fail; the next query opens a new one.
+                # After a database restart old connections only fail; closing them lets the next query open new
+                # ones.
                 close_old_connections()
                 work()
             except Exception:
@@ -160,7 +164,8 @@ class Runner:
     def _cycle(self) -> None:
         self._mark_alive()
         if not self._is_successor:
-            # Once per process: claims of a predecessor on this machine need not run out first.
+            # Once per process: a predecessor on this machine cannot hold claims any more, so they need not
+            # expire first.
             if free_what_the_dead_hold():
                 self._ring_lanes()
                 self._dispatch_bell.set()
@@ -169,11 +174,12 @@ class Runner:
         if not self._period.has_news():
             keep_fresh()
             return
-        # Read before the cycle: an event that comes during it is news for the next one.
+        # Read before the cycle, so that an event written during it counts as new for the next one.
         began, seen_event = time.monotonic(), Event.objects.last_seq()
         has_commands = run_cycle(timezone.now(), self._ring_lanes)
         if has_commands is None:
-            # another process runs this and may have read before our notification: run again soon
+            # Another process holds the lease and may have read the rows before our notification, so run again
+            # soon.
             self._is_stopping.wait(BUSY_PAUSE_SECONDS)
             self._verb_bell.wait(0 if self._is_ordered() else SHORT_PAUSE_SECONDS)
             self._cycle_bell.set()
@@ -187,7 +193,7 @@ class Runner:
     def _pace(self, seconds: float) -> None:
         """Pause so that changes batch up; pause less after a user action."""
         short = min(seconds, SHORT_PAUSE_SECONDS)
-        # Half of it gathers a burst; a user action in the other half begins a cycle, since a user waits for it.
+        # Half of the pause batches a burst of changes; a user action in the other half begins a cycle at once.
         self._is_stopping.wait(short / 2)
         self._verb_bell.wait(short / 2)
         self._accept_notices()
@@ -203,9 +209,8 @@ class Runner:
         return time.monotonic() - self._ordered_at < ORDERED_SECONDS
 
     def _mark_alive(self) -> None:
-        """Touch the file whose age is the time since a cycle began, also when cycles fail; a liveness probe
-        reads it.
-        """
+        """Touch the file whose age is the time since a cycle began, also if cycles fail. The liveness probe
+        reads it."""
         mark = settings.STATE_DIR / "control" / ALIVE
         try:
             mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -225,7 +230,7 @@ class Runner:
         """Start worker pools for new clusters, and close those of clusters that are gone."""
         wanted = set(clusters_with_work())
         for cluster_id in wanted - self._lanes.keys():
-            # a pod was started or stopped: read its report at once
+            # The callback requests a cycle, so that the report of a started or stopped pod is read at once.
             self._lanes[cluster_id] = [Lane(cluster_id, kind, self._again) for kind in LANES]
             for lane in self._lanes[cluster_id]:
                 self._spawn(f"lane-{cluster_id}-{lane.name}", lane.work, lane.bell, lane.is_open)
@@ -233,7 +238,7 @@ class Runner:
         for cluster_id in self._lanes.keys() - wanted:
             for lane in self._lanes.pop(cluster_id):
                 lane.close()
-        # After the pools that call them.
+        # Closed after the worker pools that call them.
         close_engines(keep=wanted)
         forget_contexts(keep=wanted)
 
@@ -248,7 +253,8 @@ class Runner:
         if self._is_stopping.is_set():
             return
         if not sync_projects_once(on_synced=self._again):
-            # another process runs this and may have read the rows before our notification: run again soon
+            # Another process holds the lease and may have read the rows before our notification, so run again
+            # soon.
             self._is_stopping.wait(SHORT_PAUSE_SECONDS)
             sync_requested.set()
 
@@ -256,9 +262,9 @@ class Runner:
         self._logs.look(timezone.now())
 
     def _watch(self) -> None:
-        """Notify the loop when an engine reports a pod change. The list of clusters is read once per period."""
+        """Request a cycle when an engine reports a pod change. The list of clusters is read once per period."""
         clusters = list(attached_clusters())
-        # Waiting holds no connection.
+        # Close the database connection, which is not needed while waiting.
         connections.close_all()
         if not clusters:
             self._is_stopping.wait(PERIOD_SECONDS)
@@ -271,7 +277,7 @@ class Runner:
     def _watch_one(self, cluster: Cluster, until: float) -> None:
         while (left := until - time.monotonic()) > 0 and not self._is_stopping.is_set():
             try:
-                # Waits are short, because `stop` cannot interrupt one.
+                # Wait in short steps, because `stop` cannot interrupt a wait.
                 if engine_for(cluster).wait_for_change(min(left, PERIOD_SECONDS)):
                     self._again()
                     self._is_stopping.wait(GATHER_SECONDS)
@@ -280,7 +286,7 @@ class Runner:
 
 
 def _duty_cycle(work: Callable[[], object], is_stopping: threading.Event) -> Callable[[], None]:
-    """Limit `work`, which reads all jobs every second, to a small share of the time."""
+    """Wrap `work`, which reads all jobs every second, so that pauses limit it to a small share of the time."""
 
     def do() -> None:
         began = time.monotonic()

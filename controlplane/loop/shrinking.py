@@ -1,5 +1,8 @@
-"""Shrink elastic jobs instead of stopping them: of a victim that follows its membership, only workers leave
-whose devices are reserved for the beneficiary."""
+"""Shrink elastic jobs instead of stopping them: only the workers leave whose devices are reserved for the
+beneficiary.
+
+Applies to victims whose programs follow the membership while they run.
+"""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -29,14 +32,16 @@ from jobs.models import Allocation, Job, ScaleOperation
 from jobs.scaling import candidates_of, open_operation
 from jobs.transitions import job_event
 
-# For the leavers of a reclaim to acknowledge; then they are stopped.
+# The time in which workers that leave for a reclaim must acknowledge; then they are stopped.
 GRACE_SECONDS = 30
-# Causes of operations that nobody asked for, and for how long one that is being ended holds off a reclaim.
+# Causes of operations that no user requested, and for how many seconds one that is being ended delays a
+# reclaim.
 GROWTH, ENDING_SECONDS = ("growth", "recovery"), 10
 
 
 def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: datetime) -> Plan:
-    """Return the plan without the preemptions that shrinking replaces; begin the shrinking."""
+    """Begin to shrink victims where possible, and return the plan without the preemptions that this replaces.
+    """
     if MEMBERSHIP not in engine.capabilities or not plan.preempts:
         return plan
     attended = {str(one.job.pk): one for one in elastic.read() if one.generation is not None}
@@ -55,7 +60,7 @@ def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: dateti
 
 
 def _with_shrinking(hold: Hold, spared: Collection[str]) -> Hold:
-    """Return a hold that says which of the jobs it waits for only shrink."""
+    """Return the hold with a mark on those of its stopping jobs that only shrink."""
     stopping = hold.details.get("stopping") or ()
     if not any(one["job"] in spared for one in stopping):
         return hold
@@ -64,14 +69,14 @@ def _with_shrinking(hold: Hold, spared: Collection[str]) -> Hold:
 
 
 def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> bool:
-    """Return whether the victim shrinks instead of stopping."""
+    """Begin to shrink a victim. Return whether it shrinks instead of stopping."""
     operation = attended.operation
     if operation is not None and operation.cause in FORCED_CAUSES:
-        # It gives devices up already; which are still owed then is seen afterwards.
+        # It is already giving up devices; a later cycle checks which are still owed.
         hasten(operation, now + timedelta(seconds=GRACE_SECONDS))
         return True
     if operation is not None and operation.cause in GROWTH and _ends_soon(operation, now):
-        # Without it the job can shrink, in a later cycle.
+        # Once this operation has ended, the job can shrink in a later cycle.
         return True
     if cannot_shrink(attended, "reclaim"):
         return False
@@ -90,15 +95,16 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
 
 
 def _ends_soon(operation: ScaleOperation, now: datetime) -> bool:
-    """Send newcomers away that no user asked for, or let a switch to them complete that has begun. Return whether that
-    may still happen in time."""
+    """Cancel growth that no user requested: dismiss the new workers, or let a switch that has begun complete.
+    Return whether that can still happen in time."""
     patience = timedelta(seconds=ENDING_SECONDS)
     until = now + patience if operation.generation else now
     return now < hasten(operation, until, message=GIVEN_UP) + patience
 
 
 def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
-    """Return the leavers with those that must leave with them, so that an allowed size is left; None if none is."""
+    """Return the ranks in `leaving` plus those that must leave with them so that an allowed size remains; None
+    if no allowed size does."""
     job, stay = attended.job, [rank for rank in attended.members if rank not in leaving]
     kind = KINDS[job.kind]
     fewest, _ = kind.bounds(job.spec) or (1, 1)
@@ -110,7 +116,7 @@ def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
 
 
 def hasten(operation: ScaleOperation, until: datetime, **fields: str) -> datetime:
-    """Have an open operation end by `until` at the latest, and write `fields` if that is sooner; return its
+    """Set an open operation's deadline to `until`, with `fields`, if that is earlier than its own; return its
     deadline."""
     if operation.deadline is None or operation.deadline > until:
         ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(
@@ -121,8 +127,8 @@ def hasten(operation: ScaleOperation, until: datetime, **fields: str) -> datetim
 
 
 def cannot_shrink(attended: Attended, cause: str) -> bool:
-    """Return whether shrinking would end without effect: the training is over for a member, or an operation of this
-    cause failed in this attempt."""
+    """Return whether shrinking would have no effect: a member has finished the training, or an operation of
+    this cause failed in this attempt."""
     members = (pod for pod in attended.pods if pod.rank in attended.members)
     if any(pod.exit_code == 0 and not is_alive(pod) for pod in members):
         return True
@@ -131,7 +137,8 @@ def cannot_shrink(attended: Attended, cause: str) -> bool:
 
 
 def _ending_ranks(attended: Attended) -> set[int]:
-    """Return the ranks that give their devices back without a preemption: no members, ended or ordered to end."""
+    """Return the ranks that release their devices without a preemption: not members, and ended or ordered to
+    end."""
     others = {pod.name: pod for pod in attended.pods if pod.rank not in attended.members}
     orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=others)
     ordered = set(orders.values_list("subject_id", flat=True))
@@ -145,7 +152,7 @@ def _promised(plan: Plan, beneficiary: str) -> list[PodPlacement]:
 
 
 def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:
-    """Return the ranks of a job that hold a device of these places."""
+    """Return the ranks of a job that hold a device at one of these places."""
     wanted = {(place.node, index) for place in places for index, _ in place.devices}
     held = Allocation.objects.filter(pod__job=job, released_at=None)
     rows = held.values_list("pod__rank", "device__node__name", "device__index")
@@ -155,8 +162,9 @@ def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:
 def begin_shrink(
     attended: Attended, leaving: Collection[int], cause: str, why: str, until: datetime, now: datetime
 ) -> None:
-    """Have workers leave; those that have not acknowledged are stopped at `until`. Opens no operation for a job that is
-    stopping, or that has had one opened since it was read: the next cycle sees that."""
+    """Write an operation by which these workers leave; those that have not acknowledged by `until` are stopped.
+    Does nothing for a job that is stopping or has had an operation opened since it was read; the next cycle
+    handles that."""
     before, job = len(attended.members), attended.job
     try:
         with transaction.atomic():

@@ -6,9 +6,9 @@ the joins of jobs and attempts made one cycle take seconds.
 
 from django.db import connection
 
-# rows that are worth a look
+# The least number of rows for which stale statistics matter.
 FEWEST = 200
-# Growth alone: what changes without it, such as how busy a device is, is left to autovacuum.
+# Only growth counts. Other changes, such as how busy a device is, are left to autovacuum.
 _GROWN = """
 SELECT seen.relname FROM pg_stat_user_tables AS seen JOIN pg_class ON pg_class.oid = seen.relid
 WHERE seen.schemaname = current_schema() AND pg_has_role(pg_class.relowner, 'USAGE')
@@ -18,15 +18,14 @@ ORDER BY seen.relname
 
 
 def refresh_statistics() -> list[str]:
-    """Analyze every table of ours with twice the rows of its last analysis; return their names. Takes some 20 ms per
-    4,000 rows, up to half a second. A table locked by another session is left to the next call.
-    """
+    """Analyze every table of ours that has at least twice the rows of its last analysis; return their names.
+    Takes about 20 ms per 4,000 rows, at most half a second. A table locked by another session is skipped."""
     if connection.vendor != "postgresql":
         return []
     with connection.cursor() as cursor:
         cursor.execute(_GROWN, [FEWEST])
         tables = [name for (name,) in cursor.fetchall()]
         for name in tables:
-            # without SKIP_LOCKED an autovacuum of the table would be cancelled for us
+            # Without SKIP_LOCKED, PostgreSQL would cancel an autovacuum of the table for us.
             cursor.execute(f"ANALYZE (SKIP_LOCKED) {connection.ops.quote_name(name)}")
     return tables

@@ -1,6 +1,7 @@
-"""Periodic work that apps declare as `STEPS` of their module `loop_steps`: bounded, and safe to repeat.
+"""Periodic work that apps declare as `STEPS` in their module `loop_steps`. A step must be short and safe to
+repeat.
 
-What takes more than a second or two belongs into a command; a step may write one.
+Work that takes more than a second or two belongs in a command; a step may write one.
 """
 
 import logging
@@ -20,7 +21,7 @@ LEASE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class LoopStep:
-    """Work that one loop does about once per period; with several loops, the first that claims it does it."""
+    """Work to do about once per period. Of several loops, the first that claims a step runs it."""
 
     name: str
     run: Callable[[datetime], object]
@@ -34,13 +35,13 @@ def declared_steps() -> Sequence[LoopStep]:
 
 
 class StepRunner:
-    """Run the due steps. Called by one thread."""
+    """Runs the due steps. Called by one thread."""
 
     def __init__(self) -> None:
         self._ran_at = {step.name: time.monotonic() for step in declared_steps()}
 
     def run_due(self, now: datetime) -> None:
-        """Run the steps whose time has come. A failure is logged, and the step runs again when it is due next."""
+        """Run the steps that are due. A failure is logged, and the step runs again at its next period."""
         for step in declared_steps():
             if time.monotonic() - self._ran_at[step.name] >= step.every_seconds:
                 self._ran_at[step.name] = time.monotonic()

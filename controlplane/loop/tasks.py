@@ -1,4 +1,4 @@
-"""Celery's entry points: a task only notifies the loop that this worker hosts."""
+"""Celery's entry points: a task that notifies the loop in this worker's process."""
 
 from celery import shared_task
 
@@ -7,5 +7,5 @@ from controlplane.loop.wake import ring_here
 
 @shared_task
 def ring_bell() -> None:
-    """Have the loop look at once instead of at its next period."""
+    """Request a cycle at once instead of at the next period."""
     ring_here()

@@ -21,10 +21,10 @@ LIMITED_KINDS = [name for name, kind in KINDS.items() if kind.has_interactive_li
 
 
 def collect_once(now: datetime) -> bool:
-    """Collect from every cluster, unless another process holds the lease.
+    """Collect from every cluster. Return False if another process holds the lease.
 
-    Time without measurements never counts as idle: after a gap in the collector, or while a cluster cannot be read,
-    idle times begin anew for the jobs concerned.
+    Time without measurements never counts as idle: after a gap in collecting, or while a cluster cannot be
+    read, idle times start at zero for the jobs concerned.
     """
     token = claim(COLLECT_LEASE, LEASE_SECONDS)
     if token is None:
@@ -46,7 +46,7 @@ def _collect_from(cluster: Cluster, now: datetime) -> bool:
     try:
         collect(engine_for(cluster), cluster, context_of(cluster).usage, now)
     except EngineUnreachable:
-        # The loop tells that.
+        # Not logged here, because the loop reports an unreachable engine.
         return False
     except Exception:
         logger.exception("collecting from cluster %s failed; the next second tries again", cluster.name)
@@ -55,7 +55,7 @@ def _collect_from(cluster: Cluster, now: datetime) -> bool:
 
 
 def _begin_idleness_anew(looked_at: Collection[int], now: datetime) -> None:
-    """Restart idle times in clusters without measurements: those that failed, and those not due yet."""
+    """Reset idle times in clusters without measurements: those that failed, and those that are not due yet."""
     unseen = Job.objects.filter(state__in=RUNNING_STATES, kind__in=LIMITED_KINDS).exclude(
         project__cluster__in=looked_at
     )

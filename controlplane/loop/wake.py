@@ -1,7 +1,7 @@
-"""Wake the loop soon after a commit. A lost wake-up costs at most one period of the loop, never correctness.
+"""Request a cycle of the loop soon after a commit. A lost request costs at most one period, never correctness.
 
-In the loop's own process the listener is called directly. Elsewhere a background thread with a queue of one publishes
-a Celery task: no request waits on Redis, and a burst of commits sends one task.
+In the loop's own process the listener is called directly. Elsewhere a background thread with a queue of one
+entry publishes a Celery task, so that no request waits on Redis and a burst of commits sends one task.
 """
 
 import logging
@@ -15,17 +15,18 @@ from django.db import transaction
 
 logger = logging.getLogger(__name__)
 
-# Between two rings of one process: the first of a burst goes out at once, the others together. A ring costs as much as
-# a job's rows: where they come faster than the gap the loop is awake anyway, and the gap grows.
+# The gap between two wake-ups from one process: the first of a burst is sent at once, later ones together. A
+# wake-up costs as much as writing a job's rows. When they arrive faster than the gap, the loop is running
+# anyway, so the gap grows.
 GAP_SECONDS, LONGEST_GAP_SECONDS = 0.05, 0.4
-# Rings asked for within one gap.
+# This many wake-ups requested within one gap make the gap grow.
 MANY = 3
 
 _listeners: list[Callable[[], None]] = []
 _pending: "queue.Queue[None]" = queue.Queue(maxsize=1)
 _publisher_lock = threading.Lock()
 _publisher: threading.Thread | None = None
-# Rings.
+# The number of wake-ups requested so far.
 _asked = 0
 
 
@@ -45,19 +46,19 @@ def stop_listening(listener: Callable[[], None]) -> None:
 
 
 def ring_here() -> bool:
-    """Notify the loop of this process. Return False if this process hosts none."""
+    """Notify the loop of this process. Return False if this process runs no loop."""
     for listener in _listeners:
         listener()
     return bool(_listeners)
 
 
 def ring() -> None:
-    """Notify at once, without waiting for Redis."""
+    """Request a cycle at once, without waiting for Redis."""
     global _asked
     if ring_here():
         return
     _asked += 1
-    # A ring is on its way already.
+    # If the queue is full, a wake-up is about to be sent already.
     with suppress(queue.Full):
         _pending.put_nowait(None)
     _ensure_publisher()
@@ -72,7 +73,7 @@ def _ensure_publisher() -> None:
 
 
 def _publish_forever() -> None:
-    # The Redis client takes 10 MB; a web process that publishes nothing goes without.
+    # Imported here, because the Redis client takes 10 MB that a process which never publishes does not need.
     from kombu.exceptions import OperationalError
     from redis.exceptions import RedisError
 
@@ -85,7 +86,7 @@ def _publish_forever() -> None:
         try:
             ring_bell.apply_async(retry=False, ignore_result=True)
         except (OperationalError, RedisError, OSError) as error:
-            # Redis is a hint: the loop's own period finds the work without it
+            # A lost wake-up is harmless: the loop's own period finds the work.
             logger.warning("could not publish a wake-up (%s); the loop finds the work by itself", error)
         time.sleep(gap)
         gap = min(2 * gap, LONGEST_GAP_SECONDS) if _asked - before >= MANY else GAP_SECONDS

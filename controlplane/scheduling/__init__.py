@@ -1,1 +1,3 @@
-"""The decision core: frozen data in, decisions with reasons out. Pure: no Django, clock, files or network."""
+"""The decision core: turns a frozen view of a cluster into decisions with reasons. Pure: no Django, clock,
+files or network.
+"""

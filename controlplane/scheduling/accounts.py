@@ -1,4 +1,4 @@
-"""Accounts of projects and departments: what each is entitled to and what it holds."""
+"""Accounts of projects and departments: the GPUs that each is entitled to and those that it holds."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from controlplane.scheduling.view import ClusterView, JobView
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """One project or department. Milli-GPUs; `None` means no bound.
+    """The entitlement and use of one project or department, in milli-GPUs; None means unlimited.
 
-    `allocated`: what counts against shares: jobs that run and are not stopping, that start, or that are promised
-    capacity. `held`: what is not proven free yet, so without promises and with jobs that are stopping; limits and the
-    interactive rule bind on both. `fixed`, `held_fixed`: the non-preemptible part of each.
-    `reclaimed`: what this cycle takes from it for others: no other of its jobs gets that room under a limit.
-    `running`: what jobs held before this cycle and are to keep; only this can be taken. `sizes`: those jobs by size.
-    `growth`: what active jobs ask for besides (`_growth`).
-    `sure`: what no other project takes back: the fair share, but no more than the quota where shares are oversold.
+    `allocated`: what counts against the fair share: jobs that are running (not stopping), starting, or have a
+    reservation.
+    `held`: GPUs not yet proven free, so stopping jobs count and reservations do not. Both `allocated` and
+    `held` are
+    checked against the limit and against the quota of non-preemptible jobs.
+    `fixed`, `held_fixed`: the non-preemptible part of `allocated` and of `held`.
+    `reclaimed`: what this cycle takes from the account for other projects; its own waiting jobs may not use the
+    room that
+    this leaves under its limit.
+    `running`: held by jobs that started before this cycle and that this cycle keeps; only these can become
+    victims.
+    `sizes`: how many of those jobs there are of each size (milli-GPUs per job).
+    `growth`: what active jobs request beyond `allocated` (see `_growth`).
+    `sure`: what no other project can reclaim: the fair share, but at most the quota while shares are oversold.
     """
 
     name: str
@@ -46,29 +53,31 @@ class Account:
 
     @property
     def entitled(self) -> int | None:
-        """Return the most that no other project can reclaim: the larger of quota and fair share, within the
-        limit."""
+        """Return the most that no other project can reclaim, in milli-GPUs: the larger of quota and fair share,
+        at most the limit. None if the account has no quota and no limit.
+        """
         if self.quota is None:
             return self.limit
         owed = max(self.quota, self.fair_share)
         return owed if self.limit is None else min(self.limit, owed)
 
     def line(self) -> tuple[Account, ...]:
-        """Return itself and its department."""
+        """Return this account, followed by its department if it has one."""
         return (self,) if self.parent is None else (self, self.parent)
 
     def is_in_quota_with(self, milli_gpus: int) -> bool:
-        """Return whether the account stays inside its quota with this much more."""
+        """Return whether the account stays within its quota if `milli_gpus` are added."""
         return self.quota is None or self.allocated + milli_gpus <= self.quota
 
     def is_in_share_with(self, milli_gpus: int) -> bool:
-        """Return whether the account stays inside its fair share, or its quota, with this much more; jobs
-        outside of the demand have no share."""
+        """Return whether the account stays within its fair share or its quota if `milli_gpus` are added. The
+        quota is checked too, because a job that is not part of the demand raises no share.
+        """
         with_more = self.allocated + milli_gpus
         return with_more <= self.fair_share or (self.quota is not None and with_more <= self.quota)
 
     def start(self, milli_gpus: int, is_preemptible: bool) -> None:
-        """Count a job that starts; with negative `milli_gpus` undo that."""
+        """Count a starting job; negative `milli_gpus` undo that."""
         for account in self.line():
             account.allocated += milli_gpus
             account.held += milli_gpus
@@ -77,7 +86,7 @@ class Account:
                 account.held_fixed += milli_gpus
 
     def promise(self, milli_gpus: int, is_preemptible: bool) -> None:
-        """Count a job that capacity is reserved for; with negative `milli_gpus` undo that."""
+        """Count a job for which capacity is reserved; negative `milli_gpus` undo that."""
         for account in self.line():
             account.allocated += milli_gpus
             account.fixed += 0 if is_preemptible else milli_gpus
@@ -97,7 +106,7 @@ class Account:
             account.sizes[milli_gpus] += 1
 
     def book(self, milli_gpus: int, is_preemptible: bool, is_stopping: bool, sign: int = 1) -> None:
-        """Add an active job of the view; with `sign` -1 remove it."""
+        """Add an active job of the view; with `sign` -1, remove it."""
         size, milli_gpus = milli_gpus, sign * milli_gpus
         for account in self.line():
             account.held += milli_gpus
@@ -132,12 +141,12 @@ def open_accounts(view: ClusterView) -> dict[str, Account]:
 
 
 def held_milli_gpus(job: JobView) -> int:
-    """Return what an active job holds, over all its pods."""
+    """Return the milli-GPUs that an active job holds, over all its pods."""
     return sum(placement.milli_gpus for placement in job.placements)
 
 
 def book_active(accounts: Mapping[str, Account], jobs: Iterable[JobView], sign: int = 1) -> None:
-    """Add what active jobs hold to their accounts; with `sign` -1 remove it."""
+    """Add what the active jobs hold to their accounts; with `sign` -1, remove it."""
     for job in jobs:
         account = accounts.get(job.project)
         if account is None:
@@ -149,10 +158,10 @@ def book_active(accounts: Mapping[str, Account], jobs: Iterable[JobView], sign: 
 
 
 def _growth(job: JobView) -> int:
-    """Return what an active job asks for besides what is counted as allocated.
+    """Return the milli-GPUs that an active job requests beyond what is counted as allocated.
 
-    An elastic job asks for all of its pods, and a preempted one for its own again: else shares would change with the
-    sizes that jobs got, and while victims are stopping.
+    An elastic job requests all of its pods, and a job that is being preempted requests its GPUs again. Without
+    this, shares would change with the current sizes of elastic jobs and while victims are stopping.
     """
     each = held_milli_gpus(job) // len(job.placements)
     if job.is_stopping:
@@ -166,10 +175,10 @@ def divide_cluster(
     waiting: Mapping[str, tuple[int, int]],
     usage_weight_milli: int,
 ) -> None:
-    """Fill in `requested`, `fair_share` and `sure` of every account.
+    """Set `requested`, `fair_share` and `sure` of every account.
 
-    `waiting`: per project, (preemptible, non-preemptible) milli-GPUs that its queued jobs ask for. The latter
-    count up to the quota only, because they could never use more.
+    `waiting`: per project, the (preemptible, non-preemptible) milli-GPUs that its queued jobs request.
+    Non-preemptible requests count only up to the quota, because such jobs can never use more.
     """
     for account in accounts.values():
         account.requested = _requested(account, *waiting.get(account.name, (0, 0)))
@@ -184,7 +193,8 @@ def divide_cluster(
         tops[key].requested = sum(_wanted(member) for member in members)
     _divide(total, list(tops.values()), usage_weight_milli)
     for key, members in children.items():
-        # a department's quota above the cluster must not become a surplus that does not exist
+        # A department's quota may exceed the size of the cluster; without this cap the excess would be divided
+        # as surplus.
         _divide(min(total, tops[key].fair_share), members, usage_weight_milli)
     is_oversold = sum(account.fair_share for account in accounts.values()) > total
     for account in accounts.values():
@@ -216,13 +226,16 @@ def _divide(total: int, siblings: list[Account], usage_weight_milli: int) -> Non
 
 
 def most_inside(sizes: Mapping[int, int], bound: int | None) -> int:
-    """Return the most milli-GPUs that jobs of these sizes (size: how many) hold together without passing `bound`."""
+    """Return the largest sum of milli-GPUs, at most `bound`, that a selection of jobs can have. `sizes` maps a
+    job's size to the number of jobs of that size.
+    """
     total = sum(size * count for size, count in sizes.items())
     if bound is None or total <= bound:
         return total
     present = [(size, count) for size, count in sizes.items() if size and count > 0]
     unit = gcd(*(size for size, _ in present))
-    # bit n is set when some of the jobs hold n units together: adding a job is one shift of the whole number
+    # Subset sums as a bit set: bit n is set when some selection of jobs sums to n units, so adding a job is one
+    # shift of the whole integer.
     sums, mask = 1, (1 << (bound // unit + 1)) - 1
     for size, count in present:
         step = 1

@@ -1,6 +1,7 @@
-"""Take the names out of a view, so that it can be attached to a bug report. Pure.
+"""Replace the names in a view with numbers, so that it can be attached to a bug report. Pure.
 
-Names keep their order, which decides between equal places: the plan of the result is that of the view with other names.
+The numbers sort as the names did. Sorting breaks ties between equal places, so the anonymous view gets the same
+plan.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from controlplane.scheduling.view import ClusterView, Extras, JobView, PodPlacem
 
 
 def anonymous(view: ClusterView) -> ClusterView:
-    """Return the view with numbers in place of all names and ids."""
+    """Return the view with all names and ids replaced by numbers."""
     nodes = _numbered("node", (node.name for node in view.nodes))
     projects = _numbered("project", (project.name for project in view.projects))
     departments = _numbered("department", (one.name for one in view.departments))
@@ -62,7 +63,9 @@ def _extras(view: ClusterView) -> Iterable[str]:
 
 
 def _in(names: Mapping[str, str], name: str) -> str:
-    """Return the new name; what the view does not have otherwise, such as a node that is gone, stays nameless."""
+    """Return the replacement of a name; "" for a name that the view does not define, such as that of a removed
+    node.
+    """
     return names.get(name, "")
 
 
@@ -102,7 +105,7 @@ def _job(
         extras=_renamed(job.extras, extras),
         locations=tuple(sorted(_in(places, name) for name in job.locations)),
         fillable=tuple(sorted(_in(places, name) for name in job.fillable)),
-        # Both name data sets and volumes, and only their presence counts.
+        # These details name datasets and volumes; the scheduler reads only whether they are present.
         data_progress=(),
         volume_wait=(),
     )

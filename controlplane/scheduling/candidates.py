@@ -1,4 +1,5 @@
-"""The running jobs that could be stopped: by node, and by project in classes sorted by cost."""
+"""The running jobs that could be stopped: indexed by node, and grouped by project into classes sorted by cost.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ Bound = tuple[int, int, int, int, tuple[int, ...]]
 
 
 class NodeCandidates:
-    """One node and the candidates that run on it. `bound`: lower bound on the cost of room for one more pod
-    here."""
+    """One node and the candidates that run on it. `bound`: a lower bound on the cost of freeing room for one
+    more pod there.
+    """
 
     __slots__ = (
         "_gains", "_members", "bound", "candidates", "holders", "holds", "node", "pods_before", "request",
@@ -29,9 +31,9 @@ class NodeCandidates:
         self.node = node
         self.candidates = candidates
         self._members = frozenset(candidates)
-        # A search over several nodes asks for the same few sets of each again and again.
+        # Cached because a search over several nodes asks for the same few sets repeatedly.
         self._gains: dict[frozenset[Candidate], int] = {}
-        # no node has room for a single pod, or it would not be searched for
+        # Victims for a single pod are searched only when no node has room for it: then no pod fits here now.
         self.pods_before = pods_on(request, node) if request.pods > 1 else 0
         self.bound = lower_bound(request, self, 1)
         self.holders: list[list[Candidate]] | None = None
@@ -39,11 +41,13 @@ class NodeCandidates:
 
     @property
     def room_for(self) -> int:
-        """Return how many more pods fit here once all candidates are stopped."""
+        """Return how many more pods fit on this node once all its candidates are stopped."""
         return self.gain(self._members)
 
     def gain(self, victims: Set[Candidate]) -> int:
-        """Return how many more pods fit here once these are stopped; those of other nodes do not count."""
+        """Return how many more pods fit on this node once `victims` are stopped; victims on other nodes have no
+        effect.
+        """
         here = self._members & victims
         gain = self._gains.get(here)
         if gain is None:
@@ -51,14 +55,15 @@ class NodeCandidates:
         return gain
 
     def by_device(self) -> tuple[list[list[Candidate]], list[int]]:
-        """Return per device the candidates that hold a part of it, and the milli-GPUs that they hold
-        together."""
+        """Return two lists with one entry per device: the candidates that hold a part of the device, and the
+        milli-GPUs that they hold of it together.
+        """
         if self.holders is None:
             node = self.node
             self.holders, self.holds = [[] for _ in node.free], [0] * len(node.free)
             for candidate in self.candidates:
                 for index, milli_gpus in candidate.on_node(node.name):
-                    # Else the device has left its node.
+                    # A missing index means that the device was removed from its node.
                     if index in node.indexes:
                         position = node.indexes.index(index)
                         self.holders[position].append(candidate)
@@ -67,18 +72,22 @@ class NodeCandidates:
 
 
 class Candidates(dict[str, list[Candidate]]):
-    """Preemptible running jobs by the name of each node that they use; by project in classes that a policy judges
-    alike; and for each request an index of the nodes by the cost of room there."""
+    """The preemptible running jobs, by the name of each node that they use.
+
+    They are also grouped by project into classes that a policy treats alike. For each request there is an index
+    of the nodes, sorted by the cost of freeing room on them.
+    """
 
     def __init__(self, now: int) -> None:
         super().__init__()
         self.by_id: dict[str, Candidate] = {}
-        # Whether a policy accepted any of them in this cycle, so that the plan depends on the work lost until now.
+        # True once a policy has accepted a candidate in this cycle: from then on the plan depends on the work
+        # lost so far, and thus on the time.
         self.were_searched = False
         self._now = self._weighed_at = now
         self._projects: dict[Account, dict[VictimClass, SortedClass]] = {}
         self._indexes: dict[Request, NodeIndex] = {}
-        # (start, id) of each candidate that was fresh when it was added.
+        # A heap of (start, id) of each candidate that had not run for the minimum run time when it was added.
         self._fresh: list[tuple[int, str]] = []
 
     def add(self, candidate: Candidate) -> None:
@@ -95,7 +104,7 @@ class Candidates(dict[str, list[Candidate]]):
         same.add(candidate)
 
     def remove(self, candidate: Candidate) -> None:
-        """Remove a job that is stopped."""
+        """Remove a job that is being stopped or has ended."""
         del self.by_id[candidate.job.id]
         for name in candidate.nodes:
             self[name].remove(candidate)
@@ -105,7 +114,7 @@ class Candidates(dict[str, list[Candidate]]):
             del classes[candidate.victim_class]
 
     def checkpoint(self, job: JobView) -> None:
-        """Count from a new checkpoint on what a candidate loses."""
+        """Update the work that a candidate would lose after it wrote a checkpoint."""
         candidate = self.by_id[job.id]
         candidate.job = job
         candidate.work_lost = work_lost(job, candidate.milli_gpus, self._now)
@@ -120,7 +129,8 @@ class Candidates(dict[str, list[Candidate]]):
         }
 
     def accepted(self, policy: VictimPolicy) -> dict[VictimClass, SortedClass]:
-        """Return the classes from which the policy accepts single jobs; asks for one job of each."""
+        """Return the classes whose jobs the policy accepts as single victims. One job of each class is tested.
+        """
         found = {
             name: same
             for account, classes in self._projects.items()
@@ -134,11 +144,11 @@ class Candidates(dict[str, list[Candidate]]):
         return found
 
     def has_fresh(self) -> bool:
-        """Return whether a job has not run for the minimum run time."""
+        """Return whether any candidate has run for less than the minimum run time."""
         return self._oldest_fresh() is not None
 
     def mature(self, started_by: int) -> Iterator[Candidate]:
-        """Remove and yield the fresh jobs that had started by then."""
+        """Remove from the list of fresh jobs and yield those that started by this time."""
         while (oldest := self._oldest_fresh()) is not None and (oldest.job.started_at or 0) <= started_by:
             self.remove(oldest)
             yield oldest
@@ -149,14 +159,16 @@ class Candidates(dict[str, list[Candidate]]):
             is_same = candidate is not None and (candidate.job.started_at or 0) == self._fresh[0][0]
             if candidate is not None and candidate.is_fresh and is_same:
                 return candidate
-            # It was stopped, or started again later.
+            # The job was stopped, or has restarted since this entry was added.
             heappop(self._fresh)
         return None
 
     def rewind(self, now: int) -> None:
-        """Begin another cycle at this time. What each job would lose is computed when it is first needed."""
+        """Begin another cycle at this time. The work that each job would lose is computed when it is first
+        needed.
+        """
         self._now, self.were_searched = now, False
-        # Bounds contain the work lost until the last cycle.
+        # The cached bounds include the work lost up to the last cycle.
         self._indexes.clear()
 
     def _weigh(self) -> None:
@@ -170,20 +182,23 @@ class Candidates(dict[str, list[Candidate]]):
                 same.forget_order()
 
     def index(self, request: Request, room: FreeCapacity) -> NodeIndex:
-        """Return the nodes sorted by the cost of room for one pod, kept in step with `room`, which must
-        always be the same object."""
+        """Return the nodes sorted by the cost of freeing room for one pod. The index follows the changes of
+        `room`, which must be the same object in every call.
+        """
         if request not in self._indexes:
             self._indexes[request] = NodeIndex(request, room, self)
         return self._indexes[request]
 
 
 class SortedClass:
-    """The candidates of one class, by the cost of stopping one of them; sorted when it is first asked for."""
+    """The candidates of one class, sorted by the cost of stopping one of them. They are sorted on the first
+    access.
+    """
 
     __slots__ = ("_by_id", "_sorted", "most_devices")
 
     def __init__(self) -> None:
-        # No member holds more devices than this.
+        # The most devices that any member holds.
         self.most_devices = 0
         self._by_id: dict[str, Candidate] = {}
         self._sorted: list[Candidate] | None = None
@@ -197,12 +212,12 @@ class SortedClass:
         return iter(self._sorted)
 
     def forget_order(self) -> None:
-        """Sort again when asked: costs have changed."""
+        """Drop the sort order, because costs have changed; the next access sorts again."""
         self._sorted = None
 
     @property
     def first(self) -> Candidate:
-        """Return any of its members; policies make no difference between them."""
+        """Return any member; policies do not distinguish between the members of a class."""
         return next(iter(self._by_id.values()))
 
     def add(self, candidate: Candidate) -> None:
@@ -218,21 +233,21 @@ class SortedClass:
 
 
 def cheapest_first(classes: Iterable[SortedClass]) -> Iterator[Candidate]:
-    """Iterate over the members of these classes, by the cost of stopping one of them."""
+    """Iterate over the members of these classes in ascending order of the cost of stopping one of them."""
     return merge(*classes, key=_cost_alone)
 
 
 def _cost_alone(candidate: Candidate) -> tuple[int, int, int, int, str]:
-    """What `preemption_cost` compares where a single job is stopped."""
+    """Return the part of `preemption_cost` that differs between single jobs."""
     lost = candidate.work_lost
     return (magnitude(lost), candidate.milli_gpus, lost, -candidate.job.submit_rank, candidate.job.id)
 
 
 class NodeIndex:
-    """Nodes sorted by a lower bound on the cost of room for one pod, whatever the policy.
+    """Nodes sorted by a lower bound, valid for every policy, on the cost of freeing room for one pod.
 
-    Only nodes that changed since the last call are examined again: otherwise many equal jobs that reclaim in
-    one cycle would each search every node.
+    Only the nodes that changed since the last call are examined again. Otherwise each of many equal jobs that
+    reclaim in one cycle would search every node.
     """
 
     def __init__(self, request: Request, room: FreeCapacity, candidates: Candidates) -> None:
@@ -248,7 +263,7 @@ class NodeIndex:
         self._seen = len(room.changes)
 
     def ascending(self) -> Generator[tuple[Bound, NodeCapacity], None, None]:
-        """Iterate over the nodes, cheapest first."""
+        """Iterate over the (bound, node) pairs in ascending order of the bound."""
         changed = set(self._room.changes[self._seen :])
         self._seen = len(self._room.changes)
         for order in changed:
@@ -259,12 +274,13 @@ class NodeIndex:
             while self._heap:
                 entry = heappop(self._heap)
                 bound, order, version = entry
-                # An older entry of a node that has changed since: the newer one is in the heap as well.
+                # This entry is outdated: the node has changed since, and a newer entry is in the heap as well.
                 if version == self._versions[order]:
                     taken.append(entry)
                     yield bound, self._room.nodes[order]
         finally:
-            # A search may stop early; the next one of this cycle begins with all nodes again.
+            # Put back what was popped, because the search may stop early and the next search of this cycle
+            # needs all nodes.
             for entry in taken:
                 heappush(self._heap, entry)
 
@@ -282,7 +298,9 @@ class NodeIndex:
 
 
 def could_host(request: Request, node: NodeCapacity, candidates: Sequence[Candidate]) -> bool:
-    """Return whether enough devices could be free for one pod; a quick test without false negatives."""
+    """Return whether enough devices could be freed for one pod. A quick test: it may return True wrongly, but
+    never False.
+    """
     devices = request.whole_devices
     if devices == 0:
         return True
@@ -299,12 +317,13 @@ def lower_bound(request: Request, local: NodeCandidates, more: int) -> Bound:
     gains = [len(candidate.on_node(name)) for candidate in real]
     if missing <= 0 or not real:
         return (0, 0, 0, 0, ())
-    # One job is enough: the least of each figure, whichever job has it, since a bound must never be too high.
+    # Take the minimum of each figure separately, whichever job has it: a lower bound must never be too high,
+    # and stopping one job may be enough.
     if missing <= max(gains):
         lost, newest = min([item.work_lost for item in real]), min([-item.job.submit_rank for item in real])
         return magnitude(lost), 1, min([item.milli_gpus for item in real]), lost, (newest,)
     fewest = 0
-    # The largest first: no set of victims can be smaller than this.
+    # Count the largest jobs first: no set of victims can have fewer members than this.
     for gain in sorted(gains, reverse=True):
         if missing <= 0:
             break

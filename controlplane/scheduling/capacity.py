@@ -1,4 +1,4 @@
-"""Free capacity per node and device, indexed for placing. Milli-GPUs, milli-CPUs and MiB throughout."""
+"""Free capacity per node and device, indexed for placement. Units: milli-GPUs, milli-CPUs and MiB."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ WHOLE_GPU = 1000
 
 @dataclass(slots=True)
 class NodeCapacity:
-    """What is free on one node. `order`: its index among all nodes by name. `part`: the name of its index among those
-    of its capacity. `is_open`: it may get new pods.
-    `is_divided`: its devices are given out in single parts, so that no pod gets a whole one."""
+    """The free capacity of one node.
+
+    `order`: its position among all nodes sorted by name. `part`: the name of the PoolIndex that contains it.
+    `is_open`: it accepts new pods. `is_divided`: its devices are assigned in single parts, so that no pod gets
+    a whole device.
+    """
 
     order: int
     name: str
@@ -41,7 +44,7 @@ class NodeCapacity:
     location: str = ""
     part: str = ""
     whole: int = 0
-    # Counts changes, so that what was computed of a node is known to be stale.
+    # Incremented by every change, so that values cached for the node can be recognised as outdated.
     version: int = 0
 
     def has_host_capacity(self, need: Need) -> bool:
@@ -53,7 +56,7 @@ class NodeCapacity:
         )
 
     def change_host(self, need: Need, pods: int) -> None:
-        """Give back the host resources of this many pods; take them where `pods` is negative."""
+        """Return the host resources of `pods` pods to the node; negative `pods` take them."""
         self.version += 1
         self.milli_cpus += pods * need.milli_cpus
         self.memory_mib += pods * need.memory_mib
@@ -71,10 +74,11 @@ class NodeCapacity:
 
 @dataclass(slots=True)
 class PoolIndex:
-    """The open nodes of one pool and location, so that the tightest fit is found without looking at every node.
+    """The open nodes of one pool and location, indexed so that the tightest fit is found without a scan of
+    every node.
 
-    `by_whole[k]`: the orders of nodes with k whole devices free, ascending. `shared[mode]`: the partly
-    used devices of that kind as (free milli-GPUs, node order, device position), ascending.
+    `by_whole[k]`: the orders of the nodes with k whole devices free, ascending. `shared[mode]`: the partly used
+    devices of that sharing mode as (free milli-GPUs, node order, device position), ascending.
     """
 
     pool: str = ""
@@ -90,22 +94,23 @@ class PoolIndex:
 
 
 class Scorer(Protocol):
-    """A choice of places on one FreeCapacity."""
+    """A strategy that chooses nodes and devices on one FreeCapacity."""
 
     def twin(self) -> Scorer:
-        """Return one for a copy of the capacity."""
+        """Return an equal scorer for a copy of the capacity."""
         ...
 
     def place_pod(
         self, request: Any, room: FreeCapacity, parts: Collection[str], avoid: Collection[str]
     ) -> tuple[str, tuple[tuple[int, int], ...]] | None:
-        """Return the node and the ((device index, milli-GPUs), ...) for one pod on nodes of these parts; None where it
-        does not fit."""
+        """Return the node and the ((device index, milli-GPUs), ...) for one pod on the nodes of these parts;
+        None if it does not fit.
+        """
         ...
 
 
 class Amounts(NamedTuple):
-    """Return the host resources in use on a node."""
+    """Host resources of a node: milli-CPUs, MiB, and extra resources as (name, amount)."""
 
     milli_cpus: int = 0
     memory_mib: int = 0
@@ -113,31 +118,34 @@ class Amounts(NamedTuple):
 
 
 class FreeCapacity:
-    """Free capacity of all nodes, kept in step with its index by `take` and `give`."""
+    """The free capacity of all nodes. `take` and `give` keep its index up to date."""
 
     __slots__ = ("_borrowed", "changes", "nodes", "parts", "positions", "scorer")
 
     def __init__(self, nodes: list[NodeCapacity], positions: dict[str, int]) -> None:
         self.nodes = nodes
         self.positions = positions
-        # The orders of nodes that belong to another capacity: copied before they change.
+        # The orders of the nodes whose objects are shared with another FreeCapacity: they are copied before a
+        # change.
         self._borrowed: set[int] = set()
-        # By pool, and in a cluster of several locations by pool and location.
+        # One index per pool; in a cluster with several locations, one per pool and location.
         self.parts: dict[str, PoolIndex] = {}
-        # Chooses nodes and devices; None for the tightest fit.
+        # Chooses nodes and devices; None selects the tightest fit.
         self.scorer: Scorer | None = None
-        # The orders of nodes that changed, in time.
+        # The orders of the nodes that changed, oldest change first.
         self.changes: list[int] = []
         for node in nodes:
             if node.is_open:
                 self._index(node)
 
     def copy(self) -> FreeCapacity:
-        """Return an independent copy; cheaper than indexing again."""
+        """Return an independent copy; cheaper than building the index again."""
         return self._twin([node.copy() for node in self.nodes], set())
 
     def borrowed(self) -> FreeCapacity:
-        """Return a copy that holds only until this capacity changes: nodes are copied when they change in it."""
+        """Return a copy that is valid until this capacity changes. It shares node objects and copies those that
+        change in it.
+        """
         return self._twin(self.nodes.copy(), set(range(len(self.nodes))))
 
     def _twin(self, nodes: list[NodeCapacity], borrowed: set[int]) -> FreeCapacity:
@@ -150,11 +158,11 @@ class FreeCapacity:
         return twin
 
     def parts_of(self, pools: Sequence[str] = (), locations: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the names of the parts in these pools and locations, in order; all where none is named."""
+        """Return the names of the parts in these pools and locations, sorted; an empty argument means all."""
         if not locations and not pools:
             return tuple(sorted(self.parts))
         if not locations and len(pools) == 1 and pools[0] in self.parts:
-            # A cluster with one location: parts are pools.
+            # In a cluster with one location the parts are the pools.
             return tuple(pools)
         return tuple(
             name
@@ -164,18 +172,19 @@ class FreeCapacity:
         )
 
     def take(self, placement: PodPlacement, need: Need) -> None:
-        """Take what one pod needs. The caller has checked that it is free."""
+        """Subtract what one pod uses. The caller has checked that it is free."""
         self.change(placement, -1, need)
 
     def give(self, placement: PodPlacement, need: Need) -> None:
-        """Return what one pod held to the free capacity."""
+        """Add back what one pod used."""
         self.change(placement, 1, need)
 
     def free_milli_gpus(
         self, pools: Sequence[str] = (), but_on: Collection[str] = (), locations: Sequence[str] = ()
     ) -> int:
-        """Return the free milli-GPUs on open nodes of these pools and locations (all where none is named), except on
-        the excluded nodes."""
+        """Return the free milli-GPUs on the open nodes of these pools and locations (empty means all), except
+        on the nodes `but_on`.
+        """
         return sum(
             sum(node.free)
             for node in self.nodes
@@ -186,26 +195,27 @@ class FreeCapacity:
         )
 
     def most_whole(self, pools: Sequence[str] = (), locations: Sequence[str] = ()) -> int:
-        """Return the most whole devices that are free on an open node of these pools and locations (all where none is
-        named)."""
+        """Return the largest number of whole devices that are free on one open node of these pools and
+        locations (empty means all).
+        """
         parts = self.parts_of(pools, locations)
         return max((_last_filled(self.parts[part].by_whole) for part in parts), default=0)
 
     def touch(self, name: str) -> None:
-        """Mark a node as changed."""
+        """Record a node as changed, so that searches examine it again."""
         if name in self.positions:
             self.changes.append(self.positions[name])
 
     def is_open(self, name: str) -> bool:
-        """Return whether a node may get new pods; False for a node that the view lacks."""
+        """Return whether a node accepts new pods; False for a node that is not in the view."""
         return name in self.positions and self.node(name).is_open
 
     def node(self, name: str) -> NodeCapacity:
-        """Return one node. Raise KeyError when the view lacks it."""
+        """Return one node. Raise KeyError if the view does not contain it."""
         return self.nodes[self.positions[name]]
 
     def set_to_least(self, order: int, one: NodeCapacity, other: NodeCapacity) -> None:
-        """Set a node's free capacity to the lesser of both, resource by resource."""
+        """Set a node's free capacity to the smaller of `one` and `other`, resource by resource."""
         node = self._own(order)
         node.version += 1
         whole = node.whole
@@ -220,30 +230,30 @@ class FreeCapacity:
         self._reindex(node, whole)
 
     def change(self, placement: PodPlacement, sign: int, need: Need) -> None:
-        """Take (-1) or give back (1) what one pod holds."""
+        """Take (`sign` -1) or give back (`sign` 1) what one pod uses."""
         order = self.positions.get(placement.node)
         if order is None:
-            # The node has left the cluster: nothing to give back, nothing given out.
+            # The node has left the cluster, so there is no capacity to change.
             return
         node = self._own(order)
         self.changes.append(order)
         node.change_host(need, sign)
         whole = node.whole
         for index, milli_gpus in placement.devices:
-            # A device that was taken out of its node holds nothing any more.
+            # The device was removed from its node, so the pod holds none of it any more.
             if index in node.indexes:
                 self._change_device(node, node.indexes.index(index), sign * milli_gpus)
         self._reindex(node, whole)
 
     def _own(self, order: int) -> NodeCapacity:
-        """Return a node that may be changed."""
+        """Return a node object that may be modified, copying it first if it is shared."""
         if order in self._borrowed:
             self._borrowed.remove(order)
             self.nodes[order] = self.nodes[order].copy()
         return self.nodes[order]
 
     def _reindex(self, node: NodeCapacity, whole: int) -> None:
-        """Move a node that had `whole` devices free to the bucket of what it has now."""
+        """Reindex a node that had `whole` free devices: move it to the bucket of its current number."""
         if node.is_open and node.whole != whole:
             by_whole = self.parts[node.part].by_whole
             _remove(by_whole[whole], node.order)
@@ -256,7 +266,7 @@ class FreeCapacity:
         if not node.is_open:
             return
         shared = self.parts[node.part].shared[node.modes[position]]
-        # Whole and full devices are not in this list: shares go to those that are shared already.
+        # This index contains only partly used devices, because shares are placed on those first.
         if 0 < before < WHOLE_GPU:
             _remove(shared, (before, node.order, position))
         if 0 < after < WHOLE_GPU:
@@ -276,11 +286,12 @@ class FreeCapacity:
 
 
 class Capacity:
-    """The free capacity of a cluster, in two tenses.
+    """The free capacity of a cluster, now and after the stopping jobs have ended.
 
-    `soon`: free once everything that is stopping has gone, less what is reserved. `now`: free at this moment, and
-    not needed by a reservation. `_idle` is the first without its reservations, so that `now` is always the lesser
-    of `_idle` and `soon`, whatever is reserved and released in between.
+    `soon`: free once everything that is stopping has ended, minus reservations. `now`: free at this moment and
+    not needed by a reservation. `_idle` is the capacity that is free at this moment, with reservations still
+    counted as free: `now` is always the smaller of `_idle` and `soon`, whatever is reserved and released in
+    between.
     """
 
     __slots__ = ("_idle", "now", "soon")
@@ -291,37 +302,40 @@ class Capacity:
         self._idle = idle
 
     def without_reservations(self) -> FreeCapacity:
-        """Return a copy of `now` with what is reserved: for explanations only."""
-        # A copy: explanations must not give what is reserved to the jobs that are still to be decided.
+        """Return a copy of `now` in which reserved capacity counts as free; used for explanations only."""
+        # Copied because giving reserved capacity back in place would offer it to the jobs that are decided
+        # next.
         capacity = self.now.copy()
         for node in self._idle.nodes:
             capacity.set_to_least(node.order, node, node)
         return capacity
 
     def forget_changes(self) -> None:
-        """Empty the lists of nodes that changed."""
+        """Empty the lists of changed nodes."""
         for capacity in (self.now, self.soon, self._idle):
             capacity.changes.clear()
 
     def has_host_capacity_now(self, name: str, need: Need, pods: int) -> bool:
-        """Return whether a node has the host resources of this many pods now, reservations not subtracted."""
+        """Return whether a node has the host resources of `pods` pods now, with reserved resources counted as
+        free.
+        """
         node = self._idle.node(name).copy()
-        # One pod less than asked, since `has_host_capacity` counts the last one.
+        # `has_host_capacity` checks for one pod, so the other pods are subtracted first.
         node.change_host(need, 1 - pods)
         return node.has_host_capacity(need)
 
     def start(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
-        """Give free capacity to a job; with `sign` 1 undo that."""
+        """Assign free capacity to a job; with `sign` 1, undo that."""
         for placement in placements:
             for capacity in (self.now, self.soon, self._idle):
                 capacity.change(placement, sign, job)
 
     def stop(self, job: JobView, sign: int = 1) -> None:
-        """Count what a running job holds as free soon; with `sign` -1 undo that."""
+        """Count what a running job holds as free soon; with `sign` -1, undo that."""
         self._change_soon(job, job.placements, sign)
 
     def reserve(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
-        """Keep capacity that is partly free only soon for a job; with `sign` 1 give it up."""
+        """Reserve capacity for a job, some of which may become free only soon; with `sign` 1, release it."""
         self._change_soon(job, placements, sign)
 
     def _change_soon(self, job: JobView, placements: Iterable[PodPlacement], sign: int) -> None:
@@ -329,12 +343,12 @@ class Capacity:
             self.soon.change(placement, sign, job)
             order = self.soon.positions.get(placement.node)
             if order is not None:
-                # What is kept of `soon` must not be given out now either.
+                # What is reserved from `soon` must not be assigned now either.
                 self.now.set_to_least(order, self._idle.nodes[order], self.soon.nodes[order])
 
 
 def open_capacity(view: ClusterView) -> Capacity:
-    """Return the capacity of a view: what active jobs hold is taken; what stopping jobs hold is free soon."""
+    """Return the capacity of a view: what active jobs hold is in use; what stopping jobs hold is free soon."""
     by_name = sorted(view.nodes, key=lambda node: node.name)
     nodes = [_node_capacity(order, node) for order, node in enumerate(by_name)]
     positions = {node.name: node.order for node in nodes}
@@ -344,7 +358,7 @@ def open_capacity(view: ClusterView) -> Capacity:
     for node in nodes:
         node.whole = node.free.count(WHOLE_GPU)
     now = FreeCapacity(nodes, positions)
-    # nothing is placed into `idle`, so its nodes are closed: those are not indexed
+    # Pods are never placed into `idle`, so its nodes are marked closed, which saves indexing them.
     idle = FreeCapacity([replace(node.copy(), is_open=False) for node in nodes], positions)
     capacity = Capacity(now, now.copy(), idle)
     for job in active:
@@ -354,7 +368,7 @@ def open_capacity(view: ClusterView) -> Capacity:
 
 
 def open_empty(view: ClusterView) -> FreeCapacity:
-    """Return the capacity of the empty cluster: every node open, every device free."""
+    """Return the capacity of the cluster as if it were empty: every node open, every device free."""
     by_name = sorted(view.nodes, key=lambda node: node.name)
     nodes = [_node_capacity(order, node) for order, node in enumerate(by_name)]
     for node in nodes:
@@ -378,7 +392,7 @@ def _node_capacity(order: int, node: NodeView) -> NodeCapacity:
         is_divided=any(device.is_single and device.parts > 1 for device in devices),
         extras=dict(node.extras),
         location=node.location,
-        # No name has a NUL.
+        # NUL separates the two names because no name contains it.
         part=f"{node.pool}\0{node.location}" if node.location else node.pool,
     )
 
@@ -387,7 +401,7 @@ def _occupy(nodes: list[NodeCapacity], positions: dict[str, int], job: JobView) 
     for placement in job.placements:
         order = positions.get(placement.node)
         if order is None:
-            # A pod on a node that has left: it holds nothing that could be given out.
+            # The pod's node has left the cluster, so the pod holds no capacity that could be assigned.
             continue
         node = nodes[order]
         node.change_host(job, -1)

@@ -1,6 +1,8 @@
-"""One course of events on a cluster: jobs end when they are expected to, and the scheduler decides in between. Pure.
+"""Simulate the future of a cluster: jobs end when they are expected to, and the scheduler decides in between.
+Pure.
 
-Future submissions are unknown, so a course has none. Never followed in the cycle: it costs STEPS decisions and more.
+A simulation contains no future submissions, because they are unknown. It takes at least STEPS decisions, so it
+never runs inside a scheduling cycle.
 """
 
 from __future__ import annotations
@@ -15,16 +17,17 @@ from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.runtimes import expected_end
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
-# A course goes on in growing steps: a minute after the first, a week after the last.
+# A simulation advances in growing steps: the first is a minute long, the last a week.
 FIRST_STEP, GROWTH, STEPS = 60.0, 1.25, 42
-# Cycles at one moment: victims stop, their successors start, and what is left is given out.
+# Decisions at one moment: victims stop, the jobs that replace them start, and the rest of the capacity is
+# assigned.
 SETTLING = 4
-# The run time of a job of which nothing is known, where no other is known either.
+# The run time assumed for a job when neither it nor any other job of the view declares one.
 UNKNOWN_SECONDS = 3600
 
 
 class Started(NamedTuple):
-    """A job starts after one moment of a course and not later than the next, in Unix seconds."""
+    """A job starts later than `after` and not later than `by`, in Unix seconds."""
 
     after: int
     by: int
@@ -35,15 +38,16 @@ RunTimes = Mapping[str, int]
 
 
 def never() -> bool:
-    """Return False: no budget."""
+    """Return False: the default budget, which is unlimited."""
     return False
 
 
 class Course:
-    """Follow the cluster step by step. Run times are `factor` thousandths of the expected ones, or `run_times`.
+    """One simulated future of a cluster. Expected run times are scaled by `factor` thousandths; `run_times`
+    replace them.
 
-    `starts`: the first start of each job that was queued. `preempted`: the jobs that were stopped for others in the
-    first moment.
+    `view`: the simulated cluster now. `starts`: when each queued job first starts. `preempted`: the jobs that
+    were stopped at the first moment, each with the id of the job that it was stopped for.
     """
 
     def __init__(self, view: ClusterView, factor: int = 1000, run_times: RunTimes | None = None) -> None:
@@ -63,7 +67,7 @@ class Course:
         self._is_changed = True
 
     def settle(self, is_over: Callable[[], bool] = never) -> None:
-        """Decide and apply until nothing stops any more, or the budget is over."""
+        """Decide and apply plans at the current moment until no job is stopping, or the budget is used up."""
         if not self._is_changed:
             return
         for _ in range(SETTLING):
@@ -74,7 +78,7 @@ class Course:
         self._is_changed = False
 
     def go_on(self) -> None:
-        """Let the next step's time pass; jobs that end until then are gone."""
+        """Advance the time by one step and remove the jobs that end until then."""
         self._before = self.view.now
         now = self._before + int(self._step)
         self._step *= GROWTH
@@ -116,7 +120,7 @@ class Course:
         ran = self.view.now - (self.view.now if job.started_at is None else job.started_at)
         learned = self._run_times.get(job.id)
         if learned is not None:
-            # What outlasts its usual run time is expected to need as long again as it is late.
+            # A job that has exceeded its usual run time is expected to exceed it by as much again.
             return max(1, learned - ran, min(ran, ran - learned))
         end = expected_end(job, self.view.now)
         return self._scaled(max(ran, self._usual - ran) if end is None else end - self.view.now)
@@ -126,7 +130,7 @@ class Course:
 
 
 def started(job: JobView, placements: Sequence[PodPlacement], now: int) -> JobView:
-    """Return a queued job as it is once it runs there."""
+    """Return a queued job as it is once it runs on these placements since `now`."""
     return replace(
         job, state="active", placements=tuple(placements), started_at=now, promised=(), was_preempted_by=None,
         was_preempted_by_project=None,
@@ -134,7 +138,7 @@ def started(job: JobView, placements: Sequence[PodPlacement], now: int) -> JobVi
 
 
 def requeued(job: JobView, by: tuple[str, str | None]) -> JobView:
-    """Return a running job as it is once it was stopped for another: `by` is its id and project."""
+    """Return a running job as it is after it was stopped for the job `by` (id, project) and queued again."""
     return replace(
         job, state="queued", placements=(), is_stopping=False, started_at=None, last_checkpoint_at=None,
         was_preempted_by=by[0], was_preempted_by_project=by[1],

@@ -58,7 +58,8 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     if cycle.start_promised_elsewhere():
         cycle.serve_idle(may_stop=False)
     if cycle.reprieve_needless() or state.preempts:
-        # Jobs of the plan may have moved to other places, and what they left is idle; the victims are final.
+        # The jobs of the plan may have been placed elsewhere and their old places are idle now; the victims do
+        # not change any more.
         state.forget_reclaimed()
         cycle.reserve_again()
         cycle.start_promised_elsewhere()
@@ -74,24 +75,24 @@ class _Cycle:
         self._view = state.view
         self._state = state
         self._classes, self._impossible = queued.classes(), queued.impossible()
-        # those that may be tried now; the others are only explained
+        # The classes that may be tried in this cycle; the others are only explained.
         self._ready = [one for one in self._classes if self._is_ready(one)]
         self._moves = Moves(state)
         self._elastic = [one.waiting(job) for one in self._ready if one.head.is_elastic for job in one.jobs]
         asking = [one for one in self._classes if not_ready(one.jobs[0]) is None]
         self._shares = self._state.divide(asking)
 
-    # Phase 1: capacity that an earlier cycle freed for a job belongs to that job.
+    # Phase 1: capacity that an earlier cycle freed for a job is offered to that job first.
 
     def redeem_promises(self) -> None:
         """Start jobs on capacity that an earlier cycle reserved for them, or renew the reservation.
 
-        Capacity that was only about to become free is not guaranteed: a job entitled to more may have arrived
+        A reservation on capacity that was not free yet can be refused: a job entitled to more may have arrived
         since.
         """
         state = self._state
         promised = [one for one in self._ready if one.jobs[0].promised]
-        # Victims were stopped for these: without their start, work would have been lost for nothing.
+        # Jobs were stopped for these: if these did not start, that work would have been lost in vain.
         beneficiaries = {job.was_preempted_by for job in self._view.jobs} if promised else set()
         for one in promised:
             item = one.head
@@ -108,8 +109,8 @@ class _Cycle:
                 one.at += 1
 
     def start_promised_elsewhere(self) -> bool:
-        """Start jobs with a reservation at once where other capacity is free after all turns. Return whether
-        there was one."""
+        """Start jobs with a reservation at once on other capacity that is still free when all other jobs have
+        been served. Return whether any started."""
         before = list(self._state.promises.values())
         for item, placements in before:
             self._start_elsewhere(item, placements)
@@ -123,17 +124,19 @@ class _Cycle:
             self._state.roll_back(mark)
         self._moves.forget_rooms()
 
-    # The oldest gang that cannot start gets a time and a place; jobs that would delay it are bound by that.
+    # The oldest gang that cannot start gets a reservation (time and nodes), which jobs that would delay it must
+    # respect.
 
     def reserve_for_oldest(self) -> None:
-        """Reserve for the oldest gang that has no room now, if the ends of running jobs are expected. Room that is
-        being freed is reserved too: jobs that an earlier cycle kept back would take it."""
+        """Reserve for the oldest gang that has no room now, provided that expected ends of running jobs are
+        known. Capacity that is being freed counts as no room yet: the reservation protects it from jobs that
+        earlier cycles held back."""
         state = self._state
         if not state.ends:
             return
         heads = [one.head for one in self._classes if one.at < len(one.jobs) and one.head.is_gang]
         heads = [item for item in heads if self._may_reserve(item.job)]
-        # By age and not by turn (decision 42).
+        # Oldest first instead of in turn: see docs/decisions/0042.
         heads.sort(key=lambda item: (item.job.submit_rank, item.job.id))
         waiting = (
             item
@@ -144,26 +147,28 @@ class _Cycle:
         state.reservation = reserve(waiting, state.expected_ends, state.capacity.soon, self._view.now)
 
     def reserve_again(self) -> None:
-        """Reserve anew once the victims are final: a gang's time may have depended on the end of one of them."""
+        """Compute the reservation again once the victims are final, because its time may have depended on the
+        end of a victim."""
         if self._state.reservation is not None:
             self._state.reservation = None
             self._moves.forget_rooms()
             self.reserve_for_oldest()
 
     def _may_reserve(self, job: JobView) -> bool:
-        """Return whether a gang is ready, or only backs off: a start that failed does not cost it its place."""
+        """Return whether a gang is ready, or is only in back-off: a failed start does not cost it the
+        reservation."""
         is_prevented = postponed(job, self._view) is not None and not is_backing_off(job, self._view.now)
         return not_ready(job) is None and not is_prevented
 
     def _is_kept_back(self, item: Waiting) -> bool:
         return self._state.binding(item) is not None
 
-    # Phase 2: jobs inside their project's share, in turn: on free capacity, else on capacity that is being freed,
-    # else on capacity taken from jobs that ran before this cycle.
+    # Phase 2: jobs within their project's share, in turn. Each gets free capacity, else capacity that is being
+    # freed, else capacity taken from jobs that were running before this cycle.
 
     def serve_in_share(self) -> None:
-        """Serve every job with which its project stays inside its fair share. Jobs started here are not
-        stopped in this cycle."""
+        """Serve every job that keeps its project within its fair share. Jobs started here are not stopped in
+        this cycle."""
         queue = QueueIterator(self._ready, self._is_owed)
         while (one := queue.take()) is not None:
             item = one.head
@@ -181,15 +186,16 @@ class _Cycle:
                 queue.close((item.request, ReclaimPolicy(item).signature, self._is_kept_back(item)))
 
     def _is_owed(self, one: JobClass) -> bool:
-        """Return whether the next job of a class is inside its project's share, or can be by replacing other
-        jobs."""
+        """Return whether the next job of a class keeps its project within its share, or could do so by
+        replacing other jobs of the project."""
         item = one.head
         return not is_refused(item) and (item.is_in_share or self._moves.could_swap(item))
 
-    # Phase 3: what is left idle goes to every other job, in turn.
+    # Phase 3: the capacity that is still idle goes to all other jobs, in turn.
 
     def serve_idle(self, *, may_stop: bool = True) -> None:
-        """Serve jobs that borrow. They stop only jobs of lower priority in their own project, with `may_stop`."""
+        """Serve jobs that take their project above its share. With `may_stop` they may stop jobs of lower
+        priority in their own project, and no others."""
         queue = QueueIterator(self._ready)
         while (one := queue.take()) is not None:
             item = one.head
@@ -206,8 +212,9 @@ class _Cycle:
                 queue.close((item.request, None, self._is_kept_back(item)))
 
     def _reopen(self, queue: QueueIterator, taker: Waiting, victims: frozenset[Candidate]) -> None:
-        """Take in again the classes that a reclaim gave a chance: those of the givers, which hold less now, and,
-        where the victims leave capacity, those that had no room. One of each kind of request is tried."""
+        """Put classes back into the queue that may be served after a reclaim: those of the projects that lost
+        jobs, and, where the victims leave capacity over, those that found no room. One class per kind of
+        request is tested."""
         is_more = not leave_nothing(taker, victims)
         has_room: dict[Hashable, bool] = {}
 
@@ -223,23 +230,23 @@ class _Cycle:
         queue.reopen({victim.account for victim in victims}, is_over)
 
     def _has_room(self, item: Waiting, *, may_reclaim: bool) -> bool:
-        """Return whether the request fits soon, or could take what it lacks."""
+        """Return whether the job fits once stopping jobs have ended, or could reclaim what it lacks."""
         if self._moves.find(item, is_soon=True) is not None:
             return True
         return may_reclaim and self._moves.find_victims(item, ReclaimPolicy(item)) is not None
 
-    # Phase 4: each set of victims is the least for one job; together they may be too many.
+    # Phase 4: each set of victims is minimal for one job, but the sets together may free more than all jobs
+    # need.
 
     def reprieve_needless(self) -> bool:
-        """Keep running every victim whose capacity the jobs of this plan, taken together, do not need. Return whether
-        there was one."""
+        """Keep every victim whose capacity the jobs of this plan, taken together, do not need. Return whether
+        any was kept."""
         before, is_changed = len(self._state.victims), bool(self._state.victims)
         while is_changed:
             pools = pools_of([*self._started(), *(item for item, _ in self._state.promises.values())])
             spare = spare_milli_gpus(self._state, self._elastic, pools)
             victims = sorted(self._state.victims.values(), key=cost_of_one, reverse=True)
-            # The most expensive victim first; each that is kept may make another one needless, so all are asked
-            # again.
+            # The most expensive victim first. Keeping one may make another needless, so all are tested again.
             is_changed = any(
                 on_open(self._state, victim, pools) <= spare and self._reprieve(victim) for victim in victims
             )
@@ -259,7 +266,7 @@ class _Cycle:
             for item in (*started, *promised)
             if state.binding(item, is_placed=True) and not state.is_in_gap(item)
         }
-        # Every way to place them together is tried, which grows with each of them.
+        # All ways to place the jobs together are tried, and their number grows with every job.
         are_few = len(promised) + len(started) <= MAX_JOBS
         for item in promised:
             state.release(item)
@@ -273,25 +280,26 @@ class _Cycle:
             is_served = all(self._moves.serve(item) for item in promised)
         self._moves.forget()
         if is_served and state.attribute_preempts():
-            # The jobs may stand elsewhere now, where more or fewer of their pods fit.
+            # The jobs may have moved to nodes where more or fewer of their pods fit.
             self.widen_in_share()
             return True
         state.roll_back(mark)
         return False
 
-    # Elastic jobs are served as gangs of their fewest pods, so that no job is stopped for more. Then they grow.
+    # Elastic jobs are served at their minimum size, so that no job is stopped for their additional pods. Then
+    # they grow.
 
     def widen_in_share(self) -> None:
-        """Give the elastic jobs of this plan as many pods as fit and no other project can reclaim."""
+        """Give the elastic jobs of this plan as many pods as fit, within what no other project can reclaim."""
         for item in self._elastic:
             if self._state.placements_of(item):
                 self._widen(item, is_sure=True)
 
     def widen_on_idle(self) -> None:
-        """Give the starting elastic jobs what is left, unless a waiting job could reclaim it.
+        """Give the remaining capacity to the elastic jobs that start, unless a waiting job could reclaim it.
 
-        A job that starts on capacity freed for it does not grow beyond its share while others are stopping:
-        their jobs may still be given that capacity.
+        A job that starts on a reservation does not grow beyond its share while other jobs are stopping: the
+        capacity that they release may be assigned to a job with a reservation.
         """
         state = self._state
         starting = [item for item in self._elastic if item.job.id in state.starts]
@@ -304,7 +312,7 @@ class _Cycle:
             state.roll_back(mark)
 
     def _could_be_taken_back(self) -> bool:
-        """Return whether a waiting job could take capacity from others once the plan is executed."""
+        """Return whether a waiting job could reclaim capacity once the plan is executed."""
         waiting = [one.head for one in self._ready if one.at < len(one.jobs)]
         mark = self._state.mark()
         self._state.assume_started()
@@ -313,7 +321,7 @@ class _Cycle:
         return is_possible
 
     def _widen(self, item: Waiting, *, is_sure: bool) -> None:
-        """Give an elastic job that starts, or that has a reservation, as many pods as fit."""
+        """Give as many pods as fit to an elastic job that starts or has a reservation."""
         if not item.is_elastic:
             return
         state, is_soon = self._state, item.job.id in self._state.promises
@@ -325,9 +333,9 @@ class _Cycle:
         reservation = state.binding(item, is_idle=not is_sure)
         with nullcontext() if reservation is None else reservation.kept(capacity):
             placements = widest(item, capacity, most) if most > len(before) else None
-        # More pods may stand elsewhere than the fewest did.
+        # The additional pods may be on other nodes than the minimum was.
         self._moves.forget_rooms()
-        # As many as before elsewhere would be a move for nothing.
+        # The same number of pods elsewhere would be a move without a gain.
         if placements is None or len(placements) <= len(before):
             state.roll_back(mark)
         elif is_soon:

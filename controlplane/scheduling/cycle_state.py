@@ -39,7 +39,8 @@ Promise = tuple[Waiting, tuple[PodPlacement, ...]]
 
 
 class CycleState:
-    """What a cycle may change. Every move notes how to undo it: `mark`, try, `roll_back`."""
+    """The capacity, accounts, candidates and decisions of one cycle. Every change records how to undo it: take
+    a `mark`, try changes, `roll_back`."""
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
@@ -48,16 +49,16 @@ class CycleState:
         self.starts: dict[str, Start] = {}
         self.preempts: dict[str, Preempt] = {}
         self.victims: dict[str, Candidate] = {}
-        # By victim, the accounts that lose its room to others.
+        # By victim, the accounts that lose its capacity to other projects.
         self._reclaimed: dict[str, list[Account]] = {}
         self.promises: dict[str, Promise] = {}
         self.reservation: Reservation | None = None
-        # Whether any candidate could.
+        # Whether any running job could shrink instead of being stopped.
         self.can_shrink = False
         active = [job for job in view.jobs if job.state == "active"]
         book_active(self.accounts, active)
         self._is_open = {node.name: node.is_schedulable for node in view.nodes}
-        # The milli-GPUs to share: all of open nodes, and what jobs still hold on closed ones.
+        # The milli-GPUs to divide: all on open nodes, and those that jobs still hold on closed ones.
         self.total_milli_gpus = _on_open_nodes(view) + sum(map(self._on_closed_nodes, active))
         self._every_device = sum(len(node.devices) for node in view.nodes) * WHOLE_GPU
         self._stopping = {job.id: job for job in active if job.is_stopping}
@@ -71,31 +72,33 @@ class CycleState:
             self._add_candidate(job)
 
     def choose_scorer(self) -> None:
-        """Place by the fragmentation of the mix of this view's pods, if the view says so."""
+        """Select the scorer: the fragmentation gradient over the mix of this view's pods if the view asks for
+        it."""
         if self.view.placement == "fragmentation":
             pods = Counter[Request]()
             for job in self.jobs.values():
                 pods[kind_of(job)] += job.pods
             mix = popular(pods)
-            # An equal mix keeps the old scorer, which has scored most nodes already.
+            # If the mix has not changed, keep the old scorer, which has cached the scores of most nodes.
             for room in (self.capacity.now, self.capacity.soon):
                 if not (isinstance(room.scorer, Gradient) and room.scorer.mix == mix):
                     room.scorer = Gradient(mix)
 
     @property
     def depends_on_time(self) -> bool:
-        """Return whether a plan at another time could differ: ends are expected, jobs are protected for a while, or
-        what jobs would lose was compared."""
-        # Else the plan of a quiet cluster is kept from cycle to cycle.
+        """Return whether the plan would differ at another time: because run times are expected to end, jobs are
+        still within the minimum run time, or lost work was compared."""
+        # If False, the plan of an unchanged cluster is reused in the next cycle.
         return bool(self.ends or self.candidates.were_searched or self.candidates.has_fresh())
 
     @property
     def withheld_milli_gpus(self) -> int:
-        """Return what is free, but on nodes that take no work."""
+        """Return the milli-GPUs that are free on nodes that accept no pods."""
         return self._every_device - self.total_milli_gpus
 
     def rewind(self, view: ClusterView) -> None:
-        """Undo every move of the cycle, so that changes can be added and the next cycle begin with this view."""
+        """Undo all changes of the cycle and continue with this view; changes of jobs can then be added for the
+        next cycle."""
         self.roll_back(0)
         self.reservation = None
         self.view = view
@@ -105,7 +108,8 @@ class CycleState:
             self._add_candidate(candidate.job)
 
     def change(self, before: JobView | None, after: JobView | None) -> None:
-        """Replace a job of the view at the beginning of a cycle; None for a job that is new, or has left."""
+        """Replace a job of the view between two cycles; None for a job that is new (`before`) or has left
+        (`after`)."""
         if before is not None:
             del self.jobs[before.id]
             if before.state == "active":
@@ -116,7 +120,7 @@ class CycleState:
                 self._add_active(after)
 
     def checkpoint(self, job: JobView) -> None:
-        """Replace a running job, at the beginning of a cycle, that has only written a checkpoint."""
+        """Replace, between two cycles, a running job whose only change is a new checkpoint."""
         self.jobs[job.id] = job
         if self._is_candidate(job):
             self.candidates.checkpoint(job)
@@ -155,7 +159,7 @@ class CycleState:
         )
 
     def has_giver(self, policy: VictimPolicy) -> bool:
-        """Return whether the policy accepts any job at all; asks for one candidate of each class."""
+        """Return whether the policy accepts any job as a victim; tests one candidate of each class."""
         return bool(self.candidates.accepted(policy))
 
     @property
@@ -164,11 +168,11 @@ class CycleState:
         return bool(self._stopping)
 
     def stopping_for(self, item: Waiting, placements: Sequence[PodPlacement]) -> list[JobView]:
-        """Return the stopping jobs that these pods wait for, in order of submission: holders of their devices
-        or host resources, or of a limit that binds the item."""
+        """Return the stopping jobs that these pods wait for, in order of submission: those that hold their
+        devices or host resources, or that count against a limit which the job would exceed."""
         wanted = {(pod.node, index) for pod in placements for index, _ in pod.devices}
-        # Host resources are not held by index as devices are: on a node that is short of them, every stopping job
-        # frees some.
+        # Host resources are not held by index as devices are, so every job that stops on a node short of them
+        # helps.
         short = {pod.node for pod in placements if not self._has_host_capacity(item, pod.node, placements)}
         bound = {account.name for account in item.account.line()} if is_bound(item) else set()
         found = (
@@ -200,17 +204,20 @@ class CycleState:
         return self.starts[item.job.id].placements if item.job.id in self.starts else ()
 
     def binding(self, item: Waiting, *, is_idle: bool = False, is_placed: bool = False) -> Reservation | None:
-        """Return the reservation if the job must not delay it; None once its gang has room in this plan.
-        `is_idle`: for elastic growth on idle capacity, which every reservation binds. `is_placed`: the job starts or
-        is promised capacity in this plan."""
+        """Return the reservation if the job must not delay it; None if it may, or once the gang has room in
+        this plan.
+
+        `is_idle`: the capacity is for elastic growth beyond the share, which must respect every reservation.
+        `is_placed`: the job already starts or has a reservation in this plan.
+        """
         held = self.delayed_by(item)
         return held if held is not None and held.binds(item, is_idle=is_idle, is_placed=is_placed) else None
 
     def delayed_by(self, item: Waiting) -> Reservation | None:
-        """Return the reservation if the job, bound or not, would delay its gang in the same place; None once the gang
-        has room in this plan."""
+        """Return the reservation if the job, placed on the same nodes, would delay its gang, whether or not it
+        must respect it; None once the gang has room in this plan."""
         held = self.reservation
-        # What was kept for the gang is what it holds now.
+        # Once the gang is placed, its own pods hold what was kept for it.
         if held is None or held.item.job.id in self.starts or held.item.job.id in self.promises:
             return None
         return held if held.is_delayed_by(item.job) else None
@@ -234,7 +241,7 @@ class CycleState:
         self._count_later(job, placements)
         self.capacity.start(job, placements)
         account.start(milli_gpus, job.is_preemptible)
-        # what cannot be taken back is always inside the quota: the others borrow
+        # Non-preemptible jobs are always within the quota, so they never count as borrowing.
         is_in_quota = not job.is_preemptible or account.is_in_quota_with(0)
         code = reasons.STARTED_IN_QUOTA if is_in_quota else reasons.STARTED_OVER_QUOTA
         details = {
@@ -263,12 +270,12 @@ class CycleState:
         return start
 
     def _count_later(self, job: JobView, placements: Sequence[PodPlacement], sign: int = -1) -> None:
-        # The gang's own place was taken from the later capacity when it was reserved.
+        # The gang's own capacity was subtracted from the later capacity when the reservation was made.
         if self.reservation is not None and job.id != self.reservation.item.job.id:
             self.reservation.count(job, placements, sign)
 
     def promise(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
-        """Reserve capacity that is partly still held by stopping jobs."""
+        """Reserve capacity for a job, some of which stopping jobs still hold."""
         self._reserve(item, placements)
         self._undo.append(lambda: self._release(item))
 
@@ -280,14 +287,15 @@ class CycleState:
 
     def evict(self, victims: Collection[Candidate], item: Waiting, kind: Kind) -> None:
         """Stop these jobs so that `item` can start."""
-        # Sets have no order, and equal views must give equal plans.
+        # Sorted because sets have no order and equal views must give equal plans.
         for victim in sorted(victims, key=lambda one: (one.job.submit_rank, one.job.id)):
             preempt = _preempt(victim, item, kind)
             self._stop(victim, preempt)
             self._undo.append(partial(self._keep, victim))
 
     def forget_reclaimed(self) -> None:
-        """Give out under limits what this cycle takes for others: no victim is spared any more."""
+        """Let other jobs of the losing accounts use, under the limits, the room that victims leave. Called once
+        no victim can be reprieved any more."""
         for victim, losing in self._reclaimed.items():
             for account in losing:
                 account.reclaimed -= self.victims[victim].milli_gpus
@@ -300,7 +308,8 @@ class CycleState:
         self._undo.append(lambda: self._stop(victim, preempt))
 
     def assume_started(self) -> None:
-        """Count starts as running, as the next cycle will: such jobs can be stopped then."""
+        """Count the starts of this cycle as running, as the next cycle will, so that they can be chosen as
+        victims."""
         for start in self.starts.values():
             self._assume_started(self.jobs[start.job], start.placements)
 
@@ -331,12 +340,13 @@ class CycleState:
         moves, self._undo = self._undo[mark:], self._undo[:mark]
         for undo in reversed(moves):
             undo()
-        # Undoing moves back notes moves of its own.
+        # Undoing a change records an undo step of its own, which must not be kept.
         del self._undo[mark:]
 
     def attribute_preempts(self) -> bool:
-        """Set each victim's beneficiary to a job with a reservation that now uses its capacity. If there is
-        none, the job that stopped it stays if it starts. Return False if a victim has neither."""
+        """Set each victim's beneficiary to a job with a reservation that now uses its capacity. A victim
+        without such a job keeps its old beneficiary if that one starts. Return False if a victim is left
+        without a beneficiary."""
         before = dict(self.preempts)
         self._undo.append(lambda: self._restore_preempts(before))
         return all(
@@ -360,8 +370,8 @@ class CycleState:
         return False
 
     def _may_take(self, item: Waiting, victim: Candidate) -> bool:
-        """Return whether the job with a reservation may stop this victim beside its others, judged by the
-        state before any of them."""
+        """Return whether this victim, together with the job's other victims, may be stopped for a job with a
+        reservation, judged by the state before any of them was stopped."""
         if item.account is victim.account:
             return PreemptPolicy(item, is_swap=True).may_give(victim)
         mine = [
@@ -370,7 +380,8 @@ class CycleState:
             if one.beneficiary == item.job.id and one.kind == "reclaim"
         ]
         mark = self.mark()
-        # Accounts count reservations as held: with them the taker would look richer than it was when it chose.
+        # Reservations count as allocated: they would make the taker appear further above its share than when it
+        # chose.
         for other, _ in list(self.promises.values()):
             if item.account.line()[-1] in other.account.line():
                 self.release(other)
@@ -401,7 +412,7 @@ class CycleState:
         self.victims[victim.job.id] = victim
         self.preempts[victim.job.id] = preempt
         taker = self.accounts[preempt.beneficiary_project].line()
-        # An account above both, such as their department, loses nothing.
+        # Accounts above both projects, such as a common department, lose nothing.
         losing = self._reclaimed[victim.job.id] = [one for one in victim.account.line() if one not in taker]
         for account in losing:
             account.reclaimed += victim.milli_gpus

@@ -1,9 +1,9 @@
-"""Plan one cycle where the cluster's own scheduler decides: `decide_offers(view, offers) -> Offers`.
+"""Plan one cycle of a cluster whose own scheduler places the pods: `decide_offers(view, offers) -> Offers`.
 
-Waiting jobs are offered to that scheduler, all that it may start, in our order. What it has placed becomes a
-Start; its answer for the others becomes the reason of their Hold. Elastic jobs are offered with all of their
-pods. Rules unknown to that scheduler (back-off, data, node pools, requests that can never fit) are applied
-here before a job is offered. The same input always gives the same answer.
+All waiting jobs that it may start are offered to that scheduler, in our order. A job that it placed becomes a
+Start; for the others its message becomes the reason of the Hold. Elastic jobs are offered with all of their
+pods. Rules that it does not implement (back-off, data, node pools, requests that can never fit) are applied
+here before a job is offered. The same input always gives the same plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Group = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One pod of an offer that has its node. `group` names the device that it shares, "" for none."""
+    """One pod of an offer that is bound to a node. `group`: the name of the GPU-sharing group whose device it
+    shares, "" for none."""
 
     rank: int
     node: str
@@ -38,8 +39,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A queued job whose pods exist in the cluster. `code`: our reason code for why its scheduler does not
-    place them, "" while it has reported nothing; `words` and `details` are its own message and numbers."""
+    """A queued job whose pods exist in the cluster. `code`: our reason code for why the cluster's scheduler
+    does not place them, "" while it has reported nothing; `words` and `details` are its message and numbers."""
 
     bound: tuple[Bound, ...] = ()
     code: str = ""
@@ -49,8 +50,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A job that may be offered, and its allowed node pools in order of preference; empty means every
-    pool."""
+    """A job that may be offered, and its allowed node pools in order of preference; empty allows every pool."""
 
     job: str
     node_pools: tuple[str, ...] = ()
@@ -58,15 +58,16 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """The answer: the plan to record, and all jobs to be offered in the cluster, first in line first."""
+    """The result: the plan to record, and all jobs to offer to the cluster's scheduler, first in the queue
+    first."""
 
     plan: Plan
     wishes: tuple[Wish, ...] = ()
 
 
 def decide_offers(view: ClusterView, offers: Mapping[str, Offer], shared: Mapping[Group, int]) -> Offers:
-    """Decide what to start, hold and offer now. `offers` by job; `shared`: the device of every group with a
-    running pod."""
+    """Decide what to start, hold and offer now. `offers`: by job id. `shared`: for every GPU-sharing group with
+    a running pod, its device."""
     cycle = _Cycle(_as_gangs(view), offers, shared)
     for item in cycle.in_turn():
         cycle.consider(item)
@@ -96,7 +97,7 @@ class _Cycle:
         self._wishes: list[Wish] = []
 
     def in_turn(self) -> list[Waiting]:
-        """Return the waiting jobs in our order."""
+        """Return the waiting jobs in the order in which they are offered."""
         return [one.waiting(job) for one, job in in_turn(self._classes)]
 
     def consider(self, item: Waiting) -> None:
@@ -116,7 +117,7 @@ class _Cycle:
             self._refusals[item.job.id] = refusal
 
     def answer(self) -> Offers:
-        """Return the answer. Holds are explained last, by what is free after the starts."""
+        """Return the result. Holds are explained last, with the capacity that is free after the starts."""
         explainer = Explainer(self._state, self._refusals)
         holds = [
             self._with_words(explainer.hold(item, position))
@@ -127,8 +128,8 @@ class _Cycle:
         return Offers(plan, tuple(self._wishes))
 
     def _said(self, item: Waiting, offer: Offer) -> Refusal | None:
-        """Return the reason that the cluster's scheduler gives. None where it only found no room: our own
-        numbers explain that better."""
+        """Return the reason that the cluster's scheduler reports. None if it only reports missing capacity,
+        which our own numbers explain better."""
         if not offer.code:
             return Refusal(reasons.JUST_SUBMITTED, {})
         self._words[item.job.id] = offer.words

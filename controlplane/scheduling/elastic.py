@@ -28,9 +28,9 @@ from controlplane.scheduling.view import PodPlacement
 
 
 def most_pods(item: Waiting, *, is_held: bool, is_sure: bool) -> int:
-    """Return the largest size that limits and quotas permit; with `is_sure`, the largest that no other
-    project can reclaim. With `is_held`, stopping jobs count as well. Never below the minimum size, which the
-    caller has checked."""
+    """Return the largest size, in pods, that limits and quotas permit; at least the minimum size, which the
+    caller has checked. `is_held`: count the GPUs of stopping jobs as well. `is_sure`: only what no other
+    project can reclaim."""
 
     def is_allowed(pods: int) -> bool:
         wider = item.of(pods)
@@ -56,7 +56,7 @@ def widest(item: Waiting, room: FreeCapacity, most: int) -> tuple[PodPlacement, 
 
 
 def as_promised(item: Waiting) -> Waiting | None:
-    """Return the job with the size that capacity is reserved for; None if that size is no longer allowed."""
+    """Return the job with the size for which capacity is reserved; None if that size is no longer allowed."""
     if not item.is_elastic:
         return item
     pods = len(item.job.promised)
@@ -89,7 +89,7 @@ class ShrinkPolicy:
 
 
 def can_go_on(victims: Collection[Candidate], taker: Waiting, soon: FreeCapacity) -> bool:
-    """Return whether all these victims fit again at their minimum size after the taker is placed on their
+    """Return whether all these victims could run again at their minimum size after the taker is placed on their
     capacity."""
     room = soon.copy()
     for victim in victims:
@@ -98,7 +98,7 @@ def can_go_on(victims: Collection[Candidate], taker: Waiting, soon: FreeCapacity
     needs = [(taker.request, taker.job)]
     for victim in sorted(victims, key=lambda victim: victim.job.id):
         pools = {room.node(name).pool for name in victim.nodes if name in room.positions}
-        # In the pools where it runs: a running job is not moved to others.
+        # Only the pools where it runs now are tried, because a running job is not moved to other pools.
         needs.append((request_of(victim.job, tuple(sorted(pools))), victim.job))
     for request, job in needs:
         placements = place(request, room)

@@ -1,7 +1,8 @@
-"""Estimate when queued jobs start, as ranges: decide again and again on the view as time goes on. Pure.
+"""Estimate when queued jobs start, as time ranges, by simulating the cluster into the future. Pure.
 
-Two courses are followed side by side: jobs end earlier than expected, and jobs end later. Future submissions are
-unknown, so the late end is stretched. Ranges are wider where run times are learned: those say less than declared ones.
+Two simulations run side by side: one in which jobs end earlier than expected, one in which they end later.
+Future submissions are unknown, so the late end of a range is stretched. Ranges are wider for learned run times,
+which are less certain than declared ones.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from controlplane.scheduling.feasibility import FeasibilityCheck
 from controlplane.scheduling.limits import not_ready
 from controlplane.scheduling.view import ClusterView, PodPlacement, placements_from_lists
 
-# Run times of the early and the late course, in thousandths.
+# Factors on run times in the early and the late simulation, in thousandths.
 EARLY, LATE = 500, 1300
-# The waits until the early and the late end of a range, in thousandths of those in the courses.
+# Factors on the simulated waits that give the early and the late end of a range, in thousandths.
 DECLARED, LEARNED = (1000, 1800), (500, 2250)
-# The least width of a range.
+# The minimum width of a range.
 LEAST_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class StartRange:
-    """When a job is expected to start, in Unix seconds. `latest` None: not within the time that was looked at."""
+    """When a job is expected to start, in Unix seconds. `latest` None: not within the simulated time."""
 
     earliest: int
     latest: int | None
@@ -33,7 +34,7 @@ class StartRange:
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What happens to a job: where it starts now, whose jobs stop for it first, and when it starts."""
+    """What happens to a job: where it starts now, which jobs stop for it first, and when it starts."""
 
     placements: tuple[PodPlacement, ...]
     starts_now: bool
@@ -43,8 +44,8 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class LearnedRunTimes:
-    """Seconds by job id of jobs without a declared run time, in the early and in the late course, and as
-    expected."""
+    """Learned run times, in seconds by job id, of jobs without a declared one: for the early simulation, for
+    the late one, and the expected value."""
 
     early: RunTimes
     expected: RunTimes
@@ -57,7 +58,8 @@ def prospect(
     is_over: Callable[[], bool] = never,
     learned: LearnedRunTimes | None = None,
 ) -> Prospect:
-    """Return what the next cycles do with a queued job. `is_over`: whether to stop following courses."""
+    """Return what the next cycles do with a queued job. `is_over`: returns True when the time budget for
+    simulating is used up."""
     plan = decide(view)
     start = next((start for start in plan.starts if start.job == job_id), None)
     if start is not None:
@@ -74,8 +76,8 @@ def start_range(
     is_over: Callable[[], bool] = never,
     learned: LearnedRunTimes | None = None,
 ) -> StartRange | None:
-    """Return when a queued job is expected to start; None for a job that never can, as the cluster is, and for one that
-    waits for what no course follows: its data or volume, or the cluster's answer."""
+    """Return when a queued job is expected to start. None for a job that can never start on the cluster as it
+    is, and for one whose wait is not simulated: for its data or volume, or for the cluster's scheduler."""
     return start_ranges(view, is_over, learned, only={job_id}).get(job_id)
 
 
@@ -85,8 +87,8 @@ def start_ranges(
     learned: LearnedRunTimes | None = None,
     only: Collection[str] | None = None,
 ) -> dict[str, StartRange | None]:
-    """Return the range of every queued job, or of `only` some, by id; None as in `start_range`. Once the budget is
-    over, the ranges of jobs that no course has started yet are open."""
+    """Return the start range of every queued job, or of `only` some, by id; None as in `start_range`. Jobs that
+    have not started in any simulation when the budget is used up get a range without an end."""
     queued = [job for job in view.jobs if job.state == "queued" and (only is None or job.id in only)]
     check = FeasibilityCheck(view)
     wanted = {
@@ -104,12 +106,12 @@ def start_ranges(
 
 
 def _follow(early: Course, late: Course, wanted: Collection[str], is_over: Callable[[], bool]) -> None:
-    """Let both courses take the same steps until all jobs have started in both, or the budget is over."""
+    """Run both simulations in equal steps until all jobs have started in both, or the budget is used up."""
     for step in range(STEPS):
         for course in (early, late):
             if all(job in course.starts for job in wanted):
                 continue
-            # The first step is the cluster as it is.
+            # The first step is the cluster at this moment.
             if step:
                 course.go_on()
             course.settle(is_over)

@@ -29,7 +29,7 @@ _BEFORE_PREEMPTED = frozenset(
 
 
 class Holds(Sequence[Hold]):
-    """The Holds of a plan, explained when they are first read: once for all jobs of a class."""
+    """The Holds of a plan, explained when they are first read, with one explanation per class of equal jobs."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class Holds(Sequence[Hold]):
         self._is_expired = False
 
     def expire(self) -> None:
-        """Refuse to explain from now on, because the state has moved on. What was read stays readable."""
+        """Raise on reading further Holds, because the state has changed since. Holds that were read before stay
+        readable."""
         self._is_expired = True
 
     def __len__(self) -> int:
@@ -73,11 +74,12 @@ class Holds(Sequence[Hold]):
         for item, _ in state.promises.values():
             position += 1
             yield explainer.hold(item, position)
-        # the jobs ahead are the same for all but the first: so are the details of a class
+        # Details name at most SHOWN jobs ahead, which are the same for every later job, so the later jobs of a
+        # class share their details.
         shared: dict[int, tuple[str, Details]] = {}
         for one, job in in_turn(self._classes):
             position += 1
-            # the time and the place of a reservation are one job's, not its class's
+            # A reservation's time and place belong to one job of the class.
             if position <= SHOWN or job.id == own:
                 yield explainer.hold(one.waiting(job), position)
                 continue
@@ -89,7 +91,7 @@ class Holds(Sequence[Hold]):
 
 
 class Explainer:
-    """Explain the held jobs of one finished cycle. Free capacity is searched once per kind of request."""
+    """Explains the held jobs of one finished cycle. Free capacity is searched once per kind of request."""
 
     def __init__(self, state: CycleState, refusals: Mapping[str, Refusal] | None = None) -> None:
         self._state = state
@@ -101,7 +103,7 @@ class Explainer:
         self._empty: FreeCapacity | None = None
 
     def hold(self, item: Waiting, position: int) -> Hold:
-        """Return the Hold of the next job in line. Call in order of position."""
+        """Return the Hold of the next job in the queue. Must be called in order of `position`."""
         job = item.job
         code, numbers = self._reason(item)
         is_promised = job.id in self._state.promises
@@ -132,7 +134,8 @@ class Explainer:
         }
 
     def _own_reservation(self, item: Waiting) -> dict[str, Any]:
-        """Return the time and the place at which the job is to start, if the reservation is its own."""
+        """Return the time and nodes at which the job is to start if it is the one with the reservation; else
+        {}."""
         own, starts = self._state.reservation, self._state.starts
         if own is None or own.item.job.id != item.job.id or item.job.id in {*starts, *self._state.promises}:
             return {}
@@ -171,11 +174,11 @@ class Explainer:
         if refused is not None:
             return refused
         later = postponed(item.job, self._state.view)
-        # Else it would not start without the back-off either, and the other reason says more.
+        # Without the back-off the job would not start either; then the other reason says more.
         if later is not None and (item.is_in_share or place(item.request, self._state.capacity.now)):
             return later
         if place(item.request, self._state.capacity.now, item.job.avoid) is not None:
-            # jobs that are stopping count until they are proven gone
+            # Stopping jobs count until they are proven gone.
             return over_limit(item, is_held=True) or over_quota(item, is_held=True)
         return None
 
@@ -189,14 +192,15 @@ class Explainer:
         }
 
     def _cause(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """Return why no room was found for a request, with what is free. Independent of the job's project:
-        fair share is checked later."""
+        """Return the reason code for why a request finds no room, and what is free. Independent of the job's
+        project: fair share is checked later."""
         room, numbers = self._state.capacity.now, self._numbers(request)
         if self._state.promises and place(request, self._room_without_promises()) is not None:
             return reasons.RESERVED_FOR_OLDER_GANG, {**numbers, **self._first_promised()}
         if numbers["pods_that_fit"] > 0:
             return reasons.GANG_DOES_NOT_FIT, numbers
-        # Nodes that never fit would name a shortage that waiting cannot end.
+        # Nodes on which the request can never fit are excluded: they would report a shortage that waiting
+        # cannot end.
         too_small = self._too_small_for(request)
         is_shut_out = not any(
             node.is_open and node.name not in too_small and request.admits(node) for node in room.nodes
@@ -240,8 +244,8 @@ def out_of_line(impossible: Iterable[tuple[JobView, Refusal]]) -> list[Hold]:
 
 
 def _taken_by(job: JobView) -> dict[str, Any]:
-    """Return by which job a preempted job lost its GPUs. Its recorded reason may hold more, such as the other
-    job's name."""
+    """Return the details that name the job to which a preempted job lost its GPUs. The recorded reason may
+    contain more, such as that job's name."""
     kind = "preempt" if job.was_preempted_by_project == job.project else "reclaim"
     taken: dict[str, Any] = {"by_job": job.was_preempted_by, "kind": kind}
     if job.was_preempted_by_project is not None:
@@ -250,10 +254,10 @@ def _taken_by(job: JobView) -> dict[str, Any]:
 
 
 def _short_of(one: Request, room: FreeCapacity, too_small: frozenset[str]) -> dict[str, Any] | None:
-    """Return which host resource keeps a pod from fitting on nodes that are large enough, as details; None
-    where GPUs do.
+    """Return the host resource that prevents a pod from fitting on nodes that are large enough, as details;
+    None if GPUs are what is missing.
 
-    `together`: some nodes have enough of it, but none of those has the rest of the request.
+    `together`: some nodes have enough of this resource, but none of those has the rest of the request.
     """
 
     def fits(less: Request) -> bool:
@@ -261,7 +265,7 @@ def _short_of(one: Request, room: FreeCapacity, too_small: frozenset[str]) -> di
         return found is not None and not any(placement.node in too_small for placement in found)
 
     needs = host_needs(one)
-    # Its GPUs alone do not fit, so no host resource is to blame.
+    # The GPUs alone do not fit, so no host resource is the cause.
     if not fits(with_only(one, ())):
         return None
     for need in needs:
@@ -272,7 +276,7 @@ def _short_of(one: Request, room: FreeCapacity, too_small: frozenset[str]) -> di
 
 
 def _largest_free(room: FreeCapacity, request: Request) -> int:
-    """Return the most milli-GPUs that one pod could get now on a node that has its host resources."""
+    """Return the most milli-GPUs that one pod could get now on a node with enough host resources for it."""
     indexes = [room.parts[part] for part in room.parts_of(request.pools, request.locations)]
 
     def has_room(order: int) -> bool:
@@ -294,7 +298,7 @@ def _largest_free(room: FreeCapacity, request: Request) -> int:
 
 
 def _holders(state: CycleState) -> list[dict[str, Any]]:
-    """Return the projects that hold the capacity: furthest above their quota first, then the largest."""
+    """Return the projects that hold the capacity: those furthest above their quota first, then the largest."""
     accounts = sorted(
         (account for account in state.accounts.values() if account.allocated > 0),
         key=lambda account: (

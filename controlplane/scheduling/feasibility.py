@@ -27,7 +27,7 @@ from controlplane.scheduling.order import LAST, JobClass, job_key
 from controlplane.scheduling.runtimes import rounded_up
 from controlplane.scheduling.view import ClusterView, JobView, NodeView, ProjectView, SharingMode
 
-# Verdicts that are kept: a scheduler runs for weeks, and each job may ask for something else.
+# The cache is bounded because a scheduler runs for weeks and every job may have another request.
 MOST_VERDICTS = 10_000
 
 _OF_DEVICES = ("gpus", "gpu_memory", "gpu_share")
@@ -42,7 +42,7 @@ class Refusal:
 
 
 class FeasibilityCheck:
-    """Check jobs against the cluster as if it were empty and every node were ready."""
+    """Checks jobs against the cluster as if it were empty and every node were ready."""
 
     def __init__(self, view: ClusterView) -> None:
         self._projects = {project.name: project for project in view.projects}
@@ -52,17 +52,18 @@ class FeasibilityCheck:
         self._verdicts: dict[Request, Refusal | None] = {}
 
     def refuse(self, job: JobView) -> Refusal | None:
-        """Return why this job can never start on this cluster as it is built; None if it can."""
+        """Return why this job can never start on the cluster as it is; None if it can."""
         project = self._projects.get(job.project)
         if project is None:
             return Refusal(reasons.PROJECT_MISSING, {"project": job.project})
         if not self._view.nodes:
-            # A cluster that has not reported its nodes yet is full, not too small.
+            # A cluster that has not reported its nodes yet may still grow, so it is treated as full and not as
+            # too small.
             return None
         missing = self._missing_pool(job, project)
         if missing is None:
             return self._impossible(self.request(job))
-        # A request that fits nowhere comes first: another pool would not help it.
+        # A request that fits on no node is reported first, because another pool would not help it.
         return self._impossible(request_of(job, ())) or missing
 
     def request(self, job: JobView) -> Request:
@@ -84,7 +85,7 @@ class FeasibilityCheck:
 
     def _impossible(self, request: Request) -> Refusal | None:
         if request.locations:
-            # Its data can be brought to every node.
+            # Locations are ignored, because the data can be copied to every node.
             request = replace(request, locations=())
         if request not in self._verdicts:
             if len(self._verdicts) >= MOST_VERDICTS:
@@ -93,7 +94,8 @@ class FeasibilityCheck:
         return self._verdicts[request]
 
     def _examine(self, request: Request) -> Refusal | None:
-        """Return the first resource of which the empty cluster has too little, with the most that it has."""
+        """Return the first resource of which the empty cluster has too little, with the largest amount that it
+        offers."""
         empty = self._empty_room()
         if place(request, empty) is not None:
             return None
@@ -104,14 +106,14 @@ class FeasibilityCheck:
             return self._refusal("pods", request.pods, fit, pools)
         nodes = self._nodes_for(one)
         for resource, asked, largest, relieved in self._shortages(one):
-            # The first resource without which it fits is the one to ask less of.
+            # If the request fits without one resource, that is the resource to report.
             if place(relieved, empty) is not None or asked > largest:
                 together = {"together": True} if self._is_there(resource, asked, nodes) else {}
                 return self._refusal(resource, asked, largest, pools, **together)
         return self._refusal("gpus", request.milli_gpus, self._most_gpus(self._nodes_for(one)), pools)
 
     def _is_there(self, resource: str, asked: int, nodes: Sequence[NodeView]) -> bool:
-        """Return whether some node has enough of this resource, though not of the others."""
+        """Return whether some node has enough of this resource, even if it lacks another one."""
         if resource == "gpus":
             return asked <= self._most_gpus(nodes)
         return resource not in _OF_DEVICES and asked <= max(amount_of(node, resource) for node in nodes)
@@ -120,7 +122,8 @@ class FeasibilityCheck:
         return [node for node in self._view.nodes if not request.pools or node.pool in request.pools]
 
     def _shortages(self, one: Request) -> list[tuple[str, int, int, Request]]:
-        """(resource, asked for, most that one node has, the request without it)."""
+        """Return the resources to test: (resource, amount requested, most that one node has, the request
+        without it)."""
         nodes = self._nodes_for(one)
         memory = max((device.memory_mib for node in nodes for device in node.devices), default=0)
         no_gpu = replace(one, milli_gpus=0, gpu_memory_mib=None)
@@ -184,13 +187,14 @@ _attributes = attrgetter(
 
 
 def _alike(job: JobView) -> _Key:
-    """Return what a verdict about a queued job depends on: jobs that agree in it share one verdict."""
+    """Return the properties that decide the verdict about a queued job: jobs with an equal key share one
+    verdict."""
     return (*_attributes(job), rounded_up(job.expected_runtime_seconds))
 
 
 class QueuedJobs:
-    """The queued jobs of a view, in classes of equal jobs; those that can never start apart. Jobs may be added and
-    removed as long as nodes and projects stay the same."""
+    """The queued jobs of a view in classes of equal jobs, apart from those that can never start. Jobs may be
+    added and removed while nodes and projects stay the same."""
 
     def __init__(self, view: ClusterView, accounts: Mapping[str, Account]) -> None:
         self._view = view
@@ -230,7 +234,7 @@ class QueuedJobs:
             self._open(key, [job])
 
     def remove(self, job: JobView) -> None:
-        """Remove a job as it was added."""
+        """Remove a job; it must equal the job that was added."""
         key = _alike(job)
         jobs = self._classes[key].jobs if key in self._classes else self._impossible[key][0]
         del jobs[bisect_left(jobs, job_key(job), key=job_key)]
@@ -239,20 +243,21 @@ class QueuedJobs:
             self._impossible.pop(key, None)
 
     def classes(self) -> list[JobClass]:
-        """Return the classes that can run on this cluster by first submission, with no job decided."""
+        """Return the classes that can run on this cluster, sorted by first submission, with all their jobs
+        undecided."""
         classes = sorted(self._classes.values(), key=lambda one: job_key(one.jobs[0]))
         for one in classes:
-            # Classes are kept between cycles; each begins undecided.
+            # Classes are kept between cycles, and the last cycle has moved their position.
             one.at = 0
         return classes
 
     def next_due(self, now: int) -> int | None:
-        """Return when the next back-off ends after this moment; None without any."""
+        """Return when the next back-off after `now` ends, in Unix seconds; None if there is none."""
         times = [one.jobs[0].not_before for one in self._classes.values()]
         return min((at for at in times if at is not None and at > now), default=None)
 
     def impossible(self) -> list[tuple[JobView, Refusal]]:
-        """Return the jobs that can never start here, by first submission."""
+        """Return the jobs that can never start here, sorted by first submission."""
         found = [(job, refusal) for jobs, refusal in self._impossible.values() for job in jobs]
         return sorted(found, key=lambda one: (one[0].submit_rank, one[0].id))
 
@@ -261,6 +266,6 @@ def line_up(
     view: ClusterView, accounts: Mapping[str, Account]
 ) -> tuple[list[JobClass], list[tuple[JobView, Refusal]]]:
     """Return the queued jobs that can run on this cluster, in classes of equal jobs, and those that never can
-    with the reason, both by first submission."""
+    with the reason. Both are sorted by first submission."""
     queued = QueuedJobs(view, accounts)
     return queued.classes(), queued.impossible()

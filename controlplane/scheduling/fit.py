@@ -24,7 +24,7 @@ from controlplane.scheduling.view import (
     SharingMode,
 )
 
-# A share that no device has.
+# Larger than any device, so that it never fits.
 NEVER = WHOLE_GPU + 1
 
 Preference = tuple[Collection[str], ...]
@@ -32,7 +32,7 @@ Preference = tuple[Collection[str], ...]
 
 
 class Situated(Protocol):
-    """A node, in a pool and at a location."""
+    """An object with a pool and a location: a node."""
 
     @property
     def pool(self) -> str: ...
@@ -43,10 +43,10 @@ class Situated(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one job asks for, per pod, and how many pods. Two jobs with equal requests fit alike.
+    """What one job requests, per pod, and the number of pods. Jobs with equal requests fit on the same nodes.
 
-    `pools`: the pools to try in order, each for the whole gang; empty means all pools at once. `locations`: the
-    locations of nodes that have its data; empty for all.
+    `pools`: the pools to try in this order, each for the whole gang; empty means all pools together.
+    `locations`: the locations of nodes that have the job's data; empty means all.
     """
 
     milli_gpus: int
@@ -59,14 +59,14 @@ class Request:
     locations: tuple[str, ...] = ()
 
     def admits(self, node: Situated) -> bool:
-        """Return whether a node is in a pool and at a location of the request."""
+        """Return whether the node is in one of the pools and locations of the request."""
         return (not self.pools or node.pool in self.pools) and (
             not self.locations or node.location in self.locations
         )
 
     @property
     def whole_devices(self) -> int:
-        """Devices that each pod takes for itself; 0 for a share of one and for no GPU."""
+        """The number of whole devices of each pod; 0 for a share of a device and for no GPU."""
         return 0 if self.gpu_memory_mib is not None else self.milli_gpus // WHOLE_GPU
 
     @property
@@ -75,13 +75,14 @@ class Request:
         return self.gpu_memory_mib is not None or 0 < self.milli_gpus < WHOLE_GPU
 
     def share_of(self, mode: SharingMode) -> int:
-        """Return the milli-GPUs that a share takes of a device of this mode; above 1,000 if it cannot fit."""
+        """Return the milli-GPUs that the share takes on a device of this mode; more than 1,000 if it does not
+        fit."""
         asked = self.milli_gpus
         if self.gpu_memory_mib is not None:
             asked = -(-self.gpu_memory_mib * WHOLE_GPU // mode.memory_mib) if mode.memory_mib else NEVER
         if mode.parts == WHOLE_GPU:
             return asked
-        # Rounded up to what the device plugin gives out.
+        # Rounded up to the parts in which the device plugin assigns the device.
         parts = -(-asked * mode.parts // WHOLE_GPU)
         if mode.parts == 1 or (mode.is_single and parts > 1):
             return NEVER
@@ -97,7 +98,8 @@ def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
 
 
 def request_of(job: JobView, pools: tuple[str, ...]) -> Request:
-    """Return the job's minimum request in these pools; an elastic job can use more (see elastic)."""
+    """Return the job's request at its minimum size, in these pools; an elastic job can use more (see elastic).
+    """
     return Request(
         job.milli_gpus,
         job.gpu_memory_mib,
@@ -116,7 +118,7 @@ def host_needs(request: Request) -> tuple[str, ...]:
 
 
 def amount_of(holder: Need, need: str) -> int:
-    """Return the amount of one host resource requested or available: milli-CPUs, MiB, whole units."""
+    """Return one host resource of `holder`: milli-CPUs, MiB, or whole units of an extra resource."""
     if need == "cpus":
         return holder.milli_cpus
     return holder.memory_mib if need == "memory" else dict(holder.extras).get(need, 0)
@@ -138,8 +140,8 @@ def without(request: Request, need: str) -> Request:
 
 
 def total_milli_gpus(request: Request, view: ClusterView) -> int:
-    """Return what the whole gang counts against quotas. A share by memory counts as on the smallest device
-    that it fits."""
+    """Return the milli-GPUs of the whole gang that count against quotas. A share by memory counts as on the
+    smallest device that it fits on."""
     if request.gpu_memory_mib is None:
         return request.pods * request.milli_gpus
     modes = {
@@ -149,22 +151,23 @@ def total_milli_gpus(request: Request, view: ClusterView) -> int:
         for device in node.devices
     }
     shares = [request.share_of(mode) for mode in modes]
-    # The most that it may take anywhere, so that no quota is exceeded wherever it is placed.
+    # The largest value that any device gives, so that no quota is exceeded wherever it is placed.
     return request.pods * max((share for share in shares if share <= WHOLE_GPU), default=WHOLE_GPU)
 
 
 def place(
     request: Request, room: FreeCapacity, avoid: Collection[str] = ()
 ) -> tuple[PodPlacement, ...] | None:
-    """Return where the whole gang fits in this room, or None. Leaves `room` unchanged.
+    """Return where the whole gang fits, or None. Leaves `room` unchanged.
 
-    Nodes in `avoid` are the last choice: first the whole gang is placed elsewhere, in any pool, then as many
-    pods as possible.
+    Nodes in `avoid` are used last: first the whole gang is tried on other nodes, in any pool, then with as many
+    pods as possible on other nodes.
     """
     choices = _choices(request, room)
     orders: list[Preference] = [(avoid,), (avoid, ())] if avoid else [((),)]
     if request.pods > 1:
-        # Counting takes nothing from the room; placing a gang that does not fit takes and gives back every pod.
+        # Counted first, because counting changes nothing, while placing takes and gives back the capacity of
+        # every pod.
         choices = [parts for parts in choices if _count(request, room, parts) >= request.pods]
     for without, parts in product(orders, choices):
         placements = _place_in(request, room, parts, without)
@@ -202,17 +205,18 @@ def _is_pod_free(placement: PodPlacement, job: JobView, room: FreeCapacity) -> b
 
 
 def pods_that_fit(request: Request, room: FreeCapacity, at_most: int) -> int:
-    """Return how many pods of this kind fit at once in the best pool choice, at most `at_most`."""
+    """Return how many pods of this kind fit at once, in the pool choice that fits most; at most `at_most`."""
     counted = replace(request, pods=at_most)
     choices = _choices(request, room)
     return max((_count(counted, room, parts) for parts in choices), default=0)
 
 
 def _count(request: Request, room: FreeCapacity, parts: Sequence[str]) -> int:
-    """Return how many pods fit, at most the gang. Pods are alike, so each node is counted by itself."""
+    """Return how many pods fit, at most the gang size. Pods are equal, so each node is counted independently.
+    """
     needed, count = request.whole_devices, 0
     for part in parts:
-        # Without whole devices every node may fit, so the first bucket counts too.
+        # Without whole devices every node may fit, so the first bucket (no free device) counts too.
         for bucket in room.parts[part].by_whole[needed:]:
             for order in bucket:
                 node = room.nodes[order]
@@ -234,8 +238,8 @@ def _choices(request: Request, room: FreeCapacity) -> list[tuple[str, ...]]:
 def _place_in(
     request: Request, room: FreeCapacity, parts: Sequence[str], without: Preference = ((),)
 ) -> tuple[PodPlacement, ...]:
-    """Place as many pods as fit, at most the gang. Pods are alike, so filling node by node finds the
-    maximum."""
+    """Place as many pods as fit, at most the gang size. Pods are equal, so filling one node after another
+    reaches the maximum."""
     placements: list[PodPlacement] = []
     for rank in range(request.pods):
         tries = (_place_pod(request, room, parts, rank, avoid) for avoid in without)
@@ -286,13 +290,13 @@ def _nodes_by_tightness(
 def _place_on_shared(
     request: Request, room: FreeCapacity, parts: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
-    """Place a share on the shared device that has the least left afterwards."""
+    """Place a share on the partly used device that has the least capacity left afterwards."""
     best: tuple[int, int, int] | None = None
     chosen: PodPlacement | None = None
     for part in parts:
         for mode, devices in room.parts[part].shared.items():
             share = request.share_of(mode)
-            # Ascending by what is free, so the first that fits leaves the least.
+            # Sorted by free capacity, so the first device that fits has the least left.
             for at in range(bisect_left(devices, (share,)), len(devices)):
                 free, order, position = devices[at]
                 node = room.nodes[order]
@@ -325,7 +329,7 @@ def pods_in(
     memory_mib: int,
     extras: Mapping[str, int],
 ) -> int:
-    """Return how many pods, at most the gang, fit on the node with this much free."""
+    """Return how many pods, at most the gang size, fit on the node if this much is free on it."""
     pods = request.pods
     if request.milli_cpus:
         pods = min(pods, milli_cpus // request.milli_cpus)

@@ -1,8 +1,10 @@
-"""Fragmentation gradient: place a pod where it makes the fewest free GPUs useless for the usual mix of pods.
+"""Scorer by fragmentation gradient: place a pod where it makes the fewest free GPUs useless for the usual mix
+of pods.
 
-Weng et al., "Beware of Fragmentation", USENIX ATC 2023. On a node, what is free and of no use to a kind of pod is
-everything where such a pod does not fit, else the devices with less free than it asks of each. The score of a place is
-the change of the mean over the mix, in 25 steps: among places that differ by less, the node with the least free wins.
+Weng et al., "Beware of Fragmentation", USENIX ATC 2023. For a kind of pod, the free capacity of a node is
+useless as a whole if such a pod does not fit there; else the devices with less free than the pod requests are
+useless. The score of a place is the change of the mean over the mix, in 25 steps: among places within one step,
+the node with the least free capacity wins.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, NodeCapaci
 from controlplane.scheduling.fit import Request
 from controlplane.scheduling.view import JobView, SharingMode
 
-# The most frequent requests that make up this part of all pods are the mix: the others are too rare to keep room for.
+# The mix consists of the most frequent requests that together make up this part of all pods; rarer ones are
+# ignored.
 POPULAR = 0.95
 STEPS = 25
-# Remembered states of nodes.
+# The size of the cache of scored node states.
 MOST_STATES = 100_000
 
 _State = tuple[tuple[SharingMode, ...], tuple[int, ...], int, int]
@@ -26,7 +29,7 @@ _Scored = tuple[int, int, int, tuple[tuple[int, int], ...]]
 
 
 def popular(counts: Mapping[Request, int]) -> list[tuple[Request, int]]:
-    """Return the mix of these requests: the most frequent ones, with how many pods ask for each."""
+    """Return the mix: the most frequent requests and how many pods have each."""
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], repr(pair[0])))
     total, seen, mix = sum(counts.values()), 0, []
     for request, count in ordered:
@@ -38,29 +41,29 @@ def popular(counts: Mapping[Request, int]) -> list[tuple[Request, int]]:
 
 
 def kind_of(job: JobView) -> Request:
-    """Return what each pod of a job asks for, wherever it may run."""
+    """Return the request of each pod of a job, without pools and locations."""
     return Request(job.milli_gpus, job.gpu_memory_mib, 1, job.milli_cpus, job.memory_mib, (), job.extras)
 
 
 class Gradient:
-    """Choose places on one FreeCapacity by how they change its fragmentation."""
+    """Chooses places on one FreeCapacity by how they change its fragmentation."""
 
     def __init__(self, mix: Sequence[tuple[Request, int]]) -> None:
         self.mix = mix
         self._total = max(1, sum(count for _, count in mix))
         self._useless: dict[_State, float] = {}
         self._by_devices: dict[tuple[tuple[SharingMode, ...], tuple[int, ...]], list[int]] = {}
-        # per request and node, the version of the node and what was found
+        # Per request and node, the node's version and its best place at that version.
         self._scored: dict[Request, list[tuple[int, _Scored | None]]] = {}
 
     def twin(self) -> Gradient:
-        """Return one for a copy of the capacity."""
+        """Return an equal scorer for a copy of the capacity."""
         return Gradient(self.mix)
 
     def place_pod(
         self, request: Request, room: FreeCapacity, parts: Collection[str], avoid: Collection[str]
     ) -> tuple[str, tuple[tuple[int, int], ...]] | None:
-        """Return the node and the devices for one pod on nodes of these parts; None where it does not fit."""
+        """Return the node and the devices for one pod on nodes of these parts; None if it does not fit."""
         known = self._scored.setdefault(request, [(-1, None)] * len(room.nodes))
         best: _Scored | None = None
         for node in room.nodes:
@@ -74,7 +77,7 @@ class Gradient:
         return None if best is None else (room.nodes[best[2]].name, best[3])
 
     def useless_on(self, node: NodeCapacity) -> float:
-        """Return the milli-GPUs that are free on a node and of no use to a pod of the mix, on average."""
+        """Return the free milli-GPUs of a node that a pod of the mix cannot use, as the mean over the mix."""
         return self._useless_on((node.modes, tuple(node.free), node.milli_cpus, node.memory_mib))
 
     def _score(self, request: Request, node: NodeCapacity) -> _Scored | None:
@@ -123,7 +126,8 @@ class Gradient:
 
 
 def _useless_devices(request: Request, modes: Sequence[SharingMode], free: Sequence[int]) -> int:
-    """Return what is free on devices of no use to a pod: all of it where it does not fit, or asks for no GPU."""
+    """Return the free milli-GPUs on devices that a pod cannot use: all of them if it does not fit or requests
+    no GPU."""
     if request.is_share:
         shares = [request.share_of(mode) for mode in modes]
         if not any(left >= share for left, share in zip(free, shares, strict=True)):

@@ -1,4 +1,4 @@
-"""Questions about the victims of a plan that has been made in part: who could give, and what stays free."""
+"""Questions about a partly made plan: who could give up capacity, and how much stays free."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def could_reclaim(state: CycleState, item: Waiting) -> bool:
 def victims_beside(
     state: CycleState, reservation: Reservation, item: Waiting, policy: VictimPolicy
 ) -> frozenset[Candidate] | None:
-    """Return the victims that make room outside of what is kept for a gang; None if the job would have room there
-    without one of them."""
+    """Return victims that make room for the job outside of what is reserved for a gang. None if there are none,
+    or if one of them is needless because the job would also fit on the reserved capacity without stopping it.
+    """
     soon = state.capacity.soon
     with reservation.kept(soon):
         among = range(len(soon.nodes))
@@ -45,20 +46,21 @@ def _fits_without(state: CycleState, item: Waiting, victims: frozenset[Candidate
 
 
 def pools_of(items: Iterable[Waiting]) -> tuple[str, ...]:
-    """Return the pools that these jobs may use, nothing for all of them."""
+    """Return the pools that these jobs may use; empty means all pools."""
     usable = [item.request.pools for item in items]
     return tuple(sorted({pool for pools in usable for pool in pools})) if all(usable) else ()
 
 
 def spare_milli_gpus(state: CycleState, elastic: Iterable[Waiting], pools: Sequence[str]) -> int:
-    """Return what stays free of these pools after this plan, with what its elastic jobs could do without."""
+    """Return the milli-GPUs of these pools that stay free after this plan, plus what its elastic jobs use
+    beyond their minimum size."""
     growth = sum(pod.milli_gpus for item in elastic for pod in state.placements_of(item)[item.request.pods :])
     return state.capacity.soon.free_milli_gpus(pools) + growth
 
 
 def on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:
-    """Return what a victim holds on nodes of these pools that may get new pods: no less must be free there for it to
-    run on."""
+    """Return the milli-GPUs that a victim holds on open nodes of these pools: at least as much must stay free
+    there for the victim to continue."""
     soon = state.capacity.soon
     return sum(
         pod.milli_gpus
@@ -68,8 +70,8 @@ def on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:
 
 
 def leave_nothing(item: Waiting, victims: Iterable[Candidate]) -> bool:
-    """Return whether the job's pods equal its victims' pods, so that it leaves no capacity that would change
-    other decisions."""
+    """Return whether the job's pods equal its victims' pods, so that the victims leave no other capacity free.
+    """
     pods = [
         (pod.milli_gpus, victim.job.milli_cpus, victim.job.memory_mib, victim.job.extras)
         for victim in victims

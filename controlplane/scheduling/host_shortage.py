@@ -1,4 +1,4 @@
-"""How many pods fit on a node once some jobs are gone, and what it lacks beside devices for more."""
+"""Count the pods that fit on a node once victims are gone, and the host resources that are missing for more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controlplane.scheduling.victims import Candidate
 def missing_on(
     request: Request, node: NodeCapacity, victims: Iterable[Candidate], pods: int
 ) -> dict[str, int]:
-    """What the node lacks beside devices for so many pods once these jobs have gone, by need."""
+    """Return the host resources, by name, that the node lacks for `pods` pods once the victims are gone."""
     short = {need: pods * amount_of(request, need) for need in host_needs(request)}
     for need in short:
         given = sum(_given(victim, node, need) for victim in victims)
@@ -30,17 +30,18 @@ def _given(victim: Candidate, node: NodeCapacity, need: str) -> int:
 
 
 def part_of(missing: Mapping[str, int], victim: Candidate, node: NodeCapacity) -> float:
-    """How much of what is missing its going gives, 1 for all of one need."""
+    """Return the fraction of the missing amounts that stopping the victim frees, summed over the resources: 1.0
+    means as much as all that is missing of one resource."""
     return sum(min(1.0, _given(victim, node, need) / amount) for need, amount in missing.items())
 
 
 def pods_on(request: Request, node: NodeCapacity) -> int:
-    """How many pods of this kind fit on the node as it is."""
+    """Return how many pods of this request fit on the node now."""
     return pods_in(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
 
 
 def pods_after(request: Request, node: NodeCapacity, victims: Iterable[Candidate]) -> int:
-    """How many pods of this kind fit on the node without these jobs."""
+    """Return how many pods of this request fit on the node once the victims are gone."""
     free = node.free.copy()
     milli_cpus, memory_mib, extras = node.milli_cpus, node.memory_mib, dict(request.extras and node.extras)
     for victim in victims:

@@ -1,4 +1,5 @@
-"""Decide cycle after cycle on one cluster: what equal views have in common is kept, and changes are fed into it."""
+"""Decide in successive cycles on one cluster: keep the state between cycles and feed only the changes into it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from controlplane.scheduling.view import ClusterView, JobView
 Changes = list[tuple[JobView | None, JobView | None]]
 """(before, after) of each job that differs."""
 
-# Of all jobs: where more differ, a new state costs less.
+# The fraction of all jobs; when more than this differ, building a new state is cheaper.
 MOST_CHANGED = 0.5
 _all_but_the_checkpoint = attrgetter(
     *(field.name for field in fields(JobView) if field.name != "last_checkpoint_at")
@@ -23,23 +24,23 @@ _all_but_the_checkpoint = attrgetter(
 
 
 class Scheduler:
-    """`decide` gives the same plan as `cycle.decide`, but jobs that did not change cost next to nothing.
+    """Returns the same plans as `cycle.decide`, at almost no cost for jobs that did not change.
 
-    Only jobs are compared one by one, best where they are the same objects; a change of nodes, projects or departments
-    makes a new state. The holds of a plan are to be read before the next `decide`.
+    Jobs are compared one by one, which is fastest for identical objects; a change of nodes, projects or
+    departments discards the state. The holds of a plan must be read before the next `decide`.
     """
 
     def __init__(self) -> None:
         self._state: CycleState | None = None
         self._queued: QueuedJobs | None = None
         self._plan = Plan()
-        # When a back-off of the last view ends.
+        # When the first back-off of the last view ends.
         self._due_at: int | None = None
 
     def decide(self, view: ClusterView) -> Plan:
         """Return the plan for this view."""
         state, queued = self._state, self._queued
-        # Whatever fails leaves nothing half-changed behind.
+        # Cleared first, so that an exception leaves no half-changed state behind.
         self._state = self._queued = None
         changes = None if state is None else _changes(state, view)
         if state is None or queued is None or changes is None:
@@ -59,8 +60,8 @@ class Scheduler:
         return self._plan
 
     def _holds_until(self, state: CycleState, now: int) -> bool:
-        """Return whether the last plan still holds at this time if nothing changed: it did nothing, depended on no
-        running time, and no back-off has ended."""
+        """Return whether the last plan is still valid at this time if nothing changed: it decided nothing, did
+        not depend on the time, and no back-off has ended since."""
         return (
             not (self._plan.starts or self._plan.preempts)
             and not (state.depends_on_time and now != state.view.now)
@@ -84,7 +85,7 @@ def _feed(state: CycleState, queued: QueuedJobs, before: JobView | None, after: 
 
 
 def _is_checkpoint(before: JobView, after: JobView) -> bool:
-    """Return whether a running job has written a checkpoint and is the same otherwise."""
+    """Return whether a running job's only change is a new checkpoint."""
     return (
         before.state == "active"
         and before.last_checkpoint_at != after.last_checkpoint_at
@@ -94,9 +95,10 @@ def _is_checkpoint(before: JobView, after: JobView) -> bool:
 
 
 def _changes(state: CycleState, view: ClusterView) -> Changes | None:
-    """Return the jobs that differ from the state's view; None if a new state is needed."""
+    """Return the jobs that differ from the state's view, as (before, after); None if a new state must be built.
+    """
     if view.now < state.view.now:
-        # Jobs could be protected again.
+        # If the clock went back, jobs could be within their minimum run time again.
         return None
     if state.view is view or state.view.jobs is view.jobs:
         return [] if _is_same_cluster(state.view, view) else None
@@ -108,7 +110,7 @@ def _changes(state: CycleState, view: ClusterView) -> Changes | None:
     changes: Changes = []
     for old, job in touched:
         if old == job:
-            # The next view is compared with this object.
+            # Replace the object, because the next view is compared with these objects by identity.
             known[job.id] = job
         else:
             changes.append((old, job))
@@ -121,7 +123,8 @@ def _changes(state: CycleState, view: ClusterView) -> Changes | None:
 def _without_common_ends(
     one: tuple[JobView, ...], other: tuple[JobView, ...]
 ) -> tuple[tuple[JobView, ...], tuple[JobView, ...]]:
-    """Return both without the same objects that they begin and end with: few changes leave most jobs in their place."""
+    """Return both sequences without their common beginning and end of identical objects, which few changes
+    leave long."""
     shorter = min(len(one), len(other))
     same = list(map(is_, one, other))
     first = same.index(False) if False in same else shorter
@@ -133,5 +136,5 @@ def _without_common_ends(
 
 
 def _is_same_cluster(one: ClusterView, other: ClusterView) -> bool:
-    """Return whether two views differ in nothing but the time and the jobs."""
+    """Return whether two views differ only in time and jobs."""
     return replace(one, now=0, jobs=()) == replace(other, now=0, jobs=())

@@ -1,5 +1,5 @@
-"""Check what idle GPUs do not lift: a project's limit, the quota for non-preemptible jobs, and unfinished
-waits."""
+"""Check the rules that apply even while GPUs are idle: a project's limit, the quota of non-preemptible jobs,
+unfinished waits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from controlplane.scheduling.view import ClusterView, JobView
 
 
 def over_limit(item: Waiting, *, is_held: bool = False) -> Refusal | None:
-    """Return a refusal if the job would carry its project, or its department, above the limit.
+    """Return a refusal if the job would take its project or department above the limit.
 
-    What this cycle takes from the account for others counts. With `is_held`, all stopping jobs do: their GPUs are
-    not proven free yet.
+    GPUs that this cycle takes from the account for other projects still count. With `is_held`, all stopping
+    jobs count, because their GPUs are not proven free yet.
     """
     for account in item.account.line():
         holds = account.held if is_held else account.allocated + account.reclaimed
@@ -31,7 +31,8 @@ def over_limit(item: Waiting, *, is_held: bool = False) -> Refusal | None:
 
 
 def over_quota(item: Waiting, *, is_held: bool = False) -> Refusal | None:
-    """Return a refusal if a non-preemptible job would carry such jobs above the quota."""
+    """Return a refusal if a non-preemptible job would take the non-preemptible GPUs of its project or
+    department above the quota."""
     if item.job.is_preemptible or not item.milli_gpus:
         return None
     for account in item.account.line():
@@ -50,7 +51,7 @@ def over_quota(item: Waiting, *, is_held: bool = False) -> Refusal | None:
 
 
 def is_bound(item: Waiting) -> bool:
-    """Return whether limits make the job wait for stopping jobs of its project or department."""
+    """Return whether limits make the job wait until stopping jobs of its project or department have ended."""
     return over_limit(item, is_held=True) is not None or over_quota(item, is_held=True) is not None
 
 
@@ -69,7 +70,7 @@ def is_backing_off(job: JobView, now: int) -> bool:
 
 
 def postponed(job: JobView, view: ClusterView) -> Refusal | None:
-    """Return a refusal if the job must not be tried now."""
+    """Return a refusal if the job must not be tried now, for example during its back-off."""
     if is_backing_off(job, view.now):
         return Refusal(reasons.BACKING_OFF, {"not_before": job.not_before})
     if not view.is_engine_reachable:

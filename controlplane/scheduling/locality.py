@@ -1,4 +1,4 @@
-"""Prefer nodes whose location has a job's data: the job starts there, or its data follows it to where there is room."""
+"""Data locality: a job starts where its data is, or its data is copied to a location with room for the job."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from controlplane.scheduling.view import JobView, PodPlacement
 
 
 def location_to_fill(item: Waiting, room: FreeCapacity) -> str | None:
-    """Return a location without the job's data where the job has room now; None if it has none, or has room where its
-    data is. It does not wait there for a fill that failed: `fillable` leaves such locations out."""
+    """Return a location without the job's data on which the job fits now. None if it fits nowhere, or where its
+    data is. Locations to which a copy has failed are not in `fillable`, so they are not chosen."""
     job = item.job
     if not job.locations or not job.fillable or place(item.request, room, job.avoid) is not None:
         return None
@@ -25,7 +25,7 @@ def location_to_fill(item: Waiting, room: FreeCapacity) -> str | None:
 
 
 def placed_by_data(job: JobView, placements: Sequence[PodPlacement], room: FreeCapacity) -> dict[str, Any]:
-    """Return the details of a start on nodes that have the job's data, where others have not."""
+    """Return the details for a start on nodes that already have the job's data, while others do not."""
     places = sorted({room.node(placement.node).location for placement in placements})
     named = {name: value for name, value in job.data_progress if name == "dataset"}
     return {**named, "data_at": places}

@@ -1,8 +1,9 @@
-"""Jobs that the details of a reason name, and what remains of them for readers who may not see those jobs.
+"""The jobs that the details of a reason name, and what remains for readers who may not see those jobs.
 
-A job's name and id are visible to readers of its project; its project's name is visible to every user, as the GPUs are
-shared. Details keep everything; what leaves the process passes `seen_by` first, and stored sentences are made of what
-`public` leaves, so that a reader who forgets this module shows too little and never too much.
+A job's name and id are visible only to readers of its project; a project's name is visible to every user,
+because the GPUs are shared. Stored details are complete: pass them through `seen_by` before they leave the
+process. Stored sentences are built with `public`, so a caller that omits `seen_by` shows too little and never
+too much.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ OWN: Sees = frozenset()
 NAMING = frozenset({reasons.PREEMPTED, reasons.RESERVED_FOR_OLDER_GANG})
 """The reasons whose sentence names a job."""
 
-# the key of the project -> the keys that name a job of it
+# Project key -> the keys that name a job of that project.
 _KEYS = {"by_project": ("by_job", "by_name"), "reserved_for_project": ("reserved_for", "reserved_for_name")}
 _STOPPING = "stopping"
 _TOLD = (*(key for pair in _KEYS.items() for key in (pair[0], *pair[1])), "kind", "resource")
@@ -35,8 +36,9 @@ def mention(project: str, job_id: str, name: str) -> dict[str, Any]:
 
 
 def seen_by(details: Details, sees: Sees) -> Details:
-    """Return the details as a reader sees them: jobs of other projects than `sees` by project alone. What does not say
-    which project it is of, such as a row of an earlier version, is hidden from all who do not see everything."""
+    """Return the details as a reader of the projects `sees` may read them: other projects' jobs are reduced to
+    the project. Entries without a project, such as rows of earlier versions, are hidden unless `sees` is None.
+    """
     if sees is None:
         return details
     hidden = {
@@ -53,25 +55,26 @@ def seen_by(details: Details, sees: Sees) -> Details:
 
 
 def sentence(code: str, message: str, details: Details, sees: Sees) -> str:
-    """Return what a reader is shown as the message of a reason: `message`, or for a reason that names a job the
-    sentence made anew of what the reader may see. `details` need not be reduced."""
+    """Return the message of a reason for a reader: `message`, or for a reason that names a job the sentence
+    rebuilt from what the reader may see. `details` may be complete."""
     if code in NAMING or (not message and code in reasons.REASONS):
         return reasons.describe(code, seen_by(details, sees))
     return message
 
 
 def public(code: str, details: Details) -> str:
-    """Return the sentence that is stored: one that every user may read."""
+    """Return the sentence to store, which every user may read."""
     return reasons.describe(code, seen_by(details, OWN))
 
 
 def named_projects(details: Details) -> frozenset[str]:
-    """Return the projects of the jobs that these details name, "" for a job of unknown project."""
+    """Return the projects of the jobs that these details name; "" stands for an unknown project."""
     return frozenset(_named(details))
 
 
 def told(code: str, details: Details) -> dict[str, Any]:
-    """Return the part of a reason's details that its event keeps, so that readers can be shown its sentence."""
+    """Return the part of the details to store with the event, from which `sentence` can be rebuilt for each
+    reader."""
     return {key: details[key] for key in _TOLD if key in details} if code in NAMING else {}
 
 

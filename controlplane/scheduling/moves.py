@@ -1,4 +1,5 @@
-"""The moves of a cycle's phases: start a job, reserve capacity for it, or take capacity for it from others."""
+"""The steps that the phases of a cycle share: start a job, reserve capacity for it, or take capacity from other
+jobs."""
 
 from __future__ import annotations
 
@@ -18,23 +19,24 @@ from controlplane.scheduling.view import PodPlacement
 
 
 def is_refused(item: Waiting) -> bool:
-    """Return whether a limit, or the quota of a job that cannot be preempted, forbids the job."""
+    """Return whether a limit, or the quota of non-preemptible jobs, forbids the job."""
     return over_limit(item) is not None or over_quota(item) is not None
 
 
 class Moves:
-    """Moves on one state. What found no room, or no victims, is remembered until `forget`."""
+    """Starts, reservations and preemptions on one state. Failed searches for room and for victims are cached
+    until `forget`."""
 
     def __init__(self, state: CycleState) -> None:
         self._state = state
         self._no_room: set[tuple[Request, bool, bool]] = set()
-        # failed searches for victims, with the number of changes of capacity before them
+        # Failed searches for victims: the number of capacity changes before each.
         self._no_victims: dict[Hashable, int] = {}
-        # the lowest priority that runs in each project
+        # The lowest priority that runs in each project.
         self._lowest = state.candidates.lowest_priorities()
 
     def forget_rooms(self) -> None:
-        """Try again what found no room: jobs of the plan left their places."""
+        """Clear the cache of failed searches for room, because jobs of the plan have left their places."""
         self._no_room.clear()
 
     def serve(self, item: Waiting) -> bool:
@@ -51,8 +53,8 @@ class Moves:
         return True
 
     def _keep_room(self, item: Waiting) -> bool:
-        """Reserve capacity that is about to become free: at the place of an earlier reservation, else
-        anywhere."""
+        """Reserve capacity that is about to become free: where the job already has a reservation, else
+        anywhere. Return whether it fitted."""
         if not self._state.is_releasing:
             return False
         promised = item.job.promised
@@ -71,9 +73,10 @@ class Moves:
         return owed is item or (owed is not None and not is_refused(owed))
 
     def find(self, item: Waiting, *, is_soon: bool) -> tuple[PodPlacement, ...] | None:
-        """Return where the job fits: beside what is kept for a gang, else there if the job is not bound. Requests that
-        do not fit are remembered: capacity only shrinks until a job is stopped."""
-        # What has no room at all has none beside a gang.
+        """Return where the job fits: outside of what is reserved for a gang, else also there if the job need
+        not respect the reservation. Failures are cached, because free capacity only shrinks until a job is
+        stopped."""
+        # What does not fit with the reserved capacity does not fit without it.
         if (item.request, is_soon, False) in self._no_room:
             return None
         reservation = self._state.delayed_by(item)
@@ -96,7 +99,8 @@ class Moves:
         return placements
 
     def make_room(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Take capacity from other projects, else from lower priorities; None when neither may give enough."""
+        """Take capacity from other projects, else from lower priorities of the same project. Return the
+        victims; None if neither can give enough."""
         if self._is_room_elsewhere(item):
             return None
         policy = ReclaimPolicy(item)
@@ -109,14 +113,14 @@ class Moves:
         return self.preempt(item)
 
     def _take_beside(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
-        """Take capacity outside of what is kept for a gang, where that has no room either: what is kept idle is no
-        reason to stop a job."""
+        """Take capacity outside of what is reserved for a gang if the job does not fit there. Capacity that is
+        idle only because of the reservation does not justify stopping a job."""
         state, reservation = self._state, self._state.binding(item)
         soon = state.capacity.soon
         if reservation is None:
             return None
         key = ("beside", item.request, policy.signature)
-        # It fits without a victim once what is stopping has gone: then it only waits.
+        # It fits without victims once stopping jobs have ended, so it only waits.
         if self._no_victims.get(key) == len(soon.changes) or place(item.request, soon) is not None:
             return None
         victims = victims_beside(state, reservation, item, policy)
@@ -126,16 +130,17 @@ class Moves:
         return taken
 
     def _is_room_elsewhere(self, item: Waiting) -> bool:
-        """Return whether the job has room where its data could be brought: then it stops no other."""
+        """Return whether the job fits at a location to which its data could be copied: then it must not stop
+        other jobs."""
         return location_to_fill(item, self._state.capacity.now) is not None
 
     def is_above_lowest(self, item: Waiting) -> bool:
-        """Return whether jobs of lower priority ran in the project before the cycle."""
+        """Return whether jobs of lower priority were running in the project before this cycle."""
         return self._lowest.get(item.account.name, item.job.priority) < item.job.priority
 
     def could_swap(self, item: Waiting) -> bool:
-        """Return whether the job, which carries its project above its share, could replace lower-priority
-        jobs of the project and needs to: so a lower priority never runs in its place."""
+        """Return whether a job that takes its project above its share needs to replace lower-priority jobs of
+        the project, and can. Without this rule, lower-priority jobs would run in its place."""
         if not self.is_above_lowest(item):
             return False
         if not self._state.has_giver(PreemptPolicy(item, is_swap=True)):
@@ -143,7 +148,8 @@ class Moves:
         return not self.fits(item) and self._find_swap(item) is not None
 
     def _find_swap(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Return lower-priority jobs of the project that the job could replace inside its project's share."""
+        """Return lower-priority jobs of the project that the job can replace so that the project stays within
+        its share; None if there are none."""
         if item.job.was_preempted_by is not None:
             return (
                 None  # jobs that were stopped themselves stop others only where nothing is lost: so it ends
@@ -153,7 +159,8 @@ class Moves:
         return victims if victims is not None and policy.is_swapped(victims) else None
 
     def preempt(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Take capacity from lower priorities of the same project; None when they may not give enough."""
+        """Take capacity from lower priorities of the same project. Return the victims; None if they cannot give
+        enough."""
         if not self.is_above_lowest(item) or self._is_room_elsewhere(item):
             return None
         victims = self._find_swap(item) or self.find_victims(item, PreemptPolicy(item))
@@ -170,9 +177,9 @@ class Moves:
         return None
 
     def find_victims(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
-        """Return the victims for a job. Failed searches are remembered: givers only lose until `forget`, so
-        nodes that have not changed need not be searched again."""
-        # By signature, so that equal jobs of other projects need not search again.
+        """Return the victims for a job, or None. Failed searches are cached: until `forget`, the other jobs
+        only lose capacity, so only nodes that changed since are searched again."""
+        # Keyed by signature, so that equal jobs of other projects need no search of their own.
         key, changes = (item.request, policy.signature), self._state.capacity.soon.changes
         changed = sorted(set(changes[self._no_victims[key] :])) if key in self._no_victims else None
         found = None if changed == [] else self._search(item, policy, changed)
@@ -183,11 +190,11 @@ class Moves:
     def _search(
         self, item: Waiting, policy: VictimPolicy, among: Sequence[int] | None
     ) -> frozenset[Candidate] | None:
-        """Return victims that can shrink instead of stopping, if those suffice and all of them fit
-        afterwards; else the least costly victims."""
+        """Return victims that can shrink instead of stopping, if those are sufficient and can all run at their
+        minimum size afterwards; else the cheapest victims."""
         state = self._state
         soon, shrink = state.capacity.soon, ShrinkPolicy(policy)
-        # A second search costs as much as the first: it is made only where it can find something.
+        # The second search costs as much as the first, so it runs only if some job can shrink.
         if state.can_shrink:
             found = find_victims(item.request, soon, shrink, state.candidates, among)
             if found is not None and can_go_on(found, item, soon):
@@ -195,7 +202,7 @@ class Moves:
         return find_victims(item.request, soon, policy, state.candidates, among)
 
     def forget(self) -> None:
-        """Forget what found no room and no victims: capacity or givers came back."""
+        """Clear the caches of failed searches: capacity or possible victims have been added."""
         self._no_room.clear()
         self._no_victims.clear()
 

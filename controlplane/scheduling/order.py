@@ -1,6 +1,8 @@
-"""Order the queue: projects by how far below their share they are, jobs by priority and first submission.
+"""The order of the queue: projects by how far they are below their share, jobs by priority and first
+submission.
 
-Across projects the order does not depend on the time of submission, so equal projects end equal.
+Between projects the time of submission does not count, so that projects with equal rights end with equal
+shares.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ Key = tuple[bool, bool, int, bool, float, float, float, int, str]
 JobKey = tuple[int, int, str]
 TurnInProject = tuple[int, int, int, str]
 """Priority, expected seconds (0 in the order of submission), first submission, id."""
-# Of a job without an expected run time: after all others.
+# Sorts a job without an expected run time after all others.
 LAST = 1 << 40
 Cause = tuple[Request, Hashable, bool] | None
 """What a class was closed for: its request had no room (beside the reservation, where the last is true), and a policy
@@ -29,7 +31,7 @@ _Entry = tuple[Key, bool, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A queued job, its project's account, its minimum request, and the milli-GPUs that this adds to the
+    """A queued job with its project's account, its minimum request, and the milli-GPUs that this adds to the
     account.
 
     `of` returns the same elastic job with another number of pods.
@@ -47,7 +49,7 @@ class Waiting:
 
     @property
     def is_elastic(self) -> bool:
-        """Return whether it could use more pods than its minimum."""
+        """Return whether it can use more pods than its minimum."""
         return self.request.pods < self.job.pods
 
     @property
@@ -57,7 +59,7 @@ class Waiting:
 
     @property
     def wanted_milli_gpus(self) -> int:
-        """What it asks for in all: with all of its pods."""
+        """The milli-GPUs of all its pods; for an elastic job more than its minimum."""
         return self.milli_gpus // self.request.pods * self.job.pods
 
     def of(self, pods: int) -> Waiting:
@@ -74,10 +76,11 @@ def job_key(job: JobView) -> JobKey:
 
 
 def turn_key(account: Account, milli_gpus: int) -> Key:
-    """Smaller goes first, among siblings, each with its best waiting job.
+    """Return the sort key of an account among its siblings, for the next job that it would start; the smallest
+    is served first.
 
-    In this order: not over fair share; still inside quota with the job; project priority; not on borrowed
-    ground only; smaller share of what it is entitled to, with the job and without; smaller entitlement;
+    Criteria in order: not above the fair share; still within quota with the job; higher priority; has an
+    entitlement; smaller ratio of allocation to entitlement with the job, then without; smaller entitlement;
     older; name.
     """
     with_job = account.allocated + milli_gpus
@@ -102,9 +105,11 @@ def _ratio(milli_gpus: int, entitled: int | None) -> float:
 
 
 class JobClass:
-    """Queued jobs of one project with equal requests, oldest first: a decision on one holds for the next.
+    """Queued jobs of one project with equal requests, oldest first: a refusal of one applies to the rest as
+    well.
 
-    The jobs before `at` are decided. `seconds`: their expected run time where the shortest goes first, else 0.
+    The jobs before index `at` are decided. `seconds`: their expected run time if the shortest goes first, else
+    0.
     """
 
     __slots__ = ("_head", "account", "at", "jobs", "milli_gpus", "request", "seconds")
@@ -130,27 +135,27 @@ class JobClass:
 
     @property
     def key(self) -> TurnInProject:
-        """The place of its head inside the project."""
+        """The sort key of its head within the project."""
         return self.turn(self.jobs[self.at])
 
     def turn(self, job: JobView) -> TurnInProject:
-        """Return the place of one of its jobs inside the project."""
+        """Return the sort key of one of its jobs within the project."""
         return (-job.priority, self.seconds, job.submit_rank, job.id)
 
     def decided(self) -> Iterator[Waiting]:
-        """Iterate over the jobs that were served."""
+        """Iterate over the jobs that have been served."""
         return (self.waiting(job) for job in self.jobs[: self.at])
 
     def waiting(self, job: JobView) -> Waiting:
-        """Return a job of the class with the account, request and size that all of its jobs have."""
+        """Return a job of the class with the account, request and size that its jobs share."""
         return Waiting(job, self.account, self.request, self.milli_gpus)
 
 
 class QueueIterator:
-    """Iterate over classes of waiting jobs in turn: by department, then project, then job.
+    """Iterates over classes of waiting jobs in turn: by department, then project, then job.
 
-    Call `take`, decide, then `put_back` or `close`. Only the served account is sorted again, so a turn costs
-    a logarithm; call `reopen` after a decision that gave others something.
+    Call `take`, decide, then `put_back` or `close`. Only the served account is sorted again, so one turn costs
+    O(log n); call `reopen` after a decision by which other accounts lost jobs.
     """
 
     __slots__ = ("_closed", "_is_eligible", "_projects", "_queues", "_taken", "_tops", "_versions")
@@ -158,7 +163,7 @@ class QueueIterator:
     def __init__(
         self, classes: Iterable[JobClass], is_eligible: Callable[[JobClass], bool] | None = None
     ) -> None:
-        """With `is_eligible`, skip classes for which it is false when their turn comes."""
+        """With `is_eligible`, skip the classes for which it returns False when their turn comes."""
         self._is_eligible = is_eligible
         self._queues: dict[str, list[tuple[TurnInProject, JobClass]]] = {}
         self._projects: dict[str, list[_Entry]] = {}
@@ -194,14 +199,15 @@ class QueueIterator:
         self._update((taken.account,))
 
     def close(self, cause: Cause = None) -> None:
-        """Drop the class just taken; classes closed for an equal cause wait for the same."""
+        """Remove the class just taken. `cause`: what it waits for; `reopen` can add the classes closed for
+        equal causes again."""
         assert self._taken is not None
         self._closed.append((self._taken, cause))
         self._update((self._taken.account,))
 
     def reopen(self, givers: Collection[Account], is_over: Callable[[JobClass, Cause], bool]) -> None:
-        """Sort the projects of the givers again, and take in again what was closed: the classes of the givers and of
-        their departments, and each class whose cause is over."""
+        """Sort the projects of these accounts again after they lost jobs, and add closed classes again: those
+        of these accounts and of their departments, and those whose cause is over."""
         tops = {giver.parent or giver for giver in givers}
         changed, closed = set(givers), self._closed
         self._closed = []
@@ -214,7 +220,7 @@ class QueueIterator:
         self._update(sorted(changed, key=attrgetter("name")))
 
     def _update(self, accounts: Iterable[Account]) -> None:
-        """Sort these projects again after their accounts changed."""
+        """Update the sort keys of these projects after their accounts changed."""
         tops: dict[str, Account] = {}
         for account in accounts:
             top = account.parent or account
@@ -223,8 +229,8 @@ class QueueIterator:
             queue = self._queues.get(account.name, [])
             while queue and self._is_eligible is not None and not self._is_eligible(queue[0][1]):
                 self._closed.append((heapq.heappop(queue)[1], None))
-            # Entries of a heap cannot be changed: the old one stays until it comes to the top, and is dropped there
-            # as stale.
+            # Entries of a heap cannot be changed in place: an outdated entry stays until it reaches the top and
+            # is dropped there.
             version = self._versions[account.name] = self._versions.get(account.name, 0) + 1
             if queue:
                 key = turn_key(account, queue[0][1].milli_gpus)
@@ -243,12 +249,12 @@ class QueueIterator:
 
 
 def _top_name(account: Account) -> str:
-    """A name that no project has: departments and projects are counted in one dictionary."""
+    """Return a key that cannot be a project's name: departments and projects are counted in one dictionary."""
     return f"{'department' if account.parent else 'project'} {(account.parent or account).name}"
 
 
 def _drop_stale(heap: list[_Entry], versions: Mapping[str, int]) -> None:
-    """Drop what was sorted before its account changed from the top of the heap."""
+    """Remove entries from the top of the heap that were added before their account changed."""
     while heap and versions[heap[0][2]] != heap[0][3]:
         heapq.heappop(heap)
 
@@ -259,7 +265,8 @@ def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
     for one in classes:
         count = len(one.jobs) - one.at
         if count:
-            # With all pods of elastic jobs: a share is what a project could use, not its least.
+            # Elastic jobs count with all their pods: a share covers what a project could use, not only its
+            # minimum.
             wanted, head = one.head.wanted_milli_gpus * count, one.jobs[0]
             preemptible, fixed = sums.get(one.account.name, (0, 0))
             if head.is_preemptible:
@@ -273,8 +280,8 @@ def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
 def in_turn(classes: Iterable[JobClass]) -> Iterator[tuple[JobClass, JobView]]:
     """Iterate over all undecided jobs in turn, as if none of them could start.
 
-    No account changes meanwhile, so a project keeps its place while its jobs request the same: a place costs
-    one look-up, where `QueueIterator` sorts again.
+    No account changes meanwhile, so a project keeps its place while its jobs have equal requests. One step is a
+    look-up, where `QueueIterator` sorts again.
     """
     tops: dict[str, list[_Project]] = {}
     queues: dict[str, _Project] = {}
@@ -288,7 +295,7 @@ def in_turn(classes: Iterable[JobClass]) -> Iterator[tuple[JobClass, JobView]]:
     heap: list[tuple[Key, bool, str]] = []
     for name, projects in tops.items():
         for project in projects:
-            # The next one last, where it is popped without moving the others.
+            # The next job is last in the list, where popping it moves no other entry.
             project.jobs.sort(key=itemgetter(0), reverse=True)
         heapq.heapify(projects)
         heap.append((*projects[0].top_key, name))
@@ -309,7 +316,7 @@ def in_turn(classes: Iterable[JobClass]) -> Iterator[tuple[JobClass, JobView]]:
 
 
 class _Project:
-    """The undecided jobs of one project, the next one last."""
+    """The undecided jobs of one project, in reverse order: the next job is last."""
 
     __slots__ = ("_keys", "_top_keys", "account", "jobs")
 
@@ -321,7 +328,7 @@ class _Project:
 
     @property
     def key(self) -> Key:
-        """Its place among its siblings, by its next job."""
+        """The sort key among its siblings, for its next job."""
         milli_gpus = self.jobs[-1][1].milli_gpus
         if milli_gpus not in self._keys:
             self._keys[milli_gpus] = turn_key(self.account, milli_gpus)
@@ -329,7 +336,8 @@ class _Project:
 
     @property
     def top_key(self) -> tuple[Key, bool]:
-        """The place of its department, or its own, when its next job is the best one."""
+        """The sort key of its department (or of the project itself without one) if its next job is the
+        department's best."""
         milli_gpus = self.jobs[-1][1].milli_gpus
         if milli_gpus not in self._top_keys:
             top = self.account.parent or self.account
@@ -340,7 +348,7 @@ class _Project:
         return self.key < other.key
 
     def take(self) -> Iterator[tuple[JobClass, JobView]]:
-        """Remove and return its next jobs, as long as they ask for as much as the first."""
+        """Remove and yield its next jobs while they request as much as the first."""
         milli_gpus = self.jobs[-1][1].milli_gpus
         while self.jobs and self.jobs[-1][1].milli_gpus == milli_gpus:
             _, one, job = self.jobs.pop()

@@ -25,10 +25,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Stop `job` and queue it again, so that `beneficiary` can start once its GPUs are proven free.
+    """Stop `job` and queue it again, so that `beneficiary` can start once the job's GPUs are proven free.
 
-    `kind`: `reclaim` between projects, `preempt` inside one. The reason is always `preempted`; `details` has
-    `by_job`, `by_project` and `kind`: record it on the victim.
+    `kind`: `reclaim` between projects, `preempt` within one. The reason is always `preempted`; `details` has
+    `by_job`, `by_project` and `kind` and is recorded on the victim.
     """
 
     job: str
@@ -44,9 +44,9 @@ class Preempt:
 class Hold:
     """`job` stays queued. `details` holds the numbers compared, `ahead` and `holders`.
 
-    `is_promised`: room is being made for this job. `details["promised"]` says where, as plain lists: record it and
-    give it back as `JobView.promised` in the next view (`view.placements_from_lists`): that is what keeps
-    the room from being given to anyone else.
+    `is_promised`: capacity is being freed for this job. `details["promised"]` says where, as plain lists. The
+    caller must record it and pass it as `JobView.promised` in the next view (see `view.placements_from_lists`);
+    else the capacity may go to another job.
     `queue_position` counts from 1 over the held jobs of the cluster; None for a job that can never start.
     """
 
@@ -74,10 +74,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer to one view: the jobs to stop and queue again, to start, and to hold, each in order.
+    """The decisions on one view: the jobs to preempt, to start and to hold, each in order.
 
-    `holds` may be a lazy sequence, explained when it is first read. `promised`: where capacity is being freed for held
-    jobs, by id, without explaining them.
+    `holds` may be a lazy sequence that is computed when first read. `promised`: by job id, where capacity is
+    being freed for held jobs; available without computing `holds`.
     """
 
     preempts: tuple[Preempt, ...] = ()

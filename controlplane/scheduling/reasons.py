@@ -38,7 +38,7 @@ STARTED_OVER_QUOTA = "started_over_quota"
 
 WHOLE_GPU = 1000
 
-# Outcome of an attempt that ended by no fault of the job.
+# The outcome of an attempt that ended through no fault of the job.
 DISRUPTED = "disrupted"
 
 Details = Mapping[str, Any]
@@ -56,21 +56,21 @@ class Reason:
 
 
 def describe(code: str, details: Details | None = None) -> str:
-    """Return the sentence for a reason: what is the matter, then the next step. Raises KeyError on an unknown
-    code."""
+    """Return the sentence for a reason: what happened, then the next step. Raise KeyError for an unknown code.
+    """
     return REASONS[code].sentence(details or {})
 
 
 def words_for(code: str, message: str) -> str:
-    """Return an engine's own message as a sentence, or ours for its code if it gave none; "" for an unknown
-    code without a message."""
+    """Return an engine's own message as a sentence; without a message, the sentence of the code. "" for an
+    unknown code without a message."""
     if not message:
         return describe(code) if code in REASONS else ""
     return message if message.endswith((".", "!", "?")) else f"{message}."
 
 
 def gpus(milli_gpus: int) -> str:
-    """Format milli-GPUs for users: 2000 is "2", 500 is "0.5"."""
+    """Format milli-GPUs as GPUs: 2000 is "2", 500 is "0.5"."""
     return f"{milli_gpus / 1000:g}"
 
 
@@ -197,8 +197,8 @@ def _preempted(details: Details) -> str:
 
 
 def _taker(details: Details) -> str:
-    """Return which job got the capacity. The job's name is absent for readers who may not see it
-    (controlplane.scheduling.mentions)."""
+    """Return the phrase that names the job which got the capacity. Readers who may not see that job get its
+    project (see controlplane.scheduling.mentions)."""
     name, project = details.get("by_name") or details.get("by_job"), details.get("by_project")
     if details.get("kind") == "preempt":
         return f"job {name} of higher priority in the same project" if name else "a job of higher priority"
@@ -208,7 +208,8 @@ def _taker(details: Details) -> str:
 
 
 def _comes_back(details: Details) -> str:
-    """Say "capacity" and not "GPUs": what was taken, and what is short now, may be another resource."""
+    """Return the sentence on when a preempted job restarts. It says "capacity", because the shortage may be of
+    another resource than GPUs."""
     short = details.get("resource")
     when = f"a node has enough {short} free" if short else "there is room again"
     return f"It keeps its place in the queue and restarts when {when}."
@@ -216,7 +217,7 @@ def _comes_back(details: Details) -> str:
 
 def _waiting_for_reclaim(details: Details) -> str:
     jobs = details.get("stopping") or ()
-    # marked by the loop, which knows whose programs follow their membership
+    # Set by the loop, which has the jobs whose programs can shrink while they run.
     shrinking = sum(isinstance(job, Mapping) and bool(job.get("is_shrinking")) for job in jobs)
     ways = [("stopping", len(jobs) - shrinking), ("shrinking", shrinking)]
     words = [f"{way} {number} job{'' if number == 1 else 's'}" for way, number in ways if number]
@@ -227,7 +228,7 @@ def _waiting_for_reclaim(details: Details) -> str:
 
 def _gang_does_not_fit(details: Details) -> str:
     gang = "At least" if "most_pods" in details else "All"
-    # a cluster's own scheduler does not say how many are free
+    # A cluster's own scheduler does not report how many GPUs are free.
     free = f" ({_milli(details, 'free_milli_gpus')} free)" if "free_milli_gpus" in details else ""
     return (
         f"{gang} {details.get('pods', 0)} workers must start together, and only "
@@ -260,7 +261,7 @@ def _over_fair_share(details: Details) -> str:
 
 def _cluster_full(details: Details) -> str:
     if short := details.get("resource"):
-        # No job's end would help.
+        # The end of other jobs would not help.
         if details.get("is_shut_out"):
             return (
                 f"No node that takes pods has as much {short} as it needs; others are cordoned or not ready. "
@@ -296,7 +297,7 @@ def _reserved(details: Details) -> str:
 
 
 def _backing_off(details: Details) -> str:
-    # the moment, not the seconds left: a reason that changed every second would be written every second
+    # An absolute time, because a reason with the seconds left would change, and be written, every second.
     at = details.get("not_before")
     when = f"at {datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC" if at is not None else "soon"
     if details.get("disruption"):
@@ -334,7 +335,7 @@ def _placed_by_data(details: Details) -> str:
 
 
 def _size(details: Details) -> str:
-    """How large an elastic job has become, of how large it would be."""
+    """Return the elastic job's size and its full size, for a sentence."""
     return f" with {details['pods']} of {details['most_pods']} workers" if "most_pods" in details else ""
 
 

@@ -1,8 +1,9 @@
-"""What a change of a project's share would have done to recorded jobs: the same submissions decided again, twice. Pure.
+"""Replay recorded jobs with a changed share of one project: the same submissions are decided twice, with and
+without it. Pure.
 
-Both replays start with the jobs that ran when the record begins, and submit the others when they were submitted. A job
-ends once it has run for as long as it did in the record; a stopped job goes on later without loss. Never run in the
-cycle.
+Both replays start with the jobs that were running at the beginning of the record, and submit the others at
+their recorded times. A job ends once it has run for as long as in the record; a stopped job later continues
+without loss. Never called in a scheduling cycle.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, JobView, ProjectView
 from controlplane.scheduling.what_if import JobEffect, WhatIf, compared, job_effect, project_effects
 
-# Submissions and ends within so many seconds are decided on together.
+# Submissions and ends within this many seconds of each other are decided together.
 STEP_SECONDS = 60
-# Unix seconds beyond any record.
+# Later than any record, in Unix seconds.
 NEVER = 1 << 62
 
 
 class RecordedJob(NamedTuple):
-    """A job as it was queued. `submitted`: Unix seconds; None for a job that ran when the record begins. `run_seconds`:
-    for how long it runs from then, or from its start, on."""
+    """A job as it was when queued. `submitted`: Unix seconds; None for a job that was running when the record
+    begins. `run_seconds`: how long it runs from its start, or from the beginning of the record if it was
+    running."""
 
     job: JobView
     submitted: int | None
@@ -41,15 +43,18 @@ def recorded_what_if(
     project: ProjectView,
     is_over: Callable[[], bool] = never,
 ) -> WhatIf:
-    """Return how waits and stops would have differed between `view.now` and `until` if the project of this name had
-    been as given. `view` has no jobs. Fair shares and held GPUs are means over that time; `preempted` jobs are stopped
-    more often with the change, `spared` ones less often. The budget bounds how much is replayed."""
+    """Return how waits and preemptions would have differed between `view.now` and `until` with this version of
+    the project.
+
+    `view` contains no jobs. Fair shares and held GPUs are means over that time; `preempted` jobs are stopped
+    more often with the change, `spared` ones less often. Replaying ends early when `is_over` returns True.
+    """
     changed = tuple(project if one.name == project.name else one for one in view.projects)
     before, after = Replay(view, jobs), Replay(replace(view, projects=changed), jobs)
     now = view.now
     while now < until and not is_over():
         due = min(before.next_event(), after.next_event(), until)
-        # on a grid from the beginning of the record, so that both decide at the same moments
+        # Rounded to a grid from the beginning of the record, so that both replays decide at the same times.
         now = min(until, max(now, view.now - (view.now - due) // STEP_SECONDS * STEP_SECONDS))
         before.advance(now)
         after.advance(now)
@@ -71,23 +76,23 @@ class Replay:
         arrivals = [
             (one.submitted, one.job.submit_rank, one.job) for one in jobs if one.submitted is not None
         ]
-        # The next one is the last.
+        # In reverse order, so that the next submission is popped from the end.
         self._arrivals = sorted(arrivals, key=lambda one: one[:2], reverse=True)
         self._active: dict[str, JobView] = {}
         self._queued = {one.job.id: one.job for one in jobs if one.submitted is None}
         self._ends: list[tuple[int, str]] = []
-        # milli-GPUs by project, as of the last decision
+        # Milli-GPUs by project after the last decision.
         self._holding: Counter[str] = Counter()
         self._sharing: dict[str, int] = {}
         self._decide()
 
     def next_event(self) -> int:
-        """Return when the next job is submitted or ends; a moment that is never reached after the last."""
+        """Return when the next job is submitted or ends, in Unix seconds; NEVER if there is none."""
         arrival = self._arrivals[-1][0] if self._arrivals else NEVER
         return min(arrival, self._ends[0][0]) if self._ends else arrival
 
     def advance(self, now: int) -> None:
-        """Let time pass, and decide if jobs were submitted or ended meanwhile."""
+        """Advance the time to `now`, and decide if jobs were submitted or ended since."""
         self._count(now - self._view.now)
         self._view = replace(self._view, now=now)
         ended = self._end(now)
@@ -99,7 +104,7 @@ class Replay:
         while self._ends and self._ends[0][0] <= now:
             end, name = heapq.heappop(self._ends)
             job = self._active.get(name)
-            # A job that was stopped meanwhile ends later.
+            # A job that was stopped in between ends later than this entry.
             if job is not None and (job.started_at or 0) + self._left[name] == end:
                 del self._active[name]
                 ended = True

@@ -1,7 +1,7 @@
 """Replay one decision: `python -m controlplane.scheduling.replay view.json [--explain JOB]`.
 
-`view.json` is what `view_to_dict` gives (`-` reads standard input). Without a job the whole plan is printed as
-JSON; with one, its decision and the sentence that people read.
+`view.json` is the output of `view_to_dict` (`-` reads standard input). Prints the whole plan as JSON, or with
+`--explain` the decision on one job and its sentence.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ USAGE = "usage: python -m controlplane.scheduling.replay VIEW.json|- [--explain 
 
 
 def replay(data: dict[str, Any], job: str | None = None) -> dict[str, Any]:
-    """Return the plan for a stored view, or the one decision about a job, as plain JSON. KeyError: no such
-    job."""
+    """Return the plan for a stored view, or the decision on one job, as plain JSON data. Raise KeyError if the
+    plan has no such job."""
     view = view_from_dict(data)
     plan = plan_to_dict(decide(view))
     if job is None:
@@ -36,7 +36,7 @@ def replay(data: dict[str, Any], job: str | None = None) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str], out: TextIO, errors: TextIO) -> int:
-    """Print the answer. Exit codes: 0 done, 2 usage, 3 no decision about such a job."""
+    """Print the result and return the exit code: 0 done, 2 usage, 3 no decision on this job."""
     arguments = [argument for argument in arguments if argument != "--explain"]
     if len(arguments) not in (1, 2):
         errors.write(USAGE)

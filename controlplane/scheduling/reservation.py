@@ -1,8 +1,8 @@
-"""Reservation and backfill: a time and a place for the oldest gang that cannot start.
+"""Reservation and backfill: a time and nodes for the oldest gang that cannot start.
 
-The time is the first at which, by expected ends, the whole gang fits; the place is where it fits then. A job that is
-bound by the reservation starts only if it ends by then, or beside the gang. Capacity that reclaim frees has another
-mechanism: `promised` (see cycle_state).
+The time is the first at which the whole gang fits, judged by expected ends. A job that must respect the
+reservation starts only if it ends by then, or on capacity that the gang does not need. Capacity freed by a
+reclaim is kept by another mechanism: `promised` (see cycle_state).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from controlplane.scheduling.view import JobView, PodPlacement
 
 
 class Reservation:
-    """The time `at` and the place at which `item` is expected to start.
+    """The time `at` and the nodes at which `item` is expected to start.
 
-    `later`: what is free on the nodes of the place at that time, beside the gang and the jobs of this plan that
-    run on: nothing that is bound and runs longer may use more.
+    `later`: the capacity that will be free at that time on those nodes, after the gang and the jobs of this
+    plan that run longer. Jobs that must respect the reservation and run beyond `at` may use no more than this.
     """
 
     __slots__ = ("_delays", "_is_larger_than_share", "_later", "_now", "at", "item", "placements")
@@ -36,7 +36,7 @@ class Reservation:
         self.at = at
         self.placements = placements
         self._now = now
-        # Whether a run time reaches beyond `at`: asked of every job in every phase.
+        # Caches whether a run time reaches beyond `at`, which every phase asks for every job.
         self._delays: dict[int | None, bool] = {}
         entitled = item.account.entitled
         self._is_larger_than_share = entitled is not None and item.milli_gpus > entitled
@@ -46,10 +46,13 @@ class Reservation:
         self._later: dict[int, NodeCapacity] = {order: room.nodes[order] for order in sorted(orders)}
 
     def binds(self, item: Waiting, *, is_idle: bool = False, is_placed: bool = False) -> bool:
-        """Return whether a job must not delay the gang: a later one of its project, or one above its quota; not if it
-        ends in time. A gang larger than the share of its project borrows itself, and binds no job inside a quota.
-        `is_idle`: for growth on idle capacity, which is bound for every project. `is_placed`: the job is part of the
-        plan, so that its account contains it already."""
+        """Return whether a job must not delay the gang.
+
+        True for jobs that run beyond `at` and are either later jobs of the gang's project or take another
+        project above its quota. A gang larger than its project's share borrows, so it does not delay jobs
+        within a quota. `is_idle`: the capacity is for elastic growth beyond the share, which no project is
+        owed. `is_placed`: the job is part of the plan, so its account already includes it.
+        """
         if not self.is_delayed_by(item.job):
             return False
         is_owed = item.account.is_in_quota_with(0 if is_placed else item.milli_gpus) and not is_idle
@@ -59,7 +62,7 @@ class Reservation:
         return is_later and not (is_owed and self._is_larger_than_share)
 
     def is_delayed_by(self, job: JobView) -> bool:
-        """Return whether this other job, started now, runs beyond the gang's time."""
+        """Return whether another job, started now, would run beyond the reserved time."""
         if job.id == self.item.job.id:
             return False
         seconds = job.expected_runtime_seconds
@@ -69,7 +72,8 @@ class Reservation:
         return delays
 
     def count(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
-        """Take from the later capacity what a job of the plan holds then; with `sign` 1 undo that."""
+        """Subtract from the later capacity what a job of the plan still holds then; with `sign` 1, undo that.
+        """
         if ends_by(job, self._now, self.at):
             return
         for node in self._later.values():
@@ -81,7 +85,7 @@ class Reservation:
 
     @contextmanager
     def kept(self, room: FreeCapacity) -> Iterator[FreeCapacity]:
-        """Leave out of `room`, for the time being, what the gang needs."""
+        """Context manager that removes from `room` what the gang needs, and restores it on exit."""
         before = {order: room.nodes[order].copy() for order in self._later}
         for order, node in self._later.items():
             room.set_to_least(order, before[order], node)
@@ -94,7 +98,7 @@ class Reservation:
     def place(
         self, request: Request, room: FreeCapacity, avoid: Collection[str] = ()
     ) -> tuple[PodPlacement, ...] | None:
-        """Return where a gang fits beside the reservation, or None."""
+        """Return where a gang fits without the reserved capacity, or None."""
         with self.kept(room):
             return place(request, room, avoid)
 
@@ -102,9 +106,12 @@ class Reservation:
 def reserve(
     gangs: Iterator[Waiting], ends_at: Callable[[], Sequence[End]], soon: FreeCapacity, now: int
 ) -> Reservation | None:
-    """Return the reservation of the first of these gangs, in this order, that has a time; None if none has.
-    `ends_at` returns the expected ends of the jobs that hold what `soon` lacks and are not stopping: asked only if a
-    gang waits."""
+    """Return the reservation of the first of these gangs for which a start time can be computed; None if there
+    is none.
+
+    `ends_at` returns the expected ends of the jobs that hold what `soon` lacks and are not stopping; it is
+    called only if there is a gang.
+    """
     first = next(gangs, None)
     if first is None:
         return None
@@ -120,18 +127,18 @@ def reserve(
 
 
 def _earliest(item: Waiting, ends: Sequence[End], soon: FreeCapacity, now: int) -> Reservation | None:
-    """Find by bisection the first expected end after which the gang fits: what fits once fits after more
-    ends."""
+    """Return the reservation at the first expected end after which the gang fits, or None. Uses bisection: a
+    gang that fits once also fits after further ends."""
     earliest = _lower_bound(item.request, ends, soon)
     if earliest is None:
         return None
-    # A gang that backs off does not start before.
+    # A gang in back-off cannot start before the back-off ends.
     not_before = max(now, item.job.not_before or 0)
     times = [end for end, *_ in ends[bisect_right(ends, not_before, key=itemgetter(0)) :] if end >= earliest]
     if earliest <= not_before:
         times.insert(0, not_before)
     low, high = 0, len(times) - 1
-    # The bound is the time itself but for shortages of other resources: it is tried first.
+    # The lower bound is tried first: it is the exact time unless another resource than GPUs is short.
     step, found = low, None
     while low <= high:
         room = _room_at(times[step], item.request, ends, soon)
@@ -146,7 +153,8 @@ def _earliest(item: Waiting, ends: Sequence[End], soon: FreeCapacity, now: int) 
 
 
 def _room_at(at: int, request: Request, ends: Sequence[End], soon: FreeCapacity) -> FreeCapacity:
-    """Return what is free then on the nodes that can have enough devices for the request."""
+    """Return the capacity free at time `at`, updated only on nodes that can have enough devices for the
+    request."""
     needed, room = request.whole_devices, soon.borrowed()
     ended = [job for *_, job in ends[: bisect_right(ends, at, key=itemgetter(0))]]
     free = {node.name: node.whole for node in soon.nodes}
@@ -161,7 +169,8 @@ def _room_at(at: int, request: Request, ends: Sequence[End], soon: FreeCapacity)
 
 
 def _lower_bound(request: Request, ends: Sequence[End], soon: FreeCapacity) -> int | None:
-    """Return a time before which too few nodes can have enough whole devices free; None if they never have."""
+    """Return the earliest time at which enough nodes could have enough whole devices free; None if that never
+    happens."""
     needed = request.whole_devices
     if not needed:
         return 0

@@ -1,6 +1,6 @@
-"""Learn run times from earlier jobs: those of the same project, user, image and size first, then less alike ones.
+"""Learn run times from earlier jobs of the same project, preferring those with the same user, image and size.
 
-Pure. A declared run time is never replaced; seconds throughout.
+Pure. A declared run time is never replaced. All times are in seconds.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Earlier jobs from which something can be learned, and how many of the latest count.
+# The fewest earlier jobs from which a run time is learned, and the most (the latest) that are used.
 LEAST_RUNS, MOST_RUNS = 3, 50
-# Of the sorted run times, in thousandths: the expected one, that of a job that ends early, of one that ends late.
+# The quantiles, in thousandths, that are used as expected run time, for a job that ends early, and for one that
+# ends late.
 EXPECTED, EARLY, LATE = 500, 50, 950
 
 
 class Run(NamedTuple):
-    """What a job was, and for how many seconds it ran. `size`: milli-GPUs over all pods."""
+    """The properties of an earlier job by which it is compared, and its run time in seconds. `size`: milli-GPUs
+    over all pods."""
 
     project: str
     user: str
@@ -27,7 +29,8 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """What earlier jobs say of a run time: quantiles, the number of them, and what they had in common with it."""
+    """A learned run time: three quantiles in seconds, the number of runs, and the properties (`same`) that
+    those runs share with the job."""
 
     expected: int
     early: int
@@ -36,7 +39,7 @@ class RunTime:
     same: tuple[str, ...]
 
 
-# The most alike first. A project's jobs of another user, image and size say nothing.
+# The most specific first. Sharing the project alone predicts nothing, so there is no such level.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("project", "user", "image", "size"),
     ("project", "user", "image"),
@@ -46,7 +49,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
 
 
 class RunTimes:
-    """Run times of earlier jobs, newest first."""
+    """Run times of earlier jobs, which must be given newest first."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._seconds: Mapping[tuple[str, ...], dict[tuple[object, ...], list[int]]] = {
@@ -59,7 +62,8 @@ class RunTimes:
                     alike.append(run.seconds)
 
     def learned(self, run: Run) -> RunTime | None:
-        """Return the run time of the jobs most alike; None if fewer than LEAST_RUNS are."""
+        """Return the run time learned at the most specific level that has at least LEAST_RUNS earlier jobs;
+        None if no level has."""
         for level, known in self._seconds.items():
             seconds = sorted(known.get(_key(run, level), ()))
             if len(seconds) >= LEAST_RUNS:

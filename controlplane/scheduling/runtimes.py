@@ -1,6 +1,6 @@
-"""Run times: when a running job is expected to end, and whether a queued one ends in time.
+"""Expected ends: when a running job is expected to end, and whether a queued one would end in time. In seconds.
 
-An expected run time is declared by the user. Seconds throughout.
+An expected run time is declared by the user or learned.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from controlplane.scheduling.view import JobView
 End = tuple[int, int, str, JobView]
 """(expected end, first submission, id, job)."""
 
-# An overdue job is expected to need as long again as it is late, at least this long: so its end keeps its distance.
+# An overdue job is expected to be late by as much again, at least this many seconds, so that its expected end
+# is never imminent.
 LEAST_LEFT = 600
-# Steps per doubling by which run times are told apart: jobs of one class share one verdict.
+# Run times are rounded to this many steps per doubling, so that jobs of one class share one verdict.
 STEPS = 4
 
 
 def expected_end(job: JobView, now: int) -> int | None:
-    """Return when an active job is expected to end; None if its run time is unknown. One that has not started yet
-    runs from now on."""
+    """Return when an active job is expected to end, in Unix seconds; None if its run time is unknown. A job
+    that has not started yet is taken to start now."""
     expected = job.expected_runtime_seconds
     if expected is None:
         return None
@@ -37,7 +38,7 @@ def ends_by(job: JobView, now: int, at: int) -> bool:
 
 
 def rounded_up(seconds: int | None) -> int | None:
-    """Return the next run time of a scale of STEPS per doubling: few values, none below what is expected."""
+    """Return the run time rounded up on a scale of STEPS per doubling, so that few distinct values remain."""
     if seconds is None or seconds <= STEPS:
         return seconds
     step = 1 << max(0, (seconds - 1).bit_length() - STEPS.bit_length())
@@ -45,12 +46,12 @@ def rounded_up(seconds: int | None) -> int | None:
 
 
 class ExpectedEnds:
-    """Active jobs in the order of their expected ends, kept in step as jobs come and go."""
+    """Active jobs sorted by expected end."""
 
     __slots__ = ("_started", "_starting")
 
     def __init__(self) -> None:
-        # By the end expected at the start. Those of the jobs that are overdue move on with time.
+        # Sorted by the end expected at the start. The ends of overdue jobs are adjusted when they are read.
         self._started: list[End] = []
         self._starting: dict[str, JobView] = {}
 
@@ -58,7 +59,7 @@ class ExpectedEnds:
         return len(self._started) + len(self._starting)
 
     def add(self, job: JobView) -> None:
-        """Add an active job; one without an expected run time has no end."""
+        """Add an active job; one without an expected run time is ignored."""
         if job.expected_runtime_seconds is None:
             return
         if job.started_at is None:
@@ -67,7 +68,7 @@ class ExpectedEnds:
             insort(self._started, (*_key(job, job.started_at + job.expected_runtime_seconds), job))
 
     def remove(self, job: JobView) -> None:
-        """Remove a job as it was added."""
+        """Remove a job; it must equal the job that was added."""
         if job.expected_runtime_seconds is None:
             return
         if job.started_at is None:
@@ -77,8 +78,8 @@ class ExpectedEnds:
             del self._started[bisect_left(self._started, key)]
 
     def at(self, now: int, but: Collection[str], starts: Sequence[JobView]) -> list[End]:
-        """Return the ends expected at this time, the first one first, of these starts too; without the jobs of
-        these ids."""
+        """Return the ends expected at this time, earliest first, for the active jobs and `starts`, except the
+        jobs with the ids `but`."""
         overdue = bisect_right(self._started, now, key=_end)
         moved = [job for *_, job in self._started[:overdue]]
         found = [

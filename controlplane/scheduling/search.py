@@ -1,7 +1,8 @@
 """Find the cheapest set of victims that a policy accepts and that makes room for a whole gang.
 
-Exact in devices when one pod is missing, on any cluster, and for gangs on up to MAX_NODES candidate nodes
-within MAX_STEPS steps. Beyond that: the best set found so far, from which no victim can be removed.
+Exact in devices if one pod is missing, on clusters of any size, and for gangs on up to MAX_NODES candidate
+nodes within MAX_STEPS steps. Beyond that it returns the best set found so far, from which no victim can be
+removed.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from controlplane.scheduling.victims import (
 MAX_STEPS = 2000
 MAX_NODES = 16
 MAX_CHOICES = 500
-# Pods of a gang beyond which only the greedy set is tried.
+# For gangs with more missing pods than this only the greedy set is tried.
 MAX_BRANCHED = 64
 
 
 @dataclass(slots=True)
 class _Search:
-    """The best set so far, and what is left of the step budget."""
+    """The state of one search: the best set so far and the remaining step budget."""
 
     request: Request
     gate: VictimPolicy
@@ -70,7 +71,7 @@ def find_victims(
     givers = candidates.accepted(gate)
     if not givers:
         return None
-    # A gang stands in one pool, so each is searched alone.
+    # A gang must fit within one pool, so each pool is searched separately.
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools] or [()]
     inside = [replace(request, pools=pools) for pools in choices]
     found = [_search_in(one, room, gate, candidates, givers, among) for one in inside]
@@ -88,7 +89,7 @@ def _search_in(
 ) -> frozenset[Candidate] | None:
     missing = request.pods - pods_that_fit(request, room, request.pods)
     if missing <= 0:
-        # Nothing is missing, so no job has to go.
+        # The gang already fits, so nothing has to be stopped.
         return None
     if request.pods == 1 and among is None:
         return _search_indexed(request, room, gate, candidates, givers)
@@ -114,18 +115,18 @@ def _search_indexed(
     candidates: Candidates,
     givers: Mapping[VictimClass, SortedClass],
 ) -> frozenset[Candidate] | None:
-    """Search for one pod, which needs one node: the cheapest job that is enough alone if it loses little, else by
-    nodes up to the first whose bound is above the best set."""
+    """Search for one pod, which needs one node. Tries the cheapest job that is sufficient alone and loses
+    little work; else visits nodes in order of their bound until it exceeds the best set's cost."""
     short = request.whole_devices - room.most_whole(request.pools, request.locations)
     large_enough = [same for same in givers.values() if same.most_devices >= short]
     found: dict[str, NodeCandidates] = {}
     search = _Search(request, gate, found, 1)
     single = next((one for one in cheapest_first(large_enough) if _is_enough(request, room, one)), None)
     if single is not None:
-        # Where so little is lost, several jobs always cost more than one.
+        # If so little work is lost, a set of several jobs always costs more than this job.
         if not magnitude(single.work_lost):
             return frozenset((single,))
-        # several jobs may lose less work together
+        # Several jobs together may lose less work than this one.
         search.offer(frozenset((single,)))
     with closing(candidates.index(request, room).ascending()) as nodes:
         for bound, node in nodes:
@@ -142,7 +143,7 @@ def _search_indexed(
 
 
 def _is_enough(request: Request, room: FreeCapacity, victim: Candidate) -> bool:
-    """Return whether a pod fits on some node once this job alone has gone."""
+    """Return whether a pod fits on some node once this job alone is stopped."""
     nodes = (room.node(name) for name in victim.nodes if room.is_open(name))
     return any(
         node.whole + len(victim.on_node(node.name)) >= request.whole_devices
@@ -154,8 +155,8 @@ def _is_enough(request: Request, room: FreeCapacity, victim: Candidate) -> bool:
 
 
 def _search_one_pod(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
-    """Search for one more pod, which needs one node: visit nodes by their bound and stop when none can be
-    better."""
+    """Search for one more pod, which needs one node: visit nodes by their bound and stop when no later node can
+    be cheaper."""
     for local in ordered:
         if search.best_harm is not None and local.bound > search.best_harm[:5]:
             return
@@ -188,7 +189,8 @@ def _offer_greedy(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
         missing = search.needed - gains.total
         for more in range(min(missing, local.room_for), 0, -1):
             options = [frozenset(option) - gains.victims for option in _options(search.request, local, more)]
-            # With what was chosen before: a policy that takes one job more may refuse the sum.
+            # Tested together with the earlier choice, because a policy that accepts each job may refuse the
+            # sum.
             fair = [option for option in options if search.gate.accepts(gains.victims | option)]
             if fair:
                 gains.add(min(fair, key=preemption_cost))
@@ -199,7 +201,7 @@ def _offer_greedy(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
 
 
 class _Gains:
-    """How many more pods fit once some jobs are stopped, node by node."""
+    """How many more pods fit, per node and in total, once `victims` are stopped."""
 
     def __init__(self, search: _Search, victims: Iterable[Candidate]) -> None:
         self._search = search
@@ -209,13 +211,13 @@ class _Gains:
         self.add(victims)
 
     def add(self, victims: Iterable[Candidate]) -> None:
-        """Add jobs to the stopped ones."""
+        """Add jobs to the victims."""
         added = set(victims)
         self.victims |= added
         self._count(added)
 
     def drop(self, victim: Candidate) -> None:
-        """Remove one job from the stopped ones."""
+        """Remove one job from the victims."""
         self.victims.remove(victim)
         self._count((victim,))
 
@@ -228,7 +230,8 @@ class _Gains:
 
 
 def _best_nodes(search: _Search, ordered: Sequence[NodeCandidates]) -> list[NodeCandidates]:
-    """All nodes of a small cluster; of a large one those that look cheapest for one more pod, and for several."""
+    """Return the nodes to branch over: all nodes of a small cluster; else those with the lowest bounds for one
+    more pod and for several pods."""
     if len(ordered) <= MAX_NODES:
         return list(ordered)
     several = min(search.needed, max(local.room_for for local in ordered))
@@ -242,7 +245,11 @@ def _best_nodes(search: _Search, ordered: Sequence[NodeCandidates]) -> list[Node
 
 @dataclass(frozen=True, slots=True)
 class _Branching:
-    """The nodes in question; from each on, how many more pods they could host; most pods that one victim can free."""
+    """The fixed data of a branching search.
+
+    `nodes`: the nodes in order. `room_left[i]`: how many more pods the nodes from index i on could host.
+    `most`: the most pods for which one victim can make room; None if unbounded.
+    """
 
     nodes: Sequence[NodeCandidates]
     room_left: Sequence[int]
@@ -250,7 +257,8 @@ class _Branching:
 
 
 def _branch(search: _Search, tree: _Branching, at: int, chosen: frozenset[Candidate]) -> None:
-    """Branch over nodes: how many more pods each one is to host, and by which of its sets."""
+    """Branch over the nodes: how many more pods each is to host, and which of its victim sets makes room for
+    them."""
     if search.steps <= 0:
         return
     search.steps -= 1
@@ -273,13 +281,13 @@ def _branch(search: _Search, tree: _Branching, at: int, chosen: frozenset[Candid
 
 
 def _gained(search: _Search, victims: frozenset[Candidate]) -> int:
-    """Return how many more pods fit once these are stopped, over all nodes that they use."""
+    """Return how many more pods fit once these victims are stopped, over all nodes that they use."""
     touched = {name for victim in victims for name in victim.nodes}
     return sum([search.locals[name].gain(victims) for name in touched if name in search.locals])
 
 
 def _options(request: Request, local: NodeCandidates, more: int) -> Iterator[frozenset[Candidate]]:
-    """Yield the sets of this node's candidates worth trying that make room for this many more pods."""
+    """Yield the sets of candidates on this node that are worth trying and make room for `more` pods."""
     bases = _share_options(request, local) if request.is_share else _device_options(request, local, more)
     for base in bases:
         complete = _with_host_room(request, local, base, local.pods_before + more)
@@ -288,7 +296,8 @@ def _options(request: Request, local: NodeCandidates, more: int) -> Iterator[fro
 
 
 def _device_options(request: Request, local: NodeCandidates, more: int) -> Iterator[frozenset[Candidate]]:
-    """Enumerate devices, not jobs: freeing a device takes all its holders."""
+    """Yield victim sets for whole devices. Enumerates devices instead of jobs, because freeing a device means
+    stopping all its holders."""
     missing = (local.pods_before + more) * request.whole_devices - local.node.whole
     free = local.node.free
     holders, holds = local.by_device()
@@ -308,7 +317,7 @@ def _device_options(request: Request, local: NodeCandidates, more: int) -> Itera
 
 
 def _share_options(request: Request, local: NodeCandidates) -> Iterator[frozenset[Candidate]]:
-    """Return for each device the holders whose shares are enough together."""
+    """Yield, for each device, the sets of holders whose shares are large enough together."""
     for position, free in enumerate(local.node.free):
         missing = request.share_of(local.node.modes[position]) - free
         if missing <= local.by_device()[1][position]:
@@ -344,8 +353,8 @@ def _bounded(choices: Iterator[tuple[Candidate, ...]]) -> Iterator[tuple[Candida
 def _with_host_room(
     request: Request, local: NodeCandidates, base: frozenset[Candidate], pods: int
 ) -> frozenset[Candidate] | None:
-    """Return the set, extended until `pods` pods fit in host resources too: by the cheapest sufficient
-    candidate, else by the one that gives most of what is missing. None if all candidates together are not
+    """Return `base`, extended until `pods` pods fit in host resources too: by the cheapest sufficient
+    candidate, else by the one that frees most of what is missing. None if all candidates together are not
     enough."""
     victims = base
     while local.pods_before + local.gain(victims) < pods:
@@ -363,7 +372,7 @@ def _with_host_room(
 
 
 def _spare(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidate]:
-    """Keep every victim that is not needed, the costliest first."""
+    """Return the set without the victims that are not needed; the most expensive ones are dropped first."""
     gains = _Gains(search, victims)
     for victim in sorted(victims, key=lambda item: preemption_cost((item,)), reverse=True):
         gains.drop(victim)

@@ -1,6 +1,6 @@
 """Fair share: quota first, then the surplus by priority band and weight, in whole GPUs.
 
-Integers only (milli-GPUs), so that equal input gives equal shares on every machine. `None` means no bound.
+Integers only (milli-GPUs), so that equal input gives equal shares on every machine. `None` means unlimited.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one sibling (project or department) may and would use. `rank`: lower is older; breaks ties."""
+    """The rights and the demand of one sibling (project or department). `rank`: lower is older; breaks ties."""
 
     name: str
     quota: int | None
@@ -28,17 +28,17 @@ class Claim:
 
     @property
     def wanted(self) -> int:
-        """Return the most that it can use: its request, capped at its limit."""
+        """Return the most that it can use: its request, at most its limit."""
         return self.requested if self.limit is None else min(self.limit, self.requested)
 
 
 def divide(total: int, claims: Iterable[Claim], usage_weight_milli: int = 1000) -> dict[str, int]:
-    """Return the fair share of each sibling, in milli-GPUs, by name. The sum exceeds `total` only if quotas
-    are oversold."""
+    """Return the fair share of each sibling, in milli-GPUs, by name. The sum exceeds `total` only if the quotas
+    do."""
     siblings = list(claims)
     shares = {claim.name: _guaranteed(claim, total) for claim in siblings}
     remaining = total - sum(shares.values())
-    # Quotas may be oversold; there is no surplus then, and every project keeps its own.
+    # If the quotas exceed the total there is no surplus, and every project keeps its quota.
     if remaining <= 0:
         return shares
     bands = _bands(siblings)
@@ -54,7 +54,8 @@ def _guaranteed(claim: Claim, total: int) -> int:
 
 
 def _bands(siblings: Sequence[Claim]) -> list[list[Claim]]:
-    """Group siblings by priority, highest first: a band is satisfied before the next gets any surplus."""
+    """Group siblings by priority, highest first: a band gets all that it wants before the next band gets any
+    surplus."""
     priorities = sorted({claim.priority for claim in siblings}, reverse=True)
     return [[claim for claim in siblings if claim.priority == priority] for priority in priorities]
 
@@ -66,15 +67,14 @@ def _share_out(
     remaining: int,
     k_milli: int,
 ) -> int:
-    """Distribute surplus within the band in rounds; return what is left. Updates `shares` and
-    `remainders`."""
+    """Distribute surplus within the band in rounds; return what is left. Modifies `shares` and `remainders`."""
     is_another_round = True
     while is_another_round and remaining > 0:
         is_another_round = False
         pot = remaining
         for claim, part, whole in _effective_weights(band, shares, k_milli):
             need, fair = claim.wanted - shares[claim.name], pot * part // whole
-            # Compared without division: remainders decide who gets the odd GPU.
+            # Exact fractions, because the remainders decide which sibling gets an odd GPU.
             if need * whole <= pot * part:
                 given = need
                 remainders.pop(claim.name, None)
@@ -90,7 +90,7 @@ def _share_out(
 def _effective_weights(
     band: Sequence[Claim], shares: dict[str, int], k_milli: int
 ) -> list[tuple[Claim, int, int]]:
-    """(claim, its part, sum of parts) for those who still want more. Past usage lowers the part.
+    """Return (claim, its part, sum of all parts) for the claims that want more. Past usage lowers a part.
 
     With w the claim's share of the weights, the part is max(0, w + k (w - usage)), scaled to integers.
     """
@@ -99,7 +99,7 @@ def _effective_weights(
     if weights == 0:
         return []
     parts = [
-        # Integers to the end: floating point would differ between machines.
+        # Integers throughout, because floating point could differ between machines.
         max(0, claim.weight * (1000 + k_milli) * _PPM - k_milli * round(claim.usage * _PPM) * weights)
         for claim in unsatisfied
     ]
@@ -111,7 +111,7 @@ def _effective_weights(
 def _hand_out_odd_units(
     bands: Sequence[Sequence[Claim]], shares: dict[str, int], remainders: dict[str, Fraction], remaining: int
 ) -> None:
-    """Give one GPU each, by largest remainder first, then oldest, until nothing is left."""
+    """Give one GPU each, by largest remainder, then oldest, until nothing is left."""
     for band in bands:
         waiting = [claim for claim in band if claim.name in remainders]
         for claim in sorted(waiting, key=lambda claim: (-remainders[claim.name], claim.rank, claim.name)):

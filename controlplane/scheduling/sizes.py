@@ -1,11 +1,11 @@
-"""Allowed sizes of elastic jobs. Pure. `sizes` are ascending; () allows every size."""
+"""Allowed sizes of elastic jobs. Pure. `sizes` are ascending; an empty sequence allows every size."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 
 def largest_size(sizes: Sequence[int], most: int) -> int:
-    """Return the largest allowed size of at most `most`, 0 if there is none."""
+    """Return the largest allowed size that is at most `most`; 0 if there is none."""
     if not sizes:
         return most
     below = bisect_right(sizes, most)
@@ -13,6 +13,7 @@ def largest_size(sizes: Sequence[int], most: int) -> int:
 
 
 def nearest_sizes(sizes: Sequence[int], wanted: int) -> tuple[int, ...]:
-    """Return the allowed sizes beside a size that is not allowed: the next smaller and the next larger."""
+    """Return the next smaller and the next larger allowed size around `wanted`; shorter if one of them does not
+    exist."""
     place = bisect_left(sizes, wanted)
     return tuple(sizes[max(0, place - 1) : place + 1])

@@ -17,7 +17,7 @@ from controlplane.scheduling.view import (
 
 @dataclass(slots=True)
 class _Left:
-    """The capacity left on a node."""
+    """The free capacity of a node while places are chosen."""
 
     node: NodeView
     devices: list[int]
@@ -43,9 +43,12 @@ class _Left:
 def spare_placements(
     view: ClusterView, plan: Plan, job: JobView, count: int, first_rank: int
 ) -> tuple[PodPlacement, ...]:
-    """Return places for up to `count` more pods of an active job, with ranks from `first_rank`: on nodes of
-    its pools, first those with most of its pods, then the fullest. Capacity that the plan starts, promises or reserves
-    is taken. A job of device shares has one pod and never grows."""
+    """Return places for up to `count` more pods of an active job, with ranks from `first_rank`.
+
+    Only nodes of the job's pools are used: first those with most of its pods, then the fullest. Capacity that
+    the plan assigns or reserves is not used. A job with device shares has one pod and never grows, so it gets
+    none.
+    """
     if not view.is_engine_reachable or 0 < job.milli_gpus < 1000 or job.gpu_memory_mib is not None:
         return ()
     left = _left_over(view, plan, job)

@@ -1,6 +1,6 @@
-"""Find the nearest changes with which a held job starts, by deciding again on the changed view.
+"""Find the smallest changes with which a held job would start, by deciding again on changed views.
 
-Called when a user asks why a job waits, never in the cycle: one suggestion costs one decision.
+Called when a user asks why a job waits, never in a scheduling cycle: each suggestion costs one decision.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ SHOWN = 3
 
 
 def suggest(view: ClusterView, job_id: str, is_over: Callable[[], bool] = never) -> list[Fix]:
-    """Return up to three changes, nearest first, with which the job starts at once or when named jobs have stopped. No
-    further change is tried once the budget is over.
+    """Return up to three changes, smallest first, with which the job starts at once or when named jobs have
+    stopped. No further change is tried once `is_over` returns True.
 
-    Each has a `change`, its numbers, a `text` for people that completes "It would start if ...", and `stopping`: the
-    jobs that are stopped first, as mentions. Nothing for a job that is not held, or that waits for something else.
+    Each has a `change`, its numbers, a `text` for users that completes "It would start if ...", and `stopping`:
+    the jobs that are stopped first, as mentions. Empty for a job that is not held, or that waits for something
+    other than capacity.
     """
     hold = next((hold for hold in decide(view).holds if hold.job == job_id), None)
     job = next((job for job in view.jobs if job.id == job_id), None)
@@ -45,7 +46,7 @@ def suggest(view: ClusterView, job_id: str, is_over: Callable[[], bool] = never)
 
 
 def _stopped_first(plan: Plan, job_id: str) -> list[dict[str, Any]] | None:
-    """Return what stops before the job starts; None when this plan has no room for it."""
+    """Return the jobs that are stopped before the job starts; None if this plan has no room for it."""
     if any(start.job == job_id for start in plan.starts):
         return []
     hold = next((hold for hold in plan.holds if hold.job == job_id and hold.is_promised), None)
@@ -53,7 +54,8 @@ def _stopped_first(plan: Plan, job_id: str) -> list[dict[str, Any]] | None:
 
 
 def _when(stopping: list[dict[str, Any]]) -> str:
-    """Format a number without names; the place that shows the suggestion decides who may read those."""
+    """Return the phrase for how many jobs stop first. It has no names, because the reader may not be allowed to
+    see those jobs."""
     if not stopping:
         return ""
     return f", when {len(stopping)} job{' has' if len(stopping) == 1 else 's have'} stopped"
@@ -82,7 +84,8 @@ def _ask_for_gpus(view: ClusterView, job: JobView, milli_gpus: int) -> Candidate
 
 
 def _raise_quota(view: ClusterView, job: JobView, hold: Hold) -> Iterator[Candidate]:
-    """Suggest a quota: with the job inside it, the project may reclaim what others hold above theirs."""
+    """Yield a quota high enough to contain the job: the project may then reclaim what other projects hold above
+    theirs."""
     project = next(project for project in view.projects if project.name == job.project)
     details = hold.details
     held = details["allocated_milli_gpus"] if job.is_preemptible else details["non_preemptible_milli_gpus"]

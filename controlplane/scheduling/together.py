@@ -1,4 +1,5 @@
-"""Place several jobs at once by trying every way within bounds: greedy placing may miss a solution."""
+"""Place several jobs at once by trying all ways within bounds, because placing them one by one may miss a
+solution."""
 
 from __future__ import annotations
 
@@ -22,14 +23,17 @@ MAX_WAYS = 200
 def serve_together(
     state: CycleState, starts: Sequence[Waiting], promised: Sequence[Waiting], beside: Collection[str] = ()
 ) -> bool:
-    """Start the items of `starts`, and start the others or reserve capacity for them, all or none; if that
-    fails, some of `starts` may get reservations too. Jobs of `beside` get nothing that is kept for a gang. Return False
-    if no way was found."""
+    """Start the items of `starts`, and start or reserve capacity for those of `promised`: all of them or none.
+
+    If that fails, try again with reservations allowed for `starts` too. The jobs whose ids are in `beside` get
+    no capacity that is reserved for a gang. Return False if no way was found.
+    """
     items = [*starts, *promised]
-    # The largest first: what is hardest to place has most choices then.
+    # The largest first, because they have the fewest possible places.
     items.sort(key=lambda item: (-item.request.milli_gpus, -item.request.milli_cpus, item.job.submit_rank))
     mark = state.mark()
-    # to wait for capacity that is being freed is better than to stop one job more, but to start is better than to wait
+    # Starting is better than waiting for capacity that is being freed, and waiting is better than stopping one
+    # more job.
     for must_start in ({item.job.id for item in starts}, set()):
         if _Search(state, must_start, beside).serve(items, 0):
             return True
@@ -45,7 +49,8 @@ class _Search:
     steps: int = MAX_STEPS
 
     def serve(self, items: Sequence[Waiting], at: int) -> bool:
-        """Serve the items from `at` on, each in every way that its gang fits."""
+        """Serve the items from index `at` on, trying every placement of each. Return whether all were served.
+        """
         if at == len(items):
             return True
         item, capacity = items[at], self.state.capacity
@@ -75,7 +80,8 @@ class _Search:
 
 
 def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement, ...]]:
-    """Every way to place the whole gang, but for pods that change places. Leaves `room` unchanged between them."""
+    """Yield the ways to place the whole gang; ways that differ only in the order of pods count once. `room` is
+    unchanged between them."""
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools]
     for pools in choices or [()]:
         nodes = _nodes_with(request.whole_devices, room, room.parts_of(pools, request.locations))
@@ -88,7 +94,7 @@ def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement,
 
 
 def _nodes_with(devices: int, room: FreeCapacity, parts: Iterable[str]) -> list[NodeCapacity]:
-    """Return the open nodes of these parts with at least so many whole devices free."""
+    """Return the open nodes of these parts with at least `devices` whole devices free."""
     return [
         room.nodes[order]
         for part in parts
@@ -99,7 +105,8 @@ def _nodes_with(devices: int, room: FreeCapacity, parts: Iterable[str]) -> list[
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A node, the whole devices of each pod of a gang that fits on it, and how many pods fit from this node on."""
+    """A node, the whole devices for each pod that fits on it, and how many pods fit on this and all later
+    nodes."""
 
     node: str
     devices: Sequence[tuple[tuple[int, int], ...]]
@@ -107,7 +114,7 @@ class _Place:
 
 
 def _places(request: Request, nodes: Sequence[NodeCapacity]) -> list[_Place]:
-    """Return what nodes have for pods of whole devices, or of none."""
+    """Return the places of pods with whole devices, or with none, on these nodes."""
     found: list[_Place] = []
     left, count = 0, request.whole_devices
     for node in reversed(nodes):
@@ -126,8 +133,11 @@ def _places(request: Request, nodes: Sequence[NodeCapacity]) -> list[_Place]:
 def _rest_on_whole(
     pods: int, places: Sequence[_Place], at: tuple[int, int], placed: tuple[PodPlacement, ...]
 ) -> Iterator[tuple[PodPlacement, ...]]:
-    """Complete a gang of whole devices from this place on, of which so many pods are taken. Nothing else changes
-    meanwhile, so that no capacity need be taken and given back for each way."""
+    """Yield the ways to place the rest of a gang of whole devices.
+
+    `at`: the index of the current node and how many pods it has already. Nothing else changes meanwhile, so no
+    capacity has to be taken and given back for each way.
+    """
     for spot in range(at[0], len(places)):
         place, taken = places[spot], at[1] if spot == at[0] else 0
         if place.pods_left - taken < pods - len(placed):
@@ -151,15 +161,15 @@ def _rest_of_gang(
                 yield (*placed, placement)
                 continue
             room.take(placement, request)
-            # As a list: the room is given back before the caller changes it. From this node on, since pods that
-            # change places are the same gang.
+            # A list, because the room must be given back before the caller modifies it. Only nodes from this
+            # one on are tried, since another order of the same pods is the same gang.
             found = list(islice(_rest_of_gang(request, room, nodes[at:], [*placed, placement]), MAX_WAYS))
             room.give(placement, request)
             yield from found
 
 
 def _devices(request: Request, node: NodeCapacity) -> list[tuple[tuple[int, int], ...]]:
-    """Return the ways to place one pod on a node; devices that are equally free count once."""
+    """Return the ways to place one pod on a node; devices with equal free capacity count once."""
     if not node.has_host_capacity(request):
         return []
     if not request.is_share:

@@ -1,7 +1,7 @@
-"""Policies of reclaim and preemption: which running jobs may be stopped for another, and what that costs.
+"""Policies of reclaim and preemption: which running jobs may be stopped for another job, and at what cost.
 
-The cheapest set: least work lost since the last checkpoint, in powers of two of a GPU-hour; then fewest jobs; then
-fewest milli-GPUs; then least work lost exactly; then newest.
+The cheapest set has, in this order: the least work lost since the last checkpoint, in powers of two of a
+GPU-hour; the fewest jobs; the fewest milli-GPUs; exactly the least work lost; the newest jobs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ VictimClass = tuple[str, int, int, bool, bool]
 candidates of a class."""
 Kind = Literal["reclaim", "preempt"]
 Cost = tuple[int, int, int, int, tuple[int, ...], tuple[str, ...]]
-# Less work than this is not worth stopping one job more.
+# Losses below this count as equal, so that no second job is stopped to avoid one.
 GPU_HOUR = 3600 * 1000
 
 
 class Candidate:
-    """A running job that could be stopped. `work_lost`: milli-GPU-seconds since its last checkpoint or its start.
-    `is_fresh`: it has not run for the minimum run time, which protects it from takers above their quota."""
+    """A running job that could be stopped. `work_lost`: milli-GPU-seconds since its last checkpoint or start.
+    `is_fresh`: it has run for less than the minimum run time, which protects it from takers above their quota.
+    """
 
     __slots__ = (
         "_devices",
@@ -106,30 +107,33 @@ def cost_of_one(victim: Candidate) -> Cost:
 
 
 def magnitude(work_lost: int) -> int:
-    """Return the power of two below which this work is, in GPU-hours: sets within a factor of two are alike."""
+    """Return the loss rounded up to a power of two of a GPU-hour, so that sets with similar losses compare as
+    equal."""
     return (work_lost // GPU_HOUR).bit_length()
 
 
 class VictimPolicy(Protocol):
-    """Which jobs may be stopped for one job. `accepts` is monotone: a superset of a refused set is
-    refused."""
+    """Decides which running jobs may be stopped for one waiting job. `accepts` is monotone: if a set is
+    refused, so are its supersets."""
 
     @property
     def kind(self) -> Kind:
-        """What taking these jobs is called."""
+        """The kind of preemption that is recorded for its victims."""
         ...
 
     @property
     def signature(self) -> Hashable:
-        """Return what the verdicts depend on besides the givers: a search that fails fails for all equal signatures."""
+        """Return what the verdicts depend on besides the victims: a search that failed fails for every policy
+        of equal signature."""
         ...
 
     def concerns(self, giver: Account) -> bool:
-        """Return whether jobs of this project could be victims: a quick test without false negatives."""
+        """Return whether jobs of this project could be victims. A quick test: it may return True wrongly, but
+        never False."""
         ...
 
     def may_give(self, candidate: Candidate) -> bool:
-        """Return whether this job could be a victim by itself."""
+        """Return whether this job could be a victim on its own."""
         ...
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
@@ -138,8 +142,10 @@ class VictimPolicy(Protocol):
 
 
 class PreemptPolicy:
-    """Inside one project: preemptible jobs of strictly lower priority, as long as no less of the project then runs
-    inside its quota and its share. With `is_swap` any of them, for a job that is inside them itself afterwards.
+    """Allows preemptible jobs of strictly lower priority in the same project.
+
+    Stopping them must not reduce what the project's jobs can run within its quota and its share. With `is_swap`
+    any of them is allowed; the caller then checks `is_swapped`.
     """
 
     kind: Kind = "preempt"
@@ -152,16 +158,16 @@ class PreemptPolicy:
 
     @property
     def signature(self) -> Hashable:
-        """The project and what it holds, and the priority."""
+        """The project, what it holds, and the job's priority."""
         holds = tuple((account.running, account.allocated) for account in self._account.line())
         return self.kind, self._is_swap, self._account.name, holds, self._priority
 
     def concerns(self, giver: Account) -> bool:
-        """Its own project."""
+        """Return whether it is the job's own project."""
         return giver is self._account
 
     def may_give(self, candidate: Candidate) -> bool:
-        """Same project, lower priority."""
+        """Return whether the candidate is in the same project, has lower priority and is accepted alone."""
         return (
             candidate.account is self._account
             and candidate.job.priority < self._priority
@@ -169,11 +175,12 @@ class PreemptPolicy:
         )
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether these may be stopped together. A swap is checked once its victims are known."""
+        """Return whether these may be stopped together. For a swap always True: `is_swapped` is checked once
+        the victims are known."""
         if self._is_swap:
             return True
         taken = Counter(victim.milli_gpus for victim in victims)
-        # The job itself stands in for one of its size.
+        # The waiting job replaces one victim of its own size.
         taken[self._request] -= 1
         return all(
             _lost(account.sizes, taken, bound) <= 0
@@ -182,19 +189,21 @@ class PreemptPolicy:
         )
 
     def is_swapped(self, victims: Collection[Candidate]) -> bool:
-        """Whether the job is inside its project's share in the place of these."""
+        """Return whether the job, in place of these victims, keeps its project within its share."""
         return self._account.is_in_share_with(self._request - sum(victim.milli_gpus for victim in victims))
 
 
 class ReclaimPolicy:
-    """Between projects: only from those above what they are entitled to, one job at a time.
+    """Allows jobs of other projects that hold more than they are entitled to.
 
-    Two siblings are compared: the first accounts at which the taker's line and the giver's differ. Before each
-    job is taken, the giver must still hold more than its entitlement, or more than its quota when the taker
-    stays inside its own. So the last job may carry it below, and none is taken after that. Below the sibling,
-    every account of the giver's line must hold more than its quota: a project in quota never loses a GPU.
-    All of them together never lose more inside their quotas (shares, for a taker above its quota) than the taker
-    gains inside its own; less, when the taker was stopped itself. So every reclaim is progress, and ends.
+    The taker is compared with the giver's sibling: the first accounts from the top (department, then project)
+    in which they differ. Before each victim is stopped, that account must hold more than its entitlement, or
+    more than its quota if the taker stays within its own quota. So the last victim may take it below, and no
+    further one is stopped. Accounts below the sibling must hold more than their quota, so a project within its
+    quota never loses a GPU.
+    All victims together must not lose more within their quotas (shares, for a taker above its quota) than the
+    taker gains within its own; if the taker was itself preempted, less. So every reclaim is progress and
+    sequences of reclaims end.
     """
 
     kind: Kind = "reclaim"
@@ -202,21 +211,22 @@ class ReclaimPolicy:
     def __init__(self, item: Waiting) -> None:
         self._account = item.account
         self._request = item.milli_gpus
-        # One milli-GPU less: two jobs that stop each other would otherwise do so without end.
+        # One milli-GPU less, because two jobs could otherwise stop each other forever.
         self._gain = item.milli_gpus - (item.job.was_preempted_by is not None)
         self._is_in_quota = all(one.is_in_quota_with(item.milli_gpus) for one in item.account.line())
-        # Accounts stay the same while a policy is asked, and a search asks of the same few thousands of times.
+        # Cached: accounts do not change during a search, which asks about the same few of them thousands of
+        # times.
         self._kept_of: dict[Account, tuple[tuple[Account, int, bool], ...]] = {}
         self._lost_of: dict[tuple[Account, int | None, tuple[int, ...]], int] = {}
 
     def is_open(self) -> bool:
-        """Return whether the job may reclaim at all: its project stays within its fair share with it."""
+        """Return whether the job may reclaim at all: its project stays within its share with the job."""
         return self._request > 0 and self._account.is_in_share_with(self._request)
 
     @property
     def signature(self) -> Hashable:
-        """The department, and whether its quotas hold with the job. A taker within its share may not give itself, and
-        is not compared with its givers."""
+        """The department, whether its quotas hold with the job, and the gain. A taker above its share adds its
+        own account, because its victims are then compared with what it holds."""
         line = self._account.line()
         is_in_quota = tuple(account.is_in_quota_with(self._request) for account in line)
         above = [account.allocated + self._request > account.fair_share for account in line]
@@ -225,7 +235,7 @@ class ReclaimPolicy:
         return self.kind, department, is_in_quota, self._gain, alone
 
     def concerns(self, giver: Account) -> bool:
-        """Another project of which every account holds more than it must keep."""
+        """Return whether it is another project whose accounts all hold more than they must keep."""
         if giver is self._account or (
             giver.quota is not None and giver.running <= min(giver.quota, giver.fair_share)
         ):
@@ -233,24 +243,26 @@ class ReclaimPolicy:
         return all(account.running > kept for account, kept, _ in self._kept(giver))
 
     def may_give(self, candidate: Candidate) -> bool:
-        """Return whether the victim is of another project, and every account above it holds more than it must
-        keep."""
+        """Return whether the candidate is in another project, not protected by the minimum run time, and
+        accepted alone."""
         is_protected = candidate.is_fresh and not self._is_in_quota
         return self.concerns(candidate.account) and not is_protected and self.accepts((candidate,))
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the jobs can be stopped one after another, in the order that is most favourable to
-        the giver."""
+        """Return whether the jobs can be stopped one after another, in the order that is best for the losing
+        accounts."""
         taken: dict[int, _Taken] = {}
         for victim in victims:
             for account, kept, is_sibling in self._kept(victim.account):
                 entry = taken.setdefault(id(account), _Taken(account, kept, is_sibling))
-                # One account may be sibling to one victim and project of another; the stricter bound counts.
+                # One account may be the sibling for one victim and the project of another; the stricter bound
+                # applies.
                 entry.kept = max(entry.kept, kept)
                 entry.sizes.append(victim.milli_gpus)
         return (
             all(
-                # The largest last: before it the account must still hold more than it keeps.
+                # The largest victim is stopped last; before that the account must still hold more than it must
+                # keep.
                 entry.account.running - (sum(entry.sizes) - max(entry.sizes)) > entry.kept
                 for entry in taken.values()
             )
@@ -259,11 +271,12 @@ class ReclaimPolicy:
         )
 
     def _is_progress(self, taken: Collection[_Taken]) -> bool:
-        """Return whether no more is lost inside quotas, and inside shares, than the taker gains there."""
+        """Return whether the victims lose no more within quotas, and within shares, than the taker gains there.
+        """
         if sum(sum(entry.sizes) for entry in taken if entry.is_sibling) <= self._gain and all(
             account.is_in_quota_with(self._request) for account in self._account.line()
         ):
-            # No more can be lost inside a quota than is taken.
+            # All that is taken is no more than the gain, so no more can be lost within quotas.
             return True
         lost_in_quota = {True: 0, False: 0}
         lost_in_share = 0
@@ -293,7 +306,8 @@ class ReclaimPolicy:
         return kept
 
     def _kept_by(self, giver: Account) -> Iterator[tuple[Account, int, bool]]:
-        """(account, what it must hold more than, whether it is the sibling), from the giver's project up."""
+        """Yield (account, the amount above which it must hold, whether it is the sibling), from the giver's
+        project upwards."""
         taker, sibling = self._siblings(giver)
         if sibling is not giver:
             yield giver, giver.quota if giver.quota is not None else giver.running, False
@@ -303,14 +317,15 @@ class ReclaimPolicy:
         yield sibling, entitled, True
 
     def _siblings(self, giver: Account) -> tuple[Account, Account]:
-        """The first accounts, from the top, at which the two lines differ."""
+        """Return the first accounts from the top, of the taker and of the giver, that differ."""
         taker_top, giver_top = self._account.parent or self._account, giver.parent or giver
         if taker_top is not giver_top:
             return taker_top, giver_top
         return self._account, giver
 
     def _is_balanced(self, victims: Collection[Candidate]) -> bool:
-        """A taker above its share must not end up relatively richer than a sibling that it took from."""
+        """Return whether no sibling ends with less, relative to its share, than a taker that is above its own
+        share."""
         taken: dict[int, tuple[Account, Account, int]] = {}
         for victim in victims:
             taker, sibling = self._siblings(victim.account)
@@ -318,7 +333,7 @@ class ReclaimPolicy:
             taken[id(sibling)] = (taker, sibling, total + victim.milli_gpus)
         for taker, sibling, total in taken.values():
             mine, its = taker.allocated + self._request, sibling.running - total
-            # Multiplied out, since shares may be 0 and quotients are not exact.
+            # Multiplied instead of divided, since a share may be 0 and quotients are not exact.
             is_richer = mine * sibling.fair_share >= its * taker.fair_share
             if mine > taker.fair_share and sibling.fair_share > 0 and is_richer:
                 return False
@@ -327,7 +342,8 @@ class ReclaimPolicy:
 
 @dataclass(slots=True)
 class _Taken:
-    """What a set of victims takes from one account, which must hold more than `kept` before the last of them."""
+    """What a set of victims takes from one account, which must hold more than `kept` before the last of them is
+    stopped."""
 
     account: Account
     kept: int
@@ -336,7 +352,8 @@ class _Taken:
 
 
 def _lost(sizes: Mapping[int, int], taken: Mapping[int, int], bound: int | None) -> int:
-    """Return by how much less of these jobs can run inside `bound` without the taken ones."""
+    """Return by how many milli-GPUs the most that these jobs can run within `bound` drops without the taken
+    ones."""
     if bound is None:
         return sum(size * count for size, count in taken.items())
     left = {size: count - taken.get(size, 0) for size, count in sizes.items()}

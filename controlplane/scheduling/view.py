@@ -32,9 +32,9 @@ class Need(Protocol):
 
 
 class SharingMode(NamedTuple):
-    """How a device is shared: its memory, and its number of `parts` (1,000: any share; 1: whole only), to
-    which shares are rounded up. `is_single`: a pod gets at most one part, so no pod can have the whole of a
-    divided device."""
+    """How a device is shared. `parts`: into how many parts its shares are rounded up (1,000: any share; 1:
+    whole device only). `is_single`: a pod gets at most one part, so no pod can have the whole of a divided
+    device. Memory in MiB."""
 
     memory_mib: int
     parts: int = 1000
@@ -43,8 +43,8 @@ class SharingMode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One GPU. `held_milli_gpus`: held by pods of no active job in this view (not yet proven gone). `parts` and
-    `is_single` are those of its SharingMode."""
+    """One GPU. `held_milli_gpus`: held by pods of jobs that are not active in this view, because they are not
+    proven gone yet. `parts` and `is_single`: see SharingMode."""
 
     index: int
     memory_mib: int
@@ -60,10 +60,10 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node. `milli_cpus`, `memory_mib` and `extras` are what pods may use in total, not what is free.
+    """One node. `milli_cpus`, `memory_mib` and `extras` are the totals that pods may use, not what is free.
 
-    `is_schedulable` is false for a node that is cordoned, drained or not ready: it gets nothing new. `location`: where
-    it reads cached data from; "" in a cluster with one location.
+    `is_schedulable` is False for a node that is cordoned, drained or not ready: it gets no new pods.
+    `location`: where it reads cached data from; "" in a cluster with one location.
     """
 
     name: str
@@ -78,7 +78,8 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class DepartmentView:
-    """A parent of projects. Quota `None` = no bound of its own; weight is already defaulted to the quota."""
+    """A parent of projects. Quota None: unlimited. `weight`: over-quota weight; the caller has set the default.
+    """
 
     name: str
     quota_milli_gpus: int | None
@@ -110,7 +111,8 @@ class ProjectView:
 
 @dataclass(frozen=True, slots=True)
 class PodPlacement:
-    """Where one pod runs, or shall run. `devices`: ((device index, milli-GPUs), ...), empty without GPUs."""
+    """Where one pod runs or is to run. `devices`: ((device index, milli-GPUs), ...), empty for a pod without
+    GPUs."""
 
     rank: int
     node: str
@@ -178,12 +180,12 @@ class JobView:
 
     @property
     def label(self) -> str:
-        """Return the name for users: the job's name, or its id when the view has none."""
+        """The name to show to users: the job's name, or its id if the view has no names."""
         return self.name or self.id
 
     @property
     def fewest_pods(self) -> int:
-        """Return the size of its smallest whole gang."""
+        """The size of its smallest whole gang, in pods."""
         return self.pods if self.min_pods is None else self.min_pods
 
 
@@ -191,10 +193,11 @@ class JobView:
 class ClusterView:
     """The complete input of one decision. `now` is in Unix seconds; a decision reads no other clock.
 
-    `usage_weight_milli` is how strongly past usage lowers a surplus share (1,000 = the usual k of 1).
-    `min_runtime_seconds`: for so long after its start a job is not reclaimed for a project above its quota.
-    `queue_order`: of jobs of one project and priority: "submission", or "shortest" expected run time first.
-    `placement`: "packed", by the tightest fit, or "fragmentation", by the gradient (see fragmentation).
+    `usage_weight_milli`: how strongly past usage lowers a share of the surplus (1,000 = the usual k of 1).
+    `min_runtime_seconds`: for this long after its start a job is not reclaimed for a project above its quota.
+    `queue_order`: the order of jobs of one project and priority: "submission", or "shortest" expected run time
+    first.
+    `placement`: "packed" (tightest fit) or "fragmentation" (gradient, see fragmentation.py).
     """
 
     name: str
@@ -216,7 +219,7 @@ def view_to_dict(view: ClusterView) -> dict[str, Any]:
 
 
 def view_from_dict(data: Mapping[str, Any]) -> ClusterView:
-    """Rebuild the view that `view_to_dict` wrote. Raises TypeError on an unknown field, KeyError on a missing
+    """Rebuild the view that `view_to_dict` wrote. Raise TypeError for an unknown field, KeyError for a missing
     one."""
     plain = {
         **data,
@@ -254,7 +257,7 @@ def _job(data: Mapping[str, Any]) -> JobView:
 
 
 def placements_to_lists(placements: Iterable[PodPlacement]) -> list[dict[str, Any]]:
-    """Return placements as JSON has them, so that they are equal to what is read back from it."""
+    """Return placements in the form that JSON reads back, so that stored and new ones compare equal."""
     return [
         {"rank": pod.rank, "node": pod.node, "devices": [list(device) for device in pod.devices]}
         for pod in placements

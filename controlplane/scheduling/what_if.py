@@ -1,6 +1,8 @@
-"""What a change of a project's quota, weight, limit or priority does to the cluster: two courses side by side. Pure.
+"""Simulate what a change of a project's quota, weight, limit or priority does: two simulations, with and
+without it. Pure.
 
-No future submission is known, so both courses serve the jobs of the view alone. Never called in the cycle.
+Future submissions are unknown, so both simulations contain only the jobs of the view. Never called in a
+scheduling cycle.
 """
 
 from __future__ import annotations
@@ -12,15 +14,15 @@ from controlplane.scheduling.course import STEPS, Course, RunTimes, never
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.view import ClusterView, JobView, ProjectView
 
-# Jobs of each list, those with the largest difference first.
+# The most jobs in each list; those with the largest difference are kept.
 LISTED = 50
-# A wait that differs by less is the same: courses go on in steps of a minute and more.
+# A smaller difference of waits counts as none, because simulations advance in steps of a minute and more.
 LEAST_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A number before and after the change; None where the courses do not say."""
+    """A number before and after the change; None if the simulations do not give it."""
 
     before: int | None
     after: int | None
@@ -28,8 +30,8 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class ProjectEffect:
-    """What a project has: its fair share, the milli-GPUs that it holds once what the next cycles stop and start is
-    done, and the mean wait of its queued jobs that start in both courses, in seconds."""
+    """The effect on a project: its fair share, the milli-GPUs that it holds once the next cycles have stopped
+    and started jobs, and the mean wait in seconds of its queued jobs that start in both simulations."""
 
     project: str
     fair_share_milli_gpus: Effect
@@ -39,7 +41,7 @@ class ProjectEffect:
 
 @dataclass(frozen=True, slots=True)
 class JobEffect:
-    """A job whose wait differs, in seconds from now; None: it does not start within the courses."""
+    """A job whose wait differs, in seconds from now; None: it does not start within the simulation."""
 
     job: str
     project: str
@@ -49,9 +51,9 @@ class JobEffect:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The effects of a change. `sooner` and `later`: queued jobs whose wait differs. `preempted`: jobs that the next
-    cycles stop only with the change; `spared`: only without it. Lists have at most LISTED jobs, `counts` all of them.
-    `seconds`: how far both courses were followed."""
+    """The effects of a change. `sooner` and `later`: queued jobs whose wait differs. `preempted`: jobs that the
+    next cycles stop only with the change; `spared`: only without it. Lists have at most LISTED jobs, `counts`
+    has their full lengths. `seconds`: the simulated time that was compared."""
 
     projects: tuple[ProjectEffect, ...]
     sooner: tuple[JobEffect, ...]
@@ -68,7 +70,8 @@ def what_if(
     is_over: Callable[[], bool] = never,
     run_times: RunTimes | None = None,
 ) -> WhatIf:
-    """Return what happens if the project of this name were as given. The budget bounds how far is looked."""
+    """Return the effects of replacing the project of the same name by `project`. Simulating ends early when
+    `is_over` returns True."""
     changed = replace(
         view, projects=tuple(project if one.name == project.name else one for one in view.projects)
     )
@@ -89,7 +92,8 @@ def compared(
     stopped: tuple[Sequence[JobEffect], Sequence[JobEffect]],
     seconds: int,
 ) -> WhatIf:
-    """Return the effects, with lists of at most LISTED jobs. `stopped`: only with, and only without, the change."""
+    """Return the effects with lists of at most LISTED jobs. `stopped`: the jobs stopped only with the change,
+    and only without it."""
     lists = {
         "sooner": sorted((one for one in waits if _gain(one) > 0), key=lambda one: (-_gain(one), one.job)),
         "later": sorted((one for one in waits if _gain(one) < 0), key=lambda one: (_gain(one), one.job)),
@@ -125,8 +129,9 @@ def project_effects(
 def _follow(
     before: Course, after: Course, is_over: Callable[[], bool]
 ) -> tuple[tuple[Mapping[str, int], Mapping[str, int]], int]:
-    """Let both courses take the same steps. Return what projects hold after the first moment, which is never cut short,
-    and the last moment that both courses reached within the budget: what one of them did later is not compared."""
+    """Run both simulations in equal steps. Return what projects hold after the first moment, before and after
+    the change, and the last time that both reached within the budget; later events of one alone are not
+    compared. The first moment is always completed."""
     before.settle()
     after.settle()
     held = _held(before.view), _held(after.view)
@@ -169,7 +174,7 @@ def job_effect(job: JobView, before: int | None, after: int | None) -> JobEffect
 
 
 def _gain(one: JobEffect) -> float:
-    """Return by how many seconds a job starts sooner, 0 for less than LEAST_SECONDS."""
+    """Return by how many seconds a job starts sooner; 0 if by less than LEAST_SECONDS."""
     before, after = one.wait_seconds.before, one.wait_seconds.after
     if before is None or after is None:
         return 0.0 if before is after else float("inf") if before is None else float("-inf")
@@ -177,7 +182,7 @@ def _gain(one: JobEffect) -> float:
 
 
 def _stopped(view: ClusterView, course: Course, other: Course) -> list[JobEffect]:
-    """Return the running jobs that only this course stops in its first moment."""
+    """Return the running jobs that only this simulation stops at its first moment."""
     only = course.preempted.keys() - other.preempted.keys()
     return [job_effect(job, None, None) for job in view.jobs if job.id in only and job.state == "active"]
 
