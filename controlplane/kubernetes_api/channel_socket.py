@@ -1,4 +1,5 @@
-"""A websocket of the API server as a plain socket, for exec and port-forward, within fixed memory (decision 35).
+"""A websocket of the API server as a plain socket, for exec and port-forward, with bounded memory (decision
+35).
 
 Kubernetes multiplexes channels over one websocket: the first byte of a message is its channel. All sockets of a
 process share one thread with an event loop.
@@ -28,26 +29,26 @@ from controlplane.kubernetes_api.kubeconfig import without_token
 from controlplane.remote_errors import Unreachable
 
 log = logging.getLogger(__name__)
-# At DEBUG the library logs headers, the credentials among them.
+# At DEBUG the library logs headers, which contain credentials.
 _library_log = logging.getLogger(f"{__name__}.library")
 _library_log.setLevel(logging.INFO)
 
 V4_PROTOCOL, V5_PROTOCOL = "v4.channel.k8s.io", "v5.channel.k8s.io"
 CONNECT_SECONDS = 10.0
 PING_SECONDS = 20.0
-# Without a message or a pong for this long, the connection is dead.
+# A connection without a message or a pong for this long counts as dead.
 SILENCE_SECONDS = 60.0
-# Closes the channel in the next byte; Kubernetes 1.30.
+# The channel number with which a message closes the channel in its second byte; since Kubernetes 1.30.
 _CLOSE = 255
-# Of at most 32 KiB each, beyond which the API server has to wait.
+# The most messages (of at most 32 KiB) that are buffered before the API server has to wait.
 _HELD_MESSAGES = 8
-# The same towards the API server.
+# The bound of the buffer for bytes sent to the API server.
 _HELD_BYTES = 256 * 1024
 _READ_BYTES = 64 * 1024
-# For the last bytes of a stream whose near side was closed.
+# The time to deliver the last bytes of a stream after its near side was closed.
 _FLUSH_SECONDS = 10.0
 _ABANDON_SECONDS = 1.0
-# Between checks whether a half-closed near side was closed entirely.
+# The interval of checks whether a half-closed near side has been closed entirely.
 _HANG_UP_SECONDS = 0.2
 
 Result = TypeVar("Result")
@@ -57,12 +58,12 @@ Query = Sequence[tuple[str, str]]
 class ChannelSocket:
     """One websocket, open after construction. `near` is the caller's end of the stream, a blocking socket.
 
-    Bytes written to `near` go to channel `outward`. `on_message(channel, data)` gets every message, on the event loop's
-    thread, and returns the bytes of it that belong to the stream; an OSError from it ends the stream. `is_closable`:
-    close the channel when the caller shuts down writing, if the server's protocol can. `ended` is set when either side
-    has closed its end; `near` holds what the server sent before.
+    Bytes written to `near` are sent on channel `outward`. `on_message(channel, data)` receives every message,
+    on the event loop's thread, and returns the bytes to write to `near`; an OSError from it ends the stream.
+    `is_closable`: close the channel when the caller shuts down writing, if the server's protocol supports that.
+    `ended` is set when either side has closed its end; data received before remains readable from `near`.
 
-    Raises ApiError where the server refuses, Unreachable.
+    Raise ApiError if the server refuses, Unreachable if it does not answer.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class ChannelSocket:
         self._websocket.transport.abort()
 
     async def _from_cluster(self) -> None:
-        """Carry messages to the near side until either side ends."""
+        """Copy messages to the near side until either side ends."""
         with contextlib.suppress(ConnectionClosed, OSError):
             while True:
                 message = await self._next()
@@ -128,7 +129,7 @@ class ChannelSocket:
                     await self._loop.sock_sendall(self._far, data)
 
     async def _next(self) -> bytes:
-        """Return the next message. Raises OSError after SILENCE_SECONDS without one and without a pong."""
+        """Return the next message. Raise OSError after SILENCE_SECONDS without a message or a pong."""
         pong: asyncio.Future[float] | None = None
         silent_seconds = 0.0
         while True:
@@ -141,7 +142,7 @@ class ChannelSocket:
             pong = asyncio.ensure_future(await self._websocket.ping())
 
     async def _from_near(self) -> None:
-        """Carry the near side's bytes to the cluster until it is closed entirely."""
+        """Copy the near side's bytes to the cluster until the near side is closed entirely."""
         with contextlib.suppress(OSError):
             while data := await self._loop.sock_recv(self._far, _READ_BYTES):
                 await self._send(bytes([self._outward]) + data)
@@ -151,13 +152,14 @@ class ChannelSocket:
             await asyncio.sleep(_HANG_UP_SECONDS)
 
     async def _send(self, message: bytes) -> None:
-        # What the server sent before is still on its way to the near side.
+        # A closed connection is no error here, because data received before may still be on its way to the near
+        # side.
         with contextlib.suppress(ConnectionClosed):
             await self._websocket.send(message)
 
 
 class _Connect(connect):
-    """Connect without following redirects: credentials go to the configured server only."""
+    """Connects without following redirects, so that credentials are sent to the configured server only."""
 
     def process_redirect(self, exc: Exception) -> Exception:
         return exc
@@ -193,12 +195,13 @@ async def _open(
         additional_headers=headers,
         subprotocols=[Subprotocol(protocol) for protocol in protocols],
         compression=None,
-        # As for every other request.
+        # The same TLS and server name settings as for every other request.
         proxy=None,
         open_timeout=CONNECT_SECONDS,
-        # Proxies between cut an idle connection.
+        # Pings keep proxies on the way from closing an idle connection.
         ping_interval=PING_SECONDS,
-        # A slow reader of ours is no dead server: `_next` decides.
+        # The library must not time out by itself, because a slow reader on our side is no dead server; `_next`
+        # decides.
         ping_timeout=None,
         max_queue=_HELD_MESSAGES,
         write_limit=_HELD_BYTES,
@@ -231,7 +234,7 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
 
 
 def _forget_loop() -> None:
-    """Forget the thread in a forked child, which does not have it."""
+    """Reset the event loop's thread in a forked child, which does not inherit threads."""
     global _loop, _starting
     _loop, _starting = None, threading.Lock()
 

@@ -1,8 +1,10 @@
-"""Requests to one API server: JSON as plain dicts over the official ApiClient, rate limited, each with a time-out.
+"""Requests to one API server: JSON as plain dicts over the official ApiClient, rate limited, each with a
+time-out.
 
-Retried: requests that were never sent or that the server deferred (429, or 5xx with Retry-After), and repeatable ones
-also after a lost connection or another 5xx. A create is not repeatable: its caller repeats it and reads the object on
-409. A request that timed out is not retried, nor is one that the server passes on to a service.
+Retried are requests that were never sent or that the server deferred (429, or 5xx with Retry-After), and
+repeatable ones also after a lost connection or another 5xx. A create is not repeatable: its caller repeats it
+and reads the object on 409. A request that timed out is not retried, nor is one that the server passes on to a
+service.
 """
 
 from __future__ import annotations
@@ -33,13 +35,13 @@ from controlplane.remote_errors import Unreachable
 CONNECT_SECONDS = 5.0
 TRIES = 8
 RETRYING_SECONDS = 30.0
-# First and longest, doubled, full jitter.
+# The first and the longest back-off in seconds; doubled with every try, with full jitter.
 _BACKOFF_SECONDS = (0.05, 2.0)
 _JSON = "application/json"
 
 
 class Stream(Iterator[bytes]):
-    """Lines of a streamed answer. `abort` ends it from another thread; iteration then raises or stops."""
+    """Lines of a streamed response. `abort` ends it from another thread; iteration then raises or stops."""
 
     def __init__(self, response: BaseHTTPResponse) -> None:
         self._response = response
@@ -55,13 +57,13 @@ class Stream(Iterator[bytes]):
         try:
             self._response.shutdown()
         except (OSError, ValueError, RuntimeError):
-            # It has ended already.
+            # The stream has already ended.
             self._response.close()
 
 
 class Client:
-    """One cluster's API. Safe for many threads. `calls` counts what was sent, by (verb, resource). `patience_seconds`:
-    since the first try, after which there is no other."""
+    """One cluster's API. Safe for use by many threads. `calls` counts the requests sent, by (verb, resource).
+    `patience_seconds`: a request is not retried later than this after its first try."""
 
     def __init__(
         self, access: Access, bucket: TokenBucket | None = None, *, patience_seconds: float = RETRYING_SECONDS
@@ -70,13 +72,14 @@ class Client:
         self._patience_seconds = patience_seconds
         self.bucket = bucket or TokenBucket()
         self.calls: Counter[tuple[str, str]] = Counter()
-        # the last answer's Date header, and when that was (monotonic)
+        # The last response's Date header, and when it arrived (monotonic clock).
         self._dated: tuple[str, float] | None = None
-        # The headers that were sent last.
+        # The credential headers of the last request.
         self._credentials: Mapping[str, str] = {}
         self._counting = threading.Lock()
         self._api = ApiClient(access.configuration())
-        # The package itself takes keys from files only, at every new connection.
+        # The official client loads TLS keys only from files, for every new connection, so the context is passed
+        # directly.
         if access.tls is not None:
             self._api.rest_client.pool_manager.connection_pool_kw["ssl_context"] = access.tls
 
@@ -86,13 +89,14 @@ class Client:
         return self._call("GET", path, query, priority=READ, timeout_seconds=timeout_seconds, tries=tries)
 
     def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
-        """Create an object. ApiError 409 if the name is taken, perhaps by an earlier try whose answer was
-        lost."""
+        """Create an object. Raise ApiError 409 if the name is taken, perhaps by an earlier try whose response
+        was lost."""
         query = {"fieldManager": FIELD_MANAGER, **_dry(dry_run)}
         return self._call("POST", path, query, body, priority=CREATE, is_repeatable=False)
 
     def apply(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
-        """Apply an object server-side, forced for the fields of `body`. Creates an absent object."""
+        """Apply an object server-side, taking over the fields of `body` from other field managers. Creates an
+        absent object."""
         query = {"fieldManager": FIELD_MANAGER, "force": "true", **_dry(dry_run)}
         return self._call("PATCH", path, query, body, "application/apply-patch+yaml", priority=CREATE)
 
@@ -109,7 +113,8 @@ class Client:
         uid: str | None = None,
         propagation: str = "Background",
     ) -> Any | None:
-        """Return the object being deleted, or a Status; None if absent. With `uid` another object is ApiError 409."""
+        """Return the object being deleted, or a Status; None if it is absent. Raise ApiError 409 if `uid` is
+        given and the object has another one."""
         body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
@@ -126,9 +131,9 @@ class Client:
     def stream(
         self, path: str, query: Mapping[str, str] = {}, *, read_timeout_seconds: float
     ) -> Generator[Stream]:
-        """Open a watch or a followed log. `read_timeout_seconds`: the longest silence. Not retried.
+        """Open a watch or a followed log. `read_timeout_seconds`: the longest time without data. Not retried.
 
-        Raises ApiError and Unreachable, on opening as while it is read.
+        Raise ApiError and Unreachable, both on opening and while reading.
         """
         try:
             response = self._send("GET", path, query, None, _JSON, READ, read_timeout_seconds, is_stream=True)
@@ -141,16 +146,17 @@ class Client:
         except _TryAgain as again:
             raise again.last from again
         finally:
-            # Its rest is not read: the connection goes with it.
+            # The rest is not read, so the connection cannot be reused.
             response.close()
 
     @property
     def server_date(self) -> str | None:
-        """Return the Date header of the last answer."""
+        """Return the Date header of the last response; None before the first."""
         return self._dated[0] if self._dated else None
 
     def server_time(self) -> datetime:
-        """Return now by the server's clock, to a second or two; by ours before its first answer."""
+        """Return the current time by the server's clock, accurate to about two seconds; by our clock before its
+        first response."""
         if self._dated is None:
             return datetime.now(UTC)
         date, answered_at = self._dated
@@ -165,14 +171,16 @@ class Client:
         priority: int = READ,
         timeout_seconds: float = RETRYING_SECONDS,
     ) -> None:
-        """Wait until a request may be sent, and count it; also for other senders. Raises Unreachable."""
+        """Wait until the rate limit allows a request, and count it. Also called for requests that other code
+        sends. Raise Unreachable after the time-out."""
         if not self.bucket.acquire(priority, timeout_seconds):
             raise Unreachable("Too many calls are waiting for their turn.")
         with self._counting:
             self.calls[verb_and_resource(method, path, query)] += 1
 
     def put_off(self, headers: Mapping[str, str]) -> float | None:
-        """Send nothing for as long as an answer's Retry-After asks. Return these seconds, None without one."""
+        """Pause all requests for as long as the response's Retry-After demands. Return these seconds, None
+        without the header."""
         wait = _retry_after(headers.get("Retry-After"))
         if wait is not None:
             self.bucket.pause(wait)
@@ -222,7 +230,8 @@ class Client:
         *,
         is_stream: bool = False,
     ) -> BaseHTTPResponse:
-        """Send one request in its turn; after a 401 once more with new credentials. Raises _TryAgain, Unreachable."""
+        """Send one request when the rate limit allows it, and once more with new credentials after a 401. Raise
+        _TryAgain or Unreachable."""
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
         for may_renew in (True, False):
             self.take_turn(method, path, query, priority=priority)
@@ -246,14 +255,15 @@ class Client:
         *,
         is_stream: bool,
     ) -> BaseHTTPResponse:
-        """Return the raw answer, read to its end unless it is a stream: models are not decoded (decision 35)."""
+        """Return the raw response, read to its end unless it is a stream. Models are not decoded, which would
+        cost too much (decision 35)."""
         try:
             timeout = (CONNECT_SECONDS, timeout_seconds)
             answer = self._api.call_api(method, url, headers, body, _request_timeout=timeout)
             if not is_stream:
                 answer.read()
         except ApiException as error:
-            # The package wraps TLS errors in it.
+            # The official client wraps TLS errors in ApiException.
             words = f"{self.access.server} cannot be trusted or does not trust us: {error.reason}"
             raise Unreachable(words) from error
         except HTTPError as error:
@@ -262,12 +272,12 @@ class Client:
         return response
 
     def _refuse(self, response: BaseHTTPResponse, path: str) -> None:
-        """Raise the error of an answer other than 2xx."""
+        """Raise the exception for a response other than 2xx."""
         try:
             error = ApiError(response.status, without_token(response.data, self._credentials))
         except HTTPError as cut:
             raise _network_trouble(cut, self.access.server) from cut
-        # A service behind the server that asks clients to wait does not speak for the server.
+        # A Retry-After of a service behind the server does not apply to the server.
         if _is_passed_on(path) or (response.status != 429 and response.status < 500):
             raise error
         wait = self.put_off(response.headers)
@@ -275,7 +285,7 @@ class Client:
 
 
 class _TryAgain(Exception):
-    """A failure worth a retry. `may_have_acted`: the server may have carried the request out."""
+    """A failure worth a retry. `may_have_acted`: the server may have executed the request."""
 
     def __init__(self, last: Unreachable, *, may_have_acted: bool) -> None:
         super().__init__(str(last))
@@ -311,7 +321,8 @@ def backoff_seconds(tried: int, first: float, longest: float) -> float:
 
 
 def _network_trouble(error: HTTPError, server: str) -> Exception:
-    """Return the error to raise. A time-out is final, since the caller's time is used up."""
+    """Return the exception to raise. After a time-out no retry is allowed, since the caller's time is used up.
+    """
     if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
         return Unreachable(f"{server} does not answer: no connection within {CONNECT_SECONDS:g} s.")
     if isinstance(error, ReadTimeoutError):
@@ -321,7 +332,7 @@ def _network_trouble(error: HTTPError, server: str) -> Exception:
 
 
 def _lines_of(response: BaseHTTPResponse) -> Generator[bytes]:
-    """Yield whole lines; an incomplete last one is dropped."""
+    """Yield complete lines; an incomplete last line is dropped."""
     rest = b""
     for chunk in response.stream():
         *lines, rest = (rest + chunk).split(b"\n")

@@ -1,8 +1,9 @@
-"""Credentials of one API server, from a kubeconfig or a pod's service account, by the official `kubernetes.config`.
+"""Credentials of one API server, from a kubeconfig or a pod's service account, by the official
+`kubernetes.config`.
 
-A kubeconfig is a user's text: only the keys that `_KEPT` lists reach the official loader, which would otherwise read
-this server's files, contact an identity provider or run a program. No token or key appears in a message, a log or a
-repr.
+A kubeconfig is a user's text: only the keys in `_KEPT` are passed to the official loader, which would otherwise
+read this server's files, contact an identity provider or run a program. No token or key appears in a message, a
+log or a repr.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from controlplane.kubernetes_api.kubeconfig import (
 from controlplane.kubernetes_api.tokens import ExecToken, FixedToken, MountedToken, NoToken, TokenSource
 from controlplane.remote_errors import Refused
 
-# Codes of Refused.
+# The codes of Refused exceptions.
 KUBECONFIG_UNREADABLE = "kubeconfig_unreadable"
 CONTEXT_UNKNOWN = "context_unknown"
 SERVER_MISSING = "server_missing"
@@ -53,14 +54,14 @@ TOKEN_UNREADABLE = "token_unreadable"
 NOT_IN_CLUSTER = "not_in_cluster"
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# What the official loader is given of a kubeconfig's cluster and user.
+# The keys of a kubeconfig's cluster and user that are passed to the official loader.
 _KEPT = {
     "cluster": ("server", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name"),
     "user": ("client-certificate-data", "client-key-data"),
 }
-# kept open; more are opened and closed again
+# The number of pooled connections; further ones are opened and closed per request.
 CONNECTIONS = 48
-# A peer that is gone without a word is noticed after a minute, also on a connection on which only it sends.
+# Detects a vanished peer after a minute, even on a connection on which only the peer sends.
 KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     *(
@@ -69,7 +70,7 @@ KEEPALIVE = [
         if hasattr(socket, name)
     ),
 ]
-# The loader's table of files is one for the whole process.
+# The official loader's table of temporary files is shared by the whole process.
 _loading = threading.Lock()
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _UNSUPPORTED = {
@@ -82,9 +83,8 @@ _UNSUPPORTED = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach one API server. `tls` None: plain HTTP. `server_name`: the name that the certificate must have, if
-    it is not the server's host. `expires_at`: when the credentials end, where that is known.
-    """
+    """How to reach one API server. `tls` None: plain HTTP. `server_name`: the name that the certificate must
+    have if it is not the server's host. `expires_at`: when the credentials expire, None if unknown."""
 
     server: str
     tls: ssl.SSLContext | None
@@ -94,16 +94,19 @@ class Access:
     expires_at: datetime | None = None
 
     def headers(self) -> dict[str, str]:
-        """Return the current credentials. May run a login program. Raises Refused, Unreachable."""
+        """Return the header with the current credentials. May run a login program. Raise Refused or
+        Unreachable."""
         token = self.token.current()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def renew(self, refused: Mapping[str, str]) -> bool:
-        """Drop the credentials (headers) that the server answered with 401. Return whether others may be had."""
+        """Drop the credential headers that the server answered with 401. Return whether new credentials can be
+        obtained."""
         return self.token.renew(refused.get("Authorization", "").removeprefix("Bearer ") or None)
 
     def configuration(self) -> Configuration:
-        """Return the official client's settings: no proxy of the environment, no redirect, no retry of its own."""
+        """Return settings for the official client that ignore proxy variables, follow no redirects and do not
+        retry."""
         made = Configuration(
             host=self.server,
             retries=False,
@@ -119,10 +122,10 @@ class Access:
 def access_from(
     credentials: Mapping[str, Any], *, allow_exec: bool = False, now: datetime | None = None
 ) -> Access:
-    """Return the access of stored credentials: {"in_cluster": true} or {"kubeconfig": text, "context": name}, the
-    latter with "allow_exec" where an admin allowed a login program.
+    """Return the access for stored credentials: {"in_cluster": true}, or {"kubeconfig": text, "context": name}
+    with "allow_exec" if an admin has allowed a login program.
 
-    Raises Refused with one of the codes above.
+    Raise Refused with one of the codes above.
     """
     if credentials.get("in_cluster"):
         return access_in_cluster()
@@ -134,7 +137,8 @@ def access_from(
 
 
 def access_in_cluster(directory: Path = SERVICE_ACCOUNT, environ: Mapping[str, str] = os.environ) -> Access:
-    """Return the access of the pod that we run in. Its token is read again as the kubelet replaces it."""
+    """Return the access of the pod in which this process runs. Its token is read again when the kubelet
+    replaces it."""
     configuration = Configuration()
     try:
         loader = InClusterConfigLoader(directory / "token", directory / "ca.crt", environ=environ)
@@ -148,7 +152,7 @@ def access_in_cluster(directory: Path = SERVICE_ACCOUNT, environ: Mapping[str, s
 def access_of_kubeconfig(
     text: str, context_name: str = "", *, allow_exec: bool = False, now: datetime | None = None
 ) -> Access:
-    """Return the access of one context, by default the kubeconfig's current one. Raises Refused."""
+    """Return the access of one context, by default the kubeconfig's current one. Raise Refused."""
     config = _parsed(text)
     context = _context(config, context_name)
     cluster = _named(config, "clusters", "cluster", context.get("cluster"))
@@ -187,7 +191,7 @@ def _context(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _named(config: Mapping[str, Any], plural: str, singular: str, name: Any) -> dict[str, Any]:
-    """Return the content of one named entry. Raises Refused with its name."""
+    """Return the content of one named entry. Raise Refused with its name if it is missing."""
     for entry in entries(config, plural):
         if entry["name"] == name and isinstance(entry.get(singular), dict):
             content: dict[str, Any] = entry[singular]
@@ -218,7 +222,7 @@ def _refuse_unsupported(content: Mapping[str, Any]) -> None:
 def _require_server(cluster: Mapping[str, Any]) -> None:
     server = cluster.get("server")
     if not isinstance(server, str) or not _is_address(server):
-        # Which may have a password.
+        # The URL may contain a password, so it is not quoted.
         words = "its server is not an http:// or https:// address without a user name"
         raise Refused(SERVER_MISSING, f"The kubeconfig points nowhere: {words}.")
 
@@ -235,10 +239,10 @@ def _is_address(server: str) -> bool:
 def _loaded(
     cluster: Mapping[str, Any], user: Mapping[str, Any], now: datetime
 ) -> tuple[Configuration, ssl.SSLContext | None, datetime | None]:
-    """Return what the official loader reads, a TLS context and when the client certificate ends.
+    """Return the official loader's configuration, a TLS context, and when the client certificate expires.
 
-    The loader and OpenSSL pass keys on as files. These last as long as this call, in a directory of ours alone; the
-    loader alone would leave them in /tmp until the process ends.
+    The loader and OpenSSL read keys from files. These exist only during this call, in a private directory; the
+    loader by itself would leave them in /tmp until the process ends.
     """
     configuration = Configuration()
     config = {
@@ -260,7 +264,7 @@ def _loaded(
 
 
 def _kept(singular: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the loader may see of a cluster or user; of half a key pair nothing."""
+    """Return the keys of a cluster or user that the loader may read; neither half of an incomplete key pair."""
     kept = {key: content[key] for key in _KEPT[singular] if content.get(key)}
     if not {"client-certificate-data", "client-key-data"} <= kept.keys():
         kept.pop("client-certificate-data", None)
@@ -279,7 +283,7 @@ def _warnings(configuration: Configuration) -> tuple[str, ...]:
 
 
 def _verifying(configuration: Configuration) -> ssl.SSLContext:
-    """Return a TLS context that verifies the server, unless the kubeconfig says that it must not."""
+    """Return a TLS context that verifies the server, unless the kubeconfig disables verification."""
     if not configuration.verify_ssl:
         context = ssl.create_default_context()
         context.check_hostname = False
@@ -294,13 +298,13 @@ def _verifying(configuration: Configuration) -> ssl.SSLContext:
 
 
 def _present_certificate(tls: ssl.SSLContext, configuration: Configuration, now: datetime) -> datetime | None:
-    """Load the user's certificate into the context; return when it ends, None without one."""
+    """Load the user's certificate into the context. Return when it expires; None without a certificate."""
     if not configuration.cert_file or not configuration.key_file:
         return None
     try:
         certificate = x509.load_pem_x509_certificate(Path(configuration.cert_file).read_bytes())
         _refuse_expired("client certificate", certificate.not_valid_after_utc, now)
-        # without a password OpenSSL would ask for one on the terminal
+        # An empty password, because OpenSSL would otherwise ask for one on the terminal.
         tls.load_cert_chain(configuration.cert_file, configuration.key_file, password="")
     except (ValueError, ssl.SSLError):
         words = "The client certificate and its key cannot be read, or do not belong together."
@@ -315,7 +319,7 @@ def _refuse_expired(what: str, ends_at: datetime | None, now: datetime) -> None:
 
 
 def _login(user: Mapping[str, Any], allow_exec: bool) -> TokenSource:
-    """Return the source of a user's tokens; its certificate is read later. Raises Refused."""
+    """Return the source of a user's tokens; the user's certificate is loaded elsewhere. Raise Refused."""
     plugin = user.get("exec")
     if plugin:
         if not allow_exec:
@@ -337,7 +341,7 @@ def _login(user: Mapping[str, Any], allow_exec: bool) -> TokenSource:
 
 
 def _token_end(token: Any) -> datetime | None:
-    """Return when a JWT ends, None for other tokens. Its signature is left to the server."""
+    """Return when a JWT expires, None for other tokens. The signature is not verified; the server does that."""
     parts = token.split(".") if isinstance(token, str) else []
     if len(parts) != 3:
         return None
@@ -345,5 +349,5 @@ def _token_end(token: Any) -> datetime | None:
         claims = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return datetime.fromtimestamp(claims["exp"], UTC)
     except (ValueError, TypeError, KeyError, OverflowError):
-        # An opaque token is as good; only its end is not known.
+        # Not a JWT: such a token is valid too, but its expiry is unknown.
         return None

@@ -1,4 +1,4 @@
-"""What an API server's answers other than 2xx become."""
+"""The exceptions for an API server's responses other than 2xx."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from controlplane.remote_errors import Unreachable
 
 
 class ApiError(Exception):
-    """The server refused: 404, 409, 403, 422, 410 and so on, with the fields of its Status object."""
+    """The server refused the request (404, 409, 403, 422, 410 and so on), with the fields of its Status object.
+    """
 
     def __init__(self, status: int, body: bytes) -> None:
         answer = _status_of(body)
@@ -24,8 +25,8 @@ class ApiError(Exception):
 
 
 class ApiFailed(Unreachable):
-    """The server kept answering 5xx or 429. `status` and `message` are its own; an admission webhook that does not
-    answer ends here too."""
+    """The server kept answering 5xx or 429. `status` and `message` are those of its last response. An admission
+    webhook that does not answer also causes this."""
 
     def __init__(self, error: ApiError) -> None:
         self.status, self.reason, self.message = error.status, error.reason, error.message

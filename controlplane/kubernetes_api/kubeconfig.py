@@ -1,6 +1,7 @@
-"""The text of a kubeconfig as plain data, for the checks of the API and for credentials. Pure.
+"""The text of a kubeconfig as plain data, for validation in the API and for credentials. Pure.
 
-A user's text, full of secrets: its size is bounded, anchors and aliases are refused, and messages quote names only.
+A kubeconfig is a user's text and full of secrets: its size is bounded, anchors and aliases are refused, and
+error messages quote names only.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import yaml
 
 MOST_BYTES = 256 * 1024
 MOST_TOKEN_BYTES = 16 * 1024
-# Characters; shorter texts occur in any message.
+# In characters; a shorter text would be found in any message.
 LEAST_SECRET = 4
 HIDDEN = "[hidden]"
-# Of exec: no secrets.
+# The fields of `exec` that are no secrets.
 _PROGRAM = (
     "command",
     "apiVersion",
@@ -30,10 +31,10 @@ class KubeconfigUnreadable(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses anchors and aliases: with them a few lines become gigabytes, and no kubeconfig needs them."""
+    """Refuses anchors and aliases, with which a few lines expand to gigabytes; no kubeconfig needs them."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        # Which has no types.
+        # The base class of yaml.SafeLoader has no type annotations.
         events: Any = self
         event = events.peek_event()
         if event.anchor is not None:
@@ -50,7 +51,7 @@ def read_kubeconfig(text: str) -> dict[str, Any]:
     except KubeconfigUnreadable:
         raise
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
-        # The error's own words would quote the text.
+        # The original message is dropped, because it would quote the text.
         mark = getattr(error, "problem_mark", None)
         where = f" near line {mark.line + 1}" if mark else ""
         raise KubeconfigUnreadable(f"The kubeconfig is not YAML{where}.") from None
@@ -68,7 +69,8 @@ def entries(config: Mapping[str, Any], plural: str) -> list[dict[str, Any]]:
 
 
 def chosen_context(config: Mapping[str, Any], name: str) -> str:
-    """Return the name, by default the current context. Raises KubeconfigUnreadable if there is no such context."""
+    """Return the context's name, by default the current context. Raise KubeconfigUnreadable if there is no such
+    context."""
     current = config.get("current-context")
     wanted = name or (current if isinstance(current, str) else "")
     names = [entry["name"] for entry in entries(config, "contexts")]
@@ -80,7 +82,7 @@ def chosen_context(config: Mapping[str, Any], name: str) -> str:
 
 
 def shortened(name: str) -> str:
-    """Return a name, cut for a message."""
+    """Return a name, shortened for use in a message."""
     return name if len(name) <= 100 else f"{name[:100]}..."
 
 
@@ -89,7 +91,7 @@ def quoted(name: str) -> str:
 
 
 def clean_token(token: object) -> str:
-    """Return a token without surrounding white space. Raises ValueError for one that no header can carry."""
+    """Return a token without surrounding white space. Raise ValueError if a header cannot contain it."""
     text = token.strip() if isinstance(token, str) else ""
     if not text or len(text) > MOST_TOKEN_BYTES or not all("!" <= character <= "~" for character in text):
         raise ValueError(
@@ -99,7 +101,7 @@ def clean_token(token: object) -> str:
 
 
 def secrets_of(text: str) -> tuple[str, ...]:
-    """Return the secrets of a kubeconfig's users, longest first; none of an unreadable one."""
+    """Return the secrets of a kubeconfig's users, longest first; () if the text is unreadable."""
     try:
         users = entries(read_kubeconfig(text), "users")
     except KubeconfigUnreadable:
@@ -109,7 +111,7 @@ def secrets_of(text: str) -> tuple[str, ...]:
 
 
 def hidden(message: str, secrets: tuple[str, ...]) -> str:
-    """Return the message without the secrets, also as `repr` writes them."""
+    """Return the message with the secrets replaced, also in the form that `repr` gives them."""
     for secret in secrets:
         for form in (secret, repr(secret)[1:-1], repr(secret.encode())[2:-1]):
             message = message.replace(form, HIDDEN)
@@ -117,13 +119,13 @@ def hidden(message: str, secrets: tuple[str, ...]) -> str:
 
 
 def without_token(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """Return a server's answer without the token of the request."""
+    """Return a response's body with the token of the request replaced."""
     token = headers.get("Authorization", "").removeprefix("Bearer ").encode()
     return body.replace(token, HIDDEN.encode()) if len(token) >= LEAST_SECRET else body
 
 
 def _texts(value: Any, key: str = "") -> Iterator[str]:
-    """Yield every text, at any depth, that may be a secret."""
+    """Yield every text at any depth that may be a secret."""
     if isinstance(value, dict):
         for name, inside in value.items():
             yield from _texts(inside, str(name))

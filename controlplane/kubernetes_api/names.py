@@ -1,14 +1,14 @@
-"""Names that every user of an API server shares. Pure."""
+"""Names and types that all users of an API server share. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-# An object of the cluster as JSON, and one that is only read.
+# An object of the cluster as JSON, modifiable and read-only.
 Raw: TypeAlias = dict[str, Any]
 RawView: TypeAlias = Mapping[str, Any]
-# Owner of the fields that server-side apply sets.
+# The field manager that owns the fields which server-side apply sets.
 FIELD_MANAGER = "trainyard"
 
 

@@ -1,4 +1,5 @@
-"""A rate limit for the requests to one API server: urgent ones first, none while the server asks clients to wait."""
+"""A rate limit for the requests to one API server: urgent ones first, and none while the server asks clients to
+wait."""
 
 from __future__ import annotations
 
@@ -8,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable
 
-# Priorities, smallest first: requests that free GPUs, then reads, then those that take GPUs.
+# Priorities, smallest first: requests that free GPUs, then reads, then requests that take GPUs.
 URGENT = 0  # deletes and status
 READ = 1
 CREATE = 2
-# Logs: thousands of streams begin together with thousands of pods, whose creation goes first.
+# Followed logs come last: thousands of streams begin together with thousands of pods, which must be created
+# first.
 FOLLOW = 3
 
 RATE_PER_SECOND = 500.0
@@ -21,7 +23,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Allowance:
-    """A token bucket without threads or waiting. Times are seconds of one clock."""
+    """The arithmetic of a token bucket, without threads or waiting. All times are seconds of one clock."""
 
     def __init__(self, rate_per_second: float, burst: int, now: float) -> None:
         if rate_per_second <= 0 or burst < 1:
@@ -30,7 +32,7 @@ class Allowance:
         self._tokens, self._filled_at, self._quiet_until = float(burst), now, now
 
     def seconds_until_free(self, now: float) -> float:
-        """Return 0 when a request may be sent now."""
+        """Return the seconds until a request may be sent, 0 if it may be sent now."""
         self._fill(now)
         missing = max(0.0, 1.0 - self._tokens) / self._rate
         return max(missing, self._quiet_until - now, 0.0)
@@ -39,7 +41,7 @@ class Allowance:
         self._tokens -= 1.0
 
     def pause(self, now: float, seconds: float) -> None:
-        """Allow no request for this long, at most LONGEST_PAUSE_SECONDS. A shorter pause does not end a longer one."""
+        """Allow no request for `seconds`, at most LONGEST_PAUSE_SECONDS. Does not shorten a longer pause."""
         self._quiet_until = max(self._quiet_until, now + min(max(seconds, 0.0), LONGEST_PAUSE_SECONDS))
 
     def _fill(self, now: float) -> None:
@@ -48,7 +50,8 @@ class Allowance:
 
 
 class TokenBucket:
-    """The token bucket of one cluster, shared by all threads: by priority, then first come, first served."""
+    """The token bucket of one cluster, shared by all threads. Waiting requests are served by priority, then in
+    order of arrival."""
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class TokenBucket:
                 self._changed.notify_all()
 
     def pause(self, seconds: float) -> None:
-        """Send nothing for this long, as a Retry-After asks."""
+        """Send nothing for `seconds`, as a Retry-After header demands."""
         with self._changed:
             self._allowance.pause(self._clock(), seconds)
 
@@ -90,5 +93,5 @@ class TokenBucket:
                 return True
             if now >= deadline:
                 return False
-            # the others are woken when the next one has left
+            # The remaining waiters are woken when the next one leaves.
             self._changed.wait(min(wait, deadline - now) if is_next else deadline - now)

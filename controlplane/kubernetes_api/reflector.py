@@ -1,8 +1,8 @@
 """A local store of one resource: a paged list, then a watch, and a new list after any gap.
 
-Versions are compared as integers. Kubernetes promises the order of one resource's resourceVersions from 1.35 on;
-before that they were etcd's revision, one counter per cluster, which has the same order. Events whose version is not a
-number are applied as they arrive.
+Versions are compared as integers. Kubernetes guarantees the order of one resource's resourceVersions from 1.35
+on; before that they were etcd's revision, one counter per cluster, which has the same order. Events whose
+version is not a number are applied in order of arrival.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 PAGE = 500  # objects
 RELIST_SECONDS = 600.0
-# the server ends a watch at random between these
+# The server ends a watch at a random time between these.
 WATCH_SECONDS = (300.0, 600.0)
-# Servers send a bookmark about every minute, so that a longer silence is a connection that died without a word.
+# Servers send a bookmark about every minute, so a longer silence means a connection that died unnoticed.
 SILENCE_SECONDS = 130.0
 BACKOFF_SECONDS = (0.8, 30.0)
 _LIST_SECONDS = 60.0
@@ -36,11 +36,11 @@ _BYE_SECONDS = 5.0
 
 
 class Reflector:
-    """Objects by "namespace/name" (or "name"), as `keep` trims them. One thread between `start` and `close`.
+    """Objects by "namespace/name" (or "name"), trimmed by `keep`. Runs one thread between `start` and `close`.
 
-    `keep` is given the raw object and returns what to remember of it: 10,000 untrimmed pods are a quarter of a
-    gigabyte. `on_change` is called, on the reflector's thread, after something changed. The last four settings are for
-    tests.
+    `keep` receives the raw object and returns what to store of it: 10,000 untrimmed pods take a quarter of a
+    gigabyte. `on_change` is called on the reflector's thread after the store changed. The last four settings
+    are for tests.
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class Reflector:
         )
         self._contact_at = float("-inf")
         self._failures = 0
-        # From which a watch goes on; "" where only a list helps.
+        # The version from which a watch continues; "" if a new list is needed.
         self._version = ""
         self._stream: Stream | None = None
         self._stream_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"reflector {path}", daemon=True)
-        # Why the last list or watch failed; empty while all is well.
+        # Why the last list or watch failed; "" after a success.
         self.trouble = ""
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread. The store stays readable."""
+        """End the thread. The store remains readable."""
         self._closing.set()
         with self._stream_lock:
             if self._stream is not None:
@@ -89,7 +89,7 @@ class Reflector:
             self._thread.join(_BYE_SECONDS)
 
     def wait_synced(self, timeout_seconds: float) -> bool:
-        """Wait for the first list. Return whether it is complete."""
+        """Wait for the first list. Return whether it has completed."""
         return self._synced.wait(timeout_seconds)
 
     def wait_listed(self, timeout_seconds: float) -> bool:
@@ -98,21 +98,23 @@ class Reflector:
         return self._synced.is_set()
 
     def items(self) -> Mapping[str, Any]:
-        """Return all objects at one moment, as an immutable mapping."""
+        """Return all objects of one moment, as an immutable mapping."""
         return self._model.items()
 
     def get(self, key: str) -> Any:
-        """Return one object, None if absent. Cheap, while `items` copies the store."""
+        """Return one object, None if absent. Cheap, because unlike `items` it copies nothing."""
         return self._model.get(key)
 
     def observe(self, obj: dict[str, Any]) -> None:
-        """Read your writes: take over a call's answer at once, unless something newer is known. The object must be one
-        that `query` selects. What only ends an object (a Status) is left to the watch."""
+        """Apply the object that a request returned at once, unless the store has a newer version ("read your
+        writes"). The object must match `query`. A response that only announces a deletion (a Status) is left to
+        the watch."""
         if self._model.observe(obj):
             self._on_change()
 
     def seconds_since_contact(self) -> float:
-        """Return the time since the last event: inf before the first list, up to about 65 on a quiet cluster."""
+        """Return the seconds since the last event: inf before the first list, up to about 65 on a quiet
+        cluster."""
         return time.monotonic() - self._contact_at
 
     def _run(self) -> None:
@@ -124,14 +126,14 @@ class Reflector:
                     list_at = time.monotonic()
                 self._watch(list_at + self._relist_seconds)
             except ApiError as error:
-                # 410: a gap. After any other refusal it is not known either what was missed.
+                # 410 means that events were missed; after any other refusal it is unknown whether some were.
                 self._version = ""
                 self._fail(error)
             except (Unreachable, Refused) as error:
                 self._fail(error)
             except Exception as error:
                 if self._closing.is_set():
-                    # An aborted TLS stream may end in any error.
+                    # Aborting a TLS stream may raise any exception.
                     return
                 self._version = ""
                 log.exception("The reflector of %s cannot read what the server sent.", self._path)
@@ -147,12 +149,12 @@ class Reflector:
         self._closing.wait(backoff_seconds(self._failures, *self._backoff_bounds))
 
     def _list(self) -> None:
-        """Replace the store by a list."""
+        """Replace the store's content with a new list."""
         self._model.begin_list()
         query = {**self._query, "limit": str(PAGE)}
         found: list[Entry] = []
         while True:
-            # we wait ourselves
+            # The client must not retry, because this thread has its own back-off.
             page = self._client.get(self._path, query, timeout_seconds=_LIST_SECONDS, tries=1)
             found += [self._model.entry(obj) for obj in page.get("items") or ()]
             more = page["metadata"].get("continue")
@@ -168,7 +170,7 @@ class Reflector:
             self._on_change()
 
     def _watch(self, until: float) -> None:
-        """Follow events until the server ends the watch."""
+        """Apply events until the server ends the watch."""
         began = time.monotonic()
         seconds = max(1, round(min(random.uniform(*self._watch_seconds), until - began)))
         query = {
@@ -188,14 +190,14 @@ class Reflector:
             raise Unreachable("The server ended a watch at once.")
 
     def _hold(self, stream: Stream | None) -> None:
-        """Note the stream that `close` aborts."""
+        """Store the stream that `close` has to abort."""
         with self._stream_lock:
             self._stream = stream
             if stream is not None and self._closing.is_set():
                 stream.abort()
 
     def _take(self, line: bytes) -> None:
-        """Apply one event. Raises ApiError for an ERROR event."""
+        """Apply one event. Raise ApiError for an ERROR event."""
         event = orjson.loads(line)
         obj = event["object"]
         if event["type"] == "ERROR":
@@ -210,15 +212,15 @@ class Reflector:
         self._failures, self.trouble = 0, ""
 
 
-# Key, version, what is kept.
+# Key, version, stored object.
 Entry: TypeAlias = tuple[str, int | None, Any]
 
 
 class Model:
-    """Per key the newest version seen, and the object or its deletion.
+    """The store: per key the newest version seen, and the object or its deletion.
 
     Of two states of one object the one with the larger version wins, whatever their source and order. A list
-    shows everything up to its own version: states from requests made meanwhile, which are newer than the
+    contains everything up to its own version: states from requests made meanwhile, which are newer than the
     list, are applied to it again.
     """
 
@@ -226,11 +228,11 @@ class Model:
         self._keep = keep
         self._lock = threading.Lock()
         self._items: dict[str, Any] = {}
-        # Also of what went since the last list.
+        # Also contains the objects deleted since the last list.
         self._versions: dict[str, int] = {}
-        # Version of the last list.
+        # The version of the last list.
         self._listed = 0
-        # Since the last list began.
+        # The objects that requests returned since the last list began.
         self._observed: dict[str, Entry] = {}
         self._shown: Mapping[str, Any] | None = None
 
@@ -273,7 +275,7 @@ class Model:
             self._observed.clear()
 
     def end_list(self, found: Sequence[Entry], version: int | None) -> bool:
-        """Replace the store by a list. Return whether anything is different."""
+        """Replace the store's content with a list. Return whether anything changed."""
         with self._lock:
             before, before_versions = self._items, self._versions
             self._items = {key: kept for key, _, kept in found}
@@ -293,7 +295,7 @@ class Model:
         if is_gone:
             self._items.pop(key, None)
         elif key in self._items and self._items[key] == kept:
-            # What is kept of it is the same.
+            # The object has a new version, but its stored part is the same.
             return False
         else:
             self._items[key] = kept

@@ -22,17 +22,20 @@ from controlplane.remote_errors import Refused, Unreachable
 EXEC_FAILED = "exec_failed"
 
 _EXEC_SECONDS = 30.0
-# After a login that failed: first and longest, doubled, with jitter.
+# Back-off after a failed login: the first and the longest pause in seconds; doubled, with jitter.
 _PAUSE_SECONDS = (1.0, 30.0)
-# a token is replaced this long before its end
+# A token is replaced this many seconds before it expires.
 _EXEC_EARLY_SECONDS = 60.0
-# The part of our environment that a login program gets; it has no secrets.
+# The environment variables that are passed on to a login program; none contains a secret.
 _EXEC_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 
 
 class TokenSource(Protocol):
-    """`current` returns the token to send, or None. `renew` drops the one that was refused, unless another caller has
-    replaced it since; False if there is no other."""
+    """A source of bearer tokens.
+
+    `current` returns the token to send, or None. `renew` drops the refused token, unless another caller has
+    replaced it since; it returns False if there is no other token.
+    """
 
     def current(self) -> str | None: ...
 
@@ -40,7 +43,7 @@ class TokenSource(Protocol):
 
 
 class NoToken:
-    """A client certificate authenticates instead."""
+    """No token, because a client certificate authenticates instead."""
 
     def current(self) -> str | None:
         return None
@@ -63,7 +66,8 @@ class FixedToken:
 
 
 class MountedToken:
-    """A service account's token, which the kubelet replaces: the official loader reads it again every minute."""
+    """A service account's token from a file that the kubelet replaces; the official loader reads it again every
+    minute."""
 
     def __init__(self, loader: InClusterConfigLoader, configuration: Configuration) -> None:
         self._loader, self._configuration = loader, configuration
@@ -77,7 +81,7 @@ class MountedToken:
         except (OSError, ConfigException) as error:
             raise Unreachable(f"The service account's token cannot be read: {error}") from error
         except ValueError:
-            # Its own words may quote the token.
+            # The original message is dropped, because it may quote the token.
             raise Unreachable("The service account's token is not a token.") from None
         return self._token
 
@@ -89,7 +93,8 @@ class MountedToken:
 
 
 class ExecToken:
-    """A token that a program prints (client.authentication.k8s.io), kept until shortly before its end."""
+    """A token printed by a login program (client.authentication.k8s.io), cached until shortly before it
+    expires."""
 
     def __init__(self, plugin: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._plugin, self._clock = plugin, clock
@@ -100,7 +105,8 @@ class ExecToken:
         self._failure: Exception = Unreachable("no login was tried")
 
     def current(self) -> str | None:
-        """Return the token, logging in if needed. For a while after a failure all callers get the same error."""
+        """Return the token, running the login program if needed. For some time after a failure all callers get
+        the same exception."""
         with self._lock:
             if self._token is None or self._is_ending():
                 if self._failures and self._clock() < self._again_at:
@@ -130,7 +136,8 @@ class ExecToken:
 
 
 def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
-    """Run a kubeconfig's login program; return its token and when that ends. Raises Refused, Unreachable."""
+    """Run a kubeconfig's login program. Return its token and when that expires, None if unknown. Raise Refused
+    or Unreachable."""
     command, environment = _login_command(plugin)
     version = str(plugin.get("apiVersion", ""))
     request = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
@@ -148,13 +155,14 @@ def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
         raise Refused(EXEC_FAILED, f"The login program {command[0]!r} is not on this server.") from error
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         words = f"The login program {command[0]!r} failed ({type(error).__name__}). Its output is not kept."
-        # The error carries the output, which may be a secret.
+        # Not chained, because the original exception contains the output, which may be a secret.
         raise Unreachable(words) from None
     return _read_credential(done.stdout, command[0])
 
 
 def _login_command(plugin: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Return the command line and its environment, without KUBERNETES_EXEC_INFO. Raises Refused."""
+    """Return the command line and the environment, which does not contain KUBERNETES_EXEC_INFO yet. Raise
+    Refused."""
     environment = {name: os.environ[name] for name in _EXEC_ENVIRONMENT if name in os.environ}
     try:
         environment |= {str(entry["name"]): str(entry["value"]) for entry in plugin.get("env") or ()}

@@ -118,7 +118,8 @@ def _shrinks(attended: Attended, nodes: Mapping[int, Node], now: datetime) -> bo
         return True
     leaving = sorted(pod.rank for pod in there if pod.rank in attended.members)
     if not leaving:
-        # New workers are added or dismissed, and leaving ones end.
+        # No member holds these devices: the pods are new workers, which the operation adds or dismisses, or
+        # leaving ones.
         return True
     if attended.operation is not None:
         return _may_end(attended.operation, _goes_at(goes_first), now)
