@@ -1,8 +1,8 @@
-"""The interface of an engine, and the plain data that goes in and out.
+"""The interface of an engine, and the plain data that it takes and returns.
 
-An engine runs pods on nodes, independent of quotas, rows and Django. Every engine passes the contract suite in
+An engine runs pods on nodes and imports no quotas, models or Django. Every engine passes the contract suite in
 tests/contract. All calls are safe to repeat, and no call keeps the only copy of a fact in memory: another process
-that opens the same engine sees the same pods.
+that opens the same engine reports the same pods.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SUCCEEDED = "succeeded"
 FAILED = "failed"
 FINAL_STATES = frozenset({SUCCEEDED, FAILED})
 
-# Reason codes of a pod's state. The control plane shows `message` beside them.
+# Reason codes of a pod's state. The control plane shows `message` together with them.
 COMPLETED = "completed"
 EXIT_CODE = "exit_code"  # ended with an exit code other than 0
 KILLED = "killed"  # ended by a signal that we did not send
@@ -70,8 +70,8 @@ CANNOT_SHARE = "cannot_share"  # this node gives out whole GPUs only
 CREDENTIALS_REFUSED = "credentials_refused"  # the cluster does not know us (any more)
 CLUSTER_FAILED = "cluster_failed"  # it answers, and fails at this again and again
 
-# Ends that say nothing of the job: it goes back to the queue, and no retry of its own is used up. Nodes and devices
-# may vanish between the decision to send it there and its start; quotas, credentials and webhooks are put right.
+# Ends without fault of the job: it is queued again without using a retry. Nodes and devices can vanish between the
+# decision and the start; operators correct quotas, credentials and webhooks.
 DISRUPTIONS = frozenset(
     {
         NODE_LOST, POD_LOST, UNSCHEDULABLE, EVICTED, POD_DELETED, PREEMPTED, NO_SUCH_NODE, NO_SUCH_DEVICE,
@@ -92,7 +92,7 @@ Capabilities: TypeAlias = frozenset[str]
 Address: TypeAlias = tuple[str, int]
 
 
-# Every remote system fails in these two ways; the clients below the engines raise them too.
+# Every remote system fails in one of these two ways; the clients that engines use raise them too.
 EngineUnreachable = Unreachable
 EngineRefused = Refused
 
@@ -113,13 +113,13 @@ class NodeReport:
     """One node. `pool`: the name of its node pool; `labels`: the engine's own.
 
     `device_parts`: the number of equal parts in which each device is allocated, 1 for whole devices only; a share is
-    rounded up to parts. `is_one_part_per_pod`: a pod gets at most one of them.
+    rounded up to parts. `is_one_part_per_pod`: a pod gets at most one part of a device.
 
-    `extras`: allocatable extended resources by the cluster's names, less what other pods hold.
+    `extras`: allocatable extended resources by the cluster's names, minus what pods outside Trainyard hold.
 
     `is_closed`: healthy, but cordoned or tainted in its cluster.
 
-    `interruption_seconds`: its provider takes it away that soon after the notice was given, None without a notice.
+    `interruption_seconds`: how long after its notice the provider takes the node away, None without a notice.
     """
 
     name: str
@@ -139,7 +139,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """A pod's share of one device: 1,000 milli-GPUs is all of it; `memory_mib` is its memory there."""
+    """A pod's share of one device: 1,000 milli-GPUs is the whole device; `memory_mib` is the pod's memory on it."""
 
     index: int
     milli_gpus: int
@@ -148,7 +148,7 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True)
 class ProjectReport:
-    """A project's data for the engine's cluster, in milli-GPUs; `limit_milli_gpus` None: unlimited.
+    """What the engine's cluster is sent about a project, in milli-GPUs; `limit_milli_gpus` None: unlimited.
 
     `members`: (user name, role) pairs. `department`: the parent's name, "" without one.
     """
@@ -164,7 +164,7 @@ class ProjectReport:
 
 @dataclass(frozen=True, slots=True)
 class DepartmentReport:
-    """A department's data for the engine's cluster. Quota None: no bound of its own."""
+    """What the engine's cluster is sent about a department. Quota None: unlimited."""
 
     name: str
     quota_milli_gpus: int | None
@@ -175,7 +175,7 @@ class DepartmentReport:
 
 @dataclass(frozen=True, slots=True)
 class SecretValue:
-    """Where a variable's value comes from: a key of a secret in the project's namespace."""
+    """The source of an environment variable: a key of a secret in the project's namespace."""
 
     secret: str
     key: str
@@ -183,8 +183,8 @@ class SecretValue:
 
 @dataclass(frozen=True, slots=True)
 class CodeSource:
-    """The tree of files in a pod's working directory: its hash, and the project that has it in the code store. `url`,
-    `token`: where pods that do not see the store download it, "" elsewhere."""
+    """The code tree in a pod's working directory: its hash, and the project in whose code store it is. `url`,
+    `token`: for download by pods that cannot read the store, "" elsewhere."""
 
     tree: str
     project_id: int
@@ -193,7 +193,8 @@ class CodeSource:
 
 
 class Mount(NamedTuple):
-    """A directory of the node or (of `sub_path` in) a `claim`, and where the pod has it. As a list, it is its JSON."""
+    """A directory of the node or of a `claim` (its `sub_path`), and its path in the pod. Serialised to JSON as a
+    list."""
 
     source: str
     path: str
@@ -212,7 +213,7 @@ class GangMember:
     devices: tuple[int, ...] = ()
 
 
-# In the metadata of a field of PodSpec: other engines refuse a pod that has it.
+# In the metadata of a PodSpec field: engines other than Kubernetes refuse a pod that sets it.
 KUBERNETES_ONLY = "kubernetes_only"
 
 
@@ -273,9 +274,8 @@ class PodSpec:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why the cluster's own scheduler does not place a pod: `reason` is a code of scheduling.reasons, `message` the
-    scheduler's text, `details` the compared numbers in our units.
-    """
+    """Why the cluster's own scheduler does not place a pod. `reason`: a code of scheduling.reasons; `message`: the
+    scheduler's text; `details`: the compared numbers in our units."""
 
     reason: str
     message: str
@@ -337,7 +337,8 @@ class Shell(Protocol):
         """Return output, blocking until there is some; empty when the shell has ended."""
 
     def write(self, data: bytes) -> int:
-        """Return how many bytes were accepted, without blocking: 0 while the terminal is full (poll `fileno`)."""
+        """Write input without blocking. Return how many bytes were accepted: 0 while the terminal is full (poll
+        `fileno`)."""
 
     def resize(self, columns: int, rows: int) -> None: ...
 
@@ -346,7 +347,7 @@ class Shell(Protocol):
 
 
 STDOUT, STDERR = 1, 2
-# Runs the command in its arguments, or the best shell there is. A missing program ends with 127 whatever shell that is.
+# Runs the command in its arguments, or the best available shell. Every shell exits with 127 for a missing program.
 RUN_SCRIPT = (
     "if [ $# -eq 0 ]; then if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi; fi;"
     ' command -v "$1" >/dev/null 2>&1 || { echo "$1: not found" >&2; exit 127; }; exec "$@"'
@@ -362,14 +363,12 @@ class Process(Protocol):
         """Return a descriptor that becomes writable when there is room for input."""
 
     def read(self, limit: int = 65536) -> tuple[int, bytes]:
-        """Return STDOUT or STDERR and bytes of it, perhaps none, without blocking. Raises EOFError at the end of all
-        output.
-        """
+        """Return STDOUT or STDERR and the bytes read, without blocking; the bytes may be empty. Raise EOFError at the
+        end of all output."""
 
     def write(self, data: bytes) -> int:
-        """Return how many bytes were accepted, without blocking. After the command closed its input, all are
-        discarded.
-        """
+        """Write input without blocking. Return how many bytes were accepted; all are discarded once the command has
+        closed its input."""
 
     def close_input(self) -> None:
         """Close the command's input."""
@@ -400,9 +399,8 @@ class Engine(Protocol):
         old: a pod that another process has just started may be missing."""
 
     def find(self, pod_name: str, project: str) -> PodReport | None:
-        """Return one pod's current report; None: it certainly does not exist. Raises EngineRefused if that is
-        undecidable.
-        """
+        """Return one pod's current report; None if it certainly does not exist. Raise EngineRefused if that cannot be
+        determined."""
 
     def forget(self, pod_name: str) -> None:
         """Clean up after a pod whose end was recorded; keeps its log. Raises EngineRefused(POD_NOT_GONE) before its
@@ -410,7 +408,7 @@ class Engine(Protocol):
         """
 
     def forget_job(self, job_id: str) -> None:
-        """Remove what the job's pods kept between attempts: working directories and checkpoints."""
+        """Remove what the job's pods keep between attempts: working directories and checkpoints."""
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
         """Return lines from a byte offset of the pod's log. Raises EngineRefused(NO_SUCH_POD)."""
@@ -437,12 +435,12 @@ class Engine(Protocol):
     def sync_projects(
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
     ) -> None:
-        """Make the cluster's per-project objects match. Called every few seconds with all projects; unchanged ones
-        cost no call. Raises EngineRefused for the first refused one, after processing the others.
-        """
+        """Create, update and remove the cluster's objects so that they match these projects. Called every few seconds
+        with all projects; unchanged ones cost no call. Raise EngineRefused for the first refused one, after
+        processing the others."""
 
     def forget_project(self, project: str) -> None:
-        """Remove the cluster's objects of a deleted project. Never touches objects of others."""
+        """Remove the cluster's objects of a deleted project. Never touches objects of other owners."""
 
     def close(self) -> None:
         """End this object's threads and connections; pods keep running. It must not be used again."""
@@ -453,18 +451,19 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """What an elastic pod wrote beside its membership file: JSON text, "" for nothing, and the age of its last beat."""
+    """What an elastic pod wrote in answer to its membership file: JSON text ("" if none), and the seconds since its
+    last heartbeat."""
 
     text: str = ""
     silent_seconds: float = 0.0
 
 
 class MembershipEngine(Protocol):
-    """What an engine with the capability MEMBERSHIP does beside the rest."""
+    """The additional interface of engines with the capability MEMBERSHIP."""
 
     def exchange(self, pod_name: str, membership: str) -> MemberReport:
-        """Give an elastic pod its membership file, replaced at once where it differs and left alone for "", and return
-        what the pod wrote. An empty report of a pod that is not there."""
+        """Replace an elastic pod's membership file if it differs ("" leaves it unchanged), and return what the pod
+        wrote. An absent pod gives an empty report."""
 
 
 POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

@@ -1,7 +1,8 @@
-"""What each kind of engine states about itself before one is opened: settings, credentials, schedulers, checks.
+"""What each kind of engine declares before one is opened: settings, credentials, schedulers, checks.
 
-REST, pages, verbs and the loop read it here and branch on no kind's name. A kind is a module that holds `KIND`, named
-in MODULES. Standard library alone, so that web processes load no engine.
+REST, pages, actions and the loop use these declarations and never branch on a kind's name. A kind is a module
+with a constant `KIND`, listed in MODULES. Imports the standard library only, so that web processes load no
+engine.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +23,8 @@ MODULES = (
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """What decides where a cluster's jobs run. `is_delegated`: the cluster's own scheduler decides, not our plan."""
+    """A scheduler that clusters of this kind can use. `is_delegated`: the cluster's own scheduler decides, not
+    our plan."""
 
     name: str
     label: str
@@ -34,11 +36,11 @@ PLANNER = Scheduler("planner", "Trainyard")
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """One field of a cluster's credentials: reader, JSON schema, and how the form asks for it.
+    """One field of a cluster's credentials: its reader, its JSON schema, and its input in the form.
 
-    `widget`: "way" (one of several ways in, each alone), "file" (a text, uploaded or pasted), "text" or "switch".
-    `help_edit` replaces `help` where the cluster has credentials already. `suggestions`: the id of the <datalist> that
-    the form's script fills.
+    `widget`: "way" (one of several exclusive ways to authenticate), "file" (a text, uploaded or pasted), "text"
+    or "switch". `help_edit` replaces `help` if the cluster has credentials already. `suggestions`: the id of
+    the <datalist> that the form's script fills.
     """
 
     read: Reader
@@ -52,8 +54,8 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class ClusterForm:
-    """The page that attaches a cluster of this kind. `default_way`: the label of the way in by the fields; `script`
-    is a module below static/; `covers` says what the checks look at."""
+    """The page that attaches a cluster of this kind. `default_way`: the label of the choice to authenticate by
+    the fields; `script`: a module below static/; `covers`: a sentence on what the checks examine."""
 
     default_way: str
     script: str
@@ -62,22 +64,22 @@ class ClusterForm:
 
 
 def accept_credentials(given: Mapping[str, Any], is_new: bool, may_run_programs: bool) -> None:
-    """Refuse none, for kinds whose credentials need no check beyond their readers."""
+    """Accept everything: for kinds whose credentials need no check beyond their readers."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """Everything that the rest of the product asks of a kind.
+    """Everything that the rest of the product needs of a kind of engine.
 
-    `opens` and `checks` are "module:function": the first is called with settings and the state directory and returns
-    the engine, the second with the settings and returns the preflight's checks. A kind with `checks` has its clusters
-    checked before use.
+    `opens` and `checks` are "module:function": the first is called with settings and the state directory and
+    returns the engine, the second with the settings and returns the preflight's checks. Clusters of a kind with
+    `checks` are checked before use.
 
-    `read_settings` returns the settings to store; None stands for settings that were not given. `read_entry` returns
-    (settings, credentials) of the text behind `NAME:` in TRAINYARD_CLUSTERS; it raises ValueError. `variable` names
-    the setting of the server that holds scheduler and settings of the cluster registered at the first start.
-    `check_credentials(given, is_new, may_run_programs)` refuses what cannot be stored. These raise SettingsInvalid,
-    with pointers to the fields.
+    `read_settings` returns the settings to store; its argument is None if no settings were given. `read_entry`
+    returns (settings, credentials) for the text after `NAME:` in TRAINYARD_CLUSTERS, or raises ValueError.
+    `variable`: the server setting that holds scheduler and settings of the cluster registered at the first
+    start. `check_credentials(given, is_new, may_run_programs)` refuses credentials that cannot be stored. These
+    raise SettingsInvalid, with pointers to the fields.
     """
 
     name: str
@@ -92,16 +94,17 @@ class EngineKind:
     variable: str = ""
     form: ClusterForm | None = None
     runs_containers: bool = False
-    # Its engine reads the code store; or its pods download code from the control plane.
+    # True if the engine reads the code store; otherwise its pods download code from the control plane.
     places_code: bool = False
     downloads_code: bool = False
-    # Its nodes see the directories of the storage classes.
+    # True if its nodes can mount the directories of the storage classes.
     mounts_volumes: bool = False
-    # The working directories of its pods are below the state directory (controlplane.config.work_directories).
+    # True if the working directories of its pods are below the state directory
+    # (controlplane.config.work_directories).
     keeps_outputs: bool = False
-    # Or its engine copies them from there (datasets.outputs.OutputEngine).
+    # True if its engine copies output from working directories (datasets.outputs.OutputEngine).
     copies_outputs: bool = False
-    # Its volumes are claims in the cluster's own storage classes (datasets.volume_storage.ClaimEngine).
+    # True if its volumes are claims in the cluster's own storage classes (datasets.volume_storage.ClaimEngine).
     claims_volumes: bool = False
     has_namespaces: bool = False
     rename_hint: str = "Give the nodes in its settings other names."
@@ -124,7 +127,7 @@ def engine_kinds() -> Mapping[str, EngineKind]:
 
 
 def engine_kind(name: str) -> EngineKind:
-    """Return the kind. Raises ValueError, naming all kinds."""
+    """Return the kind of this name. Raise ValueError, listing all kinds, for an unknown name."""
     try:
         return engine_kinds()[name]
     except KeyError:
@@ -133,7 +136,7 @@ def engine_kind(name: str) -> EngineKind:
 
 @cache
 def is_delegated(scheduler: str) -> bool:
-    """Return whether clusters with this scheduler place their jobs themselves."""
+    """Return whether clusters with this scheduler place their jobs by themselves."""
     offered = (one for kind in engine_kinds().values() for one in kind.schedulers)
     return any(one.is_delegated for one in offered if one.name == scheduler)
 

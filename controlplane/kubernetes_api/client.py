@@ -321,8 +321,7 @@ def backoff_seconds(tried: int, first: float, longest: float) -> float:
 
 
 def _network_trouble(error: HTTPError, server: str) -> Exception:
-    """Return the exception to raise. After a time-out no retry is allowed, since the caller's time is used up.
-    """
+    """Return the exception to raise. After a time-out no retry is allowed, since the caller's time is used up."""
     if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
         return Unreachable(f"{server} does not answer: no connection within {CONNECT_SECONDS:g} s.")
     if isinstance(error, ReadTimeoutError):

@@ -11,8 +11,7 @@ from controlplane.remote_errors import Unreachable
 
 
 class ApiError(Exception):
-    """The server refused the request (404, 409, 403, 422, 410 and so on), with the fields of its Status object.
-    """
+    """The server refused the request (404, 409, 403, 422, 410 and so on), with the fields of its Status object."""
 
     def __init__(self, status: int, body: bytes) -> None:
         answer = _status_of(body)

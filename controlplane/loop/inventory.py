@@ -1,5 +1,4 @@
-"""Keep node and device rows equal to the engine's report. A vanished node becomes not ready; its row is kept.
-"""
+"""Keep node and device rows equal to the engine's report. A vanished node becomes not ready; its row is kept."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,5 +1,4 @@
-"""Move jobs by the state of their pods, and stop those over a time limit (rules: jobs.kinds.attempt_outcome).
-"""
+"""Move jobs by the state of their pods, and stop those over a time limit (rules: jobs.kinds.attempt_outcome)."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -331,8 +330,7 @@ def _without_grace(pods: Sequence[str], orders: QuerySet[Command], now: datetime
 
 
 def _is_in_time(order: Command, now: datetime) -> bool:
-    """Return whether an executed stop may still take effect: within its grace period plus REMIND_AFTER_SECONDS.
-    """
+    """Return whether an executed stop may still take effect: within its grace period plus REMIND_AFTER_SECONDS."""
     seconds = order.payload["grace_seconds"] + REMIND_AFTER_SECONDS
     return order.finished_at is not None and now < order.finished_at + timedelta(seconds=seconds)
 

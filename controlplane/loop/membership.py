@@ -373,8 +373,7 @@ def _publish(attended: Attended, decided: Answer, now: datetime) -> Event:
 
 
 def _addresses(attended: Attended) -> dict[int, str]:
-    """Return by rank where workers listen: as they report now, or as they did when an earlier generation began.
-    """
+    """Return by rank where workers listen: as they report now, or as they did when an earlier generation began."""
     earlier = Generation.objects.filter(
         attempt__job=attended.job, attempt__number=attended.job.attempt
     ).order_by("number")

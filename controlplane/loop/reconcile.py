@@ -148,8 +148,7 @@ def _note_lost(pod: Pod, now: datetime) -> None:
 
 
 def _write(pods: Sequence[Pod], states: Mapping[int, str], now: datetime) -> None:
-    """Save compared pods, each guarded by the state as read, so that a paused process overwrites nothing newer.
-    """
+    """Save compared pods, each guarded by the state as read, so that a paused process overwrites nothing newer."""
     jobs = Job.objects.filter(pk__in={pod.job_id for pod in pods})
     projects = dict(jobs.values_list("pk", "project_id"))
     nodes = dict(Node.objects.filter(pk__in={pod.node_id for pod in pods}).values_list("pk", "name"))

@@ -204,8 +204,7 @@ def _begin_attempts(
 
 
 def _claim(starts: Sequence[Start], jobs: Mapping[str, Job], now: datetime) -> list[Start]:
-    """Move jobs that are still queued with an unchanged pod count to their next attempt; return their starts.
-    """
+    """Move jobs that are still queued with an unchanged pod count to their next attempt; return their starts."""
     moves = [
         Move(job, lifecycle.STARTING, _claimed(job, start, now), ("attempt", "pods_wanted"))
         for start in starts

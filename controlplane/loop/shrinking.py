@@ -40,8 +40,7 @@ GROWTH, ENDING_SECONDS = ("growth", "recovery"), 10
 
 
 def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: datetime) -> Plan:
-    """Begin to shrink victims where possible, and return the plan without the preemptions that this replaces.
-    """
+    """Begin to shrink victims where possible, and return the plan without the preemptions that this replaces."""
     if MEMBERSHIP not in engine.capabilities or not plan.preempts:
         return plan
     attended = {str(one.job.pk): one for one in elastic.read() if one.generation is not None}

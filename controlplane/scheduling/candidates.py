@@ -1,5 +1,4 @@
-"""The running jobs that could be stopped: indexed by node, and grouped by project into classes sorted by cost.
-"""
+"""The running jobs that could be stopped: indexed by node, and grouped by project into classes sorted by cost."""
 
 from __future__ import annotations
 
@@ -129,8 +128,7 @@ class Candidates(dict[str, list[Candidate]]):
         }
 
     def accepted(self, policy: VictimPolicy) -> dict[VictimClass, SortedClass]:
-        """Return the classes whose jobs the policy accepts as single victims. One job of each class is tested.
-        """
+        """Return the classes whose jobs the policy accepts as single victims. One job of each class is tested."""
         found = {
             name: same
             for account, classes in self._projects.items()

@@ -98,8 +98,7 @@ def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
 
 
 def request_of(job: JobView, pools: tuple[str, ...]) -> Request:
-    """Return the job's request at its minimum size, in these pools; an elastic job can use more (see elastic).
-    """
+    """Return the job's request at its minimum size, in these pools; an elastic job can use more (see elastic)."""
     return Request(
         job.milli_gpus,
         job.gpu_memory_mib,
@@ -212,8 +211,7 @@ def pods_that_fit(request: Request, room: FreeCapacity, at_most: int) -> int:
 
 
 def _count(request: Request, room: FreeCapacity, parts: Sequence[str]) -> int:
-    """Return how many pods fit, at most the gang size. Pods are equal, so each node is counted independently.
-    """
+    """Return how many pods fit, at most the gang size. Pods are equal, so each node is counted independently."""
     needed, count = request.whole_devices, 0
     for part in parts:
         # Without whole devices every node may fit, so the first bucket (no free device) counts too.

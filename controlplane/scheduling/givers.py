@@ -70,8 +70,7 @@ def on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:
 
 
 def leave_nothing(item: Waiting, victims: Iterable[Candidate]) -> bool:
-    """Return whether the job's pods equal its victims' pods, so that the victims leave no other capacity free.
-    """
+    """Return whether the job's pods equal its victims' pods, so that the victims leave no other capacity free."""
     pods = [
         (pod.milli_gpus, victim.job.milli_cpus, victim.job.memory_mib, victim.job.extras)
         for victim in victims

@@ -1,5 +1,4 @@
-"""Decide in successive cycles on one cluster: keep the state between cycles and feed only the changes into it.
-"""
+"""Decide in successive cycles on one cluster: keep the state between cycles and feed only the changes into it."""
 
 from __future__ import annotations
 
@@ -95,8 +94,7 @@ def _is_checkpoint(before: JobView, after: JobView) -> bool:
 
 
 def _changes(state: CycleState, view: ClusterView) -> Changes | None:
-    """Return the jobs that differ from the state's view, as (before, after); None if a new state must be built.
-    """
+    """Return the jobs that differ from the state's view, as (before, after); None if a new state must be built."""
     if view.now < state.view.now:
         # If the clock went back, jobs could be within their minimum run time again.
         return None

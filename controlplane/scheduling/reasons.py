@@ -56,8 +56,7 @@ class Reason:
 
 
 def describe(code: str, details: Details | None = None) -> str:
-    """Return the sentence for a reason: what happened, then the next step. Raise KeyError for an unknown code.
-    """
+    """Return the sentence for a reason: what happened, then the next step. Raise KeyError for an unknown code."""
     return REASONS[code].sentence(details or {})
 
 

@@ -72,8 +72,7 @@ class Reservation:
         return delays
 
     def count(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
-        """Subtract from the later capacity what a job of the plan still holds then; with `sign` 1, undo that.
-        """
+        """Subtract from the later capacity what a job of the plan still holds then; with `sign` 1, undo that."""
         if ends_by(job, self._now, self.at):
             return
         for node in self._later.values():

@@ -49,8 +49,7 @@ class _Search:
     steps: int = MAX_STEPS
 
     def serve(self, items: Sequence[Waiting], at: int) -> bool:
-        """Serve the items from index `at` on, trying every placement of each. Return whether all were served.
-        """
+        """Serve the items from index `at` on, trying every placement of each. Return whether all were served."""
         if at == len(items):
             return True
         item, capacity = items[at], self.state.capacity

@@ -271,8 +271,7 @@ class ReclaimPolicy:
         )
 
     def _is_progress(self, taken: Collection[_Taken]) -> bool:
-        """Return whether the victims lose no more within quotas, and within shares, than the taker gains there.
-        """
+        """Return whether the victims lose no more within quotas, and within shares, than the taker gains there."""
         if sum(sum(entry.sizes) for entry in taken if entry.is_sibling) <= self._gain and all(
             account.is_in_quota_with(self._request) for account in self._account.line()
         ):

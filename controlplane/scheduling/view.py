@@ -78,8 +78,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class DepartmentView:
-    """A parent of projects. Quota None: unlimited. `weight`: over-quota weight; the caller has set the default.
-    """
+    """A parent of projects. Quota None: unlimited. `weight`: over-quota weight; the caller has set the default."""
 
     name: str
     quota_milli_gpus: int | None

@@ -48,7 +48,8 @@ def as_refusal(error: ApiError, kind: str = "object of this kind") -> Exception:
 
 @contextlib.contextmanager
 def refusals(*ignored: int, kind: str = "object of this kind") -> Iterator[None]:
-    """Raise EngineRefused for a refusal of the API server. One with an ignored status only ends the block."""
+    """Context manager that raises EngineRefused for a refusal of the API server. A refusal with an ignored
+    status ends the block without an exception."""
     try:
         yield
     except ApiError as error:
@@ -58,7 +59,7 @@ def refusals(*ignored: int, kind: str = "object of this kind") -> Iterator[None]
 
 @contextlib.contextmanager
 def pod_refusals(pod: str) -> Iterator[None]:
-    """Raise EngineRefused for what the API server answers to a connection into this pod."""
+    """Context manager that raises EngineRefused if the API server refuses a connection into this pod."""
     try:
         yield
     except ApiError as error:
@@ -73,9 +74,9 @@ def pod_refusals(pod: str) -> Iterator[None]:
 def refusal_of(
     status: int, reason: str, message: str, details: Mapping[str, Any], kind: str = "object of this kind"
 ) -> EngineRefused:
-    """Return the engine's reason and message for a 4xx answer: its HTTP status, and reason, message and
-    details of its Status object. `kind`: of the requested object."""
-    # With whatever status the webhook or policy chose.
+    """Return the engine's reason and message for a 4xx response: its HTTP status, and the fields of its Status
+    object. `kind`: the kind of the requested object."""
+    # Checked first, because webhooks and policies choose any status.
     if denied := _denied(message):
         return denied
     if status == 409:
@@ -84,7 +85,7 @@ def refusal_of(
         return EngineRefused(
             INVALID_POD, f"The cluster finds the object invalid. {_causes(message, details)}"
         )
-    # It is not the object that is missing.
+    # The namespace is missing, not the object itself.
     if status == 404 and not details.get("name"):
         return EngineRefused(
             DEFINITION_MISSING,
@@ -105,7 +106,8 @@ def refusal_of(
 def _conflict(reason: str, message: str) -> EngineRefused:
     if reason == "AlreadyExists":
         return EngineRefused(NAME_TAKEN, f"An object of this name exists and is not ours: {_words(message)}")
-    # another writer came between a read and a write: the next try reads again. Quotas answer so under load.
+    # Another client changed the object between read and write, which the next try reads again. Quotas under
+    # load answer this too.
     return EngineRefused(
         ADMISSION_REFUSED, f"The object changed meanwhile: {_words(message)}", is_passing=True
     )
@@ -142,7 +144,7 @@ def _is_terminating(message: str, details: Mapping[str, Any]) -> bool:
 
 
 def _denied(message: str) -> EngineRefused | None:
-    """Recognise the refusal of an admission plug-in, a policy or a webhook; None for any other message."""
+    """Recognise the refusal of an admission plug-in, policy or webhook. None for any other message."""
     if match := _WEBHOOK.search(message):
         said = _words(match[2] or "it gives no reason")
         return EngineRefused(ADMISSION_REFUSED, f"The cluster's webhook {match[1]} refuses the pod: {said}")
@@ -165,7 +167,7 @@ def _denied(message: str) -> EngineRefused | None:
     if match := re.search(
         r'error looking up service account (\S+): serviceaccount "([^"]+)" not found', message
     ):
-        # a new namespace gets its default account a moment after itself
+        # A new namespace gets its default service account a moment later.
         return EngineRefused(
             ADMISSION_REFUSED, f"The namespace has no service account {match[2]} yet.", is_passing=True
         )
@@ -192,7 +194,7 @@ def _not_permitted(status: int, message: str) -> EngineRefused:
 
 
 def _causes(message: str, details: Mapping[str, Any]) -> str:
-    """Return field and message of each cause, which is what the user has to correct."""
+    """Return field and message of each cause: what the user has to correct."""
     causes = [
         f"{cause.get('field', '')}: {cause.get('message', '')}" for cause in details.get("causes") or ()
     ]
@@ -200,5 +202,5 @@ def _causes(message: str, details: Mapping[str, Any]) -> str:
 
 
 def _words(text: str) -> str:
-    """Return the cluster's words on one line of bounded length."""
+    """Return the cluster's message on one line of bounded length."""
     return line(text, LONGEST_WORDS)

@@ -1,9 +1,10 @@
-"""What the pod that fills caches runs, on the volume of a project: remove trees that are no longer kept, and bring one.
+"""The program of the pod that fills caches on a project's volume: it removes trees that are no longer kept, and
+adds one.
 
-Sent as text (see cache_pods.py), so it imports nothing of ours, and runs on Python 3.9. The layout is that of
-datasets/storage/cache.py, the manifest's form that of datasets/manifests.py. One such pod at a time works on a volume.
-Configured by the variables below. It prints JSON lines: {"progress": [files, bytes, bytes brought]}, at the end
-{"keys": [the trees that are there]}.
+Sent as text (see cache_pods.py), so it imports nothing of ours and runs on Python 3.9. The directory layout is
+that of datasets/storage/cache.py, the manifest format that of datasets/manifests.py. At most one such pod works
+on a volume. Configured by the environment variables below. It prints JSON lines: {"progress": [files, bytes,
+bytes fetched]}, and at the end {"keys": [the trees on the volume]}.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ URL, TOKEN, KEY, KEEP, HASH, ROOT = (
     "TRAINYARD_CACHE_ROOT",
 )
 TOKEN_HEADER = "X-Trainyard-Cache-Token"
-# A control plane that restarts is back within this time.
+# How long requests are repeated; a restarted control plane is back within this time.
 RETRY_SECONDS, ANSWER_SECONDS, PAUSE_SECONDS = 300, 60, 2
-# Contents of one request: the server holds them in memory, but for a content that is asked for alone. The gaps between
-# their places limit the length of its address.
+# Limits of one request. The server holds the contents in memory, unless a single one is requested. The gaps
+# between the requested places are limited because each lengthens the URL.
 PIECE_CONTENTS, PIECE_BYTES, PIECE_GAPS = 2000, 8 << 20, 300
 CHUNK_BYTES = 1 << 20
 REPORT_SECONDS = 1.0
@@ -58,12 +59,13 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its content in the store."""
+        """The name of the file's content in the store."""
         return self.digest.hex() + ("x" if self.kind == EXECUTABLE else "")
 
 
 def main() -> None:
-    """Do the work, and exit with a code that names a failure; its sentence is the last line on stderr."""
+    """Remove what is not kept and fill the tree. On failure, exit with a code that names it; the last line on
+    stderr explains it."""
     root, key = Path(os.environ[ROOT]), os.environ.get(KEY, "")
     keep = set(filter(None, os.environ.get(KEEP, "").split(",")))
     try:
@@ -81,7 +83,7 @@ def main() -> None:
 
 
 def remove_cut(root: Path) -> None:
-    """Remove manifests that the end of a node left unfinished; they are asked for again."""
+    """Remove manifests that a node failure left incomplete; they are downloaded again."""
     for path in (root / "manifests").iterdir():
         try:
             columns_of(path.read_bytes())
@@ -90,7 +92,7 @@ def remove_cut(root: Path) -> None:
 
 
 def remove_unkept(root: Path, keep: set[str]) -> None:
-    """Remove every tree and manifest that is not kept, and every content that no manifest names."""
+    """Remove every tree and manifest that is not kept, and every content that no manifest refers to."""
     removed = False
     for path in (root / "trees").iterdir():
         if path.name not in keep:
@@ -117,19 +119,19 @@ def remove_tree(path: Path) -> None:
 
 
 def fill(root: Path, key: str) -> None:
-    """Make the tree of a version, unless it is there; it appears whole, by rename."""
+    """Make the tree of a version unless it exists; it appears complete, by rename."""
     tree, manifest = root / "trees" / key, root / "manifests" / key
     if is_whole(root, key):
         return
     entries = manifest_of(manifest)
-    # Contents before the tree that links them.
+    # Contents first, because the tree consists of links to them.
     Fill(root, entries).bring()
     part = tree.with_name(key + PART)
     if part.exists():
         remove_tree(part)
     make_tree(root, part, entries)
     os.sync()
-    # A rename replaces an empty directory, and none with files in it.
+    # A rename replaces an empty directory, but no directory with files in it.
     if tree.is_dir() and any(tree.iterdir()):
         remove_tree(tree)
     part.rename(tree)
@@ -137,7 +139,8 @@ def fill(root: Path, key: str) -> None:
 
 
 def is_whole(root: Path, key: str) -> bool:
-    """Return whether a tree was filled: the kubelet makes an empty directory for a mount of one that is missing."""
+    """Return whether a tree was filled. An empty directory does not count: the kubelet creates one to mount a
+    missing path."""
     tree, manifest = root / "trees" / key, root / "manifests" / key
     if not tree.is_dir() or not manifest.exists():
         return False
@@ -147,7 +150,8 @@ def is_whole(root: Path, key: str) -> bool:
 
 
 def manifest_of(path: Path) -> list[Entry]:
-    """Return the version's files; the manifest is stored first, so that contents that a killed pod left are known."""
+    """Return the version's files. The manifest is stored before any content, so that contents which a killed
+    pod left behind can be recognised."""
     if not path.exists():
         with asked("") as answer:
             stored = received(answer)
@@ -167,7 +171,7 @@ def columns_of(stored: bytes) -> tuple[int, int, bytes]:
 
 
 def hash_of(stored: bytes) -> str:
-    """Return the identity of a manifest, "" for what is none."""
+    """Return the identity of a manifest; "" if the bytes are no manifest."""
     if not stored.startswith(MAGIC) or len(stored) < len(MAGIC) + HEAD.size:
         return ""
     count, joined, columns = columns_of(stored)
@@ -189,7 +193,7 @@ def entries_of(stored: bytes) -> list[Entry]:
 
 
 class Fill:
-    """The contents that a tree needs, on their way."""
+    """Fetches the contents that a tree needs and counts the progress."""
 
     def __init__(self, root: Path, entries: list[Entry]) -> None:
         self.root, self.entries = root, entries
@@ -199,7 +203,7 @@ class Fill:
             self.users[entry.name] = self.users.get(entry.name, 0) + 1
 
     def bring(self) -> None:
-        """Fetch every content that is not there; those that a killed pod left are read again."""
+        """Fetch every missing content. Contents that a killed pod left behind are verified first."""
         seen, trusted = set(), self.trusted()
         piece: list[int] = []
         size = gaps = 0
@@ -223,29 +227,30 @@ class Fill:
         self.note(None, 0)
 
     def trusted(self) -> set[str]:
-        """Return the contents that a whole tree names: they were checked and flushed."""
+        """Return the contents that a complete tree refers to: they have been verified and flushed."""
         manifests = [path for path in (self.root / "manifests").iterdir() if is_whole(self.root, path.name)]
         return {entry.name for path in manifests for entry in entries_of(path.read_bytes())}
 
     def place(self, entry: Entry) -> Path:
-        """Return where a content is kept."""
+        """Return the path of a content."""
         return self.root / "contents" / entry.name[:2] / entry.name[2:]
 
     def fetch(self, places: list[int]) -> None:
-        """Fetch the contents of the files at these places of the manifest, in the order in which they come."""
+        """Fetch the contents of the files at these indexes of the manifest, in the order in which the server
+        sends them."""
         wanted: dict[bytes, list[Entry]] = {}
         for at in places:
             wanted.setdefault(self.entries[at].digest, []).append(self.entries[at])
         with asked(ranges_of(places)) as answer:
             while wanted:
                 digest = received(answer, DIGEST_BYTES)
-                # An answer that was cut ends here without a hash, or with a part of one.
+                # A truncated response ends here without a hash, or with part of one.
                 if digest not in wanted:
                     leave(NOT_FETCHED, CUT)
                 self.store(answer, wanted.pop(digest))
 
     def store(self, answer: IO[bytes], same: list[Entry]) -> None:
-        """Write a content from the stream under each name that it has."""
+        """Store a content from the stream under each name that it has (plain and executable)."""
         first = self.place(same[0])
         first.parent.mkdir(exist_ok=True)
         fresh = first.with_name(first.name + PART)
@@ -254,10 +259,10 @@ class Fill:
                 file.write(chunk)
                 self.moved += len(chunk)
                 self.note(None, REPORT_SECONDS)
-            # Before it has its name, so that no pod ever sees it writable.
+            # Set before the rename, so that no pod ever sees the file writable.
             os.fchmod(file.fileno(), mode_of(same[0]))
         if not is_intact(fresh, same[0]):
-            # Not kept under its name: a later fill would take it for the content.
+            # Deleted, because a later fill would trust a file under this name.
             fresh.unlink()
             leave(DAMAGED, f"The content {same[0].digest.hex()} arrived damaged.")
         for other in same[1:]:
@@ -268,7 +273,7 @@ class Fill:
         self.note(same[0], REPORT_SECONDS)
 
     def note(self, entry: Entry | None, after_seconds: float) -> None:
-        """Count a content that is there, and report at most every `after_seconds`."""
+        """Count a content that is present, and report progress at most every `after_seconds`."""
         if entry is not None:
             self.files += self.users[entry.name]
             self.bytes += self.users[entry.name] * entry.size
@@ -279,9 +284,9 @@ class Fill:
 
 
 def make_tree(root: Path, part: Path, entries: list[Entry]) -> None:
-    """Link the contents into a new tree, in which nothing can be written."""
+    """Make a new read-only tree of links to the contents."""
     top, folders = os.fsencode(part), {b""}
-    # Directories stay writable until all is linked.
+    # Directories stay writable until all links are made.
     part.mkdir()
     for entry in entries:
         folder = entry.path.rpartition(b"/")[0]
@@ -295,7 +300,7 @@ def make_tree(root: Path, part: Path, entries: list[Entry]) -> None:
         try:
             os.link(source, target)
         except OSError as error:
-            # A file system without hard links, or a content with as many as it permits.
+            # The file system has no hard links, or the content has as many as it permits: copy it instead.
             if error.errno not in (errno.EMLINK, errno.EPERM, errno.ENOTSUP):
                 raise
             shutil.copyfile(source, target)
@@ -322,7 +327,7 @@ def is_intact(path: Path, entry: Entry) -> bool:
 
 
 def received(stream: IO[bytes], size: int = -1) -> bytes:
-    """Return the next bytes of an answer, by default all."""
+    """Return the next bytes of a response, by default all."""
     try:
         return stream.read(size) if size >= 0 else stream.read()
     except (OSError, http.client.HTTPException) as error:
@@ -330,7 +335,7 @@ def received(stream: IO[bytes], size: int = -1) -> bytes:
 
 
 def chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
-    """Yield the next `size` bytes of an answer."""
+    """Yield the next `size` bytes of a response."""
     while size > 0:
         chunk = received(stream, min(size, CHUNK_BYTES))
         if not chunk:
@@ -340,7 +345,7 @@ def chunks(stream: IO[bytes], size: int) -> Iterator[bytes]:
 
 
 def ranges_of(places: list[int]) -> str:
-    """Return ascending numbers as 0-99,105."""
+    """Return ascending numbers as ranges: 0-99,105."""
     found: list[list[int]] = []
     for place in places:
         if found and place == found[-1][1] + 1:
@@ -351,7 +356,8 @@ def ranges_of(places: list[int]) -> str:
 
 
 def asked(places: str) -> IO[bytes]:
-    """Return the control plane's answer: the manifest for no places. Repeats while it does not answer."""
+    """Return the control plane's response: the contents at these places, or the manifest if `places` is empty.
+    Repeats the request while the control plane does not answer."""
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         url = f"{os.environ[URL]}?places={places}" if places else os.environ[URL]
@@ -372,13 +378,13 @@ def asked(places: str) -> IO[bytes]:
 
 
 def say(**fields: object) -> None:
-    """Print one line for the control plane, which follows the log."""
+    """Print one JSON line; the control plane follows the log."""
     sys.stdout.write(f"{json.dumps(fields)}\n")
     sys.stdout.flush()
 
 
 def leave(code: int, words: str) -> NoReturn:
-    """End with this exit code; the kubelet keeps the last lines as the container's message."""
+    """Exit with this code; the kubelet keeps the last lines as the container's message."""
     sys.stderr.write(f"{words}\n")
     sys.exit(code)
 

@@ -1,5 +1,7 @@
-"""The pod that fills and clears the volume of a project's caches, and the volume. Pure, but for reading its script
-once."""
+"""The objects for a project's caches: the volume claim, and the pod that fills and clears it.
+
+Pure, except that the pod's program is read from its file once.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ ROOT = "/caches"
 
 
 def claim(project: str, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the claim of a project's caches."""
+    """Return the claim of the volume that holds a project's caches."""
     metadata = data_pod_objects.metadata_of(CACHE_CLAIM, project, profile)
     return manifests.claim_of(metadata, "ReadWriteMany", profile.cache_storage_class, profile.cache_size)
 
 
 def pod(project: str, profile: ClusterProfile, task: CacheTask) -> dict[str, Any]:
-    """Return the pod of a task. Its name is the lock of the volume: there is one such pod in a namespace."""
+    """Return the pod of a task. Its fixed name is the lock of the volume: a namespace has at most one such pod."""
     env = {
         cache_fill.ROOT: ROOT,
         cache_fill.KEY: task.key,
@@ -40,5 +42,5 @@ def pod(project: str, profile: ClusterProfile, task: CacheTask) -> dict[str, Any
 
 @cache
 def _script() -> str:
-    """Return the program. `$(` in it would be a variable to Kubernetes; there is none."""
+    """Return the program's text. It must not contain `$(`, which Kubernetes would replace as a variable."""
     return inspect.getsource(cache_fill)

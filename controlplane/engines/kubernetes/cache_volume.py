@@ -1,7 +1,7 @@
-"""The caches of one project in a cluster: a volume in its namespace, on which one pod at a time works.
+"""The caches of one project in a cluster: a volume in its namespace, on which at most one pod at a time works.
 
-The pod downloads contents from the control plane and checks them (cache_fill.py); here its log is followed for its
-progress. A caller that dies leaves the pod, and a repeat of the task goes on with it.
+The pod downloads contents from the control plane and verifies them (cache_fill.py); this module follows its log
+for the progress. If the caller dies, the pod continues, and a repeat of the task follows the same pod.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from datasets.storage.claims import CacheTask
 
 # The pod reports at least this often.
 SILENCE_SECONDS = 60.0
-# Refused for what passes: the server was away, or another task has the volume.
+# Temporary reasons of a refusal: the control plane did not answer, or another task uses the volume.
 UNREACHABLE, IN_USE = "unreachable", "in_use"
 _BLOCKED = {
     cache_fill.NOT_FETCHED: UNREACHABLE,
@@ -33,26 +33,27 @@ _BLOCKED = {
     cache_fill.NOT_WRITABLE: "not_writable",
 }
 
-# Files and bytes of the version that are there, and bytes that were brought.
+# Files and bytes of the version that are present, and bytes that were fetched.
 Report = Callable[[int, int, int], None]
 
 
 class CacheVolume:
-    """The volume of one project."""
+    """The cache volume of one project."""
 
     def __init__(self, client: Client, project: str, profile: ClusterProfile) -> None:
         self._client, self._project, self._profile = client, project, profile
         self._pod = DataPod(client, profile.namespace_of(project), POD, "fills caches")
 
     def run(self, task: CacheTask, budget: Budget, report: Report = lambda *counts: None) -> Sequence[str]:
-        """Carry a task out and return the keys of the trees that are there afterwards. Raises Blocked, ContentMissing,
-        what `budget` raises, and Unreachable while the pod's log cannot be read; a repeat reads it again."""
+        """Execute a task and return the keys of the trees that exist afterwards. Raise Blocked, ContentMissing,
+        what `budget` raises, and Unreachable while the pod's log cannot be read; a repeat continues with the
+        same pod."""
         self._pod.create(cache_pods.claim(self._project, self._profile))
         self._start(task)
         try:
             keys = self._follow(budget, report)
         except Unreachable:
-            # The pod goes on.
+            # Only the caller gives up; the pod continues.
             raise
         except BaseException:
             self._pod.remove()
@@ -61,7 +62,8 @@ class CacheVolume:
         return keys
 
     def _start(self, task: CacheTask) -> None:
-        """Make the pod, or find that of this task. Raises Blocked while another task has the volume."""
+        """Create the pod, or find the existing one of this task. Raise Blocked while another task uses the
+        volume."""
         if self._pod.create(cache_pods.pod(self._project, self._profile, task)):
             return
         found = self._pod.found()
@@ -69,7 +71,7 @@ class CacheVolume:
             if not found["metadata"].get("deletionTimestamp"):
                 return
         elif found is not None and phase_of(found) in ("Succeeded", "Failed"):
-            # What a caller left that died.
+            # A pod that its caller could not remove because it died.
             self._pod.remove()
         raise Blocked(IN_USE, "Another cache of the project is being filled or cleared.")
 
@@ -88,11 +90,12 @@ class CacheVolume:
                 if keys is None:
                     raise Unreachable("The log of the pod that fills caches was not read to its end.")
                 return keys
-            # Its end is in the object a moment after that of its log.
+            # The pod object shows the end a moment after its log does.
             self._pod.wait(pod)
 
     def _lines(self, skipped: int, budget: Budget) -> Iterator[Mapping[str, Any]]:
-        """Yield what the pod has printed, from a line on, until its log ends or is silent."""
+        """Yield the lines that the pod has printed, after the first `skipped`, until its log ends or stays
+        silent."""
         query = {"follow": "true", "container": CONTAINER}
         try:
             with self._client.stream(
@@ -103,8 +106,8 @@ class CacheVolume:
                     if number >= skipped:
                         yield _parsed(text)
         except (ApiError, Unreachable):
-            # The log of a pod that has just started or ended may be missing for a moment; the caller looks at the pod
-            # and asks again.
+            # The log of a pod that has just started or ended may be missing for a moment; the caller checks the
+            # pod and calls again.
             return
 
     def _raise_failure(self, ended: Raw) -> None:
@@ -119,7 +122,7 @@ class CacheVolume:
 
 
 def _parsed(text: bytes) -> Mapping[str, Any]:
-    """Return a line of the pod's log, {} for one that is none of ours."""
+    """Return a line of the pod's log; {} if it was not printed by our program."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""What runs in a pod to show a claim: the entries of a directory, or a file, as lines of JSON in its log.
+"""The program of the pod that reads a claim: it prints the entries of a directory, or a file, as JSON lines.
 
-Sent as text (see claim_reader.py), so it imports nothing of ours, and runs on Python 3.9. Names are base64: a job may
-give a file any name. No step of a path may be a link.
+Sent as text (see claim_reader.py), so it imports nothing of ours and runs on Python 3.9. Names are base64,
+because a job may give a file any name. No part of a path may be a link.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import NoReturn
 # Exit codes.
 MISSING, TOO_LARGE, UNREADABLE = 91, 92, 93
 ROOT, PATH, AFTER, LIMIT, IS_FILE = "READ_ROOT", "READ_PATH", "READ_AFTER", "READ_LIMIT", "READ_IS_FILE"
-# Of a line of the log, before base64.
+# The most bytes in a line of the log, before base64.
 PIECE_BYTES = 6000
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def main() -> None:
-    """Show what the environment asks for, or exit with a code that names the failure."""
+    """Print what the environment variables request, or exit with a code that names the failure."""
     path = base64.b64decode(os.environ[PATH])
     limit = int(os.environ[LIMIT])
     try:
@@ -69,7 +69,7 @@ def show(descriptor: int, after: bytes, limit: int) -> None:
 
 
 def send(descriptor: int, limit: int) -> None:
-    """Print a file in pieces."""
+    """Print a file's content in pieces, at most `limit` bytes."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         leave(MISSING, "This is not a file.")

@@ -1,7 +1,8 @@
-"""Show files of a claim: a short-lived pod mounts it read-only and prints them into its log (claim_list.py).
+"""Read files of a claim: a short-lived pod mounts it read-only and prints them into its log (claim_list.py).
 
-A caller that dies leaves the pod, which ends by itself; a repeat with the same name uses it, and a later look in the
-project deletes it. A claim that waits for its first pod gets none: it would be bound to where that pod happens to run.
+If the caller dies, the pod ends by itself; a repeat with the same name uses it, and a later read in the project
+deletes it. A claim that waits for its first pod is not read, because that would bind its volume to the node of
+this pod.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from datasets.storage.claims import ReadTask, claim_name
 from datasets.storage.volume_files import Child
 
 ROOT = "/volume"
-# Until the pod has the claim and has started, and until it is ended.
+# The time for the pod to mount the claim and start, and the time until it is ended.
 START_SECONDS, POD_SECONDS = 60.0, 120
 SILENCE_SECONDS = 30.0
-# No look takes as long: a pod of this age is nobody's.
+# No read takes this long, so a pod of this age is abandoned.
 LEFT_SECONDS = 600.0
 LABELS = {names.READS: "volumes"}
 UNENDED = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 class ClaimReader:
-    """The files of a project's volumes in one cluster."""
+    """Reads files of a project's volumes in one cluster."""
 
     def __init__(self, client: Client, project: str, profile: ClusterProfile) -> None:
         self._client, self._project, self._profile = client, project, profile
 
     def read(self, task: ReadTask, budget: Budget) -> tuple[list[Child], bytes, bool]:
-        """Return the entries of a directory, the content of a file, and whether a directory has more entries. Raises
-        ContentMissing, Blocked, Unreachable and what `budget` raises."""
+        """Return the entries of a directory, the content of a file, and whether a directory has more entries.
+        Raise ContentMissing, Blocked, Unreachable and what `budget` raises."""
         namespace = self._profile.namespace_of(self._project)
         pod = DataPod(self._client, namespace, _name(task), "reads files of volumes")
         pod.remove_older(LEFT_SECONDS, selector({names.DATA_OF: self._profile.installation, **LABELS}))
@@ -75,7 +76,7 @@ class ClaimReader:
 
 
 def _bound(claim: Raw | None) -> Raw:
-    """Return a claim that has its volume. Raises ContentMissing, Blocked."""
+    """Return the claim if it is bound to a volume. Raise ContentMissing or Blocked."""
     if claim is None:
         raise ContentMissing("The volume is not in the cluster.")
     phase = (claim.get("status") or {}).get("phase") or "Pending"
@@ -88,8 +89,8 @@ def _bound(claim: Raw | None) -> Raw:
 
 
 def _node_for(claim: Raw, pod: DataPod) -> str:
-    """Return where the pod has to run: where other pods have a claim that one node at a time can have; "" for any.
-    Raises Blocked."""
+    """Return the node where the pod must run: the one whose pods use a claim that only one node at a time can
+    mount; "" for any node. Raise Blocked."""
     if any(mode.endswith("Many") for mode in claim["spec"].get("accessModes") or ()):
         return ""
     return _node_with(claim["metadata"]["name"], pod.others(fieldSelector=UNENDED))
@@ -138,7 +139,7 @@ def _failure(code: int, words: str) -> Exception:
 
 
 def _parsed(lines: Iterator[dict[str, Any]]) -> tuple[list[Child], bytes, bool]:
-    """Raises Blocked for a log without its last line."""
+    """Return the entries, the content and whether there is more. Raise Blocked for a log without its last line."""
     children, content = [], bytearray()
     for said in lines:
         if "entry" in said:
@@ -153,5 +154,5 @@ def _parsed(lines: Iterator[dict[str, Any]]) -> tuple[list[Child], bytes, bool]:
 
 @cache
 def _script() -> str:
-    """Return the program. `$(` in it would be a variable to Kubernetes; there is none."""
+    """Return the program's text. It must not contain `$(`, which Kubernetes would replace as a variable."""
     return inspect.getsource(claim_list)

@@ -25,21 +25,21 @@ from controlplane.kubernetes_api.reflector import Reflector
 
 logger = logging.getLogger(__name__)
 
-# After its start, until which callers wait for the first list.
+# How long after the start of the watches callers wait for the first list.
 SYNC_SECONDS = 10.0
-# The same for callers that have other clusters to see to.
+# The same for callers that also serve other clusters.
 SHORT_WAIT_SECONDS = 0.7
-# Older than that, what we saw may not be what is.
+# If the last contact is older than this, the cached state may be outdated.
 STALE_SECONDS = 15.0
 MOST_WARNED = 1000  # pods
-# A watch that is alive says something more often.
+# A working watch receives events or bookmarks more often than this.
 SILENCE_SECONDS = 150.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One look at everything: our pods by name, all pods that hold something on nodes, and nodes by name; `hosts` are
-    the nodes and those that have only just gone."""
+    """A snapshot: our pods by name, all other pods that hold resources on nodes, and nodes by name. `hosts`:
+    the nodes, including those that disappeared only moments ago."""
 
     ours: Mapping[str, Raw]
     others: tuple[Raw, ...]
@@ -48,7 +48,7 @@ class Cluster:
 
 
 class Watching:
-    """Cache of pods and nodes. Thread-safe. `profile` decides which pods are ours; `on_change` receives the
+    """A cache of pods and nodes. Thread-safe. `profile` decides which pods are ours; `on_change` receives the
     names of those that changed."""
 
     def __init__(
@@ -61,14 +61,14 @@ class Watching:
         self._starting = threading.Lock()
         self._is_started = False
         self._started_at = 0.0
-        # The cheapest question: it needs the right of system:public-info-viewer, which every login has by default, and
-        # reads nothing from etcd.
+        # The cheapest request: it needs only the right of system:public-info-viewer, which every login has by
+        # default, and reads nothing from etcd.
         self._probe = Probe(lambda: client.get("/version", timeout_seconds=5, tries=1))
-        # Uids of pods that we removed, until the watch says so.
+        # Uids of pods that we removed but that the watch still reports.
         self._hidden: set[str] = set()
-        # Of our pods, by name.
+        # The keys of our pods in the reflector's store, by pod name.
         self._keys: dict[str, str] = {}
-        # Names of our pods that changed since the last notice.
+        # Names of our pods that changed since the last call of `on_change`.
         self._news: set[str] = set()
         self._pods = Reflector(client, "/api/v1/pods", keep=self._trim_pod, on_change=self._notice)
         self._nodes = Reflector(client, "/api/v1/nodes", keep=_trim_node, on_change=self._notice)
@@ -96,7 +96,7 @@ class Watching:
         return self._nodes.items()
 
     def host_of(self, raw: Raw) -> Mapping[str, Raw]:
-        """Return the pod's node by name, as `look` does; empty when the node is gone."""
+        """Return the pod's node by name, from `hosts` of a snapshot; empty if the node is gone."""
         name = raw["spec"].get("nodeName", "")
         hosts = self._absences.hosts(self._nodes.items(), (name,))
         return {name: hosts[name]} if name in hosts else {}
@@ -107,7 +107,7 @@ class Watching:
         return self._pods.wait_synced(0)
 
     def last_nodes(self) -> Mapping[str, Raw]:
-        """Return the last known nodes by name, however old."""
+        """Return the last known nodes by name, even if outdated."""
         return self._nodes.items()
 
     def pod(self, name: str) -> Raw | None:
@@ -116,8 +116,8 @@ class Watching:
         return self.last_seen(name)
 
     def last_seen(self, name: str) -> Raw | None:
-        """Return the last known state of one of our pods, however old. An unplaced pod of an MPIJob is found
-        by `names.operated`."""
+        """Return the last known state of one of our pods, even if outdated. An unplaced pod of an MPIJob is
+        found by its key from `names.operated`."""
         raw: Raw | None = self._pods.get(self._keys.get(name, ""))
         return None if raw is None or raw["metadata"]["uid"] in self._hidden else raw
 
@@ -128,7 +128,7 @@ class Watching:
     def hide(self, raw: Raw) -> None:
         """Hide a pod that we removed until the watch reports its deletion."""
         with self._changed:
-            # Cleaned up only when there are many: a uid is never used again.
+            # Cleaned up only when it is large: leftover uids do no harm, since a uid is never used again.
             if len(self._hidden) > 1000:
                 known = {pod["metadata"]["uid"] for pod in self._pods.items().values() if pod}
                 self._hidden &= known
@@ -136,7 +136,7 @@ class Watching:
             self._hidden |= {raw["metadata"]["uid"]}
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
-        """Block until something changed since the last call; return False after the timeout."""
+        """Block until something has changed since the last call; return False after the timeout."""
         self._start()
         with self._changed:
             has_changed = self._changed.wait_for(lambda: self._changes != self._noticed, timeout_seconds)
@@ -144,7 +144,7 @@ class Watching:
             return has_changed
 
     def ring(self) -> None:
-        """Wake those who wait for a change."""
+        """End the waits of all callers of `wait_for_change`."""
         with self._changed:
             self._changes += 1
             self._changed.notify_all()
@@ -171,14 +171,14 @@ class Watching:
                 )
             age = reflector.seconds_since_contact()
             if age > STALE_SECONDS and (reflector.trouble or age > SILENCE_SECONDS):
-                # Kept for as long as it is away.
+                # Fixed while the cluster is unreachable, so that the message does not change.
                 answered_at = datetime.now(UTC) - timedelta(seconds=age)
                 words = (
                     f"The cluster last answered at {answered_at:%Y-%m-%d %H:%M:%S} UTC: {reflector.trouble}"
                 )
                 raise EngineUnreachable(words)
             if age > STALE_SECONDS:
-                # a quiet cluster says something once a minute only: ask whether it is there
+                # A quiet cluster sends an event only once a minute, so probe whether it is reachable.
                 self._probe.require_answer(STALE_SECONDS)
 
     def _notice(self) -> None:
@@ -189,8 +189,8 @@ class Watching:
         self._on_change(news)
 
     def _trim_pod(self, raw: Raw) -> Raw | None:
-        """Drop the unused fields of our pods; of other pods keep only what they hold on nodes. Return None
-        for a pod that holds nothing."""
+        """Drop the unused fields of our pods; of other pods keep only the resources that they hold. Return None
+        for a pod that holds none."""
         if self._profile.is_our_pod(raw):
             raw["metadata"].pop("managedFields", None)
             name = names.operated_by(raw) if names.is_unplaced(raw) else names.pod_name(raw)
@@ -212,16 +212,15 @@ class Watching:
 
 
 class KnownReports:
-    """Cache of pod reports; a report is rebuilt only when its pod or node changed."""
+    """A cache of pod reports; a report is rebuilt only if its pod or node changed."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Raw, Raw, PodReport]] = {}
-        # Uid -> the trouble that was logged.
+        # Uid -> the error that was logged.
         self._unreadable: dict[str, str] = {}
 
     def read(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-        """Build the report of one pod. An unreadable pod gets a report that says so, and does not affect
-        other pods."""
+        """Build the report of one pod. For an unreadable pod the report says so; other pods are not affected."""
         try:
             return pod_report(pod, nodes, now)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -234,7 +233,7 @@ class KnownReports:
         return self._one(pod, self._known.get(pod["metadata"]["uid"]), nodes, now)
 
     def _warn(self, uid: str, trouble: str) -> None:
-        """Log a problem once, although the pod is read every second."""
+        """Log a pod's error once, although the pod is read every second."""
         if self._unreadable.get(uid) != trouble:
             if len(self._unreadable) >= MOST_WARNED:
                 self._unreadable.clear()
@@ -255,7 +254,7 @@ class KnownReports:
             report = known[2]
         else:
             report = self.read(pod, nodes, now)
-        # what has no node, or still starts, changes with time alone
+        # Reports of pods without a node, and of starting pods, change with time alone.
         if node is not None and (report.state == RUNNING or report.is_proven_gone):
             self._known[pod["metadata"]["uid"]] = (pod, node, report)
         return report
@@ -266,7 +265,7 @@ def _held(container: Raw) -> Raw:
 
 
 def _trim_node(raw: Raw) -> Raw:
-    """Drop unused fields, and fields that only renew a heartbeat: five hundred nodes send dozens of those a
+    """Drop unused fields, and fields that only renew a heartbeat: five hundred nodes send dozens of those per
     second, and they must not count as changes."""
     status = {**raw.get("status", {})}
     status.pop("images", None)

@@ -1,4 +1,7 @@
-"""The init container that brings a job's code into a pod's working directory. Pure, but for reading its script once."""
+"""The init container that downloads a job's code into a pod's working directory.
+
+Pure, except that the container's program is read from its files once.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,14 @@ _REASONS = {
 
 
 def init_containers(spec: PodSpec, main: Mapping[str, Any], code_image: str) -> list[dict[str, Any]]:
-    """Return what runs in a pod before its own container `main`, in this order."""
+    """Return the init containers of a pod, in order; `main` is the pod's own container."""
     steps = _fetch_container(spec, main, code_image), mpi.wait_container(spec, main)
     return [step for step in steps if step]
 
 
 def _fetch_container(spec: PodSpec, main: Mapping[str, Any], image: str) -> dict[str, Any] | None:
-    """Return the init container for code; None for a pod without. `image`: one with python3, "" for the job's own."""
+    """Return the init container that fetches the code; None for a pod without code. `image`: an image with
+    python3, "" for the job's own."""
     if spec.code is None:
         return None
     kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts")
@@ -48,7 +52,8 @@ def _fetch_container(spec: PodSpec, main: Mapping[str, Any], image: str) -> dict
 
 
 def failure(status: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return reason and sentence of an init container's status that says why there is no code; None for any other."""
+    """Return reason and sentence if the status of an init container explains why there is no code; None for any
+    other status."""
     ended = (status.get("state") or {}).get("terminated") or {}
     if status.get("name") != CONTAINER or not ended.get("exitCode"):
         return None
@@ -66,6 +71,7 @@ def failure(status: Mapping[str, Any]) -> tuple[str, str] | None:
 
 @cache
 def _script() -> str:
-    """Return one program of the two modules. `$(` in it would be a variable to Kubernetes; there is none."""
+    """Return the program, made of two modules. It must not contain `$(`, which Kubernetes would replace as a
+    variable."""
     imported = "from controlplane.engines.place_files import EXECUTABLE, FILE, LINK, Folders, place\n"
     return inspect.getsource(place_files) + inspect.getsource(code_fetch).replace(imported, "")

@@ -1,7 +1,8 @@
-"""What a pod's container for code runs: download the tree's archive, write its files, check its hash.
+"""The program of a pod's init container for code: download the tree's archive, write its files, verify its
+hash.
 
-Sent as text after place_files.py (see code_delivery.py), so it imports nothing else of ours, and runs on Python 3.9.
-The hash is that of datasets/code_manifest.py. Configured by the variables below.
+Sent as text after place_files.py (see code_delivery.py), so it imports nothing else of ours and runs on Python
+3.9. The hash is that of datasets/code_manifest.py. Configured by the environment variables below.
 """
 
 import hashlib
@@ -26,13 +27,13 @@ URL, TOKEN, TREE, TARGET = (
     "TRAINYARD_CODE_TARGET",
 )
 TOKEN_HEADER = "X-Trainyard-Code-Token"
-# A control plane that restarts is back within this time.
+# How long requests are repeated; a restarted control plane is back within this time.
 RETRY_SECONDS, ANSWER_SECONDS, PAUSE_SECONDS = 300, 60, 2
 CHUNK_BYTES = 1 << 20
 
 
 def main() -> None:
-    """Fetch with retries, and exit with a code that names the failure; its sentence is the last line on stderr."""
+    """Fetch with retries. On failure, exit with a code that names it; the last line on stderr explains it."""
     deadline = time.monotonic() + RETRY_SECONDS
     while True:
         try:
@@ -52,8 +53,8 @@ def main() -> None:
 
 
 def fetch(url: str, token: str, tree: str, target: Path) -> None:
-    """Download once. Raises ValueError when the files do not have the tree's hash, and what the network raises."""
-    # urllib would open file: and ftp: as well.
+    """Download once. Raise ValueError if the files do not have the tree's hash, and network errors."""
+    # Checked, because urllib would also open file: and ftp: URLs.
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an http address")
     request = urllib.request.Request(url, headers={TOKEN_HEADER: token})
@@ -61,7 +62,7 @@ def fetch(url: str, token: str, tree: str, target: Path) -> None:
     try:
         with (
             urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer,
-            # As a stream: the pod may have no room for the archive beside its files.
+            # Read as a stream, because the pod may have no room for the archive in addition to its files.
             tarfile.open(fileobj=answer, mode="r|", bufsize=CHUNK_BYTES) as archive,
         ):
             for member in archive:
@@ -73,7 +74,7 @@ def fetch(url: str, token: str, tree: str, target: Path) -> None:
 
 
 def write(archive: tarfile.TarFile, member: tarfile.TarInfo, folders: Folders) -> bytes:
-    """Write one file; return its entry in the manifest. Raises ValueError for a path that leaves the directory."""
+    """Write one file; return its entry in the manifest. Raise ValueError for a path outside the directory."""
     if member.name.startswith("/") or ".." in member.name.split("/"):
         raise ValueError(f"the archive has the path {member.name}")
     if member.issym():
@@ -90,7 +91,7 @@ def write(archive: tarfile.TarFile, member: tarfile.TarInfo, folders: Folders) -
 
 
 class Counted:
-    """Pass pieces on, and keep their size and hash."""
+    """Iterates over pieces of a file while it records their size and hash."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self.size, self.hashed, self.pieces = 0, hashlib.sha256(), pieces
@@ -103,13 +104,13 @@ class Counted:
 
 
 def chunks(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield what is left of a file."""
+    """Yield the rest of a file."""
     while piece := file.read(CHUNK_BYTES):
         yield piece
 
 
 def leave(code: int, words: str) -> NoReturn:
-    """End with this exit code; the kubelet keeps the last lines as the container's message."""
+    """Exit with this code; the kubelet keeps the last lines as the container's message."""
     sys.stderr.write(f"{words}\n")
     sys.exit(code)
 

@@ -13,7 +13,7 @@ from controlplane.engines.kubernetes.settings import EVERY_POOL, KNOBS, Settings
 
 PLANNER, KAI = "planner", "kai"
 
-# Where a node's pool is read when the settings name no label, first match first.
+# The node labels that name a pool if the settings name no label; the first one present wins.
 POOL_LABELS = (
     names.POOL,
     "eks.amazonaws.com/nodegroup",
@@ -23,7 +23,7 @@ POOL_LABELS = (
     "alibabacloud.com/nodepool-id",
     "node.alibabacloud.com/nodepool-id",
 )
-# Taints of nodes that may be taken away at any time, as the clouds or their guides set them.
+# Taints of nodes that may be taken away at any time (spot nodes), as clouds or their guides set them.
 SPOT_TAINTS = (
     "kubernetes.azure.com/scalesetpriority",
     "cloud.google.com/gke-spot",
@@ -33,14 +33,14 @@ SPOT_TAINTS = (
     "spotInstance",
     "node.alibabacloud.com/instance-charge-type",
 )
-# What providers and their agents put on a node that is about to be taken away, taint or condition, and how long it
-# stays then: EC2 gives two minutes, GKE and Azure 30 seconds.
+# Taints and conditions by which providers announce that a node will be taken away, and how long it remains
+# then: two minutes on EC2, 30 seconds on GKE and Azure.
 INTERRUPTION_TAINTS = {
     "aws-node-termination-handler/spot-itn": 120,
     "karpenter.sh/disrupted": 120,
     "cloud.google.com/impending-node-termination": 30,
 }
-# AKS names the event in the type, the reason or the message ("Preempt Scheduled: <time>") of a condition.
+# AKS names the event in the type, the reason or the message of a condition ("Preempt Scheduled: <time>").
 INTERRUPTION_CONDITIONS = {"PreemptScheduled": 30, "TerminateScheduled": 30}
 DEFAULT_POOL = "default"
 _BESIDE_KNOBS = ("installation", "cluster", "scheduler", "has_mpi_operator")
@@ -48,7 +48,7 @@ _BESIDE_KNOBS = ("installation", "cluster", "scheduler", "has_mpi_operator")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterProfile(Settings):
-    """How our objects must be made for one cluster: its settings, and who we are in it.
+    """How objects must be rendered for one cluster: its settings, and our identity in it.
 
     `installation` separates our objects from those of another control plane on the same cluster. `scheduler`
     decides where pods run: "planner" (ours) or "kai". `has_mpi_operator` is the result of the last cluster
@@ -62,8 +62,8 @@ class ClusterProfile(Settings):
 
     @property
     def gives_to_mpi_operator(self) -> bool:
-        """Return whether mpi jobs become MPIJobs: as the settings say; without a setting, if the operator is
-        installed and jobs have no persistent working directory to lose."""
+        """Return whether mpi jobs become MPIJobs. Without a setting: if the operator is installed and jobs have
+        no persistent working directory to lose."""
         if self.mpi_operator is not None:
             return self.mpi_operator
         return self.has_mpi_operator and not self.work_storage_class
@@ -91,7 +91,7 @@ class ClusterProfile(Settings):
             )
 
     def may_ask_for(self, resource: str) -> bool:
-        """Return whether jobs may request this resource: not GPUs under another name, shared
+        """Return whether jobs may request this resource. GPUs are refused under every other name, shared
         (nvidia.com/gpu.shared) or partitioned (nvidia.com/mig-1g.10gb)."""
         vendor, _, _ = self.gpu_resource.rpartition("/")
         is_gpu = resource == self.gpu_resource or resource.startswith(
@@ -104,13 +104,14 @@ class ClusterProfile(Settings):
         return f"{self.installation}-{'preemptible' if is_preemptible else 'guaranteed'}"
 
     def pool_of(self, node_labels: Mapping[str, str]) -> str:
-        """Return a node's pool by its labels, written as pools are: small letters, digits and hyphens, at most 50."""
+        """Return the name of a node's pool from its labels, converted to the form of pool names: lower-case
+        letters, digits and hyphens, at most 50."""
         keys = (self.pool_label,) if self.pool_label else POOL_LABELS
         raw = next((node_labels[key] for key in keys if node_labels.get(key)), DEFAULT_POOL)
         return re.sub(r"[^a-z0-9]+", "-", raw.lower())[:50].strip("-") or DEFAULT_POOL
 
     def pool_terms(self, pools: tuple[str, ...]) -> list[list[dict[str, Any]]]:
-        """Node selector terms, of which a node must match one, for pools that are named as their labels are."""
+        """Return node selector terms for pools that are named like their labels; a node must match one of them."""
         keys = (self.pool_label,) if self.pool_label else POOL_LABELS
         named = [pool for pool in pools if pool != DEFAULT_POOL]
         terms: list[list[dict[str, Any]]] = []
@@ -125,9 +126,9 @@ class ClusterProfile(Settings):
 
 
 def profile_from(settings: Mapping[str, Any]) -> ClusterProfile:
-    """Return the profile from a cluster's settings, in which `credentials` and who we are stand beside the knobs.
+    """Return the profile from a cluster's settings, which also contain `credentials` and our identity.
 
-    Raises SettingsInvalid (a ValueError).
+    Raise SettingsInvalid (a ValueError).
     """
     knobs = parse_settings({name: value for name, value in settings.items() if name in KNOBS})
     ours = {name: settings[name] for name in _BESIDE_KNOBS if settings.get(name)}

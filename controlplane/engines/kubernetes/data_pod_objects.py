@@ -1,5 +1,5 @@
-"""Pods that work for the control plane on a claim of a project: to fill its caches, or to read what its jobs wrote.
-Pure."""
+"""The pods that work for the control plane on a project's claim: to fill its caches, or to read what its jobs
+wrote. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ CONTAINER = "main"
 
 @dataclass(frozen=True, slots=True)
 class DataPodSpec:
-    """One such pod. `root`: where its container has the claim. `seconds`: after these it is ended, None: never."""
+    """The parameters of such a pod. `root`: the mount path of the claim. `seconds`: its longest run time, None:
+    unlimited."""
 
     name: str
     project: str
@@ -27,18 +28,18 @@ class DataPodSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     is_read_only: bool = False
     seconds: int | None = None
-    # Where another pod has the claim already; "": the cluster's scheduler chooses.
+    # The node whose pods already use the claim; "" leaves the choice to the cluster's scheduler.
     node: str = ""
 
 
 def metadata_of(name: str, project: str, profile: ClusterProfile, **more: str) -> dict[str, Any]:
-    """Return metadata whose labels lack that of the installation: what has them is no job's."""
+    """Return metadata without the label of the installation, which marks pods of jobs."""
     labels = {names.MANAGED_BY: FIELD_MANAGER, names.PROJECT: project, names.DATA_OF: profile.installation}
     return {"name": name, "namespace": profile.namespace_of(project), "labels": {**labels, **more}}
 
 
 def pod(spec: DataPodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the pod, in the image that has python3 by the cluster's settings."""
+    """Return the pod, with the image for python3 from the cluster's settings."""
     mount = {"name": "data", "mountPath": spec.root, **({"readOnly": True} if spec.is_read_only else {})}
     container = {
         "name": CONTAINER,
@@ -53,16 +54,16 @@ def pod(spec: DataPodSpec, profile: ClusterProfile) -> dict[str, Any]:
     }
     body = {
         "restartPolicy": "Never",
-        # The cluster ends it, also after its control plane was lost.
+        # Enforced by the cluster, even if the control plane is lost.
         "activeDeadlineSeconds": spec.seconds,
-        # What it does is repeated from files and hashes: nothing is worth waiting for.
+        # Its work can be repeated from files and hashes, so it needs no time to save anything.
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
-        # As in pods of jobs: services of the namespace would fill its environment.
+        # As in pods of jobs: otherwise the namespace's services would add variables to the environment.
         "enableServiceLinks": False,
         "imagePullSecrets": [{"name": name} for name in profile.image_pull_secrets],
         "nodeName": spec.node,
-        # The kubelet of a named node refuses what its labels do not match.
+        # With a fixed node, the kubelet refuses a pod whose node selector does not match.
         "nodeSelector": {} if spec.node else dict(profile.node_selector),
         "tolerations": [dict(one) for one in profile.tolerations],
         "securityContext": manifests.pod_security(profile),

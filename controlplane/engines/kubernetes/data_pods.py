@@ -1,4 +1,4 @@
-"""Make, wait for and remove the pods that work on claims for the control plane (data_pod_objects.py)."""
+"""Create, await and remove the pods that work on claims for the control plane (data_pod_objects.py)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from controlplane.kubernetes_api.names import Raw
 from controlplane.remote_errors import Unreachable
 from datasets.storage.base import Blocked, Budget
 
-# Until the volume is there and the image is pulled.
+# The time for provisioning the volume and pulling the image.
 START_SECONDS = 600.0
 # A watch ends after this time, so that a cancelled command is noticed.
 WATCH_SECONDS = 2
 
 
 class DataPod:
-    """One such pod, by its name. `work`: what it does, for messages: fills caches."""
+    """One pod that works on claims, by its name. `work`: what it does, for messages, such as "fills caches"."""
 
     def __init__(self, client: Client, namespace: str, name: str, work: str) -> None:
         self._client, self._name, self._work = client, name, work
@@ -30,23 +30,24 @@ class DataPod:
         self.path = f"{self._pods}/{name}"
 
     def create(self, body: Mapping[str, Any]) -> bool:
-        """Create an object in the namespace; return False where it is there. Raises Blocked."""
+        """Create an object in the namespace; return False if it already exists. Raise Blocked."""
         try:
             self._client.create(names.list_path(body["kind"], body["metadata"]["namespace"]), body)
         except ApiError as error:
-            # A name is fixed per task, so that a repeat finds what the first try made.
+            # Names are fixed per task, so a repeat finds what the first try created.
             if error.reason == "AlreadyExists":
                 return False
-            # A quota or a right may be given, and a new namespace takes a moment; 422 stays as it is.
+            # Passing: an operator may raise a quota or grant a right, and a new namespace takes a moment. A 422
+            # is final.
             raise Blocked("refused", line(str(error)), is_passing=error.status in (403, 404, 409)) from error
         return True
 
     def found(self) -> Raw | None:
-        """Return the pod as it is now. Raises Blocked."""
+        """Return the pod as it is now, None if absent. Raise Blocked."""
         return self.read(self.path)
 
     def read(self, path: str, query: Mapping[str, str] = {}) -> Raw | None:
-        """Return an object or a list of them, None where there is none. Raises Blocked."""
+        """Return an object or a list of objects; None if absent. Raise Blocked."""
         try:
             found: Raw = self._client.get(path, query)
         except ApiError as error:
@@ -56,20 +57,20 @@ class DataPod:
         return found
 
     def others(self, **selectors: str) -> Sequence[Raw]:
-        """Return the other pods of the namespace. `selectors`: labelSelector, fieldSelector. Raises Blocked."""
+        """Return the other pods of the namespace. `selectors`: labelSelector, fieldSelector. Raise Blocked."""
         found = self.read(self._pods, selectors) or {"items": []}
         return [pod for pod in found["items"] if pod["metadata"]["name"] != self._name]
 
     def remove_older(self, seconds: float, label_selector: str) -> None:
-        """Delete other pods that were made this long ago: their callers died or could not delete them. Raises
-        Blocked."""
+        """Delete other matching pods that are older than `seconds`: their callers died or could not delete
+        them. Raise Blocked."""
         for pod in self.others(labelSelector=label_selector):
             made_at = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
             if (self._client.server_time() - made_at).total_seconds() > seconds:
                 self._delete(f"{self._pods}/{pod['metadata']['name']}")
 
     def started(self, budget: Budget, seconds: float = START_SECONDS) -> Raw:
-        """Return the pod once it runs or has ended. Raises Blocked and what `budget` raises."""
+        """Wait until the pod runs or has ended, and return it. Raise Blocked and what `budget` raises."""
         deadline = time.monotonic() + seconds
         while True:
             budget.check()
@@ -84,11 +85,11 @@ class DataPod:
             self.wait(pod)
 
     def wait(self, pod: Raw) -> None:
-        """Return after a change of the pod, or some seconds."""
+        """Return after a change of the pod, or after WATCH_SECONDS."""
         query = {
             "watch": "true",
             "fieldSelector": f"metadata.name={self._name}",
-            # From what was read on: a change between the read and the watch is not missed.
+            # The watch begins at the version that was read, so that no change in between is missed.
             "resourceVersion": pod["metadata"]["resourceVersion"],
             "timeoutSeconds": str(WATCH_SECONDS),
         }
@@ -99,8 +100,8 @@ class DataPod:
             return
 
     def remove(self) -> None:
-        """Delete the pod. One that cannot be deleted now stays: a task of the same name finds it, and a reader of
-        volumes deletes old ones of its kind (`remove_older`)."""
+        """Delete the pod. If that fails now, a later task of the same name finds it, and a reader of volumes
+        deletes old ones of its kind (`remove_older`)."""
         self._delete(self.path)
 
     def _delete(self, path: str) -> None:
@@ -110,7 +111,7 @@ class DataPod:
             return
 
     def require_python(self, ended: Raw) -> None:
-        """Raise Blocked for a container that ended because its image lacks python3."""
+        """Raise Blocked if the container ended because its image lacks python3."""
         if ended.get("reason") in ("StartError", "ContainerCannotRun", "RunContainerError"):
             hint = (
                 f"The pod that {self._work} has no python3: name an image with it in the setting code_image."
@@ -124,7 +125,7 @@ def phase_of(pod: Raw) -> str:
 
 
 def end_of(pod: Raw) -> Raw | None:
-    """Return exit code, reason and message of the pod's container, None while it runs."""
+    """Return exit code, reason and message of the pod's container; None while it runs."""
     found: Raw | None = (_status(pod).get("state") or {}).get("terminated")
     if found is None and phase_of(pod) == "Failed":
         return {"exitCode": 1, "message": (pod.get("status") or {}).get("message") or "It was evicted."}
@@ -132,7 +133,7 @@ def end_of(pod: Raw) -> Raw | None:
 
 
 def words_of(ended: Raw) -> str:
-    """Return the last line that an ended container left."""
+    """Return the last line that the ended container wrote."""
     return (str(ended.get("message") or "").strip().splitlines() or [f"Exit code {ended['exitCode']}."])[-1]
 
 
@@ -142,7 +143,7 @@ def _status(pod: Raw) -> Raw:
 
 
 def _waits(pod: Raw) -> str:
-    """Return what the cluster says of a pod that has not started."""
+    """Return the cluster's explanation of why a pod has not started."""
     waiting = (_status(pod).get("state") or {}).get("waiting") or {}
     conditions = (pod.get("status") or {}).get("conditions") or ()
     refused: Raw = next(
