@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 0.1
 SECONDS_TO_END = 60
 TALLY = re.compile(r"(\d+) (passed|failed|error|skipped)")
+CLOSING_LINE = re.compile(r"^\d+ \w+.* in [\d.]+s\b")
 INTERRUPTED = 130
 
 
@@ -85,9 +86,9 @@ def summary(ended: Sequence[Ended], seconds: float) -> str:
 
 
 def tally_of(text: str) -> Counter[str]:
-    """What the last line of a run of pytest counts; empty for what is none."""
-    last = text.rstrip().rpartition("\n")[2]
-    return Counter({word: int(number) for number, word in TALLY.findall(last)})
+    """What pytest's closing line counts, also where a thread logged something after it; empty where there is none."""
+    lines = [line for line in text.splitlines() if CLOSING_LINE.search(line)]
+    return Counter({word: int(number) for number, word in TALLY.findall(lines[-1])}) if lines else Counter()
 
 
 class _Running:

@@ -116,11 +116,15 @@ def test_a_lane_sees_nothing_of_this_shells_instance(monkeypatch: pytest.MonkeyP
     [
         ("....\n5 passed in 1.0s\n", {"passed": 5}),
         ("1 failed, 2 passed, 3 errors in 1.0s", {"failed": 1, "passed": 2, "error": 3}),
+        (
+            "5 passed, 1 skipped in 1.0s (0:00:01)\n--- Logging error ---\nOSError\n",
+            {"passed": 5, "skipped": 1},
+        ),
         ("7 passed\nAll checks passed!\n", {}),
         ("", {}),
     ],
 )
-def test_the_last_line_counts(text: str, tally: dict[str, int]):
+def test_the_last_line_that_pytest_ends_with_counts(text: str, tally: dict[str, int]):
     assert tally_of(text) == Counter(tally)
 
 
