@@ -1,4 +1,5 @@
-"""The only way from an actor to a job, by the roles of `controlplane.access`."""
+"""Access to jobs: the only functions that turn an actor into the jobs it may use, by the roles of
+`controlplane.access`."""
 
 import uuid
 
@@ -17,7 +18,8 @@ def visible_jobs(actor: Actor) -> QuerySet[Job]:
 
 
 def job_for(actor: Actor, job_id: uuid.UUID | str, *, needed: str = Role.VIEWER) -> Job:
-    """Return a job by id, with its project and user. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
+    """Return a job by id, with its project and user. Raises NotVisible, also for a malformed id, or
+    Forbidden."""
     missing = NotVisible("There is no such job that you can see.")
     try:
         key = job_id if isinstance(job_id, uuid.UUID) else uuid.UUID(job_id)

@@ -1,4 +1,5 @@
-"""Verbs on jobs: each is one function, one transaction, one event and one wake-up; conditional UPDATEs guard it."""
+"""Verbs on jobs. Each runs in one transaction, writes one event and wakes the loop once; conditional UPDATEs
+guard against concurrent changes."""
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -37,31 +38,31 @@ from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job
 from jobs.transitions import SUSPEND_GRACE_SECONDS, Target, job_event, move, remove, request_transition
 
-# Fields of one submission, of however many jobs.
+# Limit for a whole submission, so that a large batch gives a readable answer.
 REFUSALS_LISTED = 100
-# Characters of a command in the audit log.
+# Commands can be megabytes long; the audit log keeps this many characters.
 LONGEST_COMMAND = 2000
-# Where the fields of a job are that was submitted by itself.
+# Pointer prefix of a job that was submitted alone; jobs of a batch have their index.
 _ALONE = ""
 
 
 def check_submission(project: Project, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of a submission with defaults. Raises Invalid with every refused field, and Conflict."""
+    """Return the spec of a submission with defaults filled in; writes nothing. Raises Invalid with every
+    refused field, or Conflict."""
     [spec] = _checked(project, [body], _ALONE)
     _check_names(project, [spec], _ALONE)
     return spec
 
 
 def submit_job(project: Project, body: Mapping[str, Any], *, actor: Actor) -> Job:
-    """Queue a job. Raises Invalid, or Conflict if the name is in use; then nothing is written."""
+    """Queue a job. Raises Invalid, or Conflict if the name is in use; writes nothing then."""
     [job] = _submit(project, [body], _ALONE, actor)
     return job
 
 
 def submit_jobs(project: Project, bodies: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[Job]:
-    """Queue jobs in this order, all or none. Error pointers begin with the job's index: `/jobs/3/gpus`. The number of
-    statements does not depend on the number of jobs.
-    """
+    """Queue jobs in this order, all or none. Error pointers begin with the job's index: `/jobs/3/gpus`. The
+    number of SQL statements does not depend on the number of jobs."""
     return _submit(project, bodies, "/jobs/{}", actor)
 
 
@@ -69,7 +70,7 @@ def _submit(project: Project, bodies: Sequence[Mapping[str, Any]], where: str, a
     specs = _checked(project, bodies, where)
     try:
         with transaction.atomic():
-            # In the transaction that makes the jobs, so that no collection removes the code in between.
+            # In the transaction that creates the jobs: the collection of unused code cannot run in between.
             use_trees(project, [spec["code"]["tree"].removeprefix(SCHEME) for spec in specs if spec["code"]])
             made = bind_volumes(project, specs, actor)
             jobs = _new_jobs(project, specs, actor)
@@ -79,14 +80,14 @@ def _submit(project: Project, bodies: Sequence[Mapping[str, Any]], where: str, a
             volumes_created(made, actor)
             _happened("job.submitted", jobs, actor)
     except IntegrityError:
-        # The database refused: now the jobs that have the names can be named.
+        # The constraint names no job; another process has committed the names, so this check finds them.
         _check_names(project, specs, where)
         raise
     return jobs
 
 
 def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:
-    """Run all checks except names in use, which the database enforces."""
+    """Return the specs of the submissions; runs all checks except names in use, which the database enforces."""
     specs: dict[int, dict[str, Any]] = {}
     refusals: Refusals = []
     for place, body in enumerate(bodies):
@@ -100,7 +101,7 @@ def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) 
     refusals += datasets_unknown(project, specs)
     if refusals:
         raise Invalid(*_pointed(refusals, where))
-    # Last, since it may count rows: bad input is refused without.
+    # Last, because it may count rows: invalid input is refused without that query.
     check_room_in_queue(project, len(specs))
     return list(specs.values())
 
@@ -113,7 +114,8 @@ def _check_names(project: Project, specs: Sequence[Mapping[str, Any]], where: st
 
 
 def _pointed(refusals: Refusals, where: str) -> list[FieldError]:
-    """Return the refused fields in job order, limited to a readable number; `where`: a job's pointer by its index."""
+    """Return the refused fields in job order, at most REFUSALS_LISTED. `where`: prefix of each pointer,
+    before the job's index."""
     errors = [
         FieldError(where.format(place) + refused.pointer, refused.code, refused.detail)
         for place, refused in sorted(refusals, key=itemgetter(0))[:REFUSALS_LISTED]
@@ -125,13 +127,13 @@ def _pointed(refusals: Refusals, where: str) -> list[FieldError]:
 
 
 def clone_body(job: Job, name: str) -> dict[str, Any]:
-    """Return the submission that repeats a job under another name."""
+    """Return the submission body that repeats a job under another name."""
     body = to_edge(job.spec)
     return {key: value for key, value in body.items() if value not in (None, [], {})} | {"name": name}
 
 
 def stop_job(job: Job, *, actor: Actor) -> Job:
-    """Stop a job permanently. A final job is left unchanged."""
+    """Stop a job permanently. Leaves a finished job unchanged."""
     if job.is_final:
         return job
     return _begin_stop(job, Target(lifecycle.STOPPED, "stopped_by_user", f"Stopped by {actor.name}."), actor)
@@ -144,7 +146,7 @@ def suspend_job(job: Job, *, actor: Actor, grace_seconds: int = SUSPEND_GRACE_SE
     message = f"Suspended by {actor.name}; resume it to queue it again."
     target = Target(lifecycle.SUSPENDED, "suspended_by_user", message, grace_seconds=grace_seconds)
     _begin_stop(job, target, actor)
-    # It may have ended by itself while it was read.
+    # The job may have ended since the caller read it.
     if lifecycle.SUSPENDED not in (job.state, job.next_state):
         raise Conflict("job_finished", f"The job is {job.state} and cannot be suspended.")
     return job
@@ -161,7 +163,7 @@ def resume_job(job: Job, *, actor: Actor) -> Job:
 
 
 def delete_job(job: Job, *, actor: Actor) -> None:
-    """Remove a job and its history; a running job is stopped first and removed once its pods are gone."""
+    """Delete a job and its history. A running job is stopped first and deleted once its pods are gone."""
     message = f"Deleted by {actor.name}."
     with transaction.atomic():
         write_audit(actor, "job.delete", "job", str(job.pk), before={"state": job.state})
@@ -169,7 +171,7 @@ def delete_job(job: Job, *, actor: Actor) -> None:
         if not job.is_final:
             Job.objects.filter(pk=job.pk).update(is_deleted=True)
             event = request_transition(job, Target(lifecycle.STOPPED, "stopped_by_user", message), actor)
-        # It was, or it held no pods, or it has ended by itself meanwhile.
+        # Final already, had no pods, or ended since it was read.
         if job.is_final:
             event = remove(job, actor)
         Event.objects.append([event] if event else [])
@@ -177,7 +179,7 @@ def delete_job(job: Job, *, actor: Actor) -> None:
 
 
 def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
-    """Change priority or labels (checked values)."""
+    """Change a job's priority or labels. `changes` must be validated by the caller."""
     with transaction.atomic():
         _lock(job)
         before = {name: getattr(job, name) for name in changes}
@@ -191,16 +193,16 @@ def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
 
 
 def record_shell(job: Job, rank: int, *, actor: Actor) -> None:
-    """Record that a user opened a shell in a pod; the gateway calls it before the first byte."""
+    """Write an audit entry and event for a shell that a user opens in a pod. The gateway calls it before it
+    forwards the first byte."""
     with transaction.atomic():
         write_audit(actor, "job.shell", "job", str(job.pk), after={"rank": rank})
         Event.objects.append([job_event("job.shell_opened", job, actor, {"rank": rank})])
 
 
 def record_command(job: Job, rank: int, command: Sequence[str], *, actor: Actor) -> None:
-    """Record that a user runs a command in a pod; the gateway calls it before the command starts. Only the audit log,
-    which admins read, contains the command.
-    """
+    """Write an audit entry and event for a command that a user runs in a pod. The gateway calls it before the
+    command starts. Only the audit log, which admins read, contains the command."""
     with transaction.atomic():
         said = {"rank": rank, "command": " ".join(command)[:LONGEST_COMMAND]}
         write_audit(actor, "job.exec", "job", str(job.pk), after=said)
@@ -208,7 +210,7 @@ def record_command(job: Job, rank: int, command: Sequence[str], *, actor: Actor)
 
 
 def _begin_stop(job: Job, target: Target, actor: Actor) -> Job:
-    """Move a job towards its target, with audit row, event and wake-up. See jobs.transitions.request_transition."""
+    """Request a transition, with audit row, event and wake-up. See jobs.transitions.request_transition."""
     with transaction.atomic():
         event = request_transition(job, target, actor)
         if event is None:
@@ -220,17 +222,16 @@ def _begin_stop(job: Job, target: Target, actor: Actor) -> Job:
 
 
 def _lock(job: Job) -> None:
-    """Read and lock the job until this transaction ends: `spec` is written as a whole, so a concurrent scale or edit
-    would be lost.
-    """
+    """Read the job and lock its row until this transaction ends. `spec` is written as a whole, so without the
+    lock a concurrent scale or edit would be lost."""
     reread(job, lock=True)
 
 
 def _new_jobs(project: Project, specs: Sequence[dict[str, Any]], actor: Actor) -> list[Job]:
     if actor.user is None:
         raise invalid("/user", "user_required", "A job belongs to a user.")
-    # ranks are numbers of their own, taken under the counter's lock: two submissions never share one, and two that want
-    # the same names stand in line here
+    # The counter's row lock serialises submissions: ranks are unique, and of two submissions with the same
+    # name the second waits and is then refused.
     last = Counter.objects.advance("submission", len(specs))
     ranks = range(last - len(specs) + 1, last + 1)
     jobs = (_new_job(project, actor.user, spec, rank) for spec, rank in zip(specs, ranks, strict=True))

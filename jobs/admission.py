@@ -1,7 +1,7 @@
-"""Refusals at submission: more than any node has, a full queue, a name in use.
+"""Refuse submissions that can never run: requests larger than any node, a full queue, a name in use.
 
-Batches of thousands would repeat the same queries over all devices and jobs, so values are cached for seconds. A
-cached value suffices to accept when there is ample room; a refusal is based on current values only.
+Batches of thousands would repeat the same queries over all devices and jobs, so values are cached for
+seconds. A cached value is used to accept a job only when there is ample room; refusals use current values.
 """
 
 import time
@@ -27,23 +27,23 @@ from jobs.fields.mounts import normal_path
 from jobs.images import installed_images
 from jobs.models import Job
 
-# Unfinished jobs of one project.
+# Limit on the unfinished jobs of one project.
 QUEUE_MOST = 10_000
-# As few as that may be counted a moment ago.
+# Below this count a cached count is used, since other processes cannot fill the queue within QUEUE_SECONDS.
 FAR_FROM_FULL = 5_000
-# How long what was read is good for a yes.
+# How long cached values may be used to accept a job.
 NODES_SECONDS, QUEUE_SECONDS = 5.0, 1.0
 
 T = TypeVar("T")
-# By the job's place in what was submitted, from 0.
+# Specs by the job's index in the submission, from 0.
 Specs = Mapping[int, Mapping[str, Any]]
-# A job's place, and what of that job is refused.
+# Pairs of a job's index and one of its refused fields.
 Refusals = list[tuple[int, FieldError]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Largest:
-    """The most that one node, or one device, of a cluster has. None: no node is known yet."""
+    """The largest capacity of any node of a cluster, and of any device."""
 
     gpus: int
     device_mib: int
@@ -51,7 +51,8 @@ class _Largest:
     memory_mib: int
 
     def refusal(self, spec: Mapping[str, Any]) -> FieldError | None:
-        """Return the field that requests more, with the largest possible value."""
+        """Return the first field that requests more than this capacity, with the largest possible value; None
+        if the request fits."""
         checks = (
             ("gpus", self.gpus * 1000, f"The largest node has {self.gpus} GPUs; ask for at most {self.gpus} a pod."),
             ("gpu_memory_mib", self.device_mib, f"The largest GPU has {self.device_mib} MiB; ask for at most that."),
@@ -67,7 +68,7 @@ class _Largest:
 
 
 class _Cache(Generic[T]):
-    """Values by key, each valid for some seconds, per process."""
+    """Values by key, each valid for a number of seconds. One instance per process."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._seen = seconds, dict[Any, tuple[float, T]]()
@@ -86,23 +87,22 @@ _queued: _Cache[int] = _Cache(QUEUE_SECONDS)
 
 
 def too_large(project: Project, specs: Specs) -> Refusals:
-    """Refuse requests that no node of the cluster could ever hold, and name the largest that fits."""
+    """Refuse requests that no node of the cluster could hold; the message gives the largest value that fits."""
     key = project.cluster_id, project.cluster.created_at
     seen = _largest.get(key)
     if seen is not None and not seen.refusals(specs):
-        # Should that node have gone since, then the scheduler says so.
+        # If that node has been removed since, the scheduler reports the hold.
         return []
     found = _largest_of(project.cluster_id)
     if found is None:
-        # Nodes are still being discovered; the scheduler judges.
+        # The cluster's nodes are not discovered yet; the scheduler will judge.
         return []
     return _largest.put(key, found).refusals(specs)
 
 
 def images_unknown(project: Project, specs: Specs) -> Refusals:
-    """Refuse an unknown image without a command. A job without an image is not refused here but at its start, since
-    its cluster may have changed by then.
-    """
+    """Refuse an unknown image without a command. Does not refuse a job without an image: that is checked at
+    its start, since the project may have moved to another cluster by then."""
     named = {place: spec for place, spec in specs.items() if spec["image"] and not spec["command"]}
     if not named or engine_kind(project.cluster.engine).runs_containers:
         return []
@@ -117,8 +117,8 @@ def images_unknown(project: Project, specs: Specs) -> Refusals:
 
 
 def code_unknown(project: Project, specs: Specs) -> Refusals:
-    """Refuse code that the project does not have, and all code on clusters whose pods do not get it. A spec's `code`
-    becomes what is known of its tree."""
+    """Refuse code trees that the project does not have, and all code on clusters whose pods cannot receive
+    it. Replaces each spec's `code` by the stored description of its tree."""
     refused: Refusals = []
     for place, spec in specs.items():
         if spec["code"] is None:
@@ -129,7 +129,7 @@ def code_unknown(project: Project, specs: Specs) -> Refusals:
         digest = digest_of(spec["code"]["tree"])
         row = digest and find_tree(project, digest, spec["code"].get("commit"))
         if row:
-            # Only what the store has of the tree: a client could claim any commit.
+            # Use only the store's description: a client could claim any commit.
             spec["code"].clear()
             spec["code"].update(code_fields(row))
         else:
@@ -139,8 +139,9 @@ def code_unknown(project: Project, specs: Specs) -> Refusals:
 
 
 def datasets_unknown(project: Project, specs: Specs) -> Refusals:
-    """Refuse datasets that jobs of the project may not mount, versions that there are not, and all datasets on clusters
-    whose pods do not get them. A spec's `version` becomes the number that its tag or `latest` means now."""
+    """Refuse datasets that the project's jobs may not mount, versions that do not exist, and all datasets on
+    clusters whose pods cannot receive them. Replaces each spec's `version` (a tag or `latest`) by the number
+    it has now."""
     mounts = [
         (place, index, each) for place, spec in specs.items() for index, each in enumerate(spec["datasets"])
     ]
@@ -155,7 +156,7 @@ def datasets_unknown(project: Project, specs: Specs) -> Refusals:
         if isinstance(version, FieldError):
             refused.append((place, version._replace(pointer=f"/datasets/{index}{version.pointer}")))
             continue
-        # Fixed now: `latest` must mean the same version in every attempt.
+        # Resolved now, because `latest` must mean the same version in every attempt.
         each |= {"asked": each["version"], "version": version.number, "version_id": str(version.pk)}
     return refused
 
@@ -165,9 +166,8 @@ def _asked(mount: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def paths_not_allowed(specs: Specs) -> Refusals:
-    """Refuse host paths that an admin has not listed. Paths below a listed one are refused too: jobs can write there,
-    and a symbolic link that they leave could lead anywhere on the node.
-    """
+    """Refuse host paths that an admin has not listed. Paths below a listed one are refused too: jobs can
+    write there, and a symbolic link created by a job could lead anywhere on the node."""
     allowed = [normal_path(path) for path in settings.HOST_PATHS]
     known = (
         f"Mount one of: {', '.join(allowed)}."
@@ -188,7 +188,8 @@ def paths_not_allowed(specs: Specs) -> Refusals:
 
 
 def volumes_refused(project: Project, specs: Specs) -> Refusals:
-    """Refuse volumes that the project does not have, classes that there are not, and clusters without volumes."""
+    """Refuse volumes that the project does not have, unknown storage classes, and volumes on clusters without
+    them."""
     known = known_volumes(project, list(specs.values()))
     return [
         (place, FieldError(*refused))
@@ -198,7 +199,8 @@ def volumes_refused(project: Project, specs: Specs) -> Refusals:
 
 
 def artifacts_refused(project: Project, specs: Specs) -> Refusals:
-    """Refuse artifacts of clusters whose pods write elsewhere, and two of one name."""
+    """Refuse artifacts on clusters that cannot collect them, and two artifacts of one job with the same
+    name."""
     return [
         (place, FieldError(*refused))
         for place, spec in specs.items()
@@ -207,7 +209,7 @@ def artifacts_refused(project: Project, specs: Specs) -> Refusals:
 
 
 def names_twice(specs: Specs) -> Refusals:
-    """Refuse a name that another job of the same submission has."""
+    """Refuse a name that another job of the same submission already has."""
     first: dict[str, int] = {}
     return [
         (place, FieldError("/name", "name_twice", f"{name} is there twice; give each job a name of its own."))
@@ -218,7 +220,7 @@ def names_twice(specs: Specs) -> Refusals:
 
 
 def names_in_use(project: Project, specs: Specs) -> Refusals:
-    """Refuse the names of unfinished jobs."""
+    """Refuse names that unfinished jobs of the project have."""
     names = [spec["name"] for spec in specs.values()]
     used = set(_unfinished(project).filter(name__in=names).values_list("name", flat=True))
     words = f"is an unfinished job of {project.name}; choose another name."
@@ -234,7 +236,7 @@ def check_room_in_queue(project: Project, wanted: int) -> None:
     exactly.
     """
     seen = _queued.get(project.pk)
-    # Other processes may have added some since; far from the limit that does not matter.
+    # Other processes may have added jobs since the count; far from the limit that does not matter.
     if wanted == 1 and seen is not None and seen < FAR_FROM_FULL:
         return
     unfinished = _unfinished(project).count()

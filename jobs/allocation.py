@@ -1,5 +1,4 @@
-"""Store the history of GPU capacity and allocation as change points, which are exact over any range and
-small."""
+"""Record GPU capacity and allocation as change points: one row per change gives exact values over any range."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -40,7 +39,8 @@ def record_capacity(cluster: Cluster, now: datetime) -> None:
 def _with_last(
     metric: str, by: str, subjects: QuerySet[Any]
 ) -> Iterator[tuple[int, str, float | None, datetime | None]]:
-    """Yield (id, name, last value, its time) of every subject, each from the index of Sample."""
+    """Yield (id, name, last value, time of the last value) for every subject; each comes from the index of
+    Sample."""
     points = Sample.objects.filter(metric=metric, by=by, subject=OuterRef("name"), step_seconds=CHANGE_POINT)
     newest = points.order_by("-at")
     columns = {"last": Subquery(newest.values("total")[:1]), "last_at": Subquery(newest.values("at")[:1])}
@@ -58,7 +58,7 @@ def _write(
     for key, name, last, last_at in subjects:
         gpus = held.get(key, 0) / 1000
         if gpus != (last or 0):
-            # never before the last point, should the clock have been set back
+            # Not before the last point, in case the clock was set back.
             points.append(_point(metric, by, name, gpus, max(now, last_at) if last_at else now))
     Sample.objects.bulk_create(
         points,

@@ -1,4 +1,4 @@
-"""Registers the jobs application."""
+"""Django application of jobs."""
 
 from django.apps import AppConfig
 

@@ -20,13 +20,13 @@ from controlplane.models import Command
 from jobs.command_kinds import FORGET_JOB, FORGET_POD, START_POD, STOP_POD
 from jobs.models import Pod
 
-# How long a start that the cluster puts off is retried; then the job is queued again.
+# How long a start that the cluster rejects temporarily is retried before the job is queued again.
 STARTING_SECONDS = 300
 
 
 @register
 class StartPod(CommandHandler):
-    """Start one pod of an attempt, or offer it to the cluster's own scheduler."""
+    """Start one pod of an attempt, or offer it to the cluster's own scheduler (see the glossary: offer)."""
 
     kind, queue = START_POD, ENGINE_STARTS
 
@@ -38,7 +38,7 @@ class StartPod(CommandHandler):
         waiting.update(reason=refusal.code, message=refusal.message[:LONGEST_MESSAGE])
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        """Fail the pod, which never ran, or the job whose pod was only offered."""
+        """Fail the pod, which never ran; for an offered pod, withdraw the offer of its job."""
         refusal = _as_disruption(refusal)
         refused = Pod.objects.filter(name=command.subject_id, released_at=None).update(
             state="failed",
@@ -70,7 +70,7 @@ class StopPod(CommandHandler):
 
 @register
 class ForgetPod(CommandHandler):
-    """Drop what the engine keeps of a pod that has ended."""
+    """Remove what the engine keeps about a pod that has ended."""
 
     kind, queue = FORGET_POD, ENGINE_STOPS
 
@@ -83,7 +83,7 @@ class ForgetPod(CommandHandler):
 
 @register
 class ForgetJob(CommandHandler):
-    """Remove what a deleted job left in its cluster, and its logs."""
+    """Remove a deleted job's objects and files in its cluster, and its logs."""
 
     kind, queue, is_cleanup = FORGET_JOB, ENGINE_STOPS, True
 
@@ -99,13 +99,13 @@ class ForgetJob(CommandHandler):
 
 
 def _as_disruption(refusal: CommandRefused) -> CommandRefused:
-    """Give a transient refusal a code that requeues the job, since the job did not cause it."""
+    """Give a transient refusal a code that requeues the job: the job did not cause it."""
     if not refusal.is_passing or refusal.code in DISRUPTIONS:
         return refusal
     return CommandRefused(CLUSTER_FAILED, refusal.message)
 
 
 def _unless_gone(_function: object, _path: str, error: tuple[type, BaseException, TracebackType]) -> None:
-    """Ignore files that are gone: a job is forgotten twice (jobs.transitions.remove), by concurrent commands."""
+    """Ignore missing files: two concurrent commands may remove the same job (see jobs.transitions.remove)."""
     if not isinstance(error[1], FileNotFoundError):
         raise error[1]

@@ -1,6 +1,7 @@
-"""Nodes with their devices, and the jobs that hold shares of them.
+"""Read nodes with their devices and the jobs that hold shares of them.
 
-`sees`: the projects whose jobs the reader may see, None for all. Jobs of other projects appear as their project only.
+`sees`: the projects whose jobs the reader may see, None for all. For jobs of other projects only the
+project's name is returned.
 """
 
 from collections import defaultdict
@@ -39,16 +40,16 @@ _SHARE_COLUMNS = (
 
 
 def nodes_with_devices(nodes: QuerySet[Node], sees: Sees) -> list[Row]:
-    """Return nodes in the queryset's order, each with `devices`; three queries for any number of nodes."""
+    """Return nodes in the queryset's order, each with the key `devices`; three queries for any number of
+    nodes."""
     rows = list(nodes.values(*_NODE_COLUMNS))
     devices = _devices_of({row["id"] for row in rows}, sees)
     return [_node(row, devices[row["id"]]) for row in rows]
 
 
 def device_shares() -> list[Row]:
-    """Return every node that has devices, ordered by name; each device as (use, is foreign, shares), a share as
-    (project, milli-GPUs, its job's use). Three queries with only the columns that a drawing of all devices needs.
-    """
+    """Return every node that has devices, ordered by name. A device is (use, is foreign, shares); a share is
+    (project, milli-GPUs, its job's use). Three queries, with only the columns that the device map needs."""
     shares: dict[int, list[tuple[str, int, float | None]]] = defaultdict(list)
     columns = ("device_id", "pod__job__project__name", "milli_gpus", "pod__job__gpu_utilization")
     live = Allocation.objects.filter(released_at=None).order_by("pk")
@@ -65,9 +66,8 @@ def device_shares() -> list[Row]:
 
 
 def node_shares() -> list[Row]:
-    """Return every node that has devices, without the devices: `gpus`, `allocated`, `utilization`, and `projects`,
-    milli-GPUs by project name. Two queries.
-    """
+    """Return every node that has devices, without the devices themselves: `gpus`, `allocated`, `utilization`,
+    and `projects` (milli-GPUs by project name). Two queries."""
     held: dict[int, dict[str, int]] = defaultdict(dict)
     live = Allocation.objects.filter(released_at=None).values_list(
         "device__node_id", "pod__job__project__name"

@@ -1,4 +1,4 @@
-"""Whether jobs started inside the range in which they were shown to start."""
+"""Record start estimates and count how many were right."""
 
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -14,7 +14,8 @@ from jobs.models import Attempt, Job, StartEstimate
 
 
 class EstimateCounts(NamedTuple):
-    """Jobs that started inside the range that was shown, before it, and after it or not yet although it is over."""
+    """Counts of start estimates by result. `inside`: the job started within the estimated range; `early`:
+    before it; `late`: after it, or the range is over and the job still waits."""
 
     inside: int
     early: int
@@ -22,24 +23,25 @@ class EstimateCounts(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Return the part that started inside, 0 to 1; None without any."""
+        """Return the share of estimates that were right, 0 to 1; None if there are none."""
         return self.inside / sum(self) if any(self) else None
 
 
 def record_estimate(job: Job, found: StartRange | None) -> None:
-    """Store the first range that is shown of a wait; later ones are easier and do not count, nor do open ones."""
+    """Store a job's estimate, at most one per wait. Only the first counts, since later ones are easier; a
+    range without an end is not stored."""
     if found is None or found.latest is None:
         return
     shown = StartEstimate(
         job=job, attempt=job.attempt, earliest=_at(found.earliest), latest=_at(found.latest)
     )
-    # The job may be deleted meanwhile.
+    # The job may have been deleted since it was read.
     with suppress(IntegrityError), transaction.atomic():
         StartEstimate.objects.bulk_create([shown], ignore_conflicts=True)
 
 
 def estimate_counts(since: datetime) -> EstimateCounts:
-    """Count the ranges that were shown since then and can be judged by now."""
+    """Count the estimates made since then whose result is known."""
     starts = Attempt.objects.filter(job=OuterRef("job"), number=OuterRef("attempt") + 1)
     shown = StartEstimate.objects.filter(shown_at__gte=since)
     is_overdue = Q(started=None, latest__lt=timezone.now(), job__state=QUEUED)

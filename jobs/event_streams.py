@@ -1,4 +1,4 @@
-"""Streams of jobs: followed logs."""
+"""Event streams that the jobs app registers: followed logs."""
 
 from controlplane.live.streams import EventStream
 from jobs import log_stream

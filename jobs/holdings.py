@@ -1,4 +1,4 @@
-"""What jobs keep in projects and on clusters."""
+"""Reports what jobs still use in a project or cluster, so that removing it can be refused."""
 
 from collections.abc import Mapping
 
@@ -60,7 +60,7 @@ class JobHoldings(Holdings):
 
 
 def _way_out(cluster: Cluster) -> str:
-    """Return advice for ending jobs of an unreachable cluster, whose pods cannot be proven gone."""
+    """Return advice on ending jobs of an unreachable cluster, whose pods cannot be proven gone."""
     held = Pod.objects.filter(released_at=None, node__cluster=cluster).order_by("node__name")
     nodes = list(held.values_list("node__name", flat=True).distinct())
     named = f" ({some_of(nodes)})" if nodes else ""

@@ -1,4 +1,4 @@
-"""The job states and their transitions. Pure: every change of state is checked here."""
+"""Job states and the table of allowed transitions. Pure: every change of state is checked here."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ SUCCEEDED, FAILED, STOPPED, TIMED_OUT = "succeeded", "failed", "stopped", "timed
 FINAL_STATES = (SUCCEEDED, FAILED, STOPPED, TIMED_OUT)
 ACTIVE_STATES = (STARTING, RUNNING, SCALING, STOPPING)  # may hold GPUs
 RUNNING_STATES = (RUNNING, SCALING)
-# at an attempt, and not asked to stop
+# States of an attempt that has not been asked to stop.
 WORKING_STATES = (STARTING, *RUNNING_STATES)
 STATES = (QUEUED, STARTING, RUNNING, SCALING, SUSPENDED, STOPPING, *FINAL_STATES)
 
@@ -18,7 +18,7 @@ MOVES: dict[str, frozenset[str]] = {
     STARTING: frozenset({RUNNING, STOPPING, SUCCEEDED, FAILED, QUEUED}),
     RUNNING: frozenset({SCALING, STOPPING, SUCCEEDED, FAILED, QUEUED}),
     SCALING: frozenset({RUNNING, STOPPING, SUCCEEDED, FAILED, QUEUED}),
-    # a pod that ends by itself while it is being stopped still ends the job where the stop was going
+    # A pod that exits by itself during a stop does not change the state in which the job ends.
     STOPPING: frozenset({QUEUED, SUSPENDED, SUCCEEDED, FAILED, STOPPED, TIMED_OUT}),
     SUSPENDED: frozenset({QUEUED, STOPPED}),
     **{state: frozenset() for state in FINAL_STATES},
@@ -27,7 +27,7 @@ MOVES: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class StateLook:
-    """A state's label, and its colour as a token name of static/css/tokens.css."""
+    """A state's label and its colour, a token name of static/css/tokens.css."""
 
     label: str
     colour: str
@@ -52,12 +52,12 @@ class IllegalMove(ValueError):
 
 
 def states_before(target: str) -> tuple[str, ...]:
-    """Return the states from which a job may move to `target`: the guard of every conditional UPDATE."""
+    """Return the states from which a job may move to `target`; conditional UPDATEs use them as their guard."""
     return tuple(state for state, targets in MOVES.items() if target in targets)
 
 
 def check_move(source: str, target: str) -> None:
-    """Raise IllegalMove unless a job may go from `source` to `target`."""
+    """Raise IllegalMove unless the table allows the transition from `source` to `target`."""
     if target not in MOVES[source]:
         raise IllegalMove(f"A job cannot go from {source} to {target}.")
 

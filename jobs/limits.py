@@ -1,4 +1,5 @@
-"""Time limits of a running job: its own, and its project's for interactive jobs. Pure except for the row it reads."""
+"""Time limits of a running job: its own, and its project's for interactive jobs. Pure except for reading the
+job's row."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,7 @@ from jobs.models import Job
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A reached limit: reason code, sentence and value."""
+    """A limit that a job has reached: reason code, sentence and value."""
 
     reason: str
     message: str
@@ -17,7 +18,8 @@ class Limit:
 
 
 def limit_reached(job: Job, now: datetime, *, is_watched: bool) -> Limit | None:
-    """Return the first limit that a running job exceeds, or None. Idle limits apply only while usage is measured."""
+    """Return the first limit that a running job exceeds, or None. Idle limits apply only if `is_watched`:
+    usage is measured."""
     if job.started_at is None:
         return None
     ran = (now - job.started_at).total_seconds()

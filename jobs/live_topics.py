@@ -1,4 +1,4 @@
-"""Live topics of projects with their jobs, and of single jobs."""
+"""Live topics of single jobs, and of projects with their jobs."""
 
 import re
 import uuid
@@ -20,7 +20,7 @@ from jobs.queries import job_columns, job_detail, reason_of, shape_jobs
 
 PROJECT_UNFINISHED_MOST, PROJECT_FINISHED_MOST = 500, 50
 JOB_EVENTS_MOST = 200
-# Whose jobs' own events say nothing of it.
+# Cluster events that change a job's state without an event of the job itself.
 CLUSTER_KINDS = ("cluster.lost", "cluster.reached")
 _EVENT_COLUMNS = ("seq", "at", "kind", "actor", "reason", "message", "data")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
@@ -28,7 +28,8 @@ _ID = re.compile(r"[0-9a-fA-F-]{32,36}")
 
 
 def read_project(_name: str, project_id: int) -> Reading | None:
-    """Return a project and its jobs: all unfinished ones up to a bound, and the last that finished."""
+    """Return a project with its unfinished jobs (the newest PROJECT_UNFINISHED_MOST) and the last that
+    finished; None if there is no such project."""
     project = Project.objects.select_related("cluster", "department").filter(pk=project_id).first()
     if project is None:
         return None
@@ -43,7 +44,7 @@ def read_project(_name: str, project_id: int) -> Reading | None:
 
 
 def read_job(job_id: str, _project_id: int) -> Reading | None:
-    """Return a job's detail and its latest events."""
+    """Return a job's detail and its latest events; None if there is no such job."""
     job = Job.objects.select_related("project__cluster", "user").filter(pk=job_id).first()
     if job is None:
         return None
@@ -63,17 +64,17 @@ def read_job(job_id: str, _project_id: int) -> Reading | None:
 
 
 def _names_others(row: Mapping[str, Any]) -> bool:
-    """True when the reason in a job's columns names a job of another project."""
+    """Return whether the reason in a job's columns names a job of another project."""
     return not named_projects(row["details"]) <= {row["project_name"]}
 
 
 def _with_reason(record: dict[str, Any], row: Mapping[str, Any]) -> Callable[[Sees], dict[str, Any]]:
-    """Return how to make a job's record anew, with its reason as a reader sees it."""
+    """Return a function that gives a job's record with its reason as a reader of these projects may see it."""
     return lambda sees: record | {"status": record["status"] | {"reason": reason_of(row, sees)}}
 
 
 def _without_clock(row: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what changes with the clock alone; readers count from `started_at`."""
+    """Return a job without the values that change with the clock alone; clients count from `started_at`."""
     status = {name: value for name, value in row["status"].items() if name != "runtime_seconds"}
     return row | {"status": status}
 
@@ -109,7 +110,8 @@ def _is_job_touched(touch: Touch) -> bool:
 
 
 def _may_move(touch: Touch) -> bool:
-    """Return whether events of other jobs may change this one: its queue place and hold reason, until it is final."""
+    """Return whether events of other jobs may change this one: its queue position and hold reason change
+    until it is final."""
     record = touch.state.get("job", {}).get(touch.subject)
     return record is None or record["status"]["state"] not in FINAL_STATES
 

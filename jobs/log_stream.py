@@ -1,8 +1,8 @@
 """GET /api/v1/jobs/<id>/logs?follow=true: a pod's log as server-sent events, until the job has ended.
 
-`event: line` carries one line with the byte offset to resume from, `event: gap` marks missing output, and `event:
-end` carries the job's state and exit code. Without `attempt`, the stream follows a restarted job into its next
-attempt, announced by `event: attempt`. Lines come from the log store, never from an engine.
+`event: line` carries one line with the byte offset to resume from, `event: gap` marks missing output, and
+`event: end` carries the job's state and exit code. Without `attempt`, the stream follows a restarted job into
+its next attempt, announced by `event: attempt`. Lines come from the log store, never from an engine.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from jobs.models import Job
 from jobs.speaking import speaking_rank
 
 POLL_SECONDS = 0.1
-# Between looks at the job while its log is silent.
+# Interval between reads of the job's state while its log does not grow.
 LOOK_SECONDS = 1.0
-# The same, for a while, where news is near: before the first line, after the last.
+# A shorter interval for the first SOON_MOST reads: the first line, or the job's end, is likely soon.
 SOON_SECONDS, SOON_MOST = 0.2, 50
 HEARTBEAT_SECONDS = 10.0
 PAGE_LINES = 1000
@@ -50,8 +50,9 @@ _streams_of_user, _streams_of_job = Slots(STREAMS_OF_USER), Slots(STREAMS_OF_JOB
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The output to follow. `attempt` None: the newest attempt and later ones. `rank` None: the pods that speak for the
-    job, one after the other. `first_rank`: where a stream without `rank` goes on after a broken connection."""
+    """The output that a client requests. `attempt` None: the newest attempt and later ones. `rank` None: the
+    pods of jobs.speaking, one after the other. `first_rank`: where a stream without `rank` resumes after a
+    broken connection."""
 
     job_id: str
     rank: int | None
@@ -64,7 +65,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The part of a job's state that decides whether its log can still grow. `rank`: of the pod that speaks for it."""
+    """The part of a job's state that decides whether its log can still grow. `rank`: whose log is shown by
+    default (jobs.speaking)."""
 
     state: str
     attempt: int
@@ -95,7 +97,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def _serve(wanted: Wanted, identity: Identity, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
-    # Without it a client that left would be noticed with the next line only.
+    # Without a heartbeat, a client that left would be detected only when the next line is sent.
     left = asyncio.create_task(until_left(receive))
     writing = asyncio.create_task(_write(Follower(wanted), identity, send))
     try:
@@ -109,7 +111,8 @@ async def _serve(wanted: Wanted, identity: Identity, receive: Receive, send: Sen
 
 
 def read_wanted(scope: Scope) -> Wanted:
-    """Parse the query. Raises Refused (400) for an unknown field or one that is not a number."""
+    """Return the request parsed from the query. Raises Refused (400) for an unknown field or a malformed
+    number."""
     fields = query(scope)
     refuse_unknown(fields, FIELDS)
     match = PATH.fullmatch(scope["path"])
@@ -117,7 +120,7 @@ def read_wanted(scope: Scope) -> Wanted:
     resumed = _RESUME.fullmatch(header(scope, b"last-event-id") or "")
     first_rank = None
     if resumed is not None:
-        # A browser repeats its first address when it reconnects; the number of its last event counts.
+        # On reconnect a browser repeats the first URL; Last-Event-ID holds the current position.
         attempt, offset = attempt or int(resumed["attempt"]), int(resumed["offset"])
         first_rank = int(resumed["rank"] or 0)
     lines = None if offset is not None else _number(fields, "tail")
@@ -134,7 +137,7 @@ def read_wanted(scope: Scope) -> Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a log as events, and the offset of the next part."""
+    """A part of a log as server-sent events, and the byte offset of the next part."""
 
     text: str
     next_offset: int
@@ -142,7 +145,8 @@ class Part:
 
 
 def read_part(path: Path, place: str, offset: int, lines: int | None, search: str | None) -> Part:
-    """Return the next page of a log, or its last `lines`, as server-sent events. `place`: attempt and rank, `3-0`."""
+    """Return the next page of a log, or its last `lines`, as server-sent events. `place`: attempt and rank,
+    such as `3-0`."""
     page = tail(path, lines) if lines is not None else read_page(path, offset, PAGE_LINES, search)
     gaps = [_event("gap", gap_record(gap) | {"offset": page.next_offset}) for gap in page.gaps]
     text = "".join([*(_line_event(place, line) for line in page.lines), *gaps])
@@ -150,7 +154,7 @@ def read_part(path: Path, place: str, offset: int, lines: int | None, search: st
 
 
 def close() -> None:
-    """End the thread that reads logs."""
+    """Stop the thread that reads logs."""
     _reads.shutdown()
 
 
@@ -167,7 +171,7 @@ class Follower:
         self._soon = 0
 
     async def events(self) -> AsyncGenerator[str, None]:
-        """Yield new output, and an empty text when there is none; stop after the end event."""
+        """Yield new output, or "" when there is none; stops after the end event."""
         while True:
             job = self.wanted.job_id, self.wanted.attempt
             standing = await _reads.read(("job", *job), SOON_SECONDS / 2, _standing, *job)
@@ -197,7 +201,7 @@ class Follower:
 
     async def _wait_for_growth(self) -> AsyncGenerator[str, None]:
         """Wait until the file has grown or the job's state must be read again."""
-        # Counted, so that a job that stays silent is not looked at five times a second for ever.
+        # Back off, so that a silent job is not read five times a second forever.
         is_soon = (self._is_complete or self._offset == 0) and self._soon < SOON_MOST
         self._soon = self._soon + 1 if is_soon else self._soon
         for _ in range(round((SOON_SECONDS if is_soon else LOOK_SECONDS) / POLL_SECONDS)):
@@ -208,7 +212,7 @@ class Follower:
             yield ""
 
     async def _next_part(self) -> "Part":
-        """Read the next part; followers at the same offset share one read."""
+        """Return the next part of the log; followers at the same offset share one read."""
         lines = self.wanted.tail if self._is_first else None
         self._is_first = False
         place = (self._path, f"{self._attempt}-{self._rank}", self._offset, lines, self.wanted.search)
@@ -227,7 +231,8 @@ class Follower:
         return _event("attempt", {"attempt": attempt})
 
     def _choose_rank(self, standing: Standing) -> None:
-        """Go on to the pod that speaks for the job now, once all that the one before it wrote has been sent."""
+        """Switch to the pod whose log is shown by default now, after all output of the previous one has been
+        sent."""
         if self._rank is None:
             self._rank = standing.rank
         elif self._is_behind(standing) and _size(self._path) <= self._offset:
@@ -239,7 +244,7 @@ class Follower:
     def _is_over(self, standing: Standing) -> bool:
         is_ended = is_final(standing.state)
         if self.wanted.attempt is not None and self.wanted.attempt < standing.attempt:
-            # An earlier attempt: its log does not grow.
+            # The log of an earlier attempt does not grow.
             is_ended = True
         return (
             is_ended
@@ -253,7 +258,7 @@ class Follower:
 
 
 async def _write(follower: Follower, identity: Identity, send: Send) -> None:
-    """Send events, a comment during long silence, and stop when the reader loses access."""
+    """Send events to the client, and a comment after each long silence; stop when the client loses access."""
     loop = asyncio.get_running_loop()
     written = checked = loop.time()
     async with aclosing(follower.events()) as events:
@@ -271,7 +276,7 @@ async def _write(follower: Follower, identity: Identity, send: Send) -> None:
             try:
                 await send(chunk(text or ": alive\n\n"))
             except OSError:
-                # The client is gone.
+                # The client has left.
                 return
 
 
@@ -296,7 +301,8 @@ def _number(fields: dict[str, str], name: str) -> int | None:
 
 
 async def _may_read(identity: Identity, job_id: str) -> None:
-    """Raise NotVisible unless the identity may read the job's log. Streams share the check."""
+    """Raise NotVisible unless the identity may read the job's log. Concurrent streams of an identity share
+    the check."""
     await _reads.read((identity, job_id), LOOK_SECONDS / 2, _require_visible, identity, job_id)
 
 
@@ -308,7 +314,8 @@ def _require_visible(identity: Identity, job_id: str) -> None:
 
 
 def _canonical(job_id: str) -> str:
-    """Return a job's id in the form of its log directory; other text unchanged, which is then not found."""
+    """Return a job's id in the form of its log directory; text that is no id unchanged, so that it is not
+    found."""
     try:
         return str(uuid.UUID(job_id))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The growing end of one pod's log in batches, shared by all of its viewers."""
+"""The end of one pod's growing log in batches, shared by all its viewers."""
 
 import uuid
 from collections import deque
@@ -14,12 +14,13 @@ from controlplane.logstore.reader import LogGap, LogLine, LogPage, log_path, rea
 from jobs.models import Job
 from jobs.queries import is_silent
 
-# Of a fresh state.
+# Lines in the state that a new viewer gets.
 SHOWN_LINES = 200
 BATCH_LINES = 1000
-# Further behind than this the tail jumps to the end; readers see the hole by its numbers.
+# If the tail is further behind than this, it jumps to the end; clients detect the gap by the numbers.
 BEHIND_BYTES = 512 * 1024
-# A number of a log topic is attempt * 2**40 + byte offset: it grows over attempts too.
+# A log topic's sequence number is attempt * 2**40 + byte offset, so that it also grows from one attempt to
+# the next.
 ATTEMPT_BITS = 40
 
 
@@ -67,7 +68,7 @@ class LogTail:
         return Batch(_collections(page.lines, page.gaps, self if page.complete != was_complete else None))
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Return the last lines as a topic's state."""
+        """Return the last lines as the state of a live topic."""
         return _collections(tuple(self.lines), tuple(self.gaps), self)
 
     def _jump(self) -> None:
@@ -77,7 +78,7 @@ class LogTail:
         self._keep(tail(self.path, SHOWN_LINES))
 
     def _ended_in_silence(self) -> Batch | None:
-        """Report once that a finished pod wrote no log."""
+        """Return, once, a batch that says that a finished pod wrote no log."""
         if self.is_complete or self.offset or not is_silent(self.job_id, self.attempt, self.rank):
             return None
         self.is_complete = True
@@ -114,7 +115,7 @@ def _collections(
 ) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"lines": {str(line.n): line_record(line) for line in lines}}
     if gaps:
-        # one line may have several
+        # One timestamp may have several lines.
         found["gaps"] = {f"{gap.after_n} {gap.time_ms} {gap.message}": gap_record(gap) for gap in gaps}
     if log is not None:
         found["log"] = {"all": {"attempt": log.attempt, "complete": log.is_complete}}

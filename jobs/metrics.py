@@ -1,4 +1,4 @@
-"""Figures of projects and jobs for `/metrics`."""
+"""Metrics of projects and jobs for `/metrics`."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,7 +12,7 @@ from jobs.estimate_record import estimate_counts
 from jobs.lifecycle import FINAL_STATES, QUEUED
 from jobs.models import Job
 
-# Start estimates are judged over so long.
+# Start estimates of the last days are counted.
 ESTIMATE_DAYS = 7
 
 

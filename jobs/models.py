@@ -1,4 +1,4 @@
-"""Jobs, their attempts, pods, and the pods' shares of devices."""
+"""Models of jobs, their attempts, pods, and the pods' shares of devices."""
 
 import uuid
 
@@ -24,13 +24,14 @@ class Job(models.Model):
     priority = models.PositiveSmallIntegerField(default=50)
     is_preemptible = models.BooleanField(default=True)
     milli_gpus = models.PositiveIntegerField(default=0)  # per pod
-    # Per pod, instead of milli_gpus.
+    # Per pod; an alternative to milli_gpus.
     gpu_memory_mib = models.PositiveIntegerField(null=True)
     max_runtime_seconds = models.PositiveIntegerField(null=True)
     pods_wanted = models.PositiveIntegerField(default=1)
-    # of the latest attempt: an elastic one may have fewer. The database's default is for versions that do not know it
+    # Of the latest attempt; an elastic one may have fewer than wanted. db_default: older versions insert rows
+    # without this column during an upgrade.
     pods_started = models.PositiveIntegerField(default=0, db_default=0)
-    # Order of first submission; survives preemption.
+    # Order of first submission; kept when the job is preempted.
     submit_rank = models.BigIntegerField(db_index=True)
     created_at = models.DateTimeField(default=timezone.now)
 
@@ -38,9 +39,9 @@ class Job(models.Model):
     reason = models.CharField(max_length=40, default="just_submitted")
     message = models.CharField(max_length=500, blank=True, default="")
     details = models.JSONField(default=dict)
-    # where a stopping job goes once its last pod is proven gone
+    # The state that a stopping job reaches once its last pod is proven gone.
     next_state = models.CharField(max_length=10, blank=True, default="")
-    # Removed as soon as its pods are gone.
+    # Set by a user's deletion: the row is deleted as soon as the job's pods are gone.
     is_deleted = models.BooleanField(default=False)
 
     attempt = models.PositiveIntegerField(default=0)
@@ -51,12 +52,12 @@ class Job(models.Model):
     allocated_milli = models.PositiveIntegerField(default=0)
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
-    # When a finished job is removed by itself.
+    # When a finished job is deleted automatically.
     expires_at = models.DateTimeField(null=True)
     exit_code = models.IntegerField(null=True)
     progress = models.JSONField(default=dict)
     gpu_utilization = models.FloatField(null=True)  # 0..1
-    # Last time the job was seen working; the idle limit counts from it.
+    # When the job was last seen to use a GPU or report progress; the idle limit counts from it.
     active_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -69,7 +70,8 @@ class Job(models.Model):
         indexes = [
             models.Index(fields=["project", "-submit_rank"], name="job_project_newest"),
             models.Index(fields=["state", "-submit_rank"], name="job_state_newest"),
-            # the loop's question: what is not finished; stays small whatever the history
+            # Partial index for the loop, which reads unfinished jobs: stays small however long the history
+            # is.
             models.Index(fields=["submit_rank"], name="job_unfinished", condition=~Q(state__in=FINAL_STATES)),
             models.Index(fields=["expires_at"], name="job_expiring", condition=Q(expires_at__isnull=False)),
         ]
@@ -100,7 +102,8 @@ class Attempt(models.Model):
 
 
 class StartEstimate(models.Model):
-    """The first range in which a job was shown to start, of each wait. `attempt`: the last one before the wait."""
+    """The first estimated range in which a waiting job starts, one per wait. `attempt`: the last one before
+    that wait."""
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="start_estimates")
     attempt = models.PositiveIntegerField()
@@ -115,8 +118,8 @@ class StartEstimate(models.Model):
 class ScaleOperation(models.Model):
     """A change of the number of workers of an elastic job: requester, cause and outcome.
 
-    `joining` and `leaving` are ranks. `generation`: the first with the new size, None before it was published. Lost and
-    repeated steps and the pause are those that the workers measured at that switch, None for a job that waited.
+    `joining` and `leaving`: ranks. `generation`: the first with the new size, None before it is published.
+    Lost steps, repeated steps and the pause are measured by the workers at the switch; None for a queued job.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
@@ -149,9 +152,9 @@ class ScaleOperation(models.Model):
 
 
 class Generation(models.Model):
-    """The members of an elastic attempt from one moment on, and what the change to them cost. `members`: rank and
-    address of each, in the order of their places. `step` None until the workers have switched. `epochs_exact` of the
-    `epochs_done` that the attempt has completed by now saw every sample exactly once."""
+    """The members of an elastic attempt from one time on, and the cost of the change to them. `members`: rank
+    and address of each, in the order of their new ranks. `step`: None until the workers have switched.
+    `epochs_exact`: how many of the `epochs_done` completed so far used every sample exactly once."""
 
     attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="generations")
     number = models.PositiveIntegerField()
@@ -186,14 +189,14 @@ class Pod(models.Model):
     exit_code = models.IntegerField(null=True)
     milli_cpus = models.PositiveIntegerField(default=0)
     memory_mib = models.PositiveIntegerField(default=0)
-    # Declared -> [host, port].
+    # Declared port -> [host, port].
     ports = models.JSONField(default=dict)
-    # Bytes of the log already read for progress.
+    # Byte offset up to which the log was read for progress lines.
     log_offset = models.BigIntegerField(default=0)
-    # 0..1, from its progress lines.
+    # Fraction 0 to 1, from the pod's progress lines.
     gpu_utilization = models.FloatField(null=True)
     gpu_memory_mib = models.PositiveIntegerField(null=True)
-    # Of an elastic worker, without waiting for others.
+    # Milliseconds per step of an elastic worker, without the time spent waiting for others.
     step_seconds = models.FloatField(null=True)
     created_at = models.DateTimeField(default=timezone.now)
     started_at = models.DateTimeField(null=True)
@@ -203,7 +206,8 @@ class Pod(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["attempt", "rank"], name="pod_rank"),
-            # at most one unreleased pod per (job, rank): a replacement waits until its predecessor is proven gone
+            # At most one unreleased pod per (job, rank): a replacement waits until its predecessor is proven
+            # gone.
             models.UniqueConstraint(
                 fields=["job", "rank"], condition=Q(released_at=None), name="pod_one_live_rank"
             ),

@@ -16,14 +16,12 @@ from jobs.models import Job, Pod
 from jobs.release import release
 from jobs.transitions import Target, request_transitions
 
-# Of an interruption notice; providers give minutes.
+# Limit for the time of an interruption notice; providers give minutes.
 LONGEST_NOTICE_SECONDS = 86_400
 
 
 def jobs_on(node: Node) -> list[Job]:
-    """Return the jobs with pods on a node: a drain moves the preemptible ones and waits for the others. Ordered by
-    key, the lock order of every writer of several rows.
-    """
+    """Return the jobs with pods on a node, ordered by key, the lock order of every writer of several rows."""
     return list(
         Job.objects.filter(pods__node=node, pods__released_at=None)
         .order_by("pk")
@@ -33,12 +31,12 @@ def jobs_on(node: Node) -> list[Job]:
 
 
 def drain_node(node: Node, *, actor: Actor) -> list[Job]:
-    """Cordon a node and requeue its preemptible jobs. Return those; interactive jobs stay until they end."""
+    """Cordon a node and requeue its preemptible jobs; return those. Interactive jobs stay until they end."""
     require_admin(actor)
     with transaction.atomic():
-        # the node before its jobs, as in confirm_dead
+        # Lock order: the node before its jobs, as in confirm_dead.
         reread(node, lock=True)
-        # rows first and events last: their counter must not be held while waiting for a job's row
+        # Append events last: their counter's lock must not be held while waiting for a job's row.
         moving = [job for job in jobs_on(node) if job.is_preemptible]
         drained = Target(QUEUED, "node_drained", f"{node.name} is being drained.", {"node": node.name})
         events: list[Event | None] = [*request_transitions(((job, drained) for job in moving), actor)]
@@ -51,9 +49,9 @@ def drain_node(node: Node, *, actor: Actor) -> list[Job]:
 
 
 def interrupt_node(node: Node, in_seconds: int, *, actor: Actor) -> list[Job]:
-    """Record that the provider takes a node away in so many seconds, and cordon it. Before that time the loop shrinks
-    the elastic jobs on it, has the others save a checkpoint and queues them again. Return the jobs on it.
-    """
+    """Record that the provider withdraws a node in `in_seconds` seconds, and cordon it. Before that time the
+    loop shrinks the elastic jobs on it, and stops the others with time for a checkpoint and queues them
+    again. Return the jobs on the node."""
     require_admin(actor)
     with transaction.atomic():
         reread(node, lock=True)
@@ -74,10 +72,9 @@ def interrupt_node(node: Node, in_seconds: int, *, actor: Actor) -> list[Job]:
 
 
 def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
-    """Accept an operator's statement that an unreachable node is dead: release its pods' devices and requeue their
-    jobs. Cordons the node, since it may return with those pods, which the loop then stops. Return the jobs. Raises
-    Conflict for a ready node.
-    """
+    """Record an operator's confirmation that an unreachable node is dead: release its pods' devices and
+    requeue their jobs. Cordons the node: if it returns with those pods running, the loop stops them first.
+    Return the jobs. Raises Conflict for a ready node."""
     require_admin(actor)
     with transaction.atomic():
         reread(node, lock=True)

@@ -1,4 +1,4 @@
-"""Nodes in REST form with the pods on them."""
+"""Read nodes in REST form with the pods on them."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -21,9 +21,8 @@ def node_detail(node: Node, visible_ids: frozenset[int] | None) -> dict[str, Any
 
 
 def reserved_on(node_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Return pods' reservations by node key: CPUs, MiB, the number of pods and of stopping pods. Omits nodes without
-    pods.
-    """
+    """Return the resources reserved by pods, by node key: CPUs, MiB, the numbers of pods and of stopping
+    pods. Omits nodes without pods."""
     held = Pod.objects.filter(node_id__in=list(node_ids), released_at=None).order_by().values("node_id")
     sums = held.annotate(
         cpus=Sum("milli_cpus"),

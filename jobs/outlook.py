@@ -1,7 +1,7 @@
-"""What a queued job waits for: what would let it start, and when it is expected to.
+"""Explain a queued job's wait: which changes would let it start, and when it is expected to.
 
-The scheduler's core answers in the simulating process, so these functions take seconds: only requests of
-`controlplane.simulation.routes` call them. `known_estimate` is for all others.
+The simulating process computes the answers with the scheduler's core, which takes seconds: only requests of
+`controlplane.simulation.routes` may call them. All others use `known_estimate`, which reads the cache.
 """
 
 import logging
@@ -30,17 +30,20 @@ from jobs.run_times import learned_run_times
 
 logger = logging.getLogger(__name__)
 
-# For so long the future is followed for all queued jobs of a cluster; what was not seen by then stays open.
+# Time limit for simulating a cluster's queue; a start that is not reached within it is left open.
 BUDGET_SECONDS = 5.0
-# The ranges of one computation serve all jobs of the cluster for so long; REST's job objects show them longer.
+# How long one computation serves all jobs of the cluster, and how long its ranges are shown in REST's job
+# objects.
 FRESH_SECONDS, KNOWN_SECONDS = 20.0, 300.0
-# Unfinished jobs of the cluster: decisions on more take too long.
+# Limit on the cluster's unfinished jobs; a simulation of more takes too long.
 MOST_JOBS = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was worked out of a cluster last. `view` has no time: the ways of jobs, by id, hold while it is equal."""
+    """The cached result for a cluster. `ranges`: estimated start by job id. `view`: the view it was computed
+    from, with time 0; `ways`, the changes that let a job start, by job id, are valid while the view is
+    equal."""
 
     at: float
     ranges: Mapping[str, StartRange | None]
@@ -48,16 +51,18 @@ class _Known:
     ways: dict[str, list[dict[str, Any]]]
 
 
-# By cluster. Jobs' ids are unique, so answers for another database under the same cluster id are never found.
+# By cluster id. Job ids are unique, so entries of another database with the same cluster id never match.
 _kept: dict[int, _Known] = {}
-# By cluster: its readers wait for one answer, which may be theirs too, and other clusters' readers do not.
+# One lock per cluster: requests for the same cluster wait for one computation and share it; other clusters do
+# not wait.
 _asking: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def outlook(job: Job, sees: Sees) -> dict[str, Any]:
-    """Return {"would_start_if", "start_estimate"} of a job as REST shows them: up to three changes with which it would
-    start, each tried, and the range in which it is expected to start. Empty and None for a job that is not queued, for
-    clusters with a scheduler of their own or more than MOST_JOBS unfinished jobs, and if the simulation fails."""
+    """Return {"would_start_if", "start_estimate"} of a job in REST form: up to three changes that would let
+    it start, each simulated, and the range in which it is expected to start. [] and None for a job that is
+    not queued, for clusters with their own scheduler or more than MOST_JOBS unfinished jobs, and if the
+    simulation fails."""
     cluster = job.project.cluster
     if job.state != QUEUED or not can_replay(cluster):
         return _shown([], None, sees)
@@ -73,10 +78,11 @@ def outlook(job: Job, sees: Sees) -> dict[str, Any]:
 
 
 def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange | None]:
-    """Return the ways in which a job would start and its range; ask the simulation only for what is not known."""
+    """Return the changes that would let a job start, and its estimated range; simulates only what is not
+    cached."""
     key, known = str(job.pk), _fresh(job, FRESH_SECONDS)
     view = observe(cluster, timezone.now()).view
-    # Time alone changes no answer that is kept for seconds.
+    # Time alone changes no answer within the seconds for which it is cached.
     timeless = replace(view, now=0)
     is_same = known is not None and known.view == timeless
     if known is not None and is_same and key in known.ways:
@@ -84,7 +90,7 @@ def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange |
     learned = learned_run_times(cluster)
     answer = simulator.ask("outlook", view, key, learned, known is None, budget_seconds=BUDGET_SECONDS)
     ways = {**(known.ways if known is not None and is_same else {}), key: answer.ways}
-    # Ranges cost far more than the ways of one job: those that are known are kept for all.
+    # The ranges cost far more than one job's changes and cover all jobs, so cached ones are reused.
     if known is None:
         at, ranges = time.monotonic(), answer.ranges or {}
     else:
@@ -94,13 +100,13 @@ def _ask(job: Job, cluster: Cluster) -> tuple[list[dict[str, Any]], StartRange |
 
 
 def known_estimate(job: Job) -> dict[str, Any] | None:
-    """Return the range that was worked out last for a queued job, at most KNOWN_SECONDS ago; works nothing out."""
+    """Return the cached estimate of a queued job, at most KNOWN_SECONDS old, or None. Never simulates."""
     known = _fresh(job, KNOWN_SECONDS) if job.state == QUEUED else None
     return shown_range(None if known is None else known.ranges.get(str(job.pk)))
 
 
 def shown_range(found: StartRange | None) -> dict[str, Any] | None:
-    """Return a range as REST shows it. `latest` null: not within what was looked at."""
+    """Return an estimate in REST form. `latest` is null if the simulated time ended before the job started."""
     if found is None:
         return None
     return {
@@ -110,7 +116,8 @@ def shown_range(found: StartRange | None) -> dict[str, Any] | None:
 
 
 def can_replay(cluster: Cluster) -> bool:
-    """Return whether a request may decide on this cluster: it is ours to schedule, and not too large."""
+    """Return whether the cluster can be simulated in a request: Trainyard schedules it, and it has at most
+    MOST_JOBS unfinished jobs."""
     if is_delegated(cluster.scheduler):
         return False
     unfinished = Job.objects.filter(project__cluster=cluster, state__in=(QUEUED, *ACTIVE_STATES))
@@ -118,7 +125,8 @@ def can_replay(cluster: Cluster) -> bool:
 
 
 def _fresh(job: Job, seconds: float) -> _Known | None:
-    """Return what is known of the job's cluster if it is new enough and has the job's range."""
+    """Return the cached result of the job's cluster if it is at most `seconds` old and has the job's
+    estimate."""
     known = _kept.get(job.project.cluster_id)
     is_usable = known is not None and str(job.pk) in known.ranges and time.monotonic() - known.at < seconds
     return known if is_usable else None

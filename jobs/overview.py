@@ -1,5 +1,5 @@
-"""The overview's numbers and lists. The database computes the sums, so they are exact for any number of rows; callers
-limit the lists.
+"""Read the overview's numbers and lists. The database computes the sums, so they are exact for any number of
+rows; callers limit the lists.
 
 `sees`: the projects whose jobs may be listed, None for all.
 """
@@ -25,18 +25,18 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DeviceSums:
-    """Sums over all devices. An unmeasured device counts as neither idle nor busy."""
+    """Sums over all devices. A device without a measurement counts as neither idle nor busy."""
 
     gpus: int
     held_milli: int
-    # held on devices that were last measured at 0
+    # Allocated on devices whose last measurement was 0.
     idle_milli: int
     measured: int
     use: float
-    # Measured above 0.
+    # Devices whose last measurement was above 0.
     busy: int
     used_mib: int
-    # memory of the devices whose memory use is measured
+    # Memory of the devices whose memory use is measured.
     known_mib: int
 
 
@@ -57,7 +57,7 @@ class JobGroup:
     project: str
     kind: str
     count: int
-    # Queued since.
+    # When the group's first job was queued.
     oldest: datetime
 
     def is_in(self, sees: Sees) -> bool:
@@ -89,7 +89,7 @@ def node_counts() -> NodeCounts:
 
 
 def device_models(most: int) -> list[tuple[str, int]]:
-    """Return the most frequent (model, memory in MiB)."""
+    """Return the `most` most frequent (model, memory in MiB) of devices."""
     found = Device.objects.values_list("model", "memory_mib").annotate(count=Count("pk"))
     return [(model, memory) for model, memory, _ in found.order_by("-count", "model", "memory_mib")[:most]]
 
@@ -97,7 +97,7 @@ def device_models(most: int) -> list[tuple[str, int]]:
 def job_groups() -> list[JobGroup]:
     """Return the queued and the active jobs, counted by project and kind."""
     shown = Job.objects.filter(state__in=(QUEUED, *ACTIVE_STATES))
-    # Without the model's own order, whose columns would be grouped by as well.
+    # order_by() removes the model's default order, whose columns would be added to GROUP BY.
     rows = shown.values_list("state", "project__name", "kind").order_by()
     return [
         JobGroup(state == QUEUED, project, kind, count, oldest)
@@ -106,13 +106,13 @@ def job_groups() -> list[JobGroup]:
 
 
 def held_by_project() -> dict[int, int]:
-    """Return the milli-GPUs held, by project id; omits projects that hold none."""
+    """Return the allocated milli-GPUs by project id; omits projects without any."""
     live = Allocation.objects.filter(released_at=None).values_list("pod__job__project_id")
     return dict(live.annotate(held=Sum("milli_gpus")).order_by())
 
 
 def project_shares() -> dict[str, Row]:
-    """Return every project's quota, allocation and fair share by name, in alphabetical order."""
+    """Return every project's quota, allocation and fair share, sorted by name."""
     held = held_by_project()
     columns = ("id", "name", "gpu_quota_milli", "fair_share_milli", "palette_index")
     return {
@@ -128,7 +128,7 @@ def project_shares() -> dict[str, Row]:
 
 
 def totals(devices: DeviceSums, nodes: NodeCounts, jobs: Sequence[JobGroup]) -> Row:
-    """Return the cluster's totals with the names of API.md."""
+    """Return the cluster's totals in the form of the REST API."""
     counts = Counter[bool]()
     for group in jobs:
         counts[group.is_queued] += group.count
@@ -146,7 +146,7 @@ def totals(devices: DeviceSums, nodes: NodeCounts, jobs: Sequence[JobGroup]) -> 
 
 
 def idle_jobs(sees: Sees, most: int) -> list[str]:
-    """Return the names of jobs that hold a device at 0 % use, in alphabetical order."""
+    """Return the names of jobs that hold a device at 0 % utilisation, sorted."""
     idle = Allocation.objects.filter(released_at=None, device__utilization=0.0)
     if sees is not None:
         idle = idle.filter(pod__job__project__name__in=sees)
@@ -155,7 +155,7 @@ def idle_jobs(sees: Sees, most: int) -> list[str]:
 
 
 def running_rows(sees: Sees, most: int) -> list[Row]:
-    """Return active jobs: starting ones first, then by latest start. Two queries."""
+    """Return active jobs: starting ones first, then the latest started. Two queries."""
     jobs = _visible(Job.objects.filter(state__in=ACTIVE_STATES), sees)
     rows = list(
         _columns(jobs.order_by(F("started_at").desc(nulls_first=True), "name")[:most], _RUNNING_COLUMNS)
@@ -165,7 +165,7 @@ def running_rows(sees: Sees, most: int) -> list[Row]:
 
 
 def queued_rows(sees: Sees, most: int, *, newest_first: bool = False) -> list[Row]:
-    """Return queued jobs in queue order, or the latest submitted first."""
+    """Return queued jobs in queue order, or the latest submitted first if `newest_first`."""
     jobs = _visible(Job.objects.filter(state=QUEUED), sees)
     order = ("-submit_rank",) if newest_first else (F("queue_position").asc(nulls_last=True), "submit_rank")
     return [_queued(row, sees) for row in _columns(jobs.order_by(*order)[:most], _QUEUED_COLUMNS)]

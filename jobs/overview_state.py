@@ -1,7 +1,7 @@
-"""Read a topic's state from rows: {collection: {key: record}}, all JSON.
+"""Read the state of the topic `overview` from rows: {collection: {key: record}}, all JSON.
 
-States are independent of the clock (pages count seconds themselves), so an unchanged database gives an equal state.
-Call these inside `snapshot_read.one_moment`, with the event number that the state gets.
+States do not depend on the clock (pages count seconds themselves), so an unchanged database gives an equal
+state. Call these inside `snapshot_read.one_moment`, with the event number of the state.
 """
 
 from dataclasses import dataclass
@@ -24,18 +24,17 @@ from jobs.overview import (
     totals,
 )
 
-# Running jobs, queued jobs and nodes in the overview's lists; the totals count all of them.
+# Limits on the running jobs, queued jobs and nodes in the overview's lists; the totals count all of them.
 ROWS_MOST = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Overview(Reading):
-    """The overview without its job lists, which differ by reader."""
+    """The overview without its job lists, which depend on the reader."""
 
     def seen_by(self, sees: Sees) -> State:
-        """Return the overview for a reader of these projects. Omits other projects' jobs; a device held by such a job
-        shows its project, since GPUs are shared. Three queries.
-        """
+        """Return the overview for a reader of these projects. Omits other projects' jobs; for a device held
+        by such a job it shows the project, since GPUs are shared. Three queries."""
         return self.state | {
             "running": {row["id"]: row for row in running_rows(sees, ROWS_MOST)},
             "queued": {row["id"]: row for row in queued_rows(sees, ROWS_MOST)},
@@ -56,9 +55,8 @@ def read_overview(seq: int) -> Overview:
 
 
 def overview_document(state: State, seq: int, now: datetime | None = None) -> dict[str, Any]:
-    """Return the answer of GET /telemetry/overview from the state of the topic `overview`: lists instead of keyed
-    records, with run and waiting times as of `now`.
-    """
+    """Return the answer of GET /telemetry/overview from the state of the topic `overview`: lists instead of
+    keyed records, with run and waiting times as of `now`."""
     moment = now or timezone.now()
     return {
         **state["totals"]["all"],

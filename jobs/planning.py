@@ -1,4 +1,4 @@
-"""What a submission would lead to, of which nothing is kept."""
+"""Preview a submission without storing it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,15 +22,16 @@ MILLI_GPU_HOUR = 1000 * 3600
 
 
 def plan_job(project: Project, body: Mapping[str, Any], *, actor: Actor, sees: Sees) -> dict[str, Any]:
-    """Return what would happen to a submission, of which nothing is kept: where it starts, when, and which jobs stop
-    for it. Raises what `submit_job` raises, and SimulationFailed."""
+    """Return what would happen to a submission: where and when it starts, and which jobs stop for it. Stores
+    nothing. Raises what `submit_job` raises, and SimulationFailed."""
     with transaction.atomic():
         submitted = submit_job(project, body, actor=actor)
         job = observe_job(submitted)
         transaction.set_rollback(True)
     if not can_replay(project.cluster):
         return _answer(None, (), [], None, None)
-    # Only now: a submission locks the counter of events, for which every other writer would wait.
+    # Simulate only after the rollback: a submission holds the lock of the event counter, for which every
+    # other writer waits.
     seen = observe(project.cluster, timezone.now()).view
     learned = learned_run_times(project.cluster, submitted)
     expected = learned.expected.get(job.id, job.expected_runtime_seconds)
@@ -68,7 +69,7 @@ def _answer(
 
 
 def _gpu_hours(job: JobView) -> float | None:
-    """Return what the job uses until it ends; None if its run time is unknown."""
+    """Return the GPU hours that the job uses until it ends; None if its run time is unknown."""
     if job.expected_runtime_seconds is None or job.gpu_memory_mib is not None:
         return None
     return round(job.milli_gpus * job.pods * job.expected_runtime_seconds / MILLI_GPU_HOUR, 2)

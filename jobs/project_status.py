@@ -25,9 +25,8 @@ def project_sums(project_ids: list[int]) -> dict[int, dict[str, Any]]:
 
 
 def _waiting(queued: Any) -> dict[int, int]:
-    """Return the milli-GPUs that queued jobs request; a request in MiB counts as its share of the cluster's largest
-    GPU.
-    """
+    """Return the milli-GPUs that queued jobs request, by project; a request in MiB counts as its share of the
+    cluster's largest GPU."""
     shapes = queued.values_list(
         "project_id", "project__cluster_id", "milli_gpus", "gpu_memory_mib", "pods_wanted"
     )
@@ -41,6 +40,6 @@ def _waiting(queued: Any) -> dict[int, int]:
 
 
 def largest_device_mib() -> dict[int, int]:
-    """Return the memory of each cluster's largest GPU, by the cluster's key."""
+    """Return the memory in MiB of each cluster's largest GPU, by cluster id."""
     rows = Device.objects.values_list("node__cluster_id").annotate(most=Max("memory_mib"))
     return {cluster_id: most for cluster_id, most in rows if most}

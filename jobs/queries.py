@@ -70,8 +70,8 @@ _COLUMNS = ("id", *_PLAIN, *_JSON, *_MOMENTS, "project_name", "username", "is_re
 def job_rows(jobs: QuerySet[Job], sees: Sees = OWN) -> list[dict[str, Any]]:
     """Return the jobs of a (sliced) queryset in the form of job_detail, in three queries for any number.
 
-    Lists pods while the job holds GPUs; a finished job's pods are in its detail only. `sees`: the projects whose jobs
-    the reader may see; by default each job's own project.
+    Lists the pods of jobs that hold GPUs; a finished job's pods are only in its detail. `sees`: the projects
+    whose jobs the reader may see; by default each job's own project.
     """
     return shape_jobs(job_columns(jobs), sees)
 
@@ -82,7 +82,7 @@ def shape_jobs(rows: Sequence[dict[str, Any]], sees: Sees = OWN) -> list[dict[st
 
 
 def job_columns(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
-    """Return the columns that `shape_job` needs, one dict a job."""
+    """Return the columns that `shape_job` needs, one dict per job."""
     beside = {"project_name": "project__name", "username": "user__username"}
     beside["is_reachable"] = "project__cluster__is_reachable"
     return plain_rows(jobs.annotate(**{name: F(path) for name, path in beside.items()}), _COLUMNS)
@@ -110,7 +110,7 @@ def plain_rows(jobs: QuerySet[Job], columns: Sequence[str]) -> list[dict[str, An
 
 
 def decoder_of(column: str) -> Callable[[Any], Any] | None:
-    """Return what makes a plain value of the driver's value of this column; None where it is one already."""
+    """Return the function that converts the driver's value of this column; None if no conversion is needed."""
     if column in _JSON:
         return orjson.loads
     return _moment if column in (*_MOMENTS, "not_before") else None
@@ -131,18 +131,18 @@ def shown_pods(job: Job) -> list[dict[str, Any]]:
         return []
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt)
     if job.state in (QUEUED, SUSPENDED):
-        # Those of the attempt before that are still ending.
+        # For a queued job: those of the previous attempt that are still ending.
         pods = pods.filter(released_at=None)
     return [pod for _, pod in pod_rows(pods)]
 
 
 def pod_rows(pods: QuerySet[Pod]) -> list[tuple[uuid.UUID, dict[str, Any]]]:
-    """Return (job id, pod as REST shows it) in order of attempt and rank; one query, devices included."""
+    """Return (job id, pod in REST form), ordered by attempt and rank; one query, devices included."""
     columns = (*_POD_COLUMNS, "allocations__device__index", "allocations__milli_gpus")
     ordered = pods.order_by("attempt__number", "job_id", "rank", "allocations__device__index")
     found: dict[int, tuple[uuid.UUID, dict[str, Any]]] = {}
     for row in ordered.values(*columns):
-        # A pod with several devices comes in as many rows.
+        # The join gives one row per device of a pod.
         if row["id"] not in found:
             found[row["id"]] = (row["job_id"], _shape_pod(row, []))
         if row["allocations__milli_gpus"] is not None:
@@ -159,13 +159,13 @@ def pod_columns(pods: QuerySet[Pod]) -> list[dict[str, Any]]:
 
 
 def shape_pods(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return pods as REST shows them; one query for all their devices."""
+    """Return pods in REST form; one query for all their devices."""
     devices = _devices_of(row["id"] for row in rows)
     return [_shape_pod(row, devices[row["id"]]) for row in rows]
 
 
 def is_silent(job_id: uuid.UUID | str, attempt: int, rank: int) -> bool:
-    """Return whether a pod can have no log: it never existed, or was stopped before it started."""
+    """Return whether a pod cannot have a log: it never existed, or was stopped before it started."""
     pods = Pod.objects.filter(job_id=job_id, attempt__number=attempt, rank=rank)
     moments = pods.values_list("started_at", "released_at").first()
     if moments is None:
@@ -175,7 +175,7 @@ def is_silent(job_id: uuid.UUID | str, attempt: int, rank: int) -> bool:
 
 
 def metrics(job: Job) -> dict[str, Any]:
-    """Return the job's current use: utilisation 0..1 and memory by pod, and its last reported progress."""
+    """Return the job's current use: utilisation 0 to 1 and memory by pod, and its last reported progress."""
     columns = ("rank", "gpu_utilization", "gpu_memory_mib")
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt, released_at=None).order_by("rank")
     return {
@@ -186,7 +186,7 @@ def metrics(job: Job) -> dict[str, Any]:
 
 
 def scale_shape(operation: ScaleOperation) -> dict[str, Any]:
-    """Return a scale operation as REST shows it."""
+    """Return a scale operation in REST form."""
     return {
         "id": str(operation.pk),
         "from": operation.from_workers,
@@ -209,7 +209,7 @@ def scale_shape(operation: ScaleOperation) -> dict[str, Any]:
 
 
 def planned_scale_shape(plan: ScalePlan, requested_by: str) -> dict[str, Any]:
-    """Return a plan in the shape of the operation that it would become."""
+    """Return a scale plan in the form of the operation that it would create."""
     operation = ScaleOperation(
         requested_by=requested_by,
         from_workers=plan.from_workers,
@@ -222,10 +222,10 @@ def planned_scale_shape(plan: ScalePlan, requested_by: str) -> dict[str, Any]:
 
 
 def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = OWN) -> dict[str, Any]:
-    """Return the REST shape of a job from its columns (`job_columns`) and shaped pods."""
+    """Return a job in REST form from its columns (`job_columns`) and its pods in REST form."""
     spec = row["spec"]
     return {
-        # Jobs of older versions have none.
+        # Jobs stored by older versions have none.
         "code": None,
         "worker_sizes": [],
         "worker_step": None,
@@ -259,9 +259,8 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = O
 
 
 def reason_of(row: Mapping[str, Any], sees: Sees) -> dict[str, Any]:
-    """Return {"code", "message", "details"} of a job from its columns, for a reader of its project who may also see
-    the jobs of `sees`. Every recorded reason leaves the process through this function.
-    """
+    """Return {"code", "message", "details"} from a job's columns, for a reader of its project who may also
+    see the jobs of `sees`. Every recorded reason that users see goes through this function."""
     allowed = None if sees is None else sees | {row["project_name"]}
     code, details = row["reason"], row["details"]
     shown = in_gpus(seen_by(details, allowed))
@@ -271,15 +270,15 @@ def reason_of(row: Mapping[str, Any], sees: Sees) -> dict[str, Any]:
 
 
 def _with_checkpoint(reason: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to the message of a suspended job where it continues. Its last lines may be read after it was suspended, so
-    this is derived from its progress and not stored."""
+    """Append to a suspended job's message the checkpoint from which it continues. Computed at read time,
+    because its last log lines may be read after the suspension."""
     if row["state"] != SUSPENDED or not row["attempt"]:
         return reason
     return reason | {"message": f"{reason['message']} {checkpoint_text(row['progress'])}"}
 
 
 def checkpoint_text(progress: Mapping[str, Any]) -> str:
-    """Return what is known of an attempt's newest checkpoint, as a sentence."""
+    """Return a sentence about an attempt's newest checkpoint."""
     step = progress.get("checkpoint_step")
     if step is not None:
         return f"Checkpoint at step {step:,}."
@@ -296,10 +295,9 @@ def in_gpus(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def explanation(job: Job, sees: Sees) -> dict[str, Any]:
-    """Return why a job is in its state, as recorded by the scheduler. Jobs ahead of it that belong to projects
-    outside `sees` (None: all) are counted but not named; holders of GPUs are named by project. What would start it:
-    `jobs.outlook`.
-    """
+    """Return why a job is in its state, as recorded by the scheduler. Jobs ahead of it in projects outside
+    `sees` (None: all) are counted but not named; of the jobs that hold GPUs only the project is named.
+    `jobs.outlook` says what would start it."""
     details = job.details if job.state == QUEUED else {}
     row = {name: getattr(job, name) for name in ("reason", "message", "details")}
     return {
@@ -326,7 +324,7 @@ def service_urls(job_id: uuid.UUID | str, spec: Mapping[str, Any]) -> list[str]:
 
 
 def _shortage(details: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the compared numbers and the shortage; None if nothing was compared."""
+    """Return the compared numbers and the difference; None if nothing was compared."""
     if "request_milli_gpus" not in details:
         return None
     numbers = {key: value for key, value in details.items() if key.endswith("milli_gpus") or key in _COUNTS}
@@ -393,7 +391,7 @@ def _shape_pod(row: Mapping[str, Any], devices: list[dict[str, Any]]) -> dict[st
 
 
 def plain_id(value: uuid.UUID | str) -> str:
-    """Return a UUID in the driver's form: text without hyphens in SQLite."""
+    """Return a UUID in the driver's form, which for SQLite is text without hyphens."""
     if isinstance(value, uuid.UUID):
         return str(value)
     return f"{value[:8]}-{value[8:12]}-{value[12:16]}-{value[16:20]}-{value[20:]}"

@@ -1,6 +1,7 @@
-"""The jobs of a cluster's last days as they were submitted and ran, for a replay of the scheduler's core.
+"""Read the jobs of a cluster's last days as they were submitted and ran, to replay them in the scheduler's
+core.
 
-What the record lacks: jobs that were removed meanwhile, nodes that came or went, and quotas of that time.
+Not in the record: jobs that have been deleted, nodes that joined or left, and the quotas of that time.
 """
 
 from collections import defaultdict
@@ -21,16 +22,16 @@ from controlplane.scheduling.view import ClusterView, JobView
 from jobs.lifecycle import FINAL_STATES, SUSPENDED
 from jobs.models import Attempt, Job
 
-# The longest of these with at most MOST_JOBS jobs is replayed.
+# The longest of these periods, in days, with at most MOST_JOBS jobs is replayed.
 DAYS = (7, 3, 1)
 MOST_JOBS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedWeek:
-    """A record. `view`: the cluster when it begins, without jobs. `left_out`: jobs that ended or were suspended without
-    having run. `mean_waits`: seconds until the first start as recorded, by project, of the jobs that were waiting or
-    submitted in that time."""
+    """The record of a period. `view`: the cluster at its beginning, without jobs. `left_out`: the number of
+    jobs that ended or were suspended without having run. `mean_waits`: recorded seconds until the first
+    start, by project, over the jobs that were queued or submitted in the period."""
 
     view: ClusterView
     until: int
@@ -39,7 +40,7 @@ class RecordedWeek:
     mean_waits: Mapping[str, int]
 
     def summary(self) -> dict[str, Any]:
-        """Return what is replayed, as REST shows it."""
+        """Return the replayed period and number of jobs in REST form."""
         return {
             "since": datetime.fromtimestamp(self.view.now, UTC),
             "until": datetime.fromtimestamp(self.until, UTC),
@@ -49,8 +50,8 @@ class RecordedWeek:
 
 
 def recorded_week(cluster: Cluster, view: ClusterView) -> RecordedWeek | None:
-    """Read the record of the days before `view.now`; None if even the last day has more than MOST_JOBS jobs. `view`:
-    the cluster as it is."""
+    """Return the record of the days before `view.now`; None if even the last day has more than MOST_JOBS
+    jobs. `view`: the cluster now."""
     now = datetime.fromtimestamp(view.now, UTC)
     for days in DAYS:
         jobs = _unfinished_since(cluster, now - timedelta(days=days))
@@ -83,7 +84,7 @@ def _read(cluster: Cluster, view: ClusterView, since: datetime, jobs: QuerySet[J
         if one.submitted is not None and ran:
             waits[job.project].append(max(0, ran[0][0] - submitted))
     return RecordedWeek(
-        # A cluster that is away now was there then: without this the replay would start nothing.
+        # The cluster may be unreachable now but was not then; without this the replay would start nothing.
         view=replace(view, now=began, jobs=(), is_engine_reachable=True),
         until=now,
         jobs=found,
@@ -93,7 +94,7 @@ def _read(cluster: Cluster, view: ClusterView, since: datetime, jobs: QuerySet[J
 
 
 def _spans(jobs: QuerySet[Job], now: int) -> Mapping[UUID, list[tuple[int, int]]]:
-    """Return when each attempt of the jobs held its GPUs, in order, in Unix seconds."""
+    """Return the (start, end) of each attempt, in Unix seconds, by job id in order."""
     found: dict[UUID, list[tuple[int, int]]] = defaultdict(list)
     attempts = Attempt.objects.filter(job__in=jobs).order_by("number")
     for job, start, end in attempts.values_list("job_id", "created_at", "ended_at"):
@@ -104,7 +105,7 @@ def _spans(jobs: QuerySet[Job], now: int) -> Mapping[UUID, list[tuple[int, int]]
 def _recorded(
     job: JobView, submitted: int, ran: Sequence[tuple[int, int]], began: int, left: int
 ) -> RecordedJob:
-    """Return a job that ran for these spans, and needs `left` more seconds."""
+    """Return the recorded job for these (start, end) spans; it needs `left` more seconds after `now`."""
     runs_already = bool(ran) and ran[0][0] < began
     since = began if runs_already else submitted
     seconds = sum(max(0, end - max(since, start)) for start, end in ran)
@@ -112,7 +113,8 @@ def _recorded(
 
 
 def _left(job: JobView, ran: Sequence[tuple[int, int]], usual: int) -> int:
-    """Return how much longer an unfinished job is expected to run; as long again as it is late."""
+    """Return the seconds that an unfinished job is expected to run on. A job past its expected end is assumed
+    to need as much again as it is late."""
     seconds = sum(end - start for start, end in ran)
     expected = job.expected_runtime_seconds or usual
     return expected - seconds if seconds < expected else min(seconds, seconds - expected)

@@ -1,4 +1,4 @@
-"""Release the devices of pods that are proven gone; every release goes through here."""
+"""Release the devices of pods that are proven gone. All releases go through here."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -26,15 +26,15 @@ def release(pods: Collection[Pod], now: datetime, why: str) -> None:
 
 
 def _leave_the_rest(pods: Collection[Pod]) -> None:
-    """Reduce the job's held GPUs to those of its remaining pods; an ending job is written when it ends."""
+    """Reduce the job's held GPUs to those of its remaining pods. Skips ending jobs: their end writes 0."""
     others = Pod.objects.filter(job__in={pod.job_id for pod in pods}, released_at=None)
     going_on = set(others.values_list("job", flat=True))
     if not going_on:
         return
     jobs = Job.objects.filter(pk__in=going_on, state__in=ACTIVE_STATES).order_by("pk")
-    # locked before the sum: of two who release pods of one job, the second then sees what the first wrote
+    # Lock before summing: if two processes release pods of one job, the second sees the first one's result.
     locked = list(jobs.select_for_update(no_key=True).only("pk"))
-    # a pod's allocations are released with it, so those of the others are held
+    # Allocations are released together with their pod, so the unreleased ones are still held.
     held = dict(others.order_by().values_list("job").annotate(Sum("allocations__milli_gpus", default=0)))
     for job in locked:
         job.allocated_milli = held.get(job.pk, 0)

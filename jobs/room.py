@@ -1,4 +1,5 @@
-"""How many more GPUs the limits and quotas of its project and department leave to a running job."""
+"""Compute how many more GPUs a running job may get under the limits and quotas of its project and
+department."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from jobs.models import Job, ScaleOperation
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A limit, or the quota for a job that may not borrow, of the project or department `owner`. Milli-GPUs; `held` is
-    what counts against it."""
+    """A limit of the project or department `owner`, or its quota if the job may not exceed that, in
+    milli-GPUs. `held`: the allocations that count against it."""
 
     name: str
     owner: str
@@ -26,8 +27,8 @@ class Bound:
 
 
 def bounds_of(job: Job, *, with_asked: bool = False) -> list[Bound]:
-    """Return what binds the growth of a job. `with_asked`: what open operations of other jobs are to add counts as
-    held."""
+    """Return the limits and quotas that apply to a job's growth. `with_asked`: count GPUs requested by open
+    operations of other jobs as held."""
     if not job.milli_gpus:
         return []
     project = job.project
@@ -52,6 +53,6 @@ def _held(jobs: QuerySet[Job], job: Job, with_asked: bool) -> int:
     if not with_asked:
         return held
     others = ScaleOperation.objects.filter(job__in=jobs, state__in=OPEN_STATES).exclude(job=job)
-    # the newcomers of an operation that has some hold their GPUs already
+    # Operations with joining workers hold their GPUs already.
     asked = (one for one in others.select_related("job") if not one.joining)
     return held + sum(max(0, one.to_workers - one.from_workers) * one.job.milli_gpus for one in asked)

@@ -1,4 +1,4 @@
-"""Read rows of jobs again and again: only those that changed are decoded."""
+"""Read rows of jobs repeatedly, decoding only those that changed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +15,8 @@ Row = Mapping[str, Any]
 
 
 class RowCache:
-    """Rows in the form of `queries.plain_rows`, kept between reads. A row that did not change is the same object as
-    before; equal JSON values are one object. Do not change what `read` returns."""
+    """Rows in the form of `queries.plain_rows`, cached between reads. An unchanged row is the same object as
+    before; equal JSON texts share one object. Do not modify what `read` returns."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = tuple(columns)
@@ -25,7 +25,7 @@ class RowCache:
         self._known: dict[Any, tuple[tuple[Any, ...], Row]] = {}
 
     def read(self, jobs: QuerySet[Job]) -> list[Row]:
-        """Return the columns of these jobs, in their order. Rows that are not among them are forgotten."""
+        """Return the columns of these jobs, in their order. Drops cached rows of other jobs."""
         try:
             sql, parameters = jobs.values_list(*self._columns).query.sql_with_params()
         except EmptyResultSet:
@@ -54,7 +54,7 @@ class RowCache:
 
 
 class _Decoded(dict[Any, Any]):
-    """JSON texts and their values: thousands of jobs wait for the same reason."""
+    """Decoded JSON by its text: thousands of jobs may have the same hold reason."""
 
     def __missing__(self, text: Any) -> Any:
         value = self[text] = orjson.loads(text)

@@ -1,4 +1,4 @@
-"""Run times that are learned from the jobs of a cluster that have ended."""
+"""Learn run times from the cluster's jobs that have ended."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
@@ -12,18 +12,19 @@ from controlplane.scheduling.run_times import Run, RunTimes
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 from jobs.models import Job
 
-# The newest jobs that have ended, from which run times are learned.
+# Run times are learned from this many newest ended jobs.
 HISTORY = 5000
 
-# Jobs that have ended since count after so long.
+# The history is read again after this time.
 RENEWED_EVERY = timedelta(minutes=1)
 
 _ASKED = ("project__name", "user_id", "spec__image", "milli_gpus", "pods_wanted")
 
 
 class KeptRunTimes:
-    """Expected run times of a cluster's unfinished jobs that declare none, kept between observations. A job keeps the
-    run time that was learned when it was first seen, so that a plan does not change with every job that ends."""
+    """Expected run times of a cluster's unfinished jobs that declare none, cached between observations. A job
+    keeps the run time learned when it was first seen, so that a plan does not change with every job that
+    ends."""
 
     def __init__(self) -> None:
         self._expected: dict[str, int | None] = {}
@@ -32,7 +33,8 @@ class KeptRunTimes:
         self._read_at: datetime | None = None
 
     def renew(self, cluster: Cluster, now: datetime, unfinished: Collection[str]) -> None:
-        """Forget what is older than RENEWED_EVERY, all jobs but the unfinished ones, and those without a run time."""
+        """Drop values older than RENEWED_EVERY, values of jobs that are not in `unfinished`, and jobs without
+        a run time."""
         self._cluster = cluster
         if self._read_at is None or not timedelta() <= now - self._read_at < RENEWED_EVERY:
             self._known, self._read_at = None, now
@@ -40,8 +42,8 @@ class KeptRunTimes:
             self._expected = {job: seconds for job, seconds in known if seconds and job in unfinished}
 
     def of(self, row: Mapping[str, Any]) -> int | None:
-        """Return the run time of one job, by its columns; None for a job that declares one, or is like no earlier
-        job."""
+        """Return a job's expected run time in seconds, by its columns; None if the job declares one or
+        resembles no earlier job."""
         if row["spec"].get("expected_runtime_seconds") is not None:
             return None
         key: str = row["id"]
@@ -63,8 +65,8 @@ def _run_of(row: Mapping[str, Any]) -> Run:
 
 
 def learned_run_times(cluster: Cluster, *others: Job) -> LearnedRunTimes:
-    """Return the run times of the cluster's unfinished jobs, and of `others`, that declare none and have earlier jobs
-    to learn from; no longer than their time limits."""
+    """Return the learned run times of the cluster's unfinished jobs, and of `others`, that declare none and
+    resemble earlier jobs; never longer than their time limits."""
     unfinished = Job.objects.filter(project__cluster=cluster, state__in=(QUEUED, *ACTIVE_STATES))
     rows = unfinished.filter(spec__expected_runtime_seconds=None)
     asked = [
@@ -92,7 +94,8 @@ def learned_run_times(cluster: Cluster, *others: Job) -> LearnedRunTimes:
 
 
 def _history(cluster: Cluster) -> list[Run]:
-    """Return what ran in one piece, newest first: the start of a job that was preempted is that of its last attempt."""
+    """Return the runs of jobs that ended in their first attempt, newest first: a requeued job's start time is
+    that of its last attempt only."""
     ended = Job.objects.filter(project__cluster=cluster, state__in=FINAL_STATES, attempt=1)
     ended = ended.exclude(started_at=None).exclude(finished_at=None).order_by("-submit_rank")
     rows = ended.annotate(ran=F("finished_at") - F("started_at")).values_list(*_ASKED, "ran")[:HISTORY]

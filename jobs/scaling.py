@@ -1,4 +1,5 @@
-"""Changing the number of workers of an elastic job: at once while it waits, by an operation while it runs."""
+"""Change the number of workers of an elastic job: at once while it is queued, by a scale operation while it
+runs."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ TIMEOUT_SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A requested size: so many `workers`, within `timeout_seconds`; `leaving` names ranks to remove."""
+    """A requested number of `workers`, to reach within `timeout_seconds`. `leaving`: ranks to remove."""
 
     workers: int
     timeout_seconds: int = TIMEOUT_SECONDS
@@ -36,7 +37,7 @@ class Scaling:
 
 
 def plan_scaling(job: Job, asked: Scaling) -> ScalePlan:
-    """Return what `scale_job` would do now, and refuse as it would. Changes nothing."""
+    """Return what `scale_job` would do now; raises what it raises. Changes nothing."""
     _check_bounds(job, asked)
     if job.state in (lifecycle.QUEUED, lifecycle.SUSPENDED):
         return ScalePlan(job.pods_wanted, asked.workers)
@@ -58,13 +59,14 @@ def scale_job(
     timeout_seconds: int = TIMEOUT_SECONDS,
     leaving: Collection[int] = (),
 ) -> ScaleOperation:
-    """Change how many workers an elastic job has. One that waits asks for so many from now on; for one that runs the
-    loop carries the returned operation out, and takes it back when it is not done in time. Raises Invalid outside the
-    bounds and Conflict for what the job's state, an operation that is open or a quota forbids."""
+    """Change the number of workers of an elastic job. A queued job requests the new number from now on; for a
+    running job the loop carries out the returned operation and rolls it back if it is not done in time.
+    Raises Invalid outside the bounds and Conflict if the job's state, an open operation or a quota forbids
+    it."""
     asked = Scaling(workers, timeout_seconds, tuple(leaving))
     try:
         with transaction.atomic():
-            # Before the plan is made: the loop may have moved the job since it was read.
+            # Lock before planning: the loop may have changed the job since it was read.
             reread(job, lock=True)
             plan = plan_scaling(job, asked)
             operation = _begin(job, plan, asked, actor)
@@ -75,7 +77,7 @@ def scale_job(
             )
             Event.objects.append([job_event("job.scaled", job, actor, about)])
             wake()
-    # Another operation was opened meanwhile, which the database permits once per job.
+    # A concurrent request opened an operation; the database allows one per job.
     except IntegrityError:
         _refuse_second(job)
         raise
@@ -106,10 +108,9 @@ def _begin(job: Job, plan: ScalePlan, asked: Scaling, actor: Actor) -> ScaleOper
 
 
 def open_operation(job: Job, **fields: Any) -> ScaleOperation:
-    """Begin to change the size of the present attempt; a running job is `scaling` until the operation ends. Needs an
-    open transaction. Raises IntegrityError if an operation of the job is open.
-    """
-    # The job's row first, as scale_job locks it: in the other order two of them wait for one another.
+    """Open an operation that resizes the current attempt; a running job is `scaling` until it ends. Needs an
+    open transaction. Raises IntegrityError if an operation of the job is open."""
+    # Lock the job's row first, as scale_job does: the opposite order can deadlock.
     move(job, (lifecycle.RUNNING,), lifecycle.SCALING)
     return ScaleOperation.objects.create(job=job, state=PENDING, attempt=job.attempt, **fields)
 
@@ -144,7 +145,8 @@ def _refuse_second(job: Job) -> None:
 
 
 def _members(job: Job) -> tuple[int, ...]:
-    """Return the ranks that train now. Raises Conflict for a program that does not follow its membership."""
+    """Return the ranks of the current generation. Raises Conflict for a program that does not report its
+    membership."""
     newest = Generation.objects.filter(attempt__job=job, attempt__number=F("attempt__job__attempt"))
     row = newest.order_by("-number").first()
     if row is None:
@@ -158,7 +160,8 @@ def _members(job: Job) -> tuple[int, ...]:
 
 
 def _check_quota(job: Job, members: int, asked: Scaling) -> None:
-    """Refuse what a limit, or a quota where the job may not borrow, cannot hold with what is asked for already."""
+    """Raise Conflict if the limit, or the quota of a job that may not exceed it, cannot hold the new size
+    together with open operations of other jobs."""
     for bound in bounds_of(job, with_asked=True):
         possible = members + bound.left // job.milli_gpus
         if asked.workers > possible:
@@ -179,7 +182,7 @@ def _leavers(job: Job, members: tuple[int, ...], asked: Scaling) -> tuple[tuple[
 
 
 def candidates_of(job: Job, ranks: Collection[int]) -> list[Candidate]:
-    """Return these ranks of the present attempt with what the choice of leavers compares."""
+    """Return the data of these ranks by which `choose_leavers` selects."""
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt, rank__in=ranks)
     rows = list(pods.select_related("node__pool"))
     peers: dict[int, int] = {}

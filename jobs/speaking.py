@@ -1,16 +1,17 @@
-"""Which pods speak for a job: rank 0, and in an elastic job the first worker of each generation after it left."""
+"""Select the pod whose log represents a job: rank 0 or, once that worker of an elastic job has left, the
+first member of the current generation."""
 
 from django.db.models import QuerySet
 
 from jobs.kinds.registry import KINDS
 from jobs.models import Generation, Job
 
-# of a generation's members, the rank of the first
+# Rank of a generation's first member.
 FIRST = "members__0__id"
 
 
 def speaking_rank(job: Job, attempt: int) -> int:
-    """Return the rank that spoke for an attempt last, whose log is shown by default."""
+    """Return the rank that represented an attempt last; its log is shown by default."""
     if not KINDS[job.kind].is_elastic:
         return 0
     first = _generations(job, attempt).order_by("-number").values_list(FIRST, flat=True).first()
@@ -18,7 +19,7 @@ def speaking_rank(job: Job, attempt: int) -> int:
 
 
 def speaking_ranks(job: Job, attempt: int) -> list[int]:
-    """Return all ranks that spoke for an attempt, once each, in the order in which they did so last."""
+    """Return all ranks that represented an attempt, without repeats, ordered by when each last did."""
     if not KINDS[job.kind].is_elastic:
         return [0]
     firsts = _generations(job, attempt).order_by("number").values_list(FIRST, flat=True)

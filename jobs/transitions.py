@@ -1,7 +1,7 @@
-"""Move jobs between states: the only writers of a job's state, shared by actions and the loop.
+"""Move jobs between states: the only code that writes a job's state, used by actions and the loop.
 
-`send` is a whole transaction. The others write rows and return events, which the caller appends last in its own
-transaction (see EventManager.append).
+`send` is a whole transaction. The others write rows and return events, which the caller appends last in its
+own transaction (see EventManager.append).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,19 +22,19 @@ from jobs.command_kinds import FORGET_JOB, JOB, POD, STOP_POD
 from jobs.models import Job, Pod
 
 STOP_GRACE_SECONDS = 10
-# A suspension waits longer: its user wants the checkpoint more than the GPUs at once.
+# Longer than for other stops: the user wants the checkpoint more than the GPUs at once.
 SUSPEND_GRACE_SECONDS = 60
 LONGEST_GRACE_SECONDS = 3600
-# a stop without effect is ordered again
+# A stop that had no effect after this time is repeated.
 REMIND_AFTER_SECONDS = 30
-# A start of a process that was killed meanwhile, or that was only paused, may be on its way for this long.
+# A start command may still arrive for this long, if its process was killed or paused.
 LATE_START_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The state that a job is to reach, and why. The message is cut to what a row holds. `grace_seconds`: from the stop
-    signal, on which programs save a checkpoint, to the kill."""
+    """The state that a job shall reach, and the cause. The message is truncated to the column's length.
+    `grace_seconds`: from the stop signal, on which programs save a checkpoint, to the kill."""
 
     state: str
     reason: str
@@ -43,7 +43,7 @@ class Target:
     grace_seconds: int = STOP_GRACE_SECONDS
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns of a job that hold the cause."""
+        """Return the columns of a job that store the cause."""
         return {
             "reason": self.reason,
             "message": self.message[:LONGEST_MESSAGE],
@@ -53,7 +53,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A job's next state with further columns, written only while its state and the columns `unchanged` are as read."""
+    """A job's next state with further columns, written only if its state and the columns `unchanged` are as
+    they were read."""
 
     job: Job
     state: str
@@ -70,17 +71,18 @@ def send(targets: Iterable[tuple[Job, Target]], actor: Actor = SYSTEM) -> list[E
 
 
 def request_transitions(targets: Iterable[tuple[Job, Target]], actor: Actor) -> list[Event]:
-    """Request transitions in key order, as every writer of several rows does; return the events of jobs that moved."""
+    """Request transitions in key order, the lock order of every writer of several rows; return the events of
+    jobs that moved."""
     in_order = sorted(targets, key=lambda one: str(one[0].pk))
     events = (request_transition(job, target, actor) for job, target in in_order)
     return [event for event in events if event is not None]
 
 
 def request_transition(job: Job, target: Target, actor: Actor) -> Event | None:
-    """Move a job to its target: at once if it holds no pods, else through `stopping` with a stop command per pod; the
-    loop completes the move when they are proven gone. A stopping job changes its target only to a more final one; a
-    suspended job is not queued again: only its user resumes it. Return the event, or None if nothing changed.
-    """
+    """Move a job to its target: at once if it holds no pods, else through `stopping` with a stop command per
+    pod; the loop completes the move when they are proven gone. A stopping job changes its target only to a
+    more final one, and a suspended job is not requeued: only a user resumes it. Return the event, or None if
+    nothing changed."""
     fields, next_state = target.columns(), target.state
     without_pods = (lifecycle.QUEUED, lifecycle.SUSPENDED) if next_state != lifecycle.QUEUED else ()
     waiting = tuple(state for state in lifecycle.states_before(next_state) if state in without_pods)
@@ -97,9 +99,8 @@ def request_transition(job: Job, target: Target, actor: Actor) -> Event | None:
 
 
 def move_together(moves: Sequence[Move]) -> list[Job]:
-    """Move many jobs in a fixed number of statements and repeat the new values in the objects; return the jobs whose
-    rows were as read. Raises IllegalMove for a transition that the table does not allow. Needs an open transaction.
-    """
+    """Move many jobs in a fixed number of statements and update the objects; return the jobs whose rows were
+    as read. Raises IllegalMove for a transition that the table does not allow. Needs an open transaction."""
     changes = {}
     for one in moves:
         lifecycle.check_move(one.job.state, one.state)
@@ -118,14 +119,14 @@ def move(job: Job, sources: tuple[str, ...], target: str, **fields: Any) -> bool
     """
     for source in sources:
         lifecycle.check_move(source, target)
-    # One statement, so that of two writers one finds the state changed.
+    # One statement: of two concurrent writers, the second matches no row.
     moved = Job.objects.filter(pk=job.pk, state__in=sources).update(state=target, **fields)
     reread(job)
     return moved == 1
 
 
 def ending(job: Job, next_state: str) -> dict[str, Any]:
-    """Return the further columns that change when a job reaches `next_state`; {} unless it is final."""
+    """Return the additional columns to write when a job reaches `next_state`; {} unless it is final."""
     if not lifecycle.is_final(next_state):
         return {}
     now, keep_seconds = timezone.now(), job.spec["ttl_seconds_after_finished"]
@@ -140,7 +141,7 @@ def request_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
 
 
 def shorten_stops(job: Job, grace_seconds: int) -> None:
-    """Order the stop of pods again whose last order gave them a longer grace."""
+    """Repeat the stop command, with this grace, for pods whose last command gave a longer one."""
     names = Pod.objects.filter(job=job, released_at=None).values_list("name", flat=True)
     orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names).order_by("pk")
     given = {name: payload["grace_seconds"] for name, payload in orders.values_list("subject_id", "payload")}
@@ -169,7 +170,7 @@ def stop_pods(
 def remove(job: Job, actor: Actor) -> Event:
     """Delete a finished job with its history, and write commands that remove its files, checkpoints and logs."""
     event = job_event("job.deleted", job, actor)
-    # again after a while: a start that was on its way may have made a working directory meanwhile
+    # Run again later: a start that was under way may have created a working directory since.
     for wait in (0, LATE_START_SECONDS) if job.attempt else (0,):
         Command.objects.create(
             kind=FORGET_JOB,
@@ -201,7 +202,8 @@ def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = N
 
 
 def _retarget(job: Job, next_state: str, fields: dict[str, Any]) -> bool:
-    """Change a stopping job's target to a more lasting one only: queue, then suspension, then an end."""
+    """Change a stopping job's target if the new one is more final, in the order queued, suspended, ended.
+    Return whether it changed."""
     if lifecycle.is_final(next_state):
         weaker: tuple[str, ...] = (lifecycle.QUEUED, lifecycle.SUSPENDED)
     else:

@@ -1,4 +1,4 @@
-"""What a change of a project's share of the GPUs would do; nothing is written."""
+"""Simulate a change of a project's share of the GPUs; writes nothing."""
 
 import atexit
 import threading
@@ -18,25 +18,26 @@ from jobs.outlook import BUDGET_SECONDS, can_replay
 from jobs.recorded_week import RecordedWeek, recorded_week
 from jobs.run_times import learned_run_times
 
-# A week is replayed for so long; what was not reached by then is left out.
+# Time limit for replaying a week; jobs not reached within it are left out.
 WEEK_BUDGET_SECONDS = 20.0
-# Of its own: outlooks of jobs must not wait for a week.
+# A separate process, because requests for outlooks must not wait for a week's replay.
 week_simulator = Simulator()
 atexit.register(week_simulator.close)
-# A replay takes half a minute of one of the few threads that answer outlooks, too: a second one is refused.
+# One replay at a time: it occupies one of the few simulation threads for half a minute, so a second is
+# refused.
 _replaying = threading.Lock()
 
-# Columns of a project that decide on its share.
+# Columns of a project that determine its share.
 COLUMNS = ("gpu_quota_milli", "over_quota_weight_milli", "gpu_limit_milli", "priority")
 
 
 class CannotSimulate(Exception):
-    """The cluster has a scheduler of its own, or too many unfinished jobs, or another week is being replayed."""
+    """The cluster has its own scheduler, has too many unfinished jobs, or another week is being replayed."""
 
 
 def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
-    """Return what the cluster would look like with other values of COLUMNS. Jobs of projects outside `sees` are counted
-    and not named. Raises CannotSimulate, SimulationFailed."""
+    """Return how the cluster would look with other values of COLUMNS. Jobs of projects outside `sees` are
+    counted but not named. Raises CannotSimulate, SimulationFailed."""
     view, changed = _views(project, changes)
     run_times = learned_run_times(project.cluster).expected
     found = simulator.ask("compare", view, changed, run_times, budget_seconds=BUDGET_SECONDS)
@@ -44,8 +45,9 @@ def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -
 
 
 def week_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
-    """Return what the last week's submissions would have waited with other values of COLUMNS, as `share_what_if` does.
-    Both replays run on the nodes, and beside the projects, of today. Raises CannotSimulate, SimulationFailed."""
+    """Return how long last week's submissions would have waited with other values of COLUMNS. Both replays
+    use the nodes and projects of today. Jobs outside `sees` are counted but not named. Raises CannotSimulate,
+    SimulationFailed."""
     if not _replaying.acquire(blocking=False):
         raise CannotSimulate("Another replay runs; try again.")
     try:
@@ -66,7 +68,7 @@ def _replayed(project: Project, changes: Mapping[str, Any], sees: Sees) -> dict[
 
 
 def _views(project: Project, changes: Mapping[str, Any]) -> tuple[ClusterView, ProjectView]:
-    """Return the cluster as it is and the changed project."""
+    """Return the cluster as it is, and the project with the changes."""
     if not can_replay(project.cluster):
         raise CannotSimulate("Trainyard does not schedule this cluster, or it has too many jobs to simulate.")
     changed = Project.objects.select_related("department").get(pk=project.pk)

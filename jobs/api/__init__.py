@@ -1,1 +1,1 @@
-"""Jobs over REST."""
+"""REST views of jobs and nodes."""

@@ -1,4 +1,4 @@
-"""Submitting, listing and steering jobs."""
+"""REST views that submit, list and change jobs."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -59,7 +59,7 @@ SUSPEND = {
     )
 }
 CLONE = {"name": BodyField(FIELDS["name"].read, FIELDS["name"].value.schema)}
-# Jobs; as many of a usual size fit into a body.
+# Limit on jobs per request; this many of the usual size fit into a body.
 BATCH_MOST = 500
 
 
@@ -93,7 +93,7 @@ _FILTERS = {
     "created_before": Filter("created_at__lt", query.moment("Submitted before this time.")),
 }
 _ORDERINGS = {
-    # submission order: a preempted job keeps its place, and the column is unique and indexed
+    # Submission order: a preempted job keeps its place, and the column is unique and indexed.
     "created_at": ("submit_rank",),
     "name": ("name", "submit_rank"),
     "state": ("state", "submit_rank"),
@@ -151,7 +151,7 @@ class ProjectJobPlan(ApiView):
         "Where and when a job would start, and which jobs would stop for it; nothing is created",
         answer=ref("JobPlan"),
         body_is=ref("JobSubmit"),
-        # accepted as on every write; a plan writes nothing in any case
+        # Accepted as on every write, although a plan never writes.
         query={"dry_run": DRY_RUN},
         is_remembered=False,
     )
@@ -262,7 +262,8 @@ def _shown(actor: Actor, job: Job) -> Answer:
 
 
 def _revision(job: Job) -> Any:
-    """Return what If-Match guards: the spec and the state; progress and run time do not count."""
+    """Return the values that If-Match guards: spec and state, but not progress and run time, which change
+    every second."""
     return [job.spec, job.labels, job.priority, job.state, job.attempt]
 
 

@@ -1,4 +1,4 @@
-"""One node: its pods, and verbs on it."""
+"""REST views of one node, its pods and its verbs."""
 
 from typing import Any
 

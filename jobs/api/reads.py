@@ -1,4 +1,4 @@
-"""What one job shows of itself: pods, events, logs, numbers, explanation and spec."""
+"""REST views of one job: pods, events, logs, metrics, explanation and spec."""
 
 import logging
 from dataclasses import replace
@@ -72,7 +72,8 @@ class JobEvents(ApiView):
 
 
 class JobLogs(ApiView):
-    """Numbered lines from the log store; following is served as an event stream before this view is reached."""
+    """Numbered lines from the log store. Requests with `follow` are routed to the event stream in
+    jobs.log_stream instead."""
 
     @operation(
         "Read a pod's log",
@@ -134,7 +135,7 @@ def _read(path: Path, wanted: dict[str, Any]) -> LogPage:
 
 
 def shape_log(page: LogPage) -> dict[str, Any]:
-    """Return a page of the log store as REST shows it."""
+    """Return a page of the log store in REST form."""
     lines = [
         {
             "n": line.n,

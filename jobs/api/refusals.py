@@ -1,4 +1,4 @@
-"""What REST answers to exceptions of jobs' verbs."""
+"""HTTP problems for the exceptions that jobs' verbs raise."""
 
 from controlplane.api.problems import Problem
 from jobs.lifecycle import IllegalMove

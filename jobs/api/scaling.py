@@ -1,4 +1,4 @@
-"""Resizing elastic jobs, what it would do, and what came of it."""
+"""REST views that resize elastic jobs and list their scale operations."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""JSON schemas of what the API answers about jobs."""
+"""JSON schemas of the API's answers about jobs."""
 
 from controlplane.api.json_schema import (
     BOOLEAN,
@@ -79,7 +79,7 @@ JOB = partial(
         status=ref("JobStatus"),
         warnings=listed(STRING),
     ),
-    # Of a submission, where there is something odd about it.
+    # Present only in the answer to a submission, and only if there is a warning.
     "warnings",
 )
 SCALE_OPERATION = record(

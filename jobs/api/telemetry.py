@@ -1,4 +1,4 @@
-"""The dashboard's numbers for automation."""
+"""REST views of the overview's numbers and of chart series."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -78,7 +78,8 @@ def _range(call: Call) -> tuple[datetime, datetime]:
 
 
 def _visible_subjects(actor: Actor, by: str, wanted: Sequence[str] | None) -> Sequence[str] | None:
-    """Series. Allocations and nodes are visible to all users; a job's series only to its project."""
+    """Return the subjects whose series the actor may read. Projects, nodes and clusters are visible to all
+    users; jobs only to members of their project, and the request must name them."""
     if by != "job":
         return wanted
     if wanted is None or len(wanted) > MOST_SUBJECTS:

@@ -1,4 +1,4 @@
-"""What a change of a project's share of the GPUs would do."""
+"""REST view that simulates a change of a project's share of the GPUs."""
 
 from controlplane.access import project_for, visible_project_names
 from controlplane.actions.errors import Conflict
@@ -21,7 +21,7 @@ class ProjectWhatIf(ApiView):
         "Who would start, stop and wait with another quota, weight, limit or priority; nothing is changed",
         answer=ref("WhatIf"),
         body=SHARE_FIELDS,
-        # dry_run: accepted as on every write; a simulation writes nothing in any case
+        # `dry_run` is accepted as on every write, although a simulation never writes.
         query={"dry_run": DRY_RUN, "last_week": LAST_WEEK},
         is_remembered=False,
     )

@@ -1,4 +1,4 @@
-"""What a job keeps of its output. Pure."""
+"""Field `artifacts`: the output files that a job keeps. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from controlplane.fields import Refused
 from jobs.fields import values
 
 SUCCESS, ALWAYS = "success", "always"
-# The directory of the job's checkpoints, instead of one below its working directory.
+# Names the checkpoint directory as a path; all other paths are below the working directory.
 CHECKPOINTS = "$TRAINYARD_CHECKPOINT_DIR"
 PATH_MOST = 1024
 _name = fields.dns_label(63)
 
 
 def artifact(value: Any) -> dict[str, str]:
-    """Read {"path": "out", "name": "model", "when": "success"}; the name is the path's last part without it."""
+    """Read {"path": "out", "name": "model", "when": "success"}. `name` defaults to the path's last part."""
     if not isinstance(value, dict) or "path" not in value or not set(value) <= {"path", "name", "when"}:
         raise Refused("not_an_artifact", 'An artifact is {"path": "out", "name": "model"}, also with when.')
     path = fields.inside(_path, value["path"], "/path")

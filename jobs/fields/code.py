@@ -1,4 +1,4 @@
-"""The code that a job asks for. Pure."""
+"""Field `code`: the code tree that a job uses. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ _READERS = {
     "source": fields.text(8),
     "repository": fields.text(500),
 }
-# What a tree's commit says of where it comes from.
+# Keys that describe the origin of a tree's commit.
 ORIGIN: dict[str, schemas.Schema] = dict.fromkeys(_READERS, schemas.STRING) | {"is_dirty": schemas.BOOLEAN}
 _SHOWN = schemas.record(
     "The code tree that the job runs: `tree` is its hash; `is_dirty`: it differs from the commit; `source`: upload or"
@@ -30,8 +30,8 @@ _WANTED = {
 
 
 def wanted(value: Any) -> dict[str, Any]:
-    """{"tree": "sha256:...", "commit": "9c1f2ab"}. What else a job shows of its code may be sent back, and has no
-    effect: the project's tree says it."""
+    """Read {"tree": "sha256:...", "commit": "9c1f2ab"}. Other keys of a job's `code` in answers are accepted,
+    so that a job can be sent back, but ignored: the stored tree defines them."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", 'Code is {"tree": "sha256:..."}.')
     for name in value:

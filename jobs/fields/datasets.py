@@ -1,4 +1,4 @@
-"""The datasets that a job mounts. Pure."""
+"""Field `datasets`: the datasets that a job mounts. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,15 +10,16 @@ from jobs.fields import values
 from jobs.fields.mounts import normal_path
 
 LATEST = "latest"
-# What a job shows of its dataset may be sent back with it, and has no effect.
+# Keys that only answers have; accepted so that a job can be sent back, but ignored.
 _SHOWN = frozenset({"asked", "version_id"})
 _name = fields.dns_label(63)
 _number = fields.whole(1, 1 << 31)
 
 
 def wanted(value: Any) -> dict[str, Any]:
-    """Read {"dataset": "chest-xray", "version": "latest", "cached": true, "mount_path": "/data"}. The version is a
-    number, a tag or `latest`, `subset` a saved subset of it; PROJECT/NAME is a dataset that another project shares."""
+    """Read {"dataset": "chest-xray", "version": "latest", "cached": true, "mount_path": "/data"}. `version`:
+    a number, a tag or `latest`; `subset`: optional, a saved subset; a dataset PROJECT/NAME is one that
+    another project shares."""
     if not isinstance(value, dict):
         raise Refused(
             "not_an_object",
@@ -34,7 +35,7 @@ def wanted(value: Any) -> dict[str, Any]:
     path = normal_path(fields.inside(fields.absolute_path, value["mount_path"], "/mount_path"))
     if path == "/":
         raise Refused("mounts_over_root", "Mount below the root directory.", "/mount_path")
-    # Specs of jobs without one stay as they were.
+    # Omitted when not given, so that stored specs of older versions compare equal.
     subset = {"subset": fields.inside(_name, value["subset"], "/subset")} if value.get("subset") else {}
     return {
         "dataset": fields.inside(_dataset, value["dataset"], "/dataset"),

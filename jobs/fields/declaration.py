@@ -1,4 +1,4 @@
-"""What a field of a job is declared with. Pure."""
+"""The types with which a job field is declared. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,20 +7,20 @@ from controlplane.api.json_schema import Schema
 from controlplane.fields import Reader
 from jobs.fields.values import Value
 
-# Headings of the options in `yard help submit`.
+# Headings that group the options in `yard help submit`.
 PROGRAM, PODS, DATA, POLICY = "what runs", "what each pod gets", "data and ports", "how it is scheduled"
-# Parts of the submit form; its template has the headings.
+# Sections of the submit form; the template has their headings.
 TOP, RUNS, NEEDS, WRITES, MORE = "top", "runs", "needs", "writes", "more"
-# Characters that the form accepts in one field; longer text is refused unread, because splitting a command takes time
-# that grows with the square of its longest word.
+# Limits on the text of one form field. Longer text is refused before it is parsed, because splitting a
+# command takes time quadratic in its longest word.
 SHORT, LONG = 1024, 16 * 1024
 
 
 class Flag(NamedTuple):
-    """An option of `yard submit`: its names and the word for its value, such as "-i --image IMAGE". `help` "": the
-    field's own text. `sets`: keys of the entry that it gives. Of several flags, the last is shown whose `sets` and
-    whose beginning, `begins`, an entry has. `is_hidden`: taken, but in no help.
-    """
+    """An option of `yard submit`. `spelling`: its names and the placeholder of its value, such as "-i --image
+    IMAGE". `help`: "" for the field's own text. `sets`: keys of the list entry that the option adds. To print
+    an entry, the last flag is used whose `sets` match the entry and whose `begins` is a prefix of its text.
+    `is_hidden`: accepted but not listed in help."""
 
     spelling: str
     help: str = ""
@@ -36,15 +36,14 @@ class Flag(NamedTuple):
 
     @property
     def metavar(self) -> str | None:
-        """Return the word for the value; None for a switch."""
+        """Return the placeholder of the value; None for a switch."""
         last = self.spelling.split()[-1]
         return None if last.startswith("-") else last
 
 
 class Entries(NamedTuple):
-    """What an option, and with a label a checkbox `name` of the form, sets in all entries of a list: `key` to `on`,
-    else to `off`. An option with a word for its value sets that.
-    """
+    """An option, and with `label` a form checkbox, that sets `key` in all entries of a list: to `on` if
+    given, else to `off`. An option with a placeholder sets `key` to its value."""
 
     name: str
     key: str
@@ -55,9 +54,9 @@ class Entries(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A field of the submit form; those with the same row of a section stand beside one another. `choices`: of a
-    select. `offers`: the page's list of more choices, or of suggestions. `initial`: instead of the field's default.
-    """
+    """A field of the submit form. Inputs with the same row number of a section share a line. `choices`: those
+    of a select. `offers`: names a list of the page with more choices or suggestions. `initial`: replaces the
+    field's default."""
 
     label: str
     section: str
@@ -71,9 +70,10 @@ class Input(NamedTuple):
 class Field(NamedTuple):
     """A field of a job.
 
-    `about`: what it does, in `yard help`, the API's document and docs/reference/jobs.md. `omitted`: the default, as
-    JSON. `kind_default`: the attribute of the job's kind that has the default. `commands`: the flags of a command of
-    `yard` that spells it in its own way. `pod`: the attribute of an engine's PodSpec that has the value unchanged.
+    `about`: its description in `yard help`, the OpenAPI document and docs/reference/jobs.md. `omitted`: the
+    default, as JSON. `kind_default`: the attribute of the job's kind that holds the default. `commands`:
+    flags of `yard` commands that spell the field differently. `pod`: the attribute of an engine's PodSpec
+    that receives the value unchanged.
     """
 
     name: str
@@ -96,25 +96,25 @@ class Field(NamedTuple):
 
     @property
     def default(self) -> Any:
-        """Return the default as a spec stores it."""
+        """Return the default in stored form."""
         return None if self.omitted is None else self.read(self.omitted)
 
     @property
     def sentence(self) -> str:
-        """Return `about` as a sentence."""
+        """Return `about` as a sentence, with capital and full stop."""
         return f"{self.about[0].upper()}{self.about[1:]}."
 
     @property
     def schema(self) -> Schema:
-        """Return the JSON schema of a submission's field."""
+        """Return the JSON schema of the field in a submission."""
         described = {**self.value.schema, "description": self.sentence}
         return described if self.omitted is None else described | {"default": self.omitted}
 
     @property
     def most_characters(self) -> int:
-        """Return how much text the form accepts."""
+        """Return the longest text that the form accepts for this field, in characters."""
         return LONG if self.value.schema.get("type") in ("array", "object") else SHORT
 
     def flags_of(self, command: str) -> tuple[Flag, ...]:
-        """Return the flags of a command such as "submit-mpi"."""
+        """Return the field's flags for a command such as "submit-mpi"."""
         return self.commands.get(command, self.flags)

@@ -88,7 +88,7 @@ DECLARED = (
           flags=(Flag("--priority N"),), input=Input("Priority", MORE, 2, "0 to 1,000 inside the project.")),
     Field("node_pool", "only on nodes of this pool", values.label(50).optional(), flags=(Flag("--node-pool POOL"),),
           input=Input("Node pool", NEEDS, 2, choices=(("", "Any"),), offers="pools")),
-    # The flag is understood, so that the server says what is missing, but shown nowhere until it works.
+    # Parsed but hidden from help: the server explains why the field is not available yet.
     Field("compute_template", "not available yet; leave it out", values.nothing("compute templates"), group=PODS,
           flags=(Flag("--template T", is_hidden=True),)),
     Field("large_shm", "a large /dev/shm", values.switch, False, group=PODS, pod="large_shm",

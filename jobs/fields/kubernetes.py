@@ -1,4 +1,4 @@
-"""The fields that only jobs on Kubernetes have: secrets, and extended resources. Pure."""
+"""Fields that only jobs on Kubernetes have: secrets and extended resources. Pure."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from controlplane.fields import Refused
 from jobs.fields import values
 
 _SECRET_KEY = re.compile(r"[-._A-Za-z0-9]+")
-# The names without a domain that can be asked for.
+# Resources without a domain that a job may request; `cpu` and `memory` have fields of their own.
 _NATIVE = re.compile(r"ephemeral-storage|hugepages-(?P<page>[1-9][0-9]*[KMG]i)")
 _LONGEST_QUANTITY = 64
 _GPU_RESOURCES = ("nvidia.com/", "amd.com/gpu", "gpu.intel.com/")
@@ -49,7 +49,7 @@ def _check_extra(name: str, asked: str, where: str) -> None:
             "Ask for cpus and memory_mib by these fields; other resources have a name like vendor.com/thing."
         )
         raise Refused("not_an_extra_resource", detail, where)
-    # Imported where it is used, as in jobs/fields/mounts.py.
+    # Imported here, not at the top: see jobs/fields/mounts.py.
     from controlplane.clusters import quantities
 
     page = native["page"] if native else None
@@ -62,7 +62,7 @@ def _quantity(value: Any) -> str:
     from controlplane.clusters import quantities
 
     if not isinstance(value, bool) and isinstance(value, int) and value > 0:
-        # Numbers of thousands of digits cannot be written.
+        # Python limits the digits of an integer that it prints; such a quantity could not be written.
         value = str(min(value, quantities.MOST + 1))
     if not isinstance(value, str) or len(value) > _LONGEST_QUANTITY or not QUANTITY.fullmatch(value):
         raise Refused(
@@ -92,7 +92,7 @@ SECRET_ENV = values.mapped(
     write=lambda pair: f"{pair[0]}={pair[1]['secret']}:{pair[1]['key']}",
     text="NAME=SECRET:KEY",
 )
-# A plain number is taken too.
+# A plain number is accepted too.
 EXTRA_RESOURCES = values.mapped(
     extra_resources,
     20,

@@ -1,4 +1,4 @@
-"""The volumes and paths that a job mounts. Pure."""
+"""Field `mounts`: the volumes and host paths that a job mounts. Pure."""
 
 import posixpath
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ _volume_name = fields.dns_label(63)
 
 
 def mount(value: Any) -> dict[str, Any]:
-    """Read {"host_path": "/data"}, a directory of the node, {"volume": "data"}, or {"new": {...}}, a volume to be made,
-    each with its "mount_path"."""
+    """Read {"host_path": "/data"}, a directory of the node, {"volume": "data"}, an existing volume, or
+    {"new": {...}}, a volume to create; each with "mount_path"."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", 'A mount is {"volume": "data", "mount_path": "/mnt"}.')
     if set(value) not in _SHAPES:
@@ -46,7 +46,7 @@ def mount(value: Any) -> dict[str, Any]:
 
 
 def new_volume(value: Any) -> dict[str, Any]:
-    """Read {"storage_class": "standard", "size": "10Gi"}; also with a name and an access_mode."""
+    """Read {"storage_class": "standard", "size": "10Gi"}, optionally with `name` and `access_mode`."""
     if not isinstance(value, dict) or not {"storage_class", "size"} <= set(value) <= _NEW:
         raise Refused(
             "not_a_new_volume",
@@ -63,7 +63,8 @@ def new_volume(value: Any) -> dict[str, Any]:
 
 def size_bytes(value: Any) -> int:
     """Read a size: bytes, or a quantity such as "10Gi"."""
-    # Its fractions take a third of the time in which `yard submit` imports the fields, and it reads none.
+    # Imported here: `fractions`, which it imports, takes a third of the time that `yard submit` needs to
+    # import the fields, and `yard` does not parse sizes.
     from controlplane.clusters import quantities
 
     try:
@@ -92,12 +93,12 @@ def snapshot_event(value: Any) -> str:
 
 
 def is_volume(mount: Mapping[str, Any]) -> bool:
-    """Return whether the mount is of a volume, one to be made included."""
+    """Return whether the mount is a volume, existing or to be created, and not a host path."""
     return "host_path" not in mount
 
 
 def edge(mount: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored mount as it would be submitted again."""
+    """Return a stored mount in the form in which it is submitted."""
     return {
         key: mount[key] for key in ("host_path", "volume", "new", "mount_path", "read_only") if mount.get(key)
     }
@@ -108,7 +109,7 @@ def normal_path(path: str) -> str:
     return "/" + posixpath.normpath(path).lstrip("/")
 
 
-# The end of a mount that cannot be written, as of other container tools.
+# ":ro" and ":rw", as in other container tools.
 _READ_ONLY = "ro"
 
 

@@ -1,4 +1,4 @@
-"""Types of fields: how a value is read from JSON, described by a JSON schema, and written as text. Pure."""
+"""Types of fields: how a value is read from JSON, described in a JSON schema, and written as text. Pure."""
 
 import shlex
 from collections.abc import Callable
@@ -9,20 +9,21 @@ from controlplane.api import json_schema as schemas
 from controlplane.api.json_schema import Schema
 from controlplane.fields import Names, Reader
 
-# Keywords of a schema that bound what may be asked for; stored values of older versions may lie outside.
+# Schema keywords left out of answers: values stored by older versions may lie outside these limits.
 LIMITS = ("minimum", "maximum", "maxLength", "maxItems", "maxProperties")
 LONGEST_SECONDS = 10 * 365 * 86400
-# Between the pieces of a value in a form.
+# Separators between the pieces of a list in a form field.
 LINES, WORDS = "\n", ", "
 
 
 class Value(NamedTuple):
     """The type of a field.
 
-    `read`: JSON to the stored value; raises Refused. `schema`: of the JSON that is submitted; `answer`: of the answered
-    JSON. `parse` and `write`: text to JSON and back, in flags and forms; parse raises ValueError, and `text` completes
-    "is not ...". A value of many `pieces` is parsed and written piece by piece; `gather` makes the value of
-    them, and `separator` stands between them in a form.
+    `read`: converts submitted JSON to the stored value; raises Refused. `schema`: of the submitted JSON;
+    `answer`: of the JSON in answers. `parse` and `write`: convert text to JSON and back, for flags and forms;
+    `parse` raises ValueError, and `text` completes the message "is not ...". For a list or object, `pieces`
+    splits the value into parts that are parsed and written singly, `gather` combines them, and `separator`
+    joins their texts in a form.
     """
 
     read: Reader
@@ -36,13 +37,13 @@ class Value(NamedTuple):
     separator: str = ""
 
     def show(self, value: Any) -> str:
-        """Write a JSON value as one text of a form."""
+        """Return a JSON value as the text of a form field."""
         if self.pieces is None:
             return self.write(value)
         return self.separator.join(map(self.write, self.pieces(value)))
 
     def optional(self) -> "Value":
-        """Return the type that also takes null."""
+        """Return this type with null allowed."""
         return self._replace(
             read=fields.optional(self.read),
             schema=schemas.nullable(self.schema),
@@ -50,23 +51,24 @@ class Value(NamedTuple):
         )
 
     def or_default(self) -> "Value":
-        """Return the type whose null stands for a default, and is not answered."""
+        """Return this type with null allowed in submissions, where it means the default; answers never
+        contain null."""
         return self.optional()._replace(answer=self.answer)
 
 
 def value(read: Reader, schema: Schema, **options: Any) -> Value:
-    """Return a type whose answers have the submission's schema without its limits."""
+    """Return a type whose answer schema is the submission's without its limits."""
     answer = {keyword: limit for keyword, limit in schema.items() if keyword not in LIMITS}
     return Value(read, schema, options.pop("answer", answer), **options)
 
 
 def text(longest: int) -> Value:
-    """Return the value of a text of at most so many bytes."""
+    """Return the type of a text of at most `longest` bytes."""
     return value(fields.text(longest), {**schemas.STRING, "maxLength": longest})
 
 
 def label(longest: int) -> Value:
-    """Return the value of a DNS label."""
+    """Return the type of a DNS label of at most `longest` characters."""
     return value(fields.dns_label(longest), {**schemas.STRING, "maxLength": longest})
 
 
@@ -74,24 +76,24 @@ path = value(fields.absolute_path, {**schemas.STRING, "maxLength": 4096})
 
 
 def nothing(what: str) -> Value:
-    """Return the value of a field that may only be empty, since `what` does not exist yet."""
+    """Return the type of a field that must be empty, because `what` is not supported yet."""
     return text(0).optional()._replace(read=fields.not_yet(what))
 
 
 def whole(low: int, high: int) -> Value:
-    """Return the value of a whole number."""
+    """Return the type of a whole number from `low` to `high`."""
     schema = {**schemas.INTEGER, "minimum": low, "maximum": high}
     return value(fields.whole(low, high), schema, parse=int, text=f"a whole number from {low} to {high}")
 
 
 def number(read: Reader, high: int) -> Value:
-    """Return the value of a count with a fraction."""
+    """Return the type of a decimal number from 0 to `high`."""
     schema = {**schemas.NUMBER, "minimum": 0, "maximum": high}
     return value(read, schema, parse=notation.parse_number, write=notation.write_number, text=notation.NUMBER)
 
 
 def mebibytes(high: int) -> Value:
-    """Return the value type of a size in MiB, from 1 to `high`."""
+    """Return the type of a size in MiB, from 1 to `high`."""
     return whole(1, high)._replace(parse=notation.parse_size, write=notation.write_size, text=notation.SIZE)
 
 
@@ -108,7 +110,8 @@ switch = value(
 
 
 def listed(read: Reader, most: int, items: Schema = schemas.STRING, **options: Any) -> Value:
-    """A list, written as words with commas between them unless `separator` says otherwise."""
+    """Return the type of a list of at most `most` items; in forms they are separated by commas unless
+    `separator` is given."""
     schema = {**schemas.listed(items), "maxItems": most}
     return value(
         fields.listed(read, most), schema, **{"pieces": list, "separator": WORDS, "text": "a name"} | options
@@ -116,7 +119,8 @@ def listed(read: Reader, most: int, items: Schema = schemas.STRING, **options: A
 
 
 def mapped(read: Reader, most: int, entry: Schema = schemas.STRING, **options: Any) -> Value:
-    """An object of at most `most` names, written as one NAME=VALUE a line. `read` reads all of it."""
+    """Return the type of an object of at most `most` names, in forms one NAME=VALUE per line. `read` reads
+    the whole object."""
     written = {
         "parse": notation.parse_pair,
         "write": "=".join,
@@ -130,7 +134,7 @@ def mapped(read: Reader, most: int, entry: Schema = schemas.STRING, **options: A
 
 
 def counts(low: int, high: int, most: int) -> Value:
-    """Whole numbers, written with commas between them."""
+    """Return the type of a list of whole numbers, in forms separated by commas."""
     one = whole(low, high)
     schema = {**schemas.listed(one.schema), "maxItems": most}
     return value(
@@ -144,13 +148,13 @@ def counts(low: int, high: int, most: int) -> Value:
 
 
 def texts(names: Names, longest: int, most: int) -> Value:
-    """Return the value type of an object that maps at most `most` names to texts."""
+    """Return the type of an object that maps at most `most` names to texts of at most `longest` bytes."""
     return mapped(fields.mapped(names, fields.text(longest), most), most)
 
 
 _argument = fields.text(fields.ENV_VALUE_BYTES)
 arguments = listed(_argument, 1000, text="an argument")
-# Written as one line, whose words are split as a shell does.
+# In forms on one line, split into words as a shell does.
 command_line = value(
     fields.listed(_argument, 1000),
     {**schemas.listed(schemas.STRING), "maxItems": 1000},

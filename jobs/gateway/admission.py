@@ -1,4 +1,4 @@
-"""Authorise connections into pods, on a separate thread, repeatedly while a connection lasts."""
+"""Authorise connections into pods, on the gateway's database thread, repeatedly while a connection lasts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_REMEMBERED = 5_000
 
 CONNECT_SECONDS = 5.0
 TIDY_SECONDS = 60.0
-# At a time; those beyond wait.
+# Concurrent engine calls; further ones wait.
 MOST_ENGINE_CALLS = 32
 
 _engine_threads = ThreadPoolExecutor(MOST_ENGINE_CALLS, thread_name_prefix="gateway-engine")
@@ -50,9 +50,8 @@ class NotSignedIn(Exception):
 
 
 class NoAnswer(Exception):
-    """No server listens on the port, or it does not speak HTTP. `status`: 503 where a retry is useful, 502 where the
-    way to the port is broken, 504 where it leads to no answer in time.
-    """
+    """The pod's server cannot be reached, or does not speak HTTP. `status`: 503 if a retry may help, 502 if
+    the connection to the pod is broken, 504 if there was no answer in time."""
 
     def __init__(self, message: str, status: int = 503) -> None:
         super().__init__(message)
@@ -60,7 +59,8 @@ class NoAnswer(Exception):
 
 
 def connection_failure(error: OSError, otherwise: str) -> NoAnswer:
-    """Return what an error of a connection to a port means; `otherwise`: any error without a meaning of its own."""
+    """Return the NoAnswer for a connection error. `otherwise`: the message for an error that has none of its
+    own."""
     if isinstance(error, TimeoutError):
         return NoAnswer("the connection to it timed out", 504)
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN):
@@ -69,7 +69,7 @@ def connection_failure(error: OSError, otherwise: str) -> NoAnswer:
 
 
 class NotRunning(Exception):
-    """The job has no running pod; the message says why. `may_come`: retrying is useful."""
+    """The job has no running pod; the message gives the reason. `may_come`: retrying may help."""
 
     def __init__(self, message: str, *, may_come: bool) -> None:
         super().__init__(message)
@@ -88,7 +88,7 @@ class Service:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Return the key for the port's limits."""
+        """Return the key under which the port's limits are counted."""
         return self.job_id, self.port
 
     async def connect(self) -> socket.socket:
@@ -99,7 +99,8 @@ class Service:
                 opening = await connect_on_thread(
                     self.engine.open_port, self.pod_name, self.port, project=self.project_id, port=self.key
                 )
-                # Shielded: a thread cannot be cancelled, and its socket has to be closed.
+                # Shielded: the connecting thread cannot be cancelled, and its socket must be closed when it
+                # arrives.
                 stream = await asyncio.shield(opening)
         except EngineRefused as refusal:
             raise NoAnswer(refusal.message.rstrip(".")) from refusal
@@ -115,7 +116,7 @@ class Service:
 
 
 def _close_unless(is_taken: bool) -> Callable[[asyncio.Future[socket.socket]], None]:
-    """Close a stream that opened after its client left."""
+    """Return a callback that closes a stream which opened after its client left."""
 
     def close(opening: asyncio.Future[socket.socket]) -> None:
         if not is_taken and not opening.cancelled() and opening.exception() is None:
@@ -125,13 +126,14 @@ def _close_unless(is_taken: bool) -> Callable[[asyncio.Future[socket.socket]], N
 
 
 async def in_engine(work: Callable[..., T], *arguments: object) -> T:
-    """Run an engine call, which may wait for the network, off the event loop and apart from the database's thread."""
+    """Run an engine call, which may wait for the network, on a thread of its own pool, off the event loop and
+    the database thread."""
     return await asyncio.get_running_loop().run_in_executor(_engine_threads, work, *arguments)
 
 
 async def admit_service(credential: Credential | None, job_id: str, port: int, address: str = "") -> Service:
-    """Return the service, for members of the job's project. Queries the database at most once a second, once for all
-    that ask the same meanwhile. `address`: the client's.
+    """Return the service, for members of the job's project. Concurrent requests share one database look-up,
+    which is cached for a second. `address`: the client's.
 
     Raises NotSignedIn, NotVisible (also for an undeclared port), Forbidden, NotRunning, TooManyRequests.
     """
@@ -159,9 +161,8 @@ async def _look_up(credential: Credential, job_id: str, port: int, address: str)
 
 
 async def until_refused(credential: Credential, job_id: str) -> None:
-    """Return as soon as the credential no longer admits to the job: revoked token, ended session, lost role.
-    Connections with the same credential and job share one query per second.
-    """
+    """Return as soon as the credential gives no more access to the job: revoked token, ended session, lost
+    role. Connections with the same credential and job share one query per second."""
     key = (credential, job_id)
     while True:
         recheck = _rechecks.get(key)
@@ -175,12 +176,12 @@ async def until_refused(credential: Credential, job_id: str) -> None:
 async def _recheck(credential: Credential, job_id: str) -> bool:
     await asyncio.sleep(RECHECK_SECONDS)
     try:
-        # A turn of its own: rights must not last while the user's other requests fill the user's queue.
+        # In its own queue: otherwise the user's other requests could delay the check and extend access.
         await in_turn_of(f"rights {hash((credential, job_id))}", admit, credential, job_id)
     except (NotSignedIn, NotVisible, Forbidden):
         return False
     except (DatabaseError, TooManyRequests) as error:
-        # A database that is busy for a moment revokes no rights; the next look-up decides.
+        # A database that is briefly unavailable ends no access; the next look-up decides.
         logger.warning("the rights to a job could not be looked up, and hold as they were: %s", error)
     return True
 
@@ -198,7 +199,8 @@ def admit(credential: Credential | None, job_id: str, scope: Scope | None = None
 
 
 def find_port(credential: Credential | None, job_id: str, port: int) -> Job:
-    """Return the job if it declares the port, for members of its project. Raises NotSignedIn, NotVisible, Forbidden."""
+    """Return the job if it declares the port, for members of its project. Raises NotSignedIn, NotVisible
+    (also for an undeclared port), Forbidden."""
     _, job = admit(credential, job_id)
     if port not in [declared["port"] for declared in job.spec["ports"]]:
         raise NotVisible(f"The job declares no port {port}.")
@@ -206,7 +208,7 @@ def find_port(credential: Credential | None, job_id: str, port: int) -> Job:
 
 
 def find_service(credential: Credential, job_id: str, port: int) -> Service:
-    """See `admit_service`."""
+    """Look the service up in the database and open its engine. Raises as `admit_service`."""
     job = find_port(credential, job_id, port)
     pod = running_pod(job, 0)
     engine = _engine(pod)
@@ -216,9 +218,8 @@ def find_service(credential: Credential, job_id: str, port: int) -> Service:
 
 
 def engine_of(pod: Pod) -> Engine:
-    """Return the engine of the pod's cluster. Also closes engines of detached clusters now and then, which no other
-    process can do for this one. Raises EngineUnreachable.
-    """
+    """Return the engine of the pod's cluster. Also closes the engines of detached clusters once per
+    TIDY_SECONDS, since this process opened them. Raises EngineUnreachable."""
     global _tidied_at
     if time.monotonic() - _tidied_at > TIDY_SECONDS:
         _tidied_at = time.monotonic()

@@ -28,7 +28,7 @@ END_OF_INPUT = '{"op":"end_of_input"}'
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """The ASGI websocket application of everything below /ws/exec/."""
+    """Serve the websockets below /ws/exec/ (ASGI)."""
     fields = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     command = fields.get("command", [])
     rank = number(fields.get("rank", ["0"])[-1], 0)
@@ -48,13 +48,13 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def read_output(process: Process) -> Iterator[bytes]:
-    """Yield what both outputs have now, each piece behind the number of its output."""
+    """Yield all output that is available now; each piece begins with the number of its stream, 1 or 2."""
     while (piece := process.read())[1]:
         yield bytes([piece[0]]) + piece[1]
 
 
 def _take_input(process: Process) -> Callable[[Message], Awaitable[None]]:
-    """Return what sends input to the command until the end of it."""
+    """Return a handler that writes the client's messages to the command's input until `end_of_input`."""
     is_open = True
 
     async def take(message: Message) -> None:

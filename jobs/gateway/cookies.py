@@ -1,6 +1,5 @@
-"""Cookies on a job's host: ours authenticates the browser and never reaches the job; the job's own pass, for this
-host only.
-"""
+"""Cookies on a job's host. Ours authenticates the browser and is never forwarded to the job; the job's own
+cookies are forwarded, limited to this host."""
 
 from __future__ import annotations
 
@@ -15,7 +14,8 @@ _OURS = re.compile(rb"(?:__(?:host|secure)-)?yard_", re.IGNORECASE)
 
 
 def service_cookie_name() -> str:
-    """Return the name of our cookie. Behind TLS its prefix keeps sibling hosts from setting it for this one."""
+    """Return the name of our cookie. Over TLS it has the `__Host-` prefix, so that sibling hosts cannot set
+    it."""
     return f"{'__Host-' if is_secure() else ''}yard_service"
 
 
@@ -26,14 +26,14 @@ def is_secure() -> bool:
 
 
 def set_cookie(name: str, value: str, seconds: int) -> tuple[bytes, bytes]:
-    """Return a Set-Cookie header for this host alone, out of reach of scripts and of other sites' requests."""
+    """Return a Set-Cookie header for this host alone: HttpOnly, and not sent with other sites' requests."""
     secure = "; Secure" if is_secure() else ""
     text = f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
     return b"set-cookie", text.encode("ascii")
 
 
 def values_of(scope: Scope, name: str) -> Iterator[str]:
-    """Yield every value that the browser sends under this name: a job's script can add one for a longer path."""
+    """Yield every value of this cookie: a job's script can add a second one with a longer path."""
     for header, value in scope["headers"]:
         for pair in value.split(b";") if header == b"cookie" else ():
             found, _, text = pair.strip().partition(b"=")
@@ -42,7 +42,7 @@ def values_of(scope: Scope, name: str) -> Iterator[str]:
 
 
 def to_pod(headers: Headers) -> Headers:
-    """Return the job's own cookies among a request's, as headers; none when there are none."""
+    """Return the request's Cookie headers without our cookies; [] if no others are left."""
     kept: Headers = []
     for name, value in headers:
         if name.lower() == b"cookie":
@@ -52,10 +52,11 @@ def to_pod(headers: Headers) -> Headers:
 
 
 def from_pod(value: bytes) -> bytes | None:
-    """Return a job's Set-Cookie as the browser gets it: for this host alone. None for one that is named like ours."""
+    """Return a job's Set-Cookie without its domain, so that it is valid for this host alone. None if it has
+    our cookie's name."""
     pair, *attributes = value.split(b";")
     name, _, text = pair.partition(b"=")
-    # A cookie without a name is sent back as its bare value, which can look like another one's name and value.
+    # Browsers send a cookie without a name as its bare value, which can look like our name and value.
     if _OURS.match(name.strip() or text.strip()):
         return None
     kept = [each for each in attributes if each.partition(b"=")[0].strip().lower() != b"domain"]

@@ -1,7 +1,8 @@
-"""/services/<job>/<port>/<path> on the control plane's own host: the way to a job's host, and nothing of the job.
+"""/services/<job>/<port>/<path> on the control plane's own host: redirects users to the job's host; serves no
+content of the job.
 
-Here the user is signed in. Those who may use the job are sent on to its host, browsers with a ticket that is good for
-one port, once, for a minute.
+Users are signed in here. Those who may use the job are redirected to its host; browsers get a ticket, which
+is valid for one port, once, for a minute.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ NO_HOST = (
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Where to: a job's port and the path and query there. `is_back`: the browser was on the job's host before."""
+    """A redirect target: a job's port, and the path and query there. `is_back`: the browser came from the
+    job's host."""
 
     address: ServiceAddress
     target: str
@@ -51,12 +53,12 @@ class Visit:
 
     @property
     def path(self) -> str:
-        """Return the same, as an address of the control plane's."""
+        """Return the target as a path on the control plane's host."""
         return f"/services/{self.address.job_id}/{self.address.port}{self.target}"
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """The ASGI application of everything below /services/ on the control plane's host."""
+    """Serve everything below /services/ on the control plane's host (ASGI)."""
     visit = _visit(scope)
     if visit is None:
         await refuse_access(scope, send, NotVisible("There is no such service."))

@@ -19,7 +19,7 @@ READ_BYTES = 65536
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """The ASGI websocket application of everything below /ws/forward/."""
+    """Serve the websockets below /ws/forward/ (ASGI)."""
 
     with ExitStack() as slots:
 
@@ -38,7 +38,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 async def _serve(
     scope: Scope, receive: Receive, send: Send, stream: socket.socket, credential: Credential, job_id: str
 ) -> None:
-    """Carry bytes until either side ends or the right to be here does."""
+    """Copy bytes until either side ends or the client loses access."""
     await accept(scope, receive, send)
     port, client = _from_port(stream, send), _to_port(stream, receive)
     ended = await first_of(
@@ -55,12 +55,13 @@ async def _from_port(stream: socket.socket, send: Send) -> None:
         while data := await asyncio.get_running_loop().sock_recv(stream, READ_BYTES):
             await send({"type": "websocket.send", "bytes": data})
     except OSError:
-        # Either side broke off; the connection ends for both.
+        # One side broke the connection; both ends are closed by the caller.
         return
 
 
 async def _to_port(stream: socket.socket, receive: Receive) -> None:
-    """An empty message is the end of the client's side; what the port still sends goes on."""
+    """Send the client's bytes to the port. An empty message closes the sending direction only; the port can
+    still answer."""
     while (message := await receive())["type"] != "websocket.disconnect":
         data = message.get("bytes")
         try:

@@ -1,7 +1,7 @@
-"""Which headers pass between a browser and a job's web server, and which never do.
+"""Filter the headers that pass between a browser and a job's web server.
 
-A job's page is foreign code on an origin of its own. It must not see our credentials, and what it says of its origin
-must not reach the control plane's, which may share a domain with it.
+A job's page is untrusted code on its own origin. It must not receive our credentials, and its headers must
+not affect the control plane's origin, which may share a domain with it.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from controlplane.config import service_tokens
 from controlplane.live.asgi import Headers
 from jobs.gateway import cookies
 
-# Nobody else's page may show a job's page in a frame and have clicks land there.
+# Only the job's own host may frame its pages, against clickjacking.
 FRAMES = b"frame-ancestors 'self'"
 HOP_BY_HOP = frozenset({
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
     b"trailer", b"transfer-encoding", b"upgrade",
 })  # fmt: skip
-# The job's server sees itself asked at its own address, as servers that check Host and Origin want it; that origin and
-# host were right was checked here. Cookies and authorization pass apart from the others.
+# The job's server gets its own address as Host and Origin, as servers that check them expect; the gateway has
+# checked the real ones already. Cookies and Authorization are handled separately.
 NEVER_TO_A_POD = frozenset({
     b"cookie", b"authorization", b"host", b"origin", b"referer", b"forwarded", b"expect",
     b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-prefix", b"x-real-ip",
     service_tokens.HEADER,
 })  # fmt: skip
-# What would reach beyond the job's own host: cookies of the whole domain, TLS and reports of its parents, and the
-# addresses of our redirects, which have tickets in them.
+# Headers that would affect more than the job's own host: cookies, TLS policy and reporting of parent domains.
+# Reports would also leak our redirects' addresses, which contain tickets.
 NEVER_TO_A_BROWSER = frozenset({
     b"set-cookie", b"set-cookie2", b"clear-site-data", b"strict-transport-security", b"public-key-pins",
     b"alt-svc", b"nel", b"report-to", b"reporting-endpoints",
-    # Our own server writes these once.
+    # Written by our own server.
     b"date", b"server",
 })  # fmt: skip
 WEBSOCKET = frozenset({
@@ -41,8 +41,9 @@ WEBSOCKET = frozenset({
 def to_pod(
     headers: Headers, *, host: str, scheme: str, client: str, has_own_authorization: bool, service_token: str
 ) -> Headers:
-    """Request headers as the job's server gets them. `host` is the public one; `has_own_authorization`: the browser
-    came in with our cookie, so the Authorization header is the job's; `service_token`: the job's."""
+    """Return the request headers for the job's server. `host`: the public one. `has_own_authorization`: the
+    browser authenticated with our cookie, so the Authorization header is meant for the job. `service_token`:
+    the job's."""
     dropped = HOP_BY_HOP | NEVER_TO_A_POD | WEBSOCKET | _named_by_connection(headers)
     if has_own_authorization:
         dropped -= {b"authorization"}
@@ -54,7 +55,7 @@ def to_pod(
 
 
 def to_browser(headers: Headers, *, address: str) -> Headers:
-    """Response headers as the browser gets them; `address` is the pod's host and port."""
+    """Return the response headers for the browser. `address`: the pod's host and port."""
     dropped = HOP_BY_HOP | NEVER_TO_A_BROWSER | _named_by_connection(headers)
     passed = []
     for name, value in headers:
@@ -69,14 +70,15 @@ def to_browser(headers: Headers, *, address: str) -> Headers:
 
 
 def _location(location: str, address: str) -> str:
-    """Return the Location header; a redirect to the pod server's own address is rewritten to its public host."""
+    """Return the Location header; a redirect to the pod server's own address is rewritten to a path on its
+    public host."""
     try:
         parts = urlsplit(location)
     except ValueError:
         return location
     if parts.netloc != address:
         return location
-    # Two slashes would begin another host's name.
+    # A path that begins with two slashes would name another host.
     path = "/" + parts.path.lstrip("/")
     return parts._replace(scheme="", netloc="", path=path).geturl()
 

@@ -18,7 +18,7 @@ from controlplane.http.throttle import Slots, TooManyAtOnce
 T = TypeVar("T")
 
 CONNECT_THREADS = 64
-# At a time; others of the port wait.
+# Concurrent connects per port and per project; further ones wait.
 CONNECTS_OF_PORT = 4
 CONNECTS_OF_PROJECT = 16
 WAITING_OF_PORT = 64
@@ -69,7 +69,7 @@ async def connect_on_thread(
 
 @contextmanager
 def exchanging(*, project: Hashable, port: Hashable) -> Iterator[None]:
-    """Count a request or websocket while it lasts. Raises TooManyRequests."""
+    """Count a request or websocket against the limits while the context is open. Raises TooManyRequests."""
     _take(_exchanges_of_port, port, "port")
     try:
         _take(_exchanges_of_project, project, "project")
@@ -92,7 +92,7 @@ def _take(slots: Slots, key: Hashable, kind: str) -> None:
 
 
 def _slots(kind: str, key: Hashable, most: int) -> asyncio.Semaphore:
-    """Return the semaphore of a key; it exists while held or waited for."""
+    """Return the semaphore of a key; it is dropped when no task holds or awaits it."""
     found = _connects.get((kind, key))
     if found is None:
         found = _connects[kind, key] = asyncio.Semaphore(most)

@@ -1,4 +1,4 @@
-"""Answers in place of a service: a page for browsers, problem+json for programs."""
+"""Error answers of the gateway: a page for browsers, problem+json for programs."""
 
 from html import escape
 from http import HTTPStatus
@@ -16,10 +16,10 @@ TITLES = {
     "ticket_used": "This link was used",
     "cookies_blocked": "Cookies are needed",
 }
-# A service that does not answer yet is asked again.
+# Reload interval of the page while a service is not ready.
 AGAIN_SECONDS = 2
 _POLICY = b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-# Of the look of the other pages as much as needs no file: a pod's page could stand at the same address.
+# Styles are inline: a request for a style sheet would go to the job's host, which may be the pod's server.
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{title} · Trainyard</title>
@@ -41,17 +41,17 @@ a {{ color: var(--accent) }}
 
 
 def is_page_load(scope: Scope) -> bool:
-    """Return whether a browser loads a page, as opposed to a program or a script of a page."""
+    """Return whether the request loads a page, as opposed to one by a program or a page's script."""
     return scope["method"] == "GET" and "text/html" in (header(scope, b"accept") or "")
 
 
 def is_navigation(scope: Scope) -> bool:
-    """Return whether the page is to fill a tab: only then can a sign-in follow."""
+    """Return whether the page fills a tab, as opposed to a frame: only then can a sign-in follow."""
     return is_page_load(scope) and header(scope, b"sec-fetch-dest") in (None, "document")
 
 
 def can_sign_in(scope: Scope, credential: Credential | None) -> bool:
-    """Return whether a user can be asked to sign in: not a program, whose token is wrong."""
+    """Return whether the user can be redirected to sign in: False for programs, whose token is wrong."""
     return is_navigation(scope) and (credential is None or credential.kind == SESSION)
 
 
@@ -64,7 +64,8 @@ def status_of(refusal: Exception) -> int:
 async def refuse_access(
     scope: Scope, send: Send, refusal: NotVisible | Forbidden | NotRunning, job_url: str = ""
 ) -> None:
-    """Refuse a request without access, or for a service not running now. `job_url` is shown to users with access."""
+    """Answer a request without access, or to a service that is not running. `job_url` is shown to users with
+    access."""
     status = status_of(refusal)
     codes = {404: "not_found", 403: "forbidden", 503: "service_not_running"}
     may_come = isinstance(refusal, NotRunning) and refusal.may_come
@@ -99,7 +100,8 @@ async def refuse(
     may_come: bool = False,
     job_url: str = "",
 ) -> None:
-    """Refuse a request. `may_come`: programs get Retry-After, and the page reloads itself."""
+    """Answer with an error. `may_come`: a retry may help; programs get Retry-After, and the page reloads
+    itself."""
     again = str(AGAIN_SECONDS).encode()
     headers: Headers = [(b"retry-after", again)] if may_come else []
     if not is_page_load(scope):
@@ -110,7 +112,7 @@ async def refuse(
     headers += [
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-security-policy", _POLICY),
-        # The address may have a ticket in it.
+        # The address may contain a ticket, which must not reach other sites.
         (b"referrer-policy", b"no-referrer"),
         (b"cache-control", b"no-store"),
     ]

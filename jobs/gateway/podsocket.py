@@ -1,4 +1,5 @@
-"""What websockets into a pod share: authorisation, refusals with a message, and ending with the first finished task."""
+"""Shared parts of websockets into pods: authorisation, refusals with a message, and ending with the first
+finished task."""
 
 from __future__ import annotations
 
@@ -69,9 +70,9 @@ async def end(send: Send, message: dict[str, Any], close_code: int) -> None:
 def enter(
     credential: Credential, job_id: str, rank: int, scope: Scope, record: Callable[[Job, Actor], None]
 ) -> tuple[Engine, str]:
-    """Return the engine and the name of the pod that a member of the job's project enters; `record` writes the audit.
-    For the gateway's thread. Raises NotSignedIn, NotVisible, Forbidden, NotRunning.
-    """
+    """Authorise a member of the job's project and return the engine and the pod's name. `record` writes the
+    audit entry. Runs on the gateway's database thread. Raises NotSignedIn, NotVisible, Forbidden,
+    NotRunning."""
     actor, job = admit(credential, job_id, scope)
     pod = running_pod(job, rank)
     record(job, actor)
@@ -79,14 +80,13 @@ def enter(
 
 
 async def end_rights(send: Send) -> None:
-    """Close with the reason that the client's access has ended."""
+    """Close the websocket with the reason that the client's access has ended."""
     await end(send, {"op": "error", "code": "signed_out", "detail": NO_LONGER}, SIGNED_OUT)
 
 
 async def first_of(**works: Coroutine[Any, Any, None]) -> str:
-    """Run all tasks until one ends, cancel the others, and return its name; the client's leaving ("client" or "gone")
-    takes precedence.
-    """
+    """Run all tasks until one ends, cancel the others, and return its name. If several end together, "client"
+    or "gone" (the client left) takes precedence."""
     tasks = {name: asyncio.create_task(work) for name, work in works.items()}
     try:
         await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +121,7 @@ async def write_all(data: bytes, write: Callable[[bytes], int], fd: int) -> None
 
 
 def number(text: str | None, default: int) -> int:
-    """Return a query field of at most five digits, or the default."""
+    """Return a query value of at most five digits as a number, or the default."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else default
 
 
@@ -140,5 +140,6 @@ async def _ready(fd: int, add: Callable[..., None], remove: Callable[[int], obje
 
 
 def _code(error: Exception) -> str:
-    """Return the code of a refusal sent as a message after the handshake; browsers hide HTTP statuses before it."""
+    """Return the error code for a message after the handshake; browsers do not show scripts the HTTP status
+    of a refused one."""
     return error.code if isinstance(error, EngineRefused | TooManyRequests) else _CODES[type(error)]

@@ -1,4 +1,5 @@
-"""What a terminal and a command in a pod share: output to the client, input from it, and the end of either."""
+"""Shared parts of terminals and commands in a pod: copy output to the client and input from it until either
+ends."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from jobs.gateway.podsocket import ENDED, Opening, accept, end, end_rights, firs
 
 
 class Program(Protocol):
-    """What runs in the pod. `fileno` becomes readable when there is output."""
+    """A program that runs in a pod. `fileno` is readable when there is output; `close` ends it and returns
+    its exit code."""
 
     def fileno(self) -> int: ...
 
@@ -22,9 +24,9 @@ class Program(Protocol):
 
 
 P = TypeVar("P", bound=Program)
-# Returns the output that is there as binary messages; raises EOFError or OSError at its end.
+# Yields the available output as binary messages; raises EOFError or OSError at its end.
 ReadOutput = Callable[[P], Iterator[bytes]]
-# Returns what handles each message of the client.
+# Returns the handler of the client's messages.
 TakeInput = Callable[[P], Callable[[Message], Awaitable[None]]]
 
 
@@ -51,7 +53,7 @@ async def serve_program(
             output=show(program, read_output, send),
             client=_feed(take_input(program), receive),
             rights=until_refused(credential, job_id),
-            # The program may not read its input, and then neither do we the client's messages.
+            # Backpressure: if the program does not read its input, stop reading the client's messages.
             gone=until_gone(scope),
         )
     finally:
@@ -63,20 +65,20 @@ async def serve_program(
 
 
 async def show(program: P, read_output: ReadOutput[P], send: Send) -> None:
-    """Send output to the client, at the client's pace, until it ends."""
+    """Send output to the client until it ends; waits when the client reads slowly."""
     while True:
         await readable(program.fileno())
         try:
             for piece in read_output(program):
                 await send({"type": "websocket.send", "bytes": piece})
-                # `send` suspends only while the client lags behind.
+                # `send` suspends only if the client is slower than the output.
                 await asyncio.sleep(0)
         except (EOFError, OSError):
-            # An OSError: the client has left, which another task notices too.
+            # An OSError means that the client has left; another task handles that.
             return
 
 
 async def _feed(take: Callable[[Message], Awaitable[None]], receive: Receive) -> None:
-    """Pass the client's messages on until it leaves."""
+    """Pass the client's messages to `take` until the client leaves."""
     while (message := await receive())["type"] != "websocket.disconnect":
         await take(message)

@@ -57,22 +57,21 @@ from jobs.gateway.sockets import carry_websocket
 from jobs.gateway.turns import in_thread
 from jobs.gateway.upstream import ClientLeft, Exchange, exchange
 
-# Paths on a job's host that are never the job's.
+# Paths on a job's host that the gateway answers itself.
 OURS = "/.trainyard/"
 ENTER, OPEN = "/.trainyard/enter", "/.trainyard/open"
-# A cookie that shows whether the browser keeps any.
+# Set before the sign-in to find out whether the browser accepts cookies.
 PROBE, PROBE_SECONDS = "yard_probe", 60
 TARGET = re.compile(r"/[\x21-\x7e]*")
-# Bytes that no URL has, sent by clients all the same.
+# Bytes that are not allowed in URLs but that some clients send.
 UNESCAPED = re.compile(rb"[^\x21-\x7e]")
 FOREIGN = "Another site's page may not do this."
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request's target: a job's port, and `target`, the path and query for the pod, as received. `origin`: the
-    job's; `own_origin`: the control plane's for the same browser.
-    """
+    """The target of a request: a job's port, and `target`, the path and query for the pod, as received.
+    `origin`: the job's; `own_origin`: the control plane's for the same browser."""
 
     address: ServiceAddress
     target: bytes
@@ -91,7 +90,7 @@ class Asked:
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """The ASGI application of jobs' hosts."""
+    """Serve the hosts of jobs (ASGI)."""
     asked = _asked(scope)
     if scope["type"] == "websocket":
         await _websocket(scope, receive, send, asked)
@@ -125,9 +124,9 @@ async def _enter(scope: Scope, send: Send, asked: Asked) -> None:
         await refuse(scope, send, 403, "cookies_blocked", detail, job_url=asked.job_url)
     else:
         target = fields.get("next", "/")
-        # Our own origin in front: a target of another host would be an open redirect.
+        # Prefix our own origin: a target that names another host would be an open redirect.
         place = asked.origin + (target if TARGET.fullmatch(target) else "/")
-        # Bound to this port of this job: the cookie opens no other.
+        # Bound to this port of this job: the cookie does not open any other.
         value = tickets.seal(Credential(SESSION, key), asked.address)
         seconds = settings.SESSION_COOKIE_AGE
         await redirect(send, place, cookies.set_cookie(cookies.service_cookie_name(), value, seconds))
@@ -136,7 +135,7 @@ async def _enter(scope: Scope, send: Send, asked: Asked) -> None:
 async def _http(scope: Scope, receive: Receive, send: Send, asked: Asked) -> None:
     credential = _credential(scope, asked.address)
     try:
-        # Browsers send the cookie with requests of any site's page.
+        # Reject cross-site requests: browsers send the cookie with requests of any site's page.
         if credential is not None and credential.kind == SESSION and is_foreign(scope):
             raise Forbidden(FOREIGN)
         if scope["path"].startswith(OURS):
@@ -161,7 +160,7 @@ async def _forward(
             headers = _request_headers(scope, service.job_id, credential, pod.address)
             request = asyncio.create_task(pod.send(scope["method"], asked.target, headers, receive))
             response = asyncio.create_task(_carry_answer(pod, reply))
-            # An answer may last for hours; who loses access loses it too.
+            # A response may last for hours; it ends when the user loses access.
             rights = asyncio.create_task(until_refused(credential, service.job_id))
             gone = asyncio.create_task(until_gone(scope))
             await _first_of(response, request, rights, gone)
@@ -210,18 +209,19 @@ async def _carry_answer(pod: Exchange, send: Send) -> None:
         async for piece in pod.body():
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     except NoAnswer:
-        # The server ends our connection without the last chunk, which tells the browser.
+        # Our server then closes the connection without the last chunk, by which the browser detects the
+        # truncation.
         return
     await send({"type": "http.response.body", "body": b""})
 
 
 async def _websocket(scope: Scope, receive: Receive, send: Send, asked: Asked | None) -> None:
-    """Refuse before the handshake with the status that HTTP would get, else connect."""
+    """Connect a websocket; refuse before the handshake with the status that HTTP would get."""
     status, service, credential = 404, None, None
     if asked is not None and not scope["path"].startswith(OURS):
         credential = _credential(scope, asked.address)
         try:
-            # Browsers open websockets to any origin; only the server can refuse.
+            # Browsers open websockets to any origin, so the server must check it.
             if is_foreign(scope):
                 raise Forbidden(FOREIGN)
             service = await _admit(scope, credential, asked)

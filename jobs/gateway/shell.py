@@ -28,7 +28,7 @@ DEFAULT_COLUMNS, DEFAULT_ROWS = 80, 24
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """The ASGI websocket application of everything below /ws/shell/."""
+    """Serve the websockets below /ws/shell/ (ASGI)."""
     fields = query(scope)
     rank = number(fields.get("rank"), 0)
     columns = number(fields.get("columns"), DEFAULT_COLUMNS)
@@ -54,7 +54,7 @@ def _read_output(shell: Shell) -> Iterator[bytes]:
 
 
 def _take_input(shell: Shell) -> Callable[[Message], Awaitable[None]]:
-    """Return what sends keys to the shell and resizes its terminal."""
+    """Return a handler that sends keys to the shell and resizes its terminal."""
 
     async def take(message: Message) -> None:
         if message.get("text") is not None:
@@ -65,7 +65,7 @@ def _take_input(shell: Shell) -> Callable[[Message], Awaitable[None]]:
 
 
 def _resize(shell: Shell, text: str) -> None:
-    """Resize the terminal; ignore any other message."""
+    """Resize the terminal; ignore any other text message."""
     try:
         message = orjson.loads(text)
     except orjson.JSONDecodeError:

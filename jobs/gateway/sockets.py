@@ -1,4 +1,4 @@
-"""Connect the browser's websocket to the pod server's."""
+"""Join a browser's websocket to the pod server's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs.gateway.admission import NoAnswer, Service
 from jobs.gateway.limits import TooManyRequests, exchanging
 from jobs.gateway.upstream import public_address
 
-# JupyterLab answers a handshake when the kernel has started.
+# JupyterLab answers a handshake only after the kernel has started.
 OPEN_SECONDS = 30.0
 MOST_MESSAGE_BYTES = 16 << 20
 NORMAL, GOING_AWAY, NO_STATUS, BROKEN, SIGNED_OUT = 1000, 1001, 1005, 1006, 4401
@@ -32,7 +32,8 @@ async def carry_websocket(
     headers: Headers,
     rights: Coroutine[Any, Any, None],
 ) -> None:
-    """Open the pod's side first, so that its refusal reaches the browser. Ends when either side or `rights` ends."""
+    """Connect to the pod first, so that its refusal can reach the browser, then copy messages. Ends when
+    either side or `rights` ends."""
     try:
         with exchanging(project=service.project_id, port=service.key):
             await _carry(scope, receive, send, service, target, headers, rights)
@@ -77,7 +78,7 @@ async def _carry(
         if ending is not None:
             await send({"type": "websocket.close", "code": ending[0], "reason": ending[1]})
     finally:
-        # Not begun where the browser left before the handshake.
+        # The coroutine was not started if the browser left before the handshake.
         rights.close()
         await pod.close()
 
@@ -91,7 +92,7 @@ def _refusal_status(error: Exception) -> int:
 
 
 def _subprotocols(scope: Scope) -> list[str]:
-    """Return the browser's subprotocols without our token."""
+    """Return the browser's subprotocols without our token, which is sent as one of them."""
     offered = list(scope.get("subprotocols") or ())
     return offered[2:] if offered[:1] == [BEARER] else offered
 
@@ -103,7 +104,8 @@ async def _join(
     rights: Coroutine[Any, Any, None],
     gone: Coroutine[Any, Any, None],
 ) -> tuple[int, str] | None:
-    """Copy messages both ways. Return how to close the browser's side; None if it closed itself."""
+    """Copy messages in both directions. Return the code and reason with which to close the browser's side;
+    None if the browser closed it."""
     up = asyncio.create_task(_to_pod(pod, receive))
     down = asyncio.create_task(_to_browser(pod, send))
     watch, leaving = asyncio.create_task(rights), asyncio.create_task(gone)
@@ -131,12 +133,12 @@ async def _to_pod(pod: ClientConnection, receive: Receive) -> tuple[int, str]:
         try:
             await pod.send(data if data is not None else message["text"])
         except ConnectionClosed:
-            # The other direction tells the browser.
+            # The other direction reports the closed connection.
             pass
 
 
 async def _to_browser(pod: ClientConnection, send: Send) -> tuple[int, str]:
-    """Copy until the pod closes; return the close code and reason for the browser."""
+    """Copy until the pod closes; return the close code and reason to send to the browser."""
     try:
         while True:
             message = await pod.recv()
@@ -147,7 +149,7 @@ async def _to_browser(pod: ClientConnection, send: Send) -> tuple[int, str]:
 
 
 def _ending(closed: ConnectionClosed) -> tuple[int, str]:
-    """Return the pod server's close code and reason in a form that may be sent."""
+    """Return the pod server's close code and reason; codes that may not be sent are replaced."""
     if closed.rcvd is None:
         return GOING_AWAY, "the service went away"
     return (NORMAL if closed.rcvd.code == NO_STATUS else closed.rcvd.code), closed.rcvd.reason

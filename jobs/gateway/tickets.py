@@ -1,7 +1,7 @@
-"""Cookies for a job's host, obtained for a ticket of the control plane's.
+"""Encrypt the cookie for a job's host, which the browser gets in exchange for a ticket.
 
-The cookie contains the encrypted credential and is valid for one port of one job, as long as the credential. The job
-never receives it: page scripts cannot read it, and the proxy removes it.
+The cookie contains the encrypted credential and is valid for one port of one job, as long as the credential.
+The job never receives it: page scripts cannot read it, and the proxy removes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def unseal(value: str, address: ServiceAddress) -> Credential | None:
         padded = value + "=" * (-len(value) % 4)
         content = _fernet().decrypt(padded.encode(), ttl=settings.SESSION_COOKIE_AGE)
     except (InvalidToken, ValueError):
-        # Cookies are whatever a browser sends, also those of an older key.
+        # Browsers send arbitrary cookies, also those encrypted with an older key.
         return None
     kind, secret, job_id, port = json.loads(content)
     return Credential(kind, secret) if ServiceAddress(job_id, port) == address else None
@@ -43,7 +43,7 @@ def unseal(value: str, address: ServiceAddress) -> Credential | None:
 
 @cache
 def _fernet() -> Fernet:
-    """Return the cipher, imported on first use."""
+    """Return the cipher; imports cryptography on first use, since few processes need it."""
     from cryptography.fernet import Fernet
 
     digest = hashlib.sha256(b"service cookie:" + settings.SECRET_KEY.encode()).digest()

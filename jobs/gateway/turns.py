@@ -1,6 +1,6 @@
-"""The gateway's work in the database: on one thread, in turns of the users who ask.
+"""Run the gateway's database look-ups on one thread, in fair turns between users.
 
-Without turns, one user's requests for 150 ports made the services of all others wait for 150 look-ups.
+Without turns, one user's requests for 150 ports delayed the services of all others by 150 look-ups.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from jobs.gateway.limits import TooManyRequests
 
 T = TypeVar("T")
 
-# Waiting for the thread.
+# Look-ups that may wait for the thread, per client and in total.
 MOST_OF_CLIENT, MOST = 64, 2_000
 
 clients = Clients()
 _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway")
-# One more than threads: the next look-up is there when the thread is free, without a turn of the event loop.
+# One more than there are threads: the next look-up starts as soon as the thread is free, without waiting for
+# the event loop.
 _queue = FairQueue(at_once=2, most_of_client=MOST_OF_CLIENT, most=MOST)
 
 
@@ -37,7 +38,8 @@ async def in_thread(
 
 
 async def in_turn_of(client: str, work: Callable[..., T], *arguments: object) -> T:
-    """Run a function that reads the database, off the event loop, in a client's turn. Raises TooManyRequests."""
+    """Run a function that reads the database, off the event loop, in the turn of `client`. Raises
+    TooManyRequests."""
     try:
         async with _queue.turn(client):
             loop = asyncio.get_running_loop()
@@ -48,7 +50,8 @@ async def in_turn_of(client: str, work: Callable[..., T], *arguments: object) ->
 
 
 def note_user(credential: Credential, user_id: int | None) -> None:
-    """Store the user of a credential, None if it is wrong or no longer valid."""
+    """Store which user a credential belongs to, so that the user's look-ups share a turn; None if it is not
+    valid."""
     secret = credential.secret.encode()
     if user_id is None:
         clients.forget(secret)

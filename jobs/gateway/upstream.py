@@ -1,4 +1,4 @@
-"""One HTTP/1.1 exchange with a pod's server: the request streams in, the answer streams out."""
+"""One HTTP/1.1 exchange with a pod's server; request and response bodies are streamed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STALL_SECONDS = 30.0
 
 
 class ClientLeft(Exception):
-    """The browser closed the connection before the answer."""
+    """The browser closed the connection before the response."""
 
 
 class Exchange:
@@ -66,7 +66,8 @@ class Exchange:
                 raise NoAnswer("the answer broke off")
 
     async def _write(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
-        """Ignore a closed connection: a server may respond before it has read the whole body."""
+        """Send an event. Ignores a closed connection: a server may respond before it has read the whole
+        body."""
         try:
             self._writer.write(self._http.send(event) or b"")
             await self._drain()
@@ -78,9 +79,8 @@ class Exchange:
                 ) from error
 
     async def _drain(self) -> None:
-        """Wait for room for more of the request. A client that left behind it is not seen, so that a server that takes
-        nothing raises NoAnswer in the end.
-        """
+        """Wait until more of the request can be sent. Does not notice that the client has left; raises
+        NoAnswer (504) if the server accepts nothing for STALL_SECONDS."""
         waiting = self._writer.transport.get_write_buffer_size()
         while True:
             try:
@@ -119,7 +119,7 @@ async def exchange(service: Service) -> AsyncIterator[Exchange]:
         try:
             yield Exchange(reader, writer, address)
         finally:
-            # Without what was not sent: `close` would wait for a server that reads nothing.
+            # Discard unsent bytes: `close` would wait for a server that reads nothing.
             writer.transport.abort()
 
 

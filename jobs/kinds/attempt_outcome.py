@@ -1,4 +1,4 @@
-"""Decide what becomes of an attempt from the states of its pods. Pure: the loop writes the result."""
+"""Decide the next state of a job from the states of its attempt's pods. Pure: the loop writes the result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,16 +9,15 @@ from jobs import lifecycle
 from jobs.kinds.base import Kind, PodEnd
 
 BACKOFF_SECONDS = (10, 20, 40, 80, 160, 300)
-# The first disruption sends a job back at once; one that is disrupted again and again comes back less and less often,
-# and for ever: what keeps it from running is not its own fault.
+# The first disruption requeues a job at once; repeated ones increase the delay but never fail the job, since
+# it is not the cause.
 DISRUPTION_BACKOFF_SECONDS = (0, *BACKOFF_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class PodStanding:
-    """One pod of the current attempt. `is_released`: proven gone, its devices are free. `is_disrupted`: its end was
-    caused outside the job (controlplane.engines.base.DISRUPTIONS).
-    """
+    """State of one pod of the current attempt. `is_released`: proven gone, its devices are free.
+    `is_disrupted`: its end was caused outside the job (controlplane.engines.base.DISRUPTIONS)."""
 
     rank: int
     state: str
@@ -33,7 +32,7 @@ class PodStanding:
 class Step:
     """The next state of a job. `is_stop`: stop its remaining pods first, then go to `target`.
 
-    `is_retry`: uses one of the job's retries. `details`: kept with the reason.
+    `is_retry`: counts against the job's retries. `details`: numbers stored with the reason.
     """
 
     target: str
@@ -57,10 +56,10 @@ def next_step(
     disruptions: int = 0,
     deciding: Sequence[PodStanding] | None = None,
 ) -> Step | None:
-    """Return the next step of an active job, or None while there is nothing to do.
+    """Return the next step of an active job, or None if it stays as it is.
 
-    `disruptions`: how many attempts in a row were disrupted before this one. `deciding`: the pods whose ends decide the
-    attempt, where others of it may come and go; None for all.
+    `disruptions`: the number of consecutive attempts before this one that were disrupted. `deciding`: the
+    pods whose ends decide the attempt, for kinds whose pods may come and go; None for all.
     """
     everything, pods = pods, pods if deciding is None else deciding
     outcome = kind.outcome([PodEnd(pod.rank, pod.state, pod.exit_code) for pod in pods])
@@ -76,13 +75,14 @@ def next_step(
 
 
 def waits_for(pods: Sequence[PodStanding]) -> PodStanding | None:
-    """Return the pod of an attempt that is starting which says what it waits for; the lowest rank speaks."""
+    """Return the starting pod with the lowest rank that reports a reason for waiting, or None."""
     return next((pod for pod in pods if pod.state in ("pending", "starting") and pod.reason), None)
 
 
 def _after_stop(next_state: str, outcome: str | None, pods: Sequence[PodStanding], disruptions: int) -> Step:
-    """Return the step after a stop. Work that finished while the job was being requeued is done, not lost; a
-    node loss that is detected after its peers failed is the cause of their failures."""
+    """Return the step after all pods of a stopped attempt are gone. An attempt that succeeded while its job
+    was being requeued or suspended counts as succeeded; a node loss detected after its peers failed overrides
+    their failures."""
     if outcome == lifecycle.SUCCEEDED and next_state in (lifecycle.QUEUED, lifecycle.SUSPENDED):
         return Step(lifecycle.SUCCEEDED, "completed", "Completed.", 0, outcome=outcome)
     disrupted = _disrupted(pods)
@@ -132,7 +132,7 @@ def _disrupted(pods: Sequence[PodStanding]) -> PodStanding | None:
 
 
 def _after_disruption(pod: PodStanding, disruptions: int, *, is_gone: bool) -> Step:
-    """Requeue the whole job, with the reason in words; uses no retry."""
+    """Requeue the whole job with the reason as a sentence; does not count against its retries."""
     wait = DISRUPTION_BACKOFF_SECONDS[min(disruptions, len(DISRUPTION_BACKOFF_SECONDS) - 1)]
     why = words_for(pod.reason, pod.message)
     when = f"in {wait} s" if wait else "as soon as there is room"

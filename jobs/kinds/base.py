@@ -1,4 +1,4 @@
-"""What a kind of job answers. Pure; nothing outside this package switches on a kind's name."""
+"""The interface of a job kind. Pure; no code outside this package branches on a kind's name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from controlplane.fields import FieldError
 
 @dataclass(frozen=True, slots=True)
 class PodShape:
-    """One pod that a job wants: its rank and what it is for.
+    """One pod that a job wants.
 
-    `is_launcher`: its command starts ranks in all pods of the attempt. `is_host`: it runs nothing of its own and
-    waits for the launcher to start a rank in it.
+    `is_launcher`: its command starts ranks in all pods of the attempt. `is_host`: it has no command of its
+    own and waits for the launcher to start a rank in it.
     """
 
     rank: int
@@ -39,55 +39,56 @@ class Kind(Protocol):
     def label(self) -> str: ...
     @property
     def is_preemptible(self) -> bool:
-        """Default of `preemptible`."""
+        """Return the default of the field `preemptible`."""
         ...
 
     @property
     def priority(self) -> int:
-        """Default of `priority`."""
+        """Return the default of the field `priority`."""
         ...
 
     @property
     def has_interactive_limits(self) -> bool:
-        """True when the project's interactive time and idle limits apply."""
+        """Return whether the project's interactive time and idle limits apply."""
         ...
 
     @property
     def has_stable_names(self) -> bool:
-        """Return whether programs reach the attempt's pods by name, even if there is only one pod."""
+        """Return whether programs address the attempt's pods by name, even if there is only one pod."""
         ...
 
     @property
     def is_elastic(self) -> bool:
-        """Return whether an attempt may have more or fewer pods, also while it runs; `bounds` says how many."""
+        """Return whether pods may be added to or removed from a running attempt; `bounds` gives the limits."""
         ...
 
     @property
     def reports_progress(self) -> bool:
-        """Return whether its programs usually print progress: pages then keep room for curves."""
+        """Return whether its programs usually print progress; if so, pages reserve space for the curves."""
         ...
 
     @property
     def pools_label(self) -> str:
-        """Return what a project's form calls the node pools of this kind; "" when it does not ask for them."""
+        """Return the label of this kind's node pools in the project form; "" if the form does not ask for
+        them."""
         ...
 
     @property
     def command(self) -> str:
-        """Return the command of `yard` that submits one."""
+        """Return the `yard` command that submits this kind."""
         ...
 
     @property
     def command_flags(self) -> tuple[str, ...]:
-        """Return the options that make that command submit this kind."""
+        """Return the options with which that command submits this kind."""
         ...
 
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the fields with kind-specific defaults."""
+        """Return the spec with kind-specific defaults filled in."""
         ...
 
     def check(self, spec: Mapping[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
-        """Return what this kind refuses in a spec whose single fields are fine."""
+        """Return the kind's errors for a spec whose single fields are valid."""
         ...
 
     def pods(self, spec: Mapping[str, Any]) -> tuple[PodShape, ...]:
@@ -97,11 +98,12 @@ class Kind(Protocol):
         ...
 
     def bounds(self, spec: Mapping[str, Any]) -> tuple[int, int] | None:
-        """Return the (minimum, maximum) workers of an attempt; None if all pods start together or none."""
+        """Return the (minimum, maximum) number of workers of an attempt; None if its pods start all together
+        or not at all."""
         ...
 
     def sizes(self, spec: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the numbers of workers that an attempt may have, ascending; () for all within `bounds`."""
+        """Return the allowed numbers of workers, ascending; () if all within `bounds` are allowed."""
         ...
 
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
@@ -109,13 +111,14 @@ class Kind(Protocol):
         ...
 
     def outcome(self, ends: Sequence[PodEnd]) -> str | None:
-        """Return `succeeded` or `failed` once the attempt is decided, else None."""
+        """Return `succeeded` or `failed` once the ended pods decide the attempt, else None."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Defaults of most kinds: equal pods that start together and run to their end; preemptible, may borrow."""
+    """Defaults of most kinds: equal pods that start together and run to completion; preemptible, may exceed
+    the quota."""
 
     name: str = ""
     label: str = ""
@@ -152,7 +155,7 @@ class Batch:
 
 
 def refuse_worker_bounds(spec: Mapping[str, Any]) -> list[FieldError]:
-    """Refuse the fields that only an elastic job has."""
+    """Return errors for the fields that only elastic jobs have."""
     return [
         FieldError(f"/{name}", "only_elastic", "Only an elastic job has this; leave it out.")
         for name in ("min_workers", "max_workers", "worker_sizes", "worker_step")
@@ -161,7 +164,7 @@ def refuse_worker_bounds(spec: Mapping[str, Any]) -> list[FieldError]:
 
 
 def all_must_succeed(ends: Sequence[PodEnd]) -> str | None:
-    """Decide on success when every pod has succeeded, and on failure with the first that failed."""
+    """Return `succeeded` when every pod has succeeded, `failed` as soon as one has failed, else None."""
     if any(end.state == "failed" for end in ends):
         return "failed"
     return "succeeded" if ends and all(end.state == "succeeded" for end in ends) else None

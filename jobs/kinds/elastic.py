@@ -1,5 +1,6 @@
-"""Elastic: equal workers of which an attempt may have fewer than were asked for. How many is decided at each start: as
-many as fit, at least `min_workers`. It may borrow, and when it is preempted it can go on smaller."""
+"""The elastic kind: equal workers, of which an attempt may have fewer than requested. Each start takes as
+many as fit, at least `min_workers`. Elastic jobs may exceed the quota, and may shrink instead of stopping
+when they are preempted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +11,13 @@ from controlplane.fields import FieldError
 from controlplane.scheduling.sizes import nearest_sizes
 from jobs.kinds.base import Batch
 
-# Sizes in a message.
+# Limit on the sizes listed in a message.
 MOST_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Elastic(Batch):
-    """See jobs.kinds.base.Kind."""
+    """Implements jobs.kinds.base.Kind."""
 
     name: str = "elastic"
     label: str = "Elastic"
@@ -49,13 +50,13 @@ class Elastic(Batch):
         return spec["min_workers"], spec["max_workers"]
 
     def sizes(self, spec: Mapping[str, Any]) -> tuple[int, ...]:
-        # Jobs of older versions have neither field.
+        # Jobs submitted to older versions have neither field.
         if step := spec.get("worker_step"):
             return _stepped(spec["min_workers"], spec["max_workers"], step)
         return tuple(spec.get("worker_sizes") or ())
 
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
-        """Add the variable names that scripts written for Arena read."""
+        """Return the environment, with the additional variables that scripts written for Arena read."""
         fewest, most = str(spec["min_workers"]), str(spec["max_workers"])
         return {
             "TRAINYARD_MIN_WORKERS": fewest,
@@ -74,7 +75,7 @@ def _stepped(fewest: int, most: int, step: int) -> tuple[int, ...]:
 
 
 def sizes_text(sizes: Sequence[int], wanted: int) -> str:
-    """Return which sizes are allowed and which are nearest to one that is not, as a sentence."""
+    """Return a sentence with the allowed sizes and those nearest to `wanted`."""
     near = " and ".join(map(str, nearest_sizes(sizes, wanted)))
     shown = ", ".join(map(str, sizes[:MOST_SHOWN])) + (
         f", ... {sizes[-1]}" if len(sizes) > MOST_SHOWN else ""
@@ -83,10 +84,11 @@ def sizes_text(sizes: Sequence[int], wanted: int) -> str:
 
 
 def _sizes_refused(spec: Mapping[str, Any], sizes: Sequence[int]) -> list[FieldError]:
-    """Refuse both ways to declare sizes at once, and bounds and a start size that are not among them."""
+    """Return errors if sizes are declared in both ways, or if the bounds or the start size are not allowed
+    sizes."""
     if spec["worker_sizes"] and spec["worker_step"]:
         return [FieldError("/worker_step", "one_of", "Give either worker_sizes or worker_step.")]
-    # With a step the bounds need not be a whole number of steps apart.
+    # With `step`, the bounds may be any numbers; they need not differ by a multiple of it.
     names = ("min_workers", "max_workers", "workers") if spec["worker_sizes"] else ("workers",)
     return [
         FieldError(f"/{name}", "size_not_allowed", sizes_text(sizes, spec[name]))

@@ -1,4 +1,4 @@
-"""Interactive: a user works in it; never preempted, so never above the project's quota."""
+"""The interactive kind: a user works in it. Never preempted, and therefore limited to the project's quota."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from jobs.kinds.base import Batch, refuse_worker_bounds
 
 @dataclass(frozen=True, slots=True)
 class Interactive(Batch):
-    """See jobs.kinds.base.Kind."""
+    """Implements jobs.kinds.base.Kind."""
 
     name: str = "interactive"
     label: str = "Interactive"

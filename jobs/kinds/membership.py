@@ -1,5 +1,5 @@
-"""Decide who trains in the next generation of an elastic job, and the outcome of its scale operation. Pure:
-the loop reads the rows and the workers' files into a `Standing`, and executes the `Answer`."""
+"""Decide the members of an elastic job's next generation and the outcome of its scale operation. Pure: the
+loop reads rows and the workers' files into a `Standing`, and executes the `Answer`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 from controlplane.scheduling.sizes import largest_size
 
-# Why a generation began.
+# Causes of a new generation.
 START, LOSS, REFORM, GROW, SHRINK, ROLL_BACK = "start", "loss", "reform", "grow", "shrink", "roll_back"
 # States of a scale operation.
 PENDING, RUNNING, SUCCEEDED, ROLLED_BACK, FAILED = "pending", "running", "succeeded", "rolled_back", "failed"
 OPEN_STATES = (PENDING, RUNNING)
-# What a worker says of itself (workloads/common/membership.py).
+# States that a worker reports in its file (workloads/common/membership.py).
 READY, TRAINING, BROKEN, LEFT = "ready", "training", "broken", "left"
 
 NO_ROOM = "In time, there was no room for more workers. The training went on as it was."
-# Without a beat; a worker beats twice a second.
+# A worker without a heartbeat for this long is killed; workers send two per second.
 FROZEN_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One pod of the attempt. `state` is the one that it reports, "" before its first report; `generation`
-    the last that it entered. `exit_code` None while it runs. `silent_seconds`: since its last heartbeat."""
+    """One pod of the attempt. `state`: as the worker reports it, "" before its first report. `generation`:
+    the last one that it joined. `exit_code`: None while it runs. `silent_seconds`: since its last heartbeat."""
 
     rank: int
     is_alive: bool
@@ -39,13 +39,15 @@ class Worker:
 
     @property
     def can_join(self) -> bool:
-        """Return whether it is ready and waiting, or training already."""
+        """Return whether the worker can be a member of the next generation: it waits to join or trains
+        already."""
         return self.is_alive and self.state in (READY, TRAINING, BROKEN)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An open scale operation: `joining` and `leaving` are ranks, `generation` 0 until it has published one."""
+    """An open scale operation. `joining` and `leaving`: ranks. `generation`: the one that carries it out, 0
+    before that is published."""
 
     joining: tuple[int, ...] = ()
     leaving: tuple[int, ...] = ()
@@ -56,8 +58,8 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An attempt as it is: the newest generation (0: none) and its members, and all its workers by rank. `sizes`: the
-    allowed numbers of members, () for all from `fewest`."""
+    """State of an attempt: the newest generation (0: none yet), its members, and all workers by rank.
+    `sizes`: the allowed numbers of members, () for any number from `fewest`."""
 
     generation: int
     members: tuple[int, ...]
@@ -69,8 +71,8 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What to do: `members` of a new generation and its `cause`, the operation's next state and why, pods to `stop`
-    with the usual grace and pods to `kill` at once."""
+    """Actions for the loop: `members` and `cause` of a new generation, None for no change; the operation's
+    `outcome` and `message`; pods to `stop` with the usual grace and pods to `kill` at once."""
 
     members: tuple[int, ...] | None = None
     cause: str = ""
@@ -81,7 +83,7 @@ class Answer:
 
 
 def answer(standing: Standing) -> Answer:
-    """Return what follows; an empty answer while there is nothing to do."""
+    """Return the actions that the attempt needs now; an empty Answer for none."""
     if not standing.generation:
         return _first(standing)
     frozen = tuple(
@@ -91,28 +93,28 @@ def answer(standing: Standing) -> Answer:
         and worker.is_alive
         and worker.silent_seconds > FROZEN_SECONDS
     )
-    # Before anything else: a frozen member keeps all others from the next step.
+    # First of all: one frozen member blocks the others, who wait for it in every step.
     if frozen:
         return Answer(kill=frozen)
     if _is_ending(standing):
         return _ended(standing)
     alive = _alive(standing, standing.members)
     if len(alive) < len(standing.members):
-        # Beyond the largest allowed size survivors leave: the last ones, so that the first member stays.
+        # If the survivors are not an allowed size, the last ones leave, so that the first member stays.
         stay = alive[: largest_size(standing.sizes, len(alive))]
         return Answer(stay, LOSS) if len(stay) >= standing.fewest else Answer()
-    # a member that has died is not broken, and its end may be seen a moment after its peers noticed it
+    # Only living members count: the loop may see a member's death later than its peers do.
     if all(_is_broken(standing.workers[rank], standing.generation) for rank in alive):
         return Answer(standing.members, REFORM)
     if standing.operation is None:
-        # those sent away, whose stop may have failed
+        # Workers that were removed but still run, because their stop failed.
         return Answer(stop=_alive(standing, sorted(set(standing.workers) - set(standing.members))))
     return _advance(standing, standing.operation)
 
 
 def deciding(ranks: Sequence[Worker], members: Collection[int], fewest: int) -> frozenset[int]:
-    """Return the ranks whose ends decide the attempt. Without a generation all do. Then only members do, and those that
-    failed count only when too few others are left."""
+    """Return the ranks whose ends decide the attempt: all before the first generation, then the members.
+    Failed members are ignored while at least `fewest` others are alive or finished."""
     if not members:
         return frozenset(worker.rank for worker in ranks)
     counted = [worker for worker in ranks if worker.rank in members]
@@ -121,7 +123,7 @@ def deciding(ranks: Sequence[Worker], members: Collection[int], fewest: int) -> 
 
 
 def _first(standing: Standing) -> Answer:
-    """Begin the first generation once the whole gang is ready. A program that never reports is left alone."""
+    """Begin the first generation once the whole gang is ready. A program that never reports is not changed."""
     gang = tuple(sorted(standing.workers))
     if gang and all(standing.workers[rank].can_join for rank in gang):
         return Answer(gang, START)
@@ -129,13 +131,14 @@ def _first(standing: Standing) -> Answer:
 
 
 def _is_ending(standing: Standing) -> bool:
-    """Return whether members end because the training is over: a leaving worker is no longer a member."""
+    """Return whether a member has finished, which means that the training is over; leaving workers are no
+    longer members."""
     return any(standing.workers[rank].has_finished for rank in standing.members if rank in standing.workers)
 
 
 def _ended(standing: Standing) -> Answer:
-    """Answer for a training that ended: if all living members lost a peer in the last step, form a generation
-    of them to complete it; else fail an open operation and stop the workers that waited to join."""
+    """Return the actions for a training that has ended. If all living members lost a peer in the last step,
+    they form a generation to complete it; else an open operation fails and its joining workers stop."""
     alive = _alive(standing, standing.members)
     if alive and all(_is_broken(standing.workers[rank], standing.generation) for rank in alive):
         return Answer(alive, LOSS)
@@ -165,8 +168,8 @@ def _release(standing: Standing, operation: Operation) -> Answer:
 
 
 def _admit(standing: Standing, operation: Operation) -> Answer:
-    """Admit new workers once all are ready; a lost or late one cancels all of them, without an effect on the
-    training."""
+    """Publish a generation with the joining workers once all of them are ready. If one is lost or late,
+    cancel the operation; the training is not affected."""
     newcomers = [standing.workers[rank] for rank in operation.joining if rank in standing.workers]
     dead = [worker for worker in newcomers if not worker.is_alive]
     waiting = _alive(standing, operation.joining)
@@ -189,13 +192,14 @@ def _admit(standing: Standing, operation: Operation) -> Answer:
 
 
 def _complete(standing: Standing, operation: Operation) -> Answer:
-    """After its generation was published an operation is over when all members train in it, or in a later one, and
-    those that leave have ended."""
+    """Finish the operation once its generation, or a later one, trains with all members and the leaving
+    workers have ended; roll back if it is overdue."""
     members = [standing.workers[rank] for rank in standing.members]
     has_switched = all(one.state == TRAINING and one.generation >= operation.generation for one in members)
     leaving = _alive(standing, operation.leaving)
     if has_switched and all(standing.workers[rank].state == LEFT for rank in leaving):
-        # their devices are free, and are to be given away, only once they have ended
+        # The operation ends only after the leaving pods have: until then their devices cannot be given to
+        # other jobs.
         return Answer(stop=leaving) if leaving else Answer(outcome=SUCCEEDED)
     if not operation.is_overdue:
         return Answer()
@@ -211,7 +215,7 @@ def _undo(standing: Standing, operation: Operation, leaving: tuple[int, ...]) ->
         rank for rank in standing.members if standing.workers[rank].generation < operation.generation
     ]
     why = f"In time, these workers did not acknowledge: {', '.join(map(str, unswitched)) or 'the leavers'}."
-    # Those that have left are ending and cannot come back.
+    # Workers that have left are about to exit and cannot rejoin.
     back = tuple(rank for rank in leaving if standing.workers[rank].state != LEFT)
     return Answer((*stayed, *back), ROLL_BACK, ROLLED_BACK, why, stop=_alive(standing, operation.joining))
 
@@ -226,8 +230,8 @@ def _is_broken(worker: Worker, generation: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A worker that could leave. `is_spot`: its node may be taken away at any time. `busy_seconds`: its own time per
-    step. `node_peers`: pods of this job on its node."""
+    """A worker that could be removed. `is_spot`: its node may be withdrawn by the provider. `busy_seconds`:
+    its own computing time per step. `node_peers`: the number of this job's pods on its node."""
 
     rank: int
     node: str
@@ -240,8 +244,9 @@ STRAGGLER_FACTOR = 1.5
 
 
 def choose_leavers(candidates: Sequence[Candidate], count: int) -> tuple[tuple[int, str], ...]:
-    """Return (rank, why) of so many that leave with the least harm: those on spot nodes, then stragglers, then those on
-    nodes that hold the fewest of this job's pods, then the newest. The first member goes last."""
+    """Return (rank, reason) of the `count` workers to remove, in this order: workers on spot nodes,
+    stragglers, workers on nodes with the fewest pods of this job, the newest workers. The first member goes
+    last."""
     ordered = sorted(candidate.busy_seconds for candidate in candidates)
     typical = ordered[len(ordered) // 2] if ordered else 0.0
     first = min((candidate.rank for candidate in candidates), default=0)
@@ -262,7 +267,7 @@ def choose_leavers(candidates: Sequence[Candidate], count: int) -> tuple[tuple[i
 
 @dataclass(frozen=True, slots=True)
 class ScalePlan:
-    """What an operation would do. `leaving`: (rank, why) of each worker that goes."""
+    """The preview of a scale operation. `leaving`: (rank, reason) of each worker to remove."""
 
     from_workers: int
     to_workers: int
@@ -270,5 +275,5 @@ class ScalePlan:
 
     @property
     def message(self) -> str:
-        """Return which workers leave, and why, in words."""
+        """Return a sentence with the workers that leave and the reasons."""
         return "; ".join(f"worker {rank} leaves: {why}" for rank, why in self.leaving)

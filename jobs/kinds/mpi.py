@@ -1,6 +1,5 @@
-"""MPI: a launcher starts one rank in each of `workers` pods. The launcher runs in the pod of rank 0, which is also a
-worker: all pods of the gang are equal, and none waits without a GPU.
-"""
+"""The MPI kind: a launcher starts one rank in each of `workers` pods. It runs in the pod of rank 0, which is
+also a worker, so that no pod of the gang waits without a GPU."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ LAUNCHER_RANK = 0
 
 @dataclass(frozen=True, slots=True)
 class Mpi(Batch):
-    """See jobs.kinds.base.Kind."""
+    """Implements jobs.kinds.base.Kind."""
 
     name: str = "mpi"
     label: str = "MPI"
@@ -24,9 +23,8 @@ class Mpi(Batch):
         return (PodShape(LAUNCHER_RANK, "launcher", is_launcher=True), *hosts)
 
     def outcome(self, ends: Sequence[PodEnd]) -> str | None:
-        """Decide by the launcher's end, since it starts and collects the ranks. A host lost before that is a
-        failure.
-        """
+        """Decide by the end of the launcher, which starts and collects the ranks. A host that is lost earlier
+        is a failure."""
         launcher = next((end for end in ends if end.rank == LAUNCHER_RANK), None)
         if launcher is not None and launcher.state in ("succeeded", "failed"):
             return launcher.state

@@ -1,4 +1,4 @@
-"""All kinds of jobs. A new kind is one module in this package and one entry here."""
+"""All job kinds. To add a kind, write one module in this package and add one entry here."""
 
 from jobs.kinds.base import Kind
 from jobs.kinds.elastic import Elastic
@@ -8,10 +8,10 @@ from jobs.kinds.train import Train
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Train(), Interactive(), Mpi(), Elastic())}
 DEFAULT = Train()
-# Those for which a project names node pools in its form.
+# Kinds for which the project form asks for node pools.
 POOL_KINDS = tuple(kind for kind in KINDS.values() if kind.pools_label)
 
 
 def kind_named(name: str) -> Kind | None:
-    """Return the kind, or None when there is no such kind."""
+    """Return the kind with this name, or None."""
     return KINDS.get(name)

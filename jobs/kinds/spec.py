@@ -1,4 +1,4 @@
-"""A submission read as a whole: every field of jobs/fields, and the fields against one another. Pure."""
+"""Read a submission as a whole: every field of jobs/fields, then checks across fields. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from jobs.fields import mounts
 from jobs.fields.declared import DECLARED, FIELDS
 from jobs.kinds.registry import KINDS, kind_named
 
-# Lists show whole specs, and a clone repeats one: 60 clones of 1 MiB made a page of 57 MiB.
+# Limit in bytes: job lists contain whole specs, and 60 clones of a 1 MiB spec made a page of 57 MiB.
 SPEC_MOST_BYTES = 64 * 1024
 
 

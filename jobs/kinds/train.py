@@ -1,4 +1,5 @@
-"""Train: runs to its end, in one pod or in a gang of equal workers; may borrow, and may be preempted."""
+"""The train kind: runs to completion, in one pod or in a gang of equal workers; preemptible, may exceed the
+quota."""
 
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ from jobs.kinds.base import Batch
 
 @dataclass(frozen=True, slots=True)
 class Train(Batch):
-    """See jobs.kinds.base.Kind."""
+    """Implements jobs.kinds.base.Kind."""
 
     name: str = "train"
     label: str = "Train"

@@ -8,7 +8,7 @@ from django.db import migrations, models
 
 
 def fill_pods_started(apps, schema_editor):
-    """Until now every attempt had all the pods that its job wanted."""
+    """Set `pods_started` of existing attempts to the number of pods that their job wanted."""
     jobs = apps.get_model("jobs", "Job").objects
     jobs.filter(attempt__gt=0).update(pods_started=models.F("pods_wanted"))
 

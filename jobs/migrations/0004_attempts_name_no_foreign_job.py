@@ -1,4 +1,4 @@
-"""Sentences of earlier versions name jobs of other projects; say the same without the names."""
+"""Replace stored preemption messages, which name jobs of other projects, by ones that name none."""
 
 from typing import Any
 

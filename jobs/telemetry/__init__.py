@@ -1,1 +1,1 @@
-"""Usage and progress of jobs, collected once a second."""
+"""Collect usage and progress of jobs once a second."""

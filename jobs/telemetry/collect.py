@@ -1,4 +1,4 @@
-"""Every second, write jobs' progress and device usage into rows, samples and one event."""
+"""Once a second, store jobs' progress and device usage in rows and samples, and write one event."""
 
 import logging
 from collections import defaultdict
@@ -26,35 +26,35 @@ from jobs.telemetry.self_reported import SelfReported, completed
 
 logger = logging.getLogger(__name__)
 
-# A job's last lines are read even when its pod is gone already.
+# A job's last lines are read for this long after its pod has been released.
 LATE_SECONDS = 15
-# Further behind than this only the end of a log is read.
+# If a log has more unread bytes than this, only its end is read.
 BEHIND_BYTES = 1 << 20
 LOOK_BACK_LINES, PAGE_LINES = 200, 5000
-# How exact "last seen working" is; keeps quiet seconds free of writes.
+# Resolution of "last seen working"; avoids a write every second.
 BUSY_GRAIN_SECONDS = 5.0
-# GPU hours of a longer pause between two looks are not known.
+# If two collections are further apart than this, the GPU hours between them are unknown and not counted.
 HOLDERS_GAP_SECONDS = 120
-# The same for jobs with an idle limit, which may be short.
+# Finer resolution for jobs with an idle limit, which may be short.
 LIMITED_GRAIN_SECONDS = 0.5
 
 
 @dataclass(slots=True)
 class UsageMemory:
-    """A cluster's state between two seconds, per process; losing it loses at most one step of samples."""
+    """A cluster's state between two collections, per process. Losing it loses at most one step of samples."""
 
     accumulator: Accumulator = field(default_factory=Accumulator)
     seq: int | None = None
-    # When GPU seconds were last added.
+    # When GPU seconds were last counted.
     holders_at: datetime | None = None
-    # Pods whose log is out of order, told once.
+    # Pods whose log cannot be read; the error is logged once.
     unreadable: set[str] = field(default_factory=set)
     spoken: SelfReported = field(default_factory=SelfReported)
 
 
 @dataclass(slots=True)
 class _Changes:
-    """Columns to write, by table and key, and the jobs whose display changes."""
+    """Changed columns by table and key, and the jobs whose displayed values change."""
 
     pods: defaultdict[int, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
     jobs: defaultdict[UUID, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
@@ -63,11 +63,11 @@ class _Changes:
     is_visible: bool = False
 
     def write(self, now: datetime) -> None:
-        """Write everything in one short transaction, with one event if any display changes."""
+        """Write all changes in one short transaction, with one event if any displayed value changes."""
         if not (self.pods or self.jobs or self.devices):
             return
         with transaction.atomic():
-            # By key, as every writer of several rows does.
+            # Ordered by key, the lock order of every writer of several rows.
             for pod_id, values in sorted(self.pods.items()):
                 Pod.objects.filter(pk=pod_id).update(**values)
             for job_id, values in sorted(self.jobs.items()):
@@ -81,9 +81,8 @@ class _Changes:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One second's measurements: new progress lines, and figures by device and by pod. `is_measured`: the cluster has
-    a source of measurements; `has_answered`: it could be read, or there is none.
-    """
+    """The measurements of one second: new progress lines, and usage by device and by pod. `is_measured`: the
+    cluster has a source of measurements. `has_answered`: it could be read, or there is none."""
 
     lines: Mapping[str, Progress | None]
     reports: Sequence[UsageReport]
@@ -93,9 +92,9 @@ class _Look:
     is_reachable: bool
 
     def is_idleness_known(self, pod: PodRow) -> bool:
-        """Return whether the pod's idleness can be judged. Measurements from before a cluster became unreachable do
-        not count; where progress lines are the only source, their absence counts as idle.
-        """
+        """Return whether it is known if the pod is idle. Measurements from before a cluster became
+        unreachable do not count; where progress lines are the only source, a pod without them counts as
+        idle."""
         if not (self.is_reachable and self.is_measured):
             return self.is_reachable
         usage = self.usages.get(pod.name)
@@ -104,10 +103,10 @@ class _Look:
 
 
 def collect(engine: Engine, cluster: Cluster, memory: UsageMemory, now: datetime) -> None:
-    """Store progress, utilisation and memory of a cluster's pods and devices, and keep samples.
+    """Store progress, utilisation and memory of a cluster's pods and devices, and add them to the samples.
 
-    Writes only changed rows; then one event `telemetry.sampled` lists the jobs. Logs are read even if measurements
-    fail: self-reported figures are used instead, and other figures keep their last value.
+    Writes only changed rows, then one event `telemetry.sampled` with the jobs. Logs are read even if
+    measurements fail: self-reported usage is used instead, and other values stay unchanged.
     """
     pods = pods_of(cluster, now - timedelta(seconds=LATE_SECONDS))
     changes = _Changes()
@@ -129,10 +128,10 @@ def collect(engine: Engine, cluster: Cluster, memory: UsageMemory, now: datetime
 
 
 def _count_gpu_seconds(memory: UsageMemory, cluster: Cluster, now: datetime) -> None:
-    """Add users' GPU seconds once per step: every second would query all allocations."""
+    """Add each user's GPU seconds, once per step: doing so every second would query all allocations."""
     before = memory.holders_at
     seconds = (now - before).total_seconds() if before else 0.0
-    # Nor when the clock was put back.
+    # A long gap, and a clock that was set back, count for nothing.
     if before is None or not 0 <= seconds <= HOLDERS_GAP_SECONDS:
         memory.holders_at = now
     elif seconds >= STEP_SECONDS:
@@ -145,7 +144,8 @@ def _measure(engine: Engine, cluster: Cluster) -> tuple[UsageReport, ...] | None
     try:
         return engine.usage()
     except EngineUnreachable:
-        # Of a cluster that is away the loop tells, of a Prometheus the look at its cluster.
+        # Not logged here: the loop reports an unreachable cluster, and the cluster check reports a failing
+        # Prometheus.
         return None
     except Exception:
         logger.exception(
@@ -177,7 +177,7 @@ def _take_pods(
         progress = look.lines[pod.name]
         usage = look.usages.get(pod.name)
         if progress is not None:
-            # The lowest rank that speaks, speaks for the job.
+            # Pods are ordered by rank: of those that report, the lowest rank sets the job's progress.
             said.setdefault(pod.job_id, progress)
         if progress is not None or (usage is not None and usage.utilization):
             working.add(pod.job_id)
@@ -189,7 +189,7 @@ def _take_pods(
 
 
 def _try_log(changes: _Changes, pod: PodRow, unreadable: set[str]) -> Progress | None:
-    """Read one pod's log; log an error once and retry every second, without affecting other pods."""
+    """Read one pod's log; logs an error once and retries every second, without affecting other pods."""
     try:
         progress = _read_log(changes, pod)
     except Exception:
@@ -202,17 +202,17 @@ def _try_log(changes: _Changes, pod: PodRow, unreadable: set[str]) -> Progress |
 
 
 def _read_log(changes: _Changes, pod: PodRow) -> Progress | None:
-    """Read new lines of the pod's log and remember the offset."""
+    """Read new lines of the pod's log and store the offset. Return the newest progress, or None."""
     path = log_path(settings.LOG_DIR, str(pod.job_id), pod.attempt, pod.rank)
     try:
         size = path.stat().st_size
     except FileNotFoundError:
-        # It has not printed anything yet.
+        # The pod has not printed anything yet.
         return None
     if size <= pod.log_offset:
         return None
     is_behind = size - pod.log_offset > BEHIND_BYTES
-    # Only the newest progress is shown, so what lies before the end of a long log need not be read.
+    # Only the newest progress is shown, so the beginning of a long log can be skipped.
     page = tail(path, LOOK_BACK_LINES) if is_behind else read_page(path, pod.log_offset, PAGE_LINES)
     if page.next_offset != pod.log_offset:
         changes.pods[pod.id]["log_offset"] = page.next_offset
@@ -266,11 +266,12 @@ def _take_devices(
     look: _Look,
     now: datetime,
 ) -> None:
-    """Store device reports. Without a source of measurements, a device without self-reports is unknown."""
+    """Store device usage. Without a source of measurements, the usage of a device without self-reports is
+    unknown."""
     readings = {(report.node, report.device_index): report for report in look.reports}
     rows = Device.objects.filter(node__cluster=cluster)
     if not look.reports:
-        # Nothing is measured: only devices with an old figure change.
+        # Without measurements, only devices with a stored value can change.
         rows = rows.filter(utilization__isnull=False)
     columns = ("pk", "node__name", "index", "utilization", "memory_used_mib", "busy_at")
     for key, node, index, utilization, memory_mib, busy_at in rows.values_list(*columns):
@@ -292,7 +293,7 @@ def _take_devices(
 
 
 def _forget_waiting(changes: _Changes, cluster: Cluster) -> None:
-    """Clear the usage of queued jobs."""
+    """Clear the stored usage of queued jobs."""
     waiting = Job.objects.filter(project__cluster=cluster, state__in=(QUEUED, SUSPENDED))
     for job_id in waiting.filter(gpu_utilization__isnull=False).values_list("pk", flat=True):
         changes.jobs[job_id]["gpu_utilization"] = None
@@ -300,7 +301,7 @@ def _forget_waiting(changes: _Changes, cluster: Cluster) -> None:
 
 
 def _shown(said: Progress, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's progress after a new line; one that reports only a checkpoint changes nothing else."""
+    """Return a job's progress after a new line; a line with only a checkpoint keeps the other values."""
     return {**before, **said.as_json()} if said.is_checkpoint_only else dict(said.as_json())
 
 

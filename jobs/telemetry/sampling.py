@@ -1,4 +1,4 @@
-"""One second's readings of pods, devices and queues, added to the current step."""
+"""Add one second's measurements of pods, devices and queues to the current sample step."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from jobs.models import Allocation, Job, Pod
 
 @dataclass(slots=True)
 class PodRow:
-    """The columns of a pod that collecting needs. `holds_gpus`: its job has GPUs; `is_live`: not yet released."""
+    """The pod columns that collecting needs. `holds_gpus`: its job has GPUs; `is_live`: not released yet."""
 
     id: int
     name: str
@@ -77,9 +77,8 @@ def sample_use(
     pods: Sequence[PodRow],
     usages: Mapping[str, PodUsage],
 ) -> None:
-    """Add this second's readings of devices, nodes, the cluster, jobs and projects to the current step. A figure that
-    could not be read adds nothing; it is not 0.
-    """
+    """Add this second's measurements of devices, nodes, the cluster, jobs and projects to the current step. A
+    value that could not be read is skipped, not counted as 0."""
     for report in reports:
         subject = f"{report.node}/{report.device_index}"
         _add(accumulator, "device", subject, report.utilization, report.memory_used_mib)
@@ -130,9 +129,8 @@ def _held(pod_ids: Iterable[int]) -> defaultdict[int, int]:
 
 
 def sample_queue(accumulator: Accumulator, cluster: Cluster, before: int | None) -> int:
-    """Add the numbers of running and queued jobs, and the waits of those that started after event `before`. Return
-    the event number to continue from.
-    """
+    """Add the numbers of running and queued jobs, and the waiting times of those that started after event
+    `before`. Return the event number to continue from."""
     unfinished = Job.objects.filter(project__cluster=cluster).exclude(state__in=FINAL_STATES)
     counts = unfinished.values_list("project__name").annotate(
         running=Count("pk", filter=Q(state__in=ACTIVE_STATES)), queued=Count("pk", filter=Q(state=QUEUED))
@@ -160,7 +158,7 @@ def sample_holders(accumulator: Accumulator, cluster: Cluster, seconds: float) -
 
 
 def rounded(value: float | None) -> float | None:
-    """Return a utilisation in stored precision; finer steps would only cause writes and frames."""
+    """Return a utilisation in stored precision; finer changes would cause useless writes and live updates."""
     return None if value is None else round(value, 3)
 
 

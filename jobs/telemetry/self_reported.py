@@ -1,7 +1,7 @@
-"""GPU usage that pods report in progress lines, where nothing measures it.
+"""GPU usage that pods report in progress lines, for devices without measurements.
 
-A pod's last progress line counts for a minute. A pod without one, and a device without such a pod, is unknown, which
-is not idle.
+A pod's last progress line is valid for a minute. Usage of a pod without one, and of its devices, is unknown
+rather than idle.
 """
 
 from collections import defaultdict
@@ -21,12 +21,13 @@ T = TypeVar("T", PodUsage, UsageReport)
 
 @dataclass(slots=True)
 class SelfReported:
-    """The last progress line of each pod, by name. Losing it costs the display until the next lines."""
+    """The last progress line of each pod, by pod name. Kept in memory: after a restart usage is unknown until
+    the next lines."""
 
     self_reported: dict[str, tuple[datetime, PodUsage]] = field(default_factory=dict)
 
     def update(self, pod_name: str, progress: Progress | None, now: datetime) -> PodUsage | None:
-        """Store a new line, if any, and return the pod's current report; None if there is none."""
+        """Store a pod's new line, if any, and return its current report; None if there is none."""
         if progress is not None and progress.gpu_utilization is not None:
             usage = PodUsage(pod_name, progress.gpu_utilization, progress.gpu_memory_mib)
             self.self_reported[pod_name] = (now, usage)

@@ -1,4 +1,4 @@
-"""`make demo`: four teams, their people and quotas, and jobs that borrow, wait and sit idle, to look at."""
+"""`make demo`: create four teams with users, quotas, and jobs that exceed their quota, wait or idle."""
 
 import secrets
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from controlplane.loop.claims import is_fresh
 from controlplane.models import Cluster, Project, Role, User
 from jobs.actions import submit_job
 
-# The loop completes a cycle every second; one that has not for so long is not running.
+# The loop completes a cycle every second; if none was completed for this long, it is not running.
 LOOP_SECONDS = 10
 QUOTAS = {"team-a": 4, "team-b": 2, "team-c": 2, "team-d": 8}
 OWNERS = {"team-a": "ana", "team-b": "ben", "team-c": "chi", "team-d": "dora"}
@@ -31,7 +31,7 @@ ABOUT = {
 
 @dataclass(frozen=True)
 class DemoJob:
-    """A job of the demo. `seconds` is how long its replayed run takes; 0: nothing runs in it but the shell."""
+    """A job of the demo. `seconds`: run time of its replayed training; 0 for a job with nothing but a shell."""
 
     project: str
     name: str
@@ -41,7 +41,7 @@ class DemoJob:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
-        """Return the submission."""
+        """Return the body with which the job is submitted."""
         work: dict[str, Any] = {"image": "ubuntu"}
         if self.seconds:
             work = {"image": "replay", "env": {"DURATION_SECONDS": str(self.seconds)}}
@@ -68,7 +68,8 @@ JOBS = (
 
 
 class Command(BaseCommand):
-    """Seed the demo; what is there already is left alone, and it says where to look and as whom."""
+    """Create the demo's projects, users and jobs, except those that exist; print the address and the sign-in
+    names."""
 
     help = "Create four teams with quotas, people and running jobs."
 
@@ -85,7 +86,8 @@ class Command(BaseCommand):
         self.stdout.write(f"Four teams are there; {submitted} jobs were submitted. {_where_to_look()}")
 
     def _print_people(self, new: dict[str, str]) -> None:
-        """Who can sign in: the new ones with their passwords, and how to give the others one."""
+        """Print who can sign in: new users with their passwords, and how to reset the password of the
+        others."""
         if new:
             self.stdout.write("Sign in as one of these; the passwords are shown this once:")
         for name, password in new.items():
@@ -96,7 +98,7 @@ class Command(BaseCommand):
             self.stdout.write(f"  a new one: .venv/bin/python manage.py changepassword {known[0]}")
 
     def _people(self) -> Iterator[tuple[str, str]]:
-        """Create the owners; return each new one with a password that is shown once."""
+        """Create the project owners; yield each new one's name and password, which is shown only once."""
         for name in OWNERS.values():
             if not User.objects.filter(username=name).exists():
                 password = secrets.token_urlsafe(12)
@@ -121,7 +123,7 @@ class Command(BaseCommand):
         try:
             submit_job(project, job.body(), actor=Actor(user=User.objects.get(username=OWNERS[job.project])))
         except Conflict:
-            # It is there from an earlier run.
+            # The job exists from an earlier run.
             return 0
         return 1
 
@@ -136,5 +138,5 @@ def _first_cluster() -> Cluster | None:
     try:
         return Cluster.objects.filter(detached_at=None).order_by("pk").first()
     except DatabaseError:
-        # Nothing was ever started here, so there are no tables.
+        # Trainyard was never started here, so the database has no tables.
         return None
