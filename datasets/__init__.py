@@ -1,1 +1,1 @@
-"""Data: the code that jobs run, and the store of datasets."""
+"""Django application of data: code trees, datasets, caches, volumes, snapshots and artifacts."""

@@ -1,5 +1,5 @@
-"""From a user to a dataset, volume or snapshot: members of its project by their role, every signed-in user to read a
-shared dataset."""
+"""Access to datasets, volumes, snapshots, artifacts and caches: members of the owning project by their role;
+shared datasets are readable by every signed-in user."""
 
 import uuid
 from typing import TypeVar
@@ -24,7 +24,7 @@ def visible_datasets(actor: Actor) -> QuerySet[Dataset]:
 
 
 def dataset_for(actor: Actor, dataset_id: str, *, needed: str = Role.VIEWER) -> Dataset:
-    """Return a dataset by id, with its project. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
+    """Return a dataset by id, with its project. Raises NotVisible, also for a malformed id, or Forbidden."""
     missing = NotVisible("There is no such dataset that you can see.")
     dataset = Dataset.objects.select_related("project").filter(pk=uuid_of(dataset_id, missing)).first()
     if dataset is None:
@@ -57,21 +57,22 @@ def visible_snapshots(actor: Actor) -> QuerySet[Snapshot]:
 
 
 def volume_for(actor: Actor, volume_id: str, *, needed: str = Role.VIEWER) -> Volume:
-    """Return a volume by id, with its project. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
+    """Return a volume by id, with its project. Raises NotVisible, also for a malformed id, or Forbidden."""
     missing = NotVisible("There is no such volume that you can see.")
     rows = visible_volumes(actor).select_related("project__cluster")
     return _held(actor, rows.filter(pk=uuid_of(volume_id, missing)).first(), needed, missing)
 
 
 def snapshot_for(actor: Actor, snapshot_id: str, *, needed: str = Role.VIEWER) -> Snapshot:
-    """Return a snapshot by id, with its project. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
+    """Return a snapshot by id, with its project. Raises NotVisible, also for a malformed id, or Forbidden."""
     missing = NotVisible("There is no such snapshot that you can see.")
     rows = visible_snapshots(actor).select_related("project__cluster", "volume")
     return _held(actor, rows.filter(pk=uuid_of(snapshot_id, missing)).first(), needed, missing)
 
 
 def _held(actor: Actor, row: H | None, needed: str, missing: NotVisible) -> H:
-    """Return the row of a project in which the actor has the role. Raises `missing` for None, and Forbidden."""
+    """Return `row` if the actor has the role `needed` in its project. Raises `missing` if the row is None or
+    not visible, else Forbidden."""
     if row is None:
         raise missing
     _require(actor, row.project, role_in(actor, row.project), needed, missing)
@@ -85,7 +86,7 @@ def visible_artifacts(actor: Actor) -> QuerySet[Artifact]:
 
 
 def artifact_for(actor: Actor, artifact_id: str, *, needed: str = Role.VIEWER) -> Artifact:
-    """Return an artifact by id, with its project and job. Raises NotVisible (an id of the wrong shape too) or
+    """Return an artifact by id, with its project and job. Raises NotVisible, also for a malformed id, or
     Forbidden."""
     missing = NotVisible("There is no such artifact that you can see.")
     rows = visible_artifacts(actor).select_related("project__cluster", "job")
@@ -93,12 +94,13 @@ def artifact_for(actor: Actor, artifact_id: str, *, needed: str = Role.VIEWER) -
 
 
 def visible_caches(actor: Actor) -> QuerySet[Cache]:
-    """Return the caches of the datasets the actor may read."""
+    """Return the caches of datasets that the actor may read."""
     return Cache.objects.filter(version__dataset__in=visible_datasets(actor))
 
 
 def visible_locations(actor: Actor) -> QuerySet[CacheLocation]:
-    """Return the cache locations of all projects, and those of the projects the actor may see."""
+    """Return the cache locations that the actor may see: those without a project, and those of visible
+    projects."""
     ids = visible_project_ids(actor)
     rows = CacheLocation.objects.all()
     return rows if ids is None else rows.filter(Q(project=None) | Q(project__in=ids))
@@ -116,7 +118,7 @@ def cache_for(actor: Actor, cache_id: str, *, needed: str = Role.VIEWER) -> Cach
 
 
 def require_role(actor: Actor, dataset: Dataset, needed: str, missing: NotVisible) -> None:
-    """Raise `missing` for a dataset the actor may not read, Forbidden for a role weaker than `needed`."""
+    """Raise `missing` for a dataset that the actor may not read, and Forbidden for a role below `needed`."""
     held = role_in(actor, dataset.project) or (Role.VIEWER if dataset.is_shared else None)
     _require(actor, dataset.project, held, needed, missing)
 
@@ -131,7 +133,7 @@ def _require(actor: Actor, project: Project, held: str | None, needed: str, miss
 
 
 def uuid_of(text: str, missing: NotVisible) -> uuid.UUID:
-    """Parse an id of an address. Raises `missing` for one of the wrong shape."""
+    """Parse an id from a URL. Raises `missing` if it is malformed."""
     try:
         return uuid.UUID(text)
     except ValueError as error:

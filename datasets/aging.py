@@ -1,16 +1,16 @@
-"""Which caches go: those unused for long, and, where room is short, those unused for longest. Pure."""
+"""Choose the caches to remove: those unused for too long and, to free space, the least recently used. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-# A cache that no job asked to keep stays this long after its last job: the next one may be on its way.
+# A cache that no job asked to keep is kept for this long after its last job, since the next job may need it.
 TEMPORARY = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Aged:
-    """A cache that holds room. `is_wanted`: an unfinished job mounts it."""
+    """A cache that uses space. `is_wanted`: an unfinished job mounts it."""
 
     key: str
     used_at: datetime
@@ -21,7 +21,8 @@ class Aged:
 
 
 def too_old(caches: Iterable[Aged], now: datetime, unused_days: int) -> list[str]:
-    """Return the caches whose time is over. Pinned ones and those that a job wants have no end."""
+    """Return the caches that were unused for too long. Pinned ones, and those that unfinished jobs mount,
+    never expire."""
     kept, temporary = now - timedelta(days=unused_days), now - TEMPORARY
     return [
         cache.key for cache in _removable(caches) if cache.used_at < (kept if cache.is_kept else temporary)
@@ -29,8 +30,9 @@ def too_old(caches: Iterable[Aged], now: datetime, unused_days: int) -> list[str
 
 
 def to_make_room(caches: Iterable[Aged], wanted_bytes: int) -> list[str] | None:
-    """Return the caches to remove for `wanted_bytes`, those unused for longest first; None when all that may be removed
-    are not enough. What a cache frees is estimated by its charge, the least that its contents take."""
+    """Return the least recently used caches whose removal frees `wanted_bytes`; None if all removable caches
+    together are too small. Removal is assumed to free a cache's charge, a lower bound of what it really
+    frees."""
     chosen: list[str] = []
     for cache in sorted(_removable(caches), key=lambda cache: (cache.is_kept, cache.used_at, cache.key)):
         if wanted_bytes <= 0:

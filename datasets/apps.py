@@ -1,4 +1,4 @@
-"""Registers the datasets application."""
+"""Django application of data."""
 
 from django.apps import AppConfig
 

@@ -1,4 +1,4 @@
-"""Handler that keeps a directory of a job's output in the project's lake."""
+"""Command handler that stores a directory of a job's output in the project's lake."""
 
 import os
 from pathlib import Path
@@ -24,10 +24,11 @@ NAMED = 5
 
 @register
 class KeepArtifact(CommandHandler):
-    """Hash a directory of a job that has ended; store what the lake lacks. Safe to repeat."""
+    """Hash a directory of an ended job and store the contents that the lake lacks. Safe to repeat."""
 
     kind, queue = KEEP, DATA
-    # Four hours: an artifact that failed is not kept again, so that it must outlast a lake that is away for a while.
+    # Retry for four hours: a failed artifact is not retried later, so the command must outlast an unreachable
+    # lake.
     max_tries, backoff_seconds = 50, (1, 5, 30, 300)
 
     def run(self, run: CommandRun) -> Kept | None:
@@ -41,7 +42,7 @@ class KeepArtifact(CommandHandler):
             return _kept(artifact, _synced(artifact.project, root, run))
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
-        # An admin has to make room; what waits for that must not be lost.
+        # An admin must free space first; keep the artifact until then.
         return refusal.code == DISK_FULL or super().may_retry(command, refusal)
 
     def on_done(self, command: Command, result: Kept | None) -> None:
@@ -56,8 +57,8 @@ class KeepArtifact(CommandHandler):
 
 
 def _refuse_size(artifact: Artifact, root: Path) -> None:
-    """Raise CommandRefused for a directory beyond the limits, before any file of it is read, and as soon as it is known
-    to be beyond."""
+    """Raise CommandRefused for a directory beyond the limits, as soon as that is known and before any file is
+    read."""
     files = size = 0
 
     def note(directory: Directory) -> None:
@@ -101,7 +102,7 @@ def _kept(artifact: Artifact, found: Synced) -> Kept:
 
 
 def _store(project: Project, manifest: Manifest) -> None:
-    """Store the manifest, all of whose contents are there and young enough that no collection takes them."""
+    """Store the manifest. All its contents must be stored and young enough that no collection removes them."""
     lake = lake_of(project)
     contents = set(manifest.contents())
     with lake.in_use():

@@ -1,4 +1,4 @@
-"""Commands about caches: fill and remove."""
+"""Command handlers that fill and remove caches."""
 
 import time
 
@@ -27,15 +27,15 @@ from datasets.queries.lake import lake_of, manifest_named
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 from datasets.storage.cache import Progress
 
-# Tried again without end: room is made by other commands, and a bucket's server comes back.
+# Codes retried without limit: other commands free space, and an unreachable S3 server recovers.
 MAKING_ROOM = "making_room"
-# At least, between two reports of a fill.
+# Shortest interval between two progress reports of a fill.
 REPORT_SECONDS = 1.0
 
 
 @register
 class FillCache(CommandHandler):
-    """Bring a version beside the GPUs. A repeat goes on with the contents that are there."""
+    """Copy a version to a cache location. A repeat continues with the contents that are missing."""
 
     kind, queue = FILL_CACHE, DATA
 
@@ -53,7 +53,7 @@ class FillCache(CommandHandler):
             _make_room(cache, store, manifest)
             report = _Reporter(run, cache)
             store.fill(key_of(version.pk), lake_of(project), manifest, budget_of(run), report)
-            # a fill that is shorter than the time between two reports would have moved nothing
+            # The report of the last fill is throttled; a fill shorter than that interval would show no bytes.
             Cache.objects.filter(pk=cache.pk).update(bytes_moved=report.bytes_moved)
             return charges(store.manifests())
         except (ContentMissing, ContentDamaged) as error:
@@ -89,7 +89,7 @@ class FillCache(CommandHandler):
 
 @register
 class EvictCache(CommandHandler):
-    """Remove a version's files from a location; a cache that a new job wants meanwhile is filled again."""
+    """Remove a version's files from a location; the cache is filled again if a new job needs it."""
 
     kind, queue, is_cleanup = EVICT_CACHE, DATA, True
 
@@ -99,7 +99,8 @@ class EvictCache(CommandHandler):
         if location is None:
             return None
         store, key = caches_of(location, run), run.command.payload["key"]
-        # A repeat, or an order for a tree without a cache, may come after the version was asked for again.
+        # A repeated command, or one for a tree without a cache, may run after the version was requested
+        # again.
         live = Cache.objects.filter(version=key, location=location).exclude(state=Cache.EVICTING)
         with refusals():
             store.remove(key, live.exists)
@@ -122,7 +123,7 @@ class EvictCache(CommandHandler):
 
 
 class _Reporter:
-    """Writes how far a fill is: at most once a second, to the row and to the live feed."""
+    """Writes the progress of a fill to the row and the live topic, at most once a second."""
 
     def __init__(self, run: CommandRun, cache: Cache) -> None:
         self._run, self._cache = run, cache
@@ -144,14 +145,14 @@ class _Reporter:
             bytes_per_second=int(progress.bytes_done / (now - self._began)),
         )
         if not updated:
-            # cleared, or its dataset was deleted
+            # The cache was removed, or its dataset deleted.
             raise Cancelled
         _happened("cache.progressed", self._cache)
 
 
 def _begin(cache: Cache) -> bool:
     rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.QUEUED, Cache.FILLING))
-    # What an earlier try reserved is given back: two fills would wait for each other's for ever.
+    # Release what an earlier try reserved; otherwise two fills could block each other forever.
     if not rows.update(state=Cache.FILLING, reserved_bytes=0, changed_at=timezone.now()):
         return False
     _happened("cache.filling", cache)
@@ -159,12 +160,12 @@ def _begin(cache: Cache) -> bool:
 
 
 def _make_room(cache: Cache, store: Caches, manifest: Manifest) -> None:
-    """Reserve the room for a fill, or have old caches removed where it does not fit. Raises CommandRefused: at once
-    where it can never fit, and to be tried again while room is being made or other fills may yet end."""
+    """Reserve space for a fill, or start to remove old caches if it does not fit. Raises CommandRefused:
+    permanently if it can never fit, else to be retried while space is being freed."""
     lacking = store.lacking_bytes(manifest)
     location = CacheLocation.objects.select_related("cluster").get(pk=cache.location_id)
     with transaction.atomic():
-        # Of two fills at once the second sees what the first reserved, or used.
+        # The lock serialises fills: the second sees what the first reserved or used.
         reread(location, lock=True)
         filling = location.caches.filter(state=Cache.FILLING).exclude(pk=cache.pk)
         written = Sum(Least("bytes_moved", "reserved_bytes"), default=0)

@@ -1,4 +1,4 @@
-"""What caches of one location cost, from their manifests. Pure."""
+"""Compute the space used by the caches of one location, from their manifests. Pure."""
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
@@ -12,15 +12,15 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Charges(Generic[K]):
-    """`used_bytes`: contents of all caches, each counted once. `by_cache`: a content that n caches share costs each the
-    n-th part; rounded down, so together they are at most `used_bytes`."""
+    """`used_bytes`: contents of all caches, each counted once. `by_cache`: a content shared by n caches is
+    charged to each by 1/n, rounded down, so that the sum is at most `used_bytes`."""
 
     used_bytes: int
     by_cache: Mapping[K, int]
 
 
 def charges(manifests: Mapping[K, Manifest]) -> Charges[K]:
-    """Return what caches with these manifests take of their location."""
+    """Return the space that caches with these manifests use at their location."""
     contents = {key: _sizes(manifest) for key, manifest in manifests.items()}
     sharing = Counter(digest for sizes in contents.values() for digest in sizes)
     used = {digest: size for sizes in contents.values() for digest, size in sizes.items()}

@@ -1,4 +1,4 @@
-"""The caches of a location for the commands about them: a directory, or a volume on which a pod works."""
+"""The caches of a location as the commands use them: a directory, or a volume on which a pod works."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,59 +21,63 @@ from datasets.storage.base import UNLIMITED, Budget, ContentMissing, Lake
 from datasets.storage.cache import Progress, Report, contents_of
 from datasets.storage.claims import CacheTask
 
-# Codes of Blocked after which a fill is tried again without end: a server is away, or another task has the volume.
+# Codes of Blocked for which a fill is retried without limit: a server is unreachable, or another task uses
+# the volume.
 WAITED_FOR = ("unreachable", "in_use", "pod_deleted")
 
 
 class Caches(Protocol):
-    """The caches of a location (CacheStore, VolumeCaches)."""
+    """Interface of the caches of a location, implemented by CacheStore and VolumeCaches."""
 
     def manifests(self) -> Mapping[str, Manifest]:
-        """Return the manifests of all trees that are whole."""
+        """Return the manifests of all complete trees."""
 
     def lacking_bytes(self, manifest: Manifest) -> int:
-        """Return the bytes of contents that a fill would have to bring."""
+        """Return the bytes of contents that a fill would have to copy."""
 
     def fill(
         self, key: str, lake: Lake, manifest: Manifest, budget: Budget = ..., report: Report = ...
     ) -> None:
-        """Make a version's tree; one that is there is left. Raises ContentMissing, ContentDamaged, Blocked and what
-        `budget` raises."""
+        """Create the tree of a version, unless it exists. Raises ContentMissing, ContentDamaged, Blocked and
+        what `budget` raises."""
 
     def remove(self, key: str, is_wanted: Callable[[], bool] = ...) -> int:
-        """Remove a tree with the contents that no other one names, unless `is_wanted`. Return the bytes freed."""
+        """Remove a tree with the contents that no other tree uses, unless `is_wanted` returns True. Return
+        the bytes freed."""
 
 
 class Volume(Protocol):
-    """The volume of a project (engines.kubernetes.cache_volume)."""
+    """The cache volume of a project (implemented by engines.kubernetes.cache_volume)."""
 
     def run(
         self, task: CacheTask, budget: Budget, report: Callable[[int, int, int], None] = ...
     ) -> Sequence[str]:
-        """Carry a task out and return the trees that are there afterwards. Raises Blocked, ContentMissing and what
-        `budget` raises."""
+        """Run a task in a pod and return the keys of the trees that exist afterwards. Raises Blocked,
+        ContentMissing and what `budget` raises."""
 
 
 class VolumeEngine(Protocol):
-    """What the engine of a kind with `claims_volumes` does beside the rest."""
+    """Additional methods of engines whose kind has `claims_volumes`."""
 
     def caches(self, project: str) -> Volume:
-        """Return the volume of a project's caches."""
+        """Return the volume for a project's caches."""
 
 
 def caches_of(location: CacheLocation, run: CommandRun) -> Caches:
-    """Return the caches of a location for a command. Raises Blocked, EngineUnreachable."""
+    """Return the caches of a location, for use in a command. Raises Blocked, EngineUnreachable."""
     return store_of(location) if location.project is None else VolumeCaches(location, run)
 
 
 class VolumeCaches:
-    """The caches on the volume of a project. What is there is known from the last pod that worked on it."""
+    """The caches on a project's volume. Its content is known only from the report of the last pod that worked
+    there."""
 
     def __init__(self, location: CacheLocation, run: CommandRun) -> None:
         self._location, self._run = location, run
 
     def manifests(self) -> dict[str, Manifest]:
-        """Return the manifests of all trees whose versions exist; one that the lake has lost is left out."""
+        """Return the manifests of all trees whose versions exist; omits one whose manifest the lake has
+        lost."""
         rows = DatasetVersion.objects.filter(pk__in=keys_at(self._location))
         found = {}
         for version in rows.select_related("dataset__project"):
@@ -82,7 +86,7 @@ class VolumeCaches:
         return found
 
     def lacking_bytes(self, manifest: Manifest) -> int:
-        """Return the bytes of contents that no other tree names."""
+        """Return the bytes of contents that no other tree uses."""
         known = {name for other in self.manifests().values() for name in contents_of(other)}
         return sum(size for name, size in contents_of(manifest).items() if name not in known)
 
@@ -94,7 +98,7 @@ class VolumeCaches:
         budget: Budget = UNLIMITED,
         report: Report = lambda progress: None,
     ) -> None:
-        """Have a pod bring a version; see Caches.fill. The pod reads the lake through the control plane."""
+        """Fill a cache by a pod, which downloads the content through the control plane; see Caches.fill."""
         cache = Cache.objects.filter(version=UUID(key), location=self._location).first()
         if cache is None:
             raise ContentMissing("The cache was removed meanwhile.")
@@ -110,13 +114,13 @@ class VolumeCaches:
         self._work(task, budget, lambda *counts: report(Progress(*counts)))
 
     def remove(self, key: str, is_wanted: Callable[[], bool] = lambda: False) -> int:
-        """Have a pod remove every tree without a cache; see Caches.remove."""
+        """Remove every tree without a cache, by a pod; see Caches.remove."""
         project = self._location.project
         if is_wanted() or project is None:
             return 0
         before = self._location.used_bytes
         if project.cluster_id != self._location.cluster_id:
-            # The project has moved, and its namespace went with all that was in it.
+            # The project has moved to another cluster; its namespace was deleted with this volume.
             CacheLocation.objects.filter(pk=self._location.pk).update(kept_keys=[])
             return before
         self._work(CacheTask(str(self._run.command.pk), self._kept()), budget_of(self._run))
@@ -132,6 +136,6 @@ class VolumeCaches:
         assert self._location.project is not None
         engine = cast(VolumeEngine, engine_for(self._location.cluster))
         keys = engine.caches(self._location.project.name).run(task, budget, report)
-        # Where the project moved meanwhile, the volume is gone.
+        # If the project has moved since, the volume is gone.
         here = CacheLocation.objects.filter(pk=self._location.pk, project__cluster=F("cluster"))
         here.update(kept_keys=list(keys))

@@ -1,5 +1,5 @@
-"""Refuse a lake that cannot work at start, with a hint. An S3 server that is away for now is a warning: what needs no
-content goes on without it."""
+"""System checks of the lake's bucket. A wrong configuration is an error with a hint; an unreachable S3 server
+is only a warning, since many functions need no content."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from datasets.storage.base import Blocked
 
 @register("trainyard")
 def check_lake(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
-    """Return what is wrong with the bucket of the lake."""
+    """Return the check messages for the lake's bucket."""
     place = settings.LAKE_PLACE
     if place is None:
         return []

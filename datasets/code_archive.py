@@ -1,8 +1,8 @@
-"""Code trees as tar archives: read when files are uploaded, written when a tree is downloaded.
+"""Code trees as tar archives: read for uploads, write for downloads.
 
-An upload is a tar of plain files, each named by its SHA-256. Nothing of it is taken on trust: a name that was not asked
-for, another size than announced, and every kind of member but a plain file end the upload. Memory does not grow with
-the files.
+An upload is a tar of plain files, each named by its SHA-256. Nothing in it is trusted: an unknown name, a
+size other than announced, and any member that is not a plain file end the upload. Memory use does not depend
+on file sizes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from datasets.code_manifest import EXECUTABLE, LINK, Entry
 
 BLOCK = 512
 MOST_PER_FILE = 2 * BLOCK  # header and padding
-# The end of the archive; tar programs round it up.
+# A tar ends with two zero blocks; tar programs pad the file to this size.
 MOST_BESIDE = 64 * 1024
 _CHUNK_BYTES = 1 << 20
 _PLAIN = (b"0", b"\0")
 
 
 class ArchiveRefused(ValueError):
-    """What was sent is not such an archive."""
+    """The uploaded bytes are not an archive as described above."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -30,9 +30,8 @@ class ArchiveRefused(ValueError):
 
 
 def read_archive(stream: BinaryIO, wanted: Mapping[str, int]) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield (SHA-256, content in pieces) of each member; `wanted`: the size of each content that may be in it. Whether
-    a content has the hash is for the caller to check, who must take all pieces before the next member. Raises
-    ArchiveRefused."""
+    """Yield (SHA-256, content in pieces) of each member. `wanted`: the size of each content that may occur.
+    The caller must verify the hash, and consume all pieces before the next member. Raises ArchiveRefused."""
     while header := stream.read(BLOCK):
         if len(header) < BLOCK:
             raise _incomplete("a header")
@@ -47,7 +46,8 @@ def read_archive(stream: BinaryIO, wanted: Mapping[str, int]) -> Iterator[tuple[
 
 
 def write_archive(entries: Iterable[Entry], pieces: Callable[[Entry], Iterator[bytes]]) -> Iterator[bytes]:
-    """Yield a tar of a tree in pieces; `pieces` reads a content. Times and owners are the same in every archive."""
+    """Yield a tar of a tree in pieces. `pieces` reads a content. Times and owners are constant, so equal
+    trees give equal archives."""
     for entry in entries:
         info = tarfile.TarInfo(entry.path)
         info.mode = 0o755 if entry.kind == EXECUTABLE else 0o644
@@ -56,7 +56,7 @@ def write_archive(entries: Iterable[Entry], pieces: Callable[[Entry], Iterator[b
                 tarfile.SYMTYPE,
                 b"".join(pieces(entry)).decode(errors="surrogateescape"),
             )
-            # What small tar programs read, too.
+            # The oldest tar format that every tar program reads.
             yield info.tobuf(tarfile.GNU_FORMAT)
             continue
         info.size = entry.size
@@ -80,7 +80,7 @@ def _incomplete(where: str) -> ArchiveRefused:
 
 
 def _read_header(header: bytes) -> tuple[str, int]:
-    """Return the name and size of a plain file."""
+    """Return the name and size from the header of a plain file. Raises ArchiveRefused for other members."""
     try:
         size, checksum = int(header[124:136].strip(b" \0") or b"0", 8), int(header[148:156].strip(b" \0"), 8)
         name = header[:100].rstrip(b"\0").decode("ascii")

@@ -1,4 +1,4 @@
-"""Long work on code."""
+"""Command handler that imports code from git."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ from datasets.models import CodeImport
 
 @register
 class ImportCode(CommandHandler):
-    """Fetch a commit of a git repository into a project's code."""
+    """Fetch a commit of a git repository and store it as code of a project."""
 
     kind, queue = IMPORT_CODE, DATA
-    # The user waits for the answer.
+    # Few retries, because a user waits for the result.
     max_tries, backoff_seconds = 2, (2,)
 
     def run(self, run: CommandRun) -> Imported:

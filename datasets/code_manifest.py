@@ -1,10 +1,11 @@
-"""The manifest of a code tree: which files it has, and the hash that names it. Pure.
+"""The manifest of a code tree, and the hash that names the tree. Pure.
 
 One entry per file, sorted by the bytes of its path. The hash of a tree is the SHA-256 of
 
     <kind> <size> <SHA-256 of the content>\\t<path>\\0
 
-of all entries, where kind is f (a file), x (an executable file) or l (a symbolic link; its content is its target).
+of all entries, where kind is f (a file), x (an executable file) or l (a symbolic link; its content is its
+target).
 """
 
 import hashlib
@@ -18,7 +19,8 @@ _HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 class TreeRefused(ValueError):
-    """A tree that cannot be kept. `index`: the entry's place in what was sent, None for the tree as a whole."""
+    """The tree is not accepted. `index`: the faulty entry's index in the request, None for the tree as a
+    whole."""
 
     def __init__(self, code: str, detail: str, index: int | None = None) -> None:
         super().__init__(detail)
@@ -27,7 +29,8 @@ class TreeRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file: its path below the tree's root, with slashes. `target`: of a symbolic link, "" for files."""
+    """One file. `path`: relative to the tree's root, with slashes. `target`: of a symbolic link, "" for
+    files."""
 
     path: str
     kind: str
@@ -48,8 +51,8 @@ def link_entry(path: str, target: str) -> Entry:
 
 
 def checked(entries: Sequence[Entry], most_bytes: int) -> tuple[Entry, ...]:
-    """Return the entries in the manifest's order. Raises TreeRefused for paths and links that leave the tree, for what
-    two entries claim, and for a tree without files, with too many or with more than `most_bytes`."""
+    """Return the entries sorted as in the manifest. Raises TreeRefused for paths and links that leave the
+    tree, conflicting paths, and a tree with no files, too many files or more than `most_bytes`."""
     if not entries:
         raise TreeRefused("tree_empty", "The tree has no files.")
     if len(entries) > FILES_MOST:
@@ -65,18 +68,18 @@ def checked(entries: Sequence[Entry], most_bytes: int) -> tuple[Entry, ...]:
 
 
 def tree_hash(entries: Iterable[Entry]) -> str:
-    """Return the hash that names the tree of these sorted entries, hexadecimal."""
+    """Return the hexadecimal hash of a tree with these sorted entries."""
     return hashlib.sha256(dump(entries)).hexdigest()
 
 
 def dump(entries: Iterable[Entry]) -> bytes:
-    """Return the manifest of sorted entries."""
+    """Return the manifest of sorted entries, encoded."""
     lines = (f"{entry.kind} {entry.size} {entry.sha256}\t{entry.path}\0" for entry in entries)
     return "".join(lines).encode()
 
 
 def load(manifest: bytes) -> tuple[Entry, ...]:
-    """Return the entries of what `dump` wrote; targets of links are not in it."""
+    """Return the entries of an encoded manifest; targets of links are not in it."""
     entries = []
     for line in manifest.decode().split("\0")[:-1]:
         head, _, path = line.partition("\t")
@@ -86,7 +89,7 @@ def load(manifest: bytes) -> tuple[Entry, ...]:
 
 
 def is_sha256(text: str) -> bool:
-    """Return whether this is a SHA-256 in small hexadecimal digits."""
+    """Return whether the text is a SHA-256 in lower-case hexadecimal."""
     return len(text) == 64 and set(text) <= _HEXADECIMAL
 
 
@@ -103,7 +106,7 @@ def _check_entry(entry: Entry, index: int) -> None:
 
 
 def path_problem(path: str) -> str:
-    """Return what is wrong with a path below the root of a tree, "" if nothing is."""
+    """Return what is wrong with a path relative to a tree's root, or ""."""
     names = path.split("/")
     if path.startswith("/"):
         return "is an absolute path"
@@ -121,10 +124,9 @@ def path_problem(path: str) -> str:
 
 
 def stays_inside(path: str, target: str) -> bool:
-    """Return whether a symbolic link leads to a place in the tree whatever other links that obey this are in it.
-    `..` may only be at the target's beginning: after the name of another link it would lead elsewhere than it
-    reads.
-    """
+    """Return whether a symbolic link leads to a path in the tree, whatever other accepted links the tree has.
+    `..` is accepted only at the beginning of a target: after the name of another link it would resolve
+    elsewhere."""
     if not target or "\0" in target or target.startswith("/") or len(target) > PATH_MOST_BYTES:
         return False
     parts = [part for part in target.split("/") if part not in ("", ".")]
@@ -133,7 +135,7 @@ def stays_inside(path: str, target: str) -> bool:
 
 
 def _check_places(entries: Sequence[Entry]) -> None:
-    """Refuse duplicate paths, and paths below a file or a link."""
+    """Raise TreeRefused for duplicate paths, and for paths below a file or link."""
     places = {entry.path: index for index, entry in enumerate(entries)}
     if len(places) != len(entries):
         index = next(index for index, entry in enumerate(entries) if places[entry.path] != index)

@@ -1,12 +1,12 @@
-"""Where the files of code trees are kept: each content once, whatever the number of trees and projects that have it.
+"""The store of code files: each content is stored once for all trees and projects that have it.
 
     objects/ab/<sha256>                  a content, read-only
-    projects/<id>/objects/ab/<sha256>    the same file by a hard link: this project has had the content itself
+    projects/<id>/objects/ab/<sha256>    a hard link to it: the project has uploaded this content itself
     projects/<id>/trees/<sha256>         the manifest of a complete tree
-    projects/<id>/pending/<sha256>       the manifest of one whose files are still to come
+    projects/<id>/pending/<sha256>       the manifest of a tree whose upload is not complete
 
-A project finds only what it uploaded itself: to know a hash gives nothing. Every file appears whole or not at all, and
-one whose size is not the manifest's, as a crash of the machine may leave it, counts as missing.
+A project can read only what it uploaded itself, so that knowing a hash gives no access. Files are created
+atomically; one with a size other than its manifest's, as after a power cut, counts as missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from datasets.code_manifest import LINK, Entry, dump, load, tree_hash
 
-# Of the state directory.
+# Folder below the state directory.
 FOLDER = "code"
 _OBJECTS, _TREES, _PENDING = "objects", "trees", "pending"
 _CHUNK_BYTES = 1 << 20
@@ -35,19 +35,19 @@ class ContentCorrupt(Exception):
 
 
 class ContentDiffers(Exception):
-    """A content is not what its hash says."""
+    """An uploaded content does not match its hash."""
 
 
 class ProjectCode:
-    """The trees of one project. Safe to use from several processes at once."""
+    """The code trees of one project. Safe for concurrent use by several processes."""
 
     def __init__(self, root: Path, project_id: int) -> None:
         self._shared = root / _OBJECTS
         self._own = root / "projects" / str(project_id)
 
     def begin(self, entries: Sequence[Entry]) -> str:
-        """Note the manifest of a tree that is to come; return the tree's hash. Targets of links are content, too: they
-        are kept at once. Contents that are there already are kept from a `sweep` that is under way."""
+        """Store the manifest of a tree to upload, and its link targets; return the tree's hash. Existing
+        contents of the tree are protected from a concurrent `sweep`."""
         digest = tree_hash(entries)
         _write(self._own / _PENDING / digest, dump(entries))
         for entry in entries:
@@ -59,7 +59,7 @@ class ProjectCode:
         return digest
 
     def pending(self, digest: str) -> tuple[Entry, ...] | None:
-        """Return the entries of a tree that was begun or is complete; None for any other."""
+        """Return the entries of a tree whose upload was begun or is complete; None for any other."""
         for folder in (_PENDING, _TREES):
             with suppress(FileNotFoundError):
                 return load((self._own / folder / digest).read_bytes())
@@ -70,32 +70,32 @@ class ProjectCode:
         return load((self._own / _TREES / digest).read_bytes())
 
     def missing(self, entries: Iterable[Entry]) -> dict[str, int]:
-        """Return hash -> size of each content that the project does not have."""
+        """Return hash -> size of each content that the project lacks."""
         return {entry.sha256: entry.size for entry in entries if self._path_if_kept(entry) is None}
 
     def put(self, sha256: str, pieces: Iterable[bytes]) -> None:
-        """Store a content. Raises ContentDiffers if it does not match its hash; then nothing is stored."""
+        """Store a content. Raises ContentDiffers, and stores nothing, if it does not match its hash."""
         shared, own = _object(self._shared, sha256), _object(self._own / _OBJECTS, sha256)
         fresh = shared.with_name(f".{sha256}.{secrets.token_hex(4)}")
         try:
             _write_content(fresh, pieces, sha256)
             own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Compared and not trusted: a damaged content is replaced by the fresh one.
+            # Compare instead of trusting the existing file: a damaged one is replaced by the upload.
             if _is_same(shared, fresh):
                 fresh.unlink()
             else:
                 fresh.replace(shared)
             _link(shared, own)
         except BaseException:
-            # The disk is full, or the upload broke off.
+            # The disk is full, or the upload was interrupted.
             fresh.unlink(missing_ok=True)
             raise
 
     def finish(self, digest: str) -> None:
-        """Complete a tree whose files are all in the store."""
+        """Mark a tree as complete. All its files must be stored."""
         trees = self._own / _TREES
         trees.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # It is complete already.
+        # Already complete.
         with suppress(FileNotFoundError):
             (self._own / _PENDING / digest).rename(trees / digest)
 
@@ -104,8 +104,8 @@ class ProjectCode:
         return (self._own / _TREES / digest).exists()
 
     def pieces(self, entry: Entry) -> Iterator[bytes]:
-        """Yield a content, checked. Raises ContentCorrupt, at the latest after the last piece, also when the content is
-        missing."""
+        """Yield a content in pieces, verified. Raises ContentCorrupt, at the latest after the last piece,
+        also if the content is missing."""
         path, hashed = _object(self._own / _OBJECTS, entry.sha256), hashlib.sha256()
         try:
             with path.open("rb", buffering=0) as file:
@@ -122,26 +122,28 @@ class ProjectCode:
             )
 
     def remove(self, digests: Iterable[str]) -> None:
-        """Forget these trees. Their files go with the next `sweep`."""
+        """Remove the manifests of these trees. The next `sweep` removes their files."""
         for digest in digests:
             (self._own / _TREES / digest).unlink(missing_ok=True)
 
     def remove_except(self, kept: set[str], before: float) -> None:
-        """Forget complete trees but these and those that were completed since `before`."""
+        """Remove the manifests of complete trees, except of those in `kept` and those completed since
+        `before` (Unix time)."""
         for manifest in _files(self._own / _TREES):
             if manifest.name not in kept and _ctime(manifest) < before:
                 manifest.unlink(missing_ok=True)
 
     def sweep(self, before: float) -> int:
-        """Remove what was begun before that time and never completed, and contents that no tree of the project has;
-        return how many contents. Contents put since `before` stay, since their tree may be about to be begun."""
+        """Remove uploads begun before `before` (Unix time) and never completed, and contents that no tree of
+        the project uses; return the number of contents. Contents stored since `before` stay: their tree may
+        be about to be begun."""
         wanted: set[str] = set()
         for folder in (_PENDING, _TREES):
             for manifest in _files(self._own / folder):
                 if folder == _PENDING and _mtime(manifest) < before:
                     manifest.unlink(missing_ok=True)
                     continue
-                # Completed or removed meanwhile.
+                # Completed or removed by another process.
                 with suppress(FileNotFoundError):
                     wanted |= {entry.sha256 for entry in load(manifest.read_bytes())}
         return _remove_unwanted(self._own / _OBJECTS, wanted, before)
@@ -152,28 +154,28 @@ class ProjectCode:
 
 
 def check_content(sha256: str, pieces: Iterable[bytes]) -> None:
-    """Raise ContentDiffers when that is not the content's hash; keep nothing."""
+    """Raise ContentDiffers if the content does not match the hash; stores nothing."""
     for _ in _checked_pieces(sha256, pieces):
         pass
 
 
 def project_ids(root: Path) -> list[int]:
-    """Return the projects that the store has something of."""
+    """Return the ids of projects that have code in the store."""
     return [int(path.name) for path in _files(root / "projects") if path.name.isdecimal()]
 
 
 def forget_project(root: Path, project_id: int) -> None:
-    """Remove all that the store has of a deleted project."""
+    """Remove all code of a deleted project."""
     shutil.rmtree(root / "projects" / str(project_id), ignore_errors=True)
 
 
 def sweep_shared(root: Path, before: float) -> int:
-    """Remove contents that no project has any more; return how many."""
+    """Remove contents that no project uses any more; return how many."""
     count = 0
     for path in _objects(root / _OBJECTS):
         with suppress(FileNotFoundError):
             found = path.lstat()
-            # No project has a link to it, and it is not being linked just now.
+            # One link left: no project uses it. Old enough: no project is linking it now.
             if found.st_nlink == 1 and found.st_ctime < before:
                 path.unlink()
                 count += 1
@@ -221,7 +223,7 @@ def _mtime(path: Path) -> float:
 
 
 def _ctime(path: Path) -> float:
-    """Return when the file was last linked or written."""
+    """Return the file's change time, which linking and writing update."""
     try:
         return path.stat().st_ctime
     except FileNotFoundError:
@@ -229,14 +231,14 @@ def _ctime(path: Path) -> float:
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    """Return whether two files have the same content; False when the first is missing."""
+    """Return whether two files have equal content; False if the first is missing."""
     with suppress(FileNotFoundError):
         return filecmp.cmp(path, other, shallow=False)
     return False
 
 
 def _link(shared: Path, own: Path) -> None:
-    """Give the project the shared content; a copy where the file system takes no (more) links to it."""
+    """Link the shared content into the project; copies it if the file system does not allow another link."""
     fresh = own.with_name(f".{own.name}.{secrets.token_hex(4)}")
     try:
         os.link(shared, fresh)
@@ -245,7 +247,7 @@ def _link(shared: Path, own: Path) -> None:
             raise
         shutil.copy(shared, fresh)
     fresh.replace(own)
-    # Renaming onto another link of the same file leaves both.
+    # rename() does nothing if both names link to the same file, so remove the temporary one.
     fresh.unlink(missing_ok=True)
 
 

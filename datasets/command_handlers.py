@@ -1,4 +1,5 @@
-"""Long work for data, on a Celery queue of its own. Other modules of the app declare theirs by being imported here."""
+"""Command handlers of data, which run on a Celery queue of their own. Importing the app's other modules here
+registers theirs."""
 
 from contextlib import suppress
 from functools import partial
@@ -31,7 +32,7 @@ DECLARED = (
 
 @register
 class CollectLake(CommandHandler):
-    """Remove what no version needs from one lake."""
+    """Remove the contents of one lake that no version uses."""
 
     kind, queue = COLLECT_LAKE, DATA
 

@@ -1,7 +1,7 @@
 """Read one commit of a git repository that is fetched into a temporary directory.
 
-Objects are read from git's own store; nothing is checked out, so neither filters nor hooks of the repository run.
-Submodules and large files kept elsewhere (LFS) are not followed.
+Objects are read from git's object store without a checkout, so that no filters or hooks of the repository
+run. Submodules and large files stored elsewhere (LFS) are not followed.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from urllib.parse import urlsplit
 from datasets.code_manifest import FILES_MOST, PATH_MOST_BYTES, Entry, TreeRefused, file_entry, link_entry
 
 SCHEMES = ("https", "http", "ssh", "file")
-# A pack may hold more than the tree: earlier deltas, and what the tree's limit refuses later.
+# Allowance for a pack, which may also hold deltas and files that the tree's own limit refuses later.
 PACK_ROOM = 4
 LONGEST_SECONDS = 600.0
 POLL_SECONDS = 0.2
 MESSAGE_MOST = 400
-# Of a listing: more than FILES_MOST lines, or lines longer than a path may be.
+# Limit on a listing: reached by more than FILES_MOST lines, or by paths longer than allowed.
 LISTING_MOST_BYTES = FILES_MOST * (PATH_MOST_BYTES + 128)
 _FETCHED = "refs/fetched/commit"
 _CHUNK_BYTES = 1 << 20
 _EXECUTABLE, _LINK, _SUBMODULE = b"100755", b"120000", b"160000"
 _ENVIRONMENT = {
-    # A worker has no user who could answer.
+    # Prevent git from prompting: a worker has no user to answer.
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "true",
     "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
@@ -42,12 +42,12 @@ _ENVIRONMENT = {
 }
 
 
-# A content's name to its pieces.
+# Maps git's object name of a content to its pieces.
 Read: TypeAlias = Callable[[str], Iterator[bytes]]
 
 
 class GitRefused(Exception):
-    """The commit cannot be had; `code` says why."""
+    """The commit cannot be fetched; `code` gives the reason."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -63,8 +63,8 @@ class _Blob:
 
 
 def is_allowed(url: str, sources: Sequence[str]) -> bool:
-    """Return whether an admin allowed the URL: it begins with one of the prefixes, at the end of a part of its path.
-    URLs with credentials, queries, `..` or escapes never are."""
+    """Return whether an admin has allowed the URL: it begins with one of the prefixes, up to a slash. URLs
+    with credentials, queries, `..` or escapes are never allowed."""
     parts = urlsplit(url)
     is_plain = parts.scheme in SCHEMES and not (parts.query or parts.fragment or parts.password or "%" in url)
     if not is_plain or ".." in parts.path.split("/") or (parts.username and parts.scheme != "ssh"):
@@ -73,17 +73,17 @@ def is_allowed(url: str, sources: Sequence[str]) -> bool:
 
 
 class GitSource:
-    """One commit, fetched into `folder`, which the caller makes and removes."""
+    """One commit, fetched into `folder`, which the caller creates and removes."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
         self._environment = {**environment, **_ENVIRONMENT}
 
     def fetch(self, url: str, ref: str, most_bytes: int, check: Callable[[], None]) -> str:
-        """Fetch the commit that `ref` names, without history, and return its hash. `check` is called while git works
-        and may raise. Raises GitRefused."""
+        """Fetch the commit that `ref` names, without history, and return its hash. `check` is called
+        regularly and may raise to cancel. Raises GitRefused."""
         self._git("init", "--quiet", "--bare", ".")
-        # A redirect or a submodule must not lead to a protocol that no admin allowed.
+        # Prevent redirects and submodules from using a protocol that no admin has allowed.
         allowed = ("-c", "protocol.allow=never", "-c", f"protocol.{urlsplit(url).scheme}.allow=always")
         options = ("--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head")
         command = [
@@ -102,8 +102,9 @@ class GitSource:
     def entries(
         self, commit: str, most_bytes: int, check: Callable[[], None]
     ) -> tuple[list[Entry], dict[str, str]]:
-        """Return the entries of the commit's tree, and git's name of each content by its SHA-256. Raises GitRefused,
-        and TreeRefused before a content is read for a tree with too many files or more than `most_bytes`."""
+        """Return the entries of the commit's tree, and git's object names by SHA-256 of the content. Raises
+        GitRefused, and TreeRefused before any content is read if the tree has too many files or more than
+        `most_bytes`."""
         blobs = self._blobs(commit)
         total = sum(blob.size for blob in blobs)
         if total > most_bytes:
@@ -120,7 +121,8 @@ class GitSource:
 
     @contextmanager
     def reader(self) -> Iterator[Read]:
-        """Yield a function that yields the content that git calls by a name, in pieces; one content at a time."""
+        """Yield a function that reads a content by git's object name and yields it in pieces; one content at
+        a time."""
         with self._start(["cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as git:
             asked, answered = git.stdin, git.stdout
             assert asked is not None
@@ -131,15 +133,15 @@ class GitSource:
                 git.kill()
 
     def _blobs(self, commit: str) -> list[_Blob]:
-        """Return the files and links of the commit's tree. Raises TreeRefused."""
+        """Return the files and symbolic links of the commit's tree. Raises TreeRefused."""
         lines = self._listing(commit).split(b"\0")[:-1]
         if len(lines) > FILES_MOST:
             raise TreeRefused("too_many_files", f"The commit has more than {FILES_MOST} files.")
         return [blob for line in lines if (blob := _blob(line)) is not None]
 
     def _listing(self, commit: str) -> bytes:
-        """Return what git lists of the commit's tree, cut off where it is longer than a tree can be: one of a few
-        objects that name one another many times over has billions of files."""
+        """Return git's listing of the commit's tree, truncated beyond the limit: a few tree objects that
+        reference one another repeatedly can describe billions of files."""
         command = ("ls-tree", "-r", "-z", "--long", "--full-tree", commit)
         with self._start(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as git:
             assert git.stdout is not None
@@ -152,20 +154,21 @@ class GitSource:
         return listing
 
     def _fetch(self, command: Sequence[str], most_bytes: int, check: Callable[[], None]) -> None:
-        """Run a command of git's that writes no file larger than `most_bytes`. Raises GitRefused and what `check`
+        """Run a git command whose files may have at most `most_bytes`. Raises GitRefused and what `check`
         raises."""
         ends_at = time.monotonic() + LONGEST_SECONDS
         errors = self._folder / "errors"
         with errors.open("wb") as file, self._start(command, stdout=subprocess.DEVNULL, stderr=file) as git:
             try:
-                # git has no limit for what it fetches.
+                # git has no limit of its own on what it fetches.
                 resource.prlimit(git.pid, resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
                 while not _has_ended(git):
                     check()
                     if time.monotonic() > ends_at:
                         raise GitRefused("git_too_slow", f"git took longer than {LONGEST_SECONDS:g} s.")
             except BaseException:
-                # With its helpers; not reaped yet, so the group is its own.
+                # Kill git and its helpers. It was not waited for yet, so its process group id cannot have
+                # been reused.
                 os.killpg(git.pid, signal.SIGKILL)
                 raise
         if git.returncode:
@@ -187,7 +190,7 @@ class GitSource:
                 ["git", *arguments],
                 cwd=self._folder,
                 env=self._environment,
-                # A group of its own, by which its helpers are ended with it.
+                # In its own process group, so that its helpers can be killed with it.
                 start_new_session=True,
                 **{"stdin": subprocess.DEVNULL, **streams},
             )
@@ -206,7 +209,7 @@ def _has_ended(git: subprocess.Popen[bytes]) -> bool:
 
 
 def _blob(line: bytes) -> _Blob | None:
-    """Parse a line of `ls-tree --long`; None for a submodule. Raises TreeRefused."""
+    """Parse a line of `ls-tree --long`; returns None for a submodule. Raises TreeRefused."""
     about, path = line.split(b"\t", 1)
     mode, _, name, size = about.split()
     if mode == _SUBMODULE:
@@ -229,7 +232,7 @@ def _read(asked: IO[bytes], answered: IO[bytes], name: str) -> Iterator[bytes]:
     header = answered.readline().split()
     if len(header) != 3:
         raise GitRefused("git_failed", f"git has no content {name}.")
-    # A newline ends each content.
+    # git writes a newline after each content.
     left = int(header[2]) + 1
     while left:
         piece = answered.read(min(left, _CHUNK_BYTES))
@@ -255,7 +258,7 @@ def _failure(errors: str, is_full: bool, most_bytes: int) -> GitRefused:
 
 
 def _last_line(errors: str) -> str:
-    """Return what git says last."""
+    """Return the last line of git's error output."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     said = lines[-1] if lines else "git failed without a word"
     return said.removeprefix("fatal: ")[:MESSAGE_MOST]

@@ -1,4 +1,5 @@
-"""What datasets, volumes and snapshots keep in projects."""
+"""Report what datasets, volumes and snapshots still use in projects, so that removing a project can be
+refused."""
 
 from django.db.models import Q, QuerySet
 
@@ -25,7 +26,7 @@ class DataHoldings(Holdings):
         words = (
             f" in {project.cluster.name}; delete them first, or make another project in the other cluster."
         )
-        # What is being deleted may never end where the cluster is gone.
+        # Objects that are being deleted are not counted: their deletion may never end if the cluster is gone.
         kept = ~Q(state=DELETING)
         _refuse_volumes(project, project.volumes.filter(kept), project.snapshots.filter(kept), words)
 

@@ -1,8 +1,8 @@
-"""What a model was made of, as a graph: ingredient -> run -> product. Pure.
+"""The lineage of a model as a graph: ingredient -> run -> product. Pure.
 
-The `identity` of an ingredient that cannot change is the hash of a manifest, of a code tree, of the parameters or of a
-lock file, the digest of an image, or the id of a snapshot. It is "" where the thing may have changed since: an image
-named without a digest, a volume.
+`identity` identifies the content of an ingredient that cannot change: the hash of a manifest, code tree,
+parameters or lock file, the digest of an image, or the id of a snapshot. It is "" if the thing may have
+changed since: an image without a digest, a volume.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any
 
 ARTIFACT, RUN, VERSION, SNAPSHOT, VOLUME = "artifact", "job", "version", "snapshot", "volume"
 CODE, IMAGE, ENVIRONMENT, PARAMETERS, SEED = "code", "image", "environment", "parameters", "seed"
-# Nodes of one graph.
+# Limit on the nodes of one graph.
 NODES_MOST = 120
 LOCK_FILES = frozenset(
     {"uv.lock", "poetry.lock", "Pipfile.lock", "requirements.txt", "environment.yml", "conda-lock.yml"}
@@ -25,7 +25,7 @@ _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One thing. `key` is unique in a graph; `id` is the row's, "" for what has no page of its own."""
+    """A node. `key`: unique in a graph. `id`: the row's, "" if the node has no page of its own."""
 
     kind: str
     id: str
@@ -38,8 +38,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`source` went into `target`, by key. `role`: how, such as a mount path. `identity`: of what went in; of a run, of
-    what it made."""
+    """`source` was an input of `target`; both are keys. `role`: how it was used, such as a mount path.
+    `identity`: of the input, or for a run's product, of that product."""
 
     source: str
     target: str
@@ -49,7 +49,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The nodes and edges within reach of the node `start`. `is_cut`: some were left out for their number."""
+    """The nodes and edges reachable from the node `start`. `is_cut`: some were omitted because of the limit."""
 
     start: str
     nodes: Sequence[Node]
@@ -58,23 +58,23 @@ class Graph:
 
 
 def node(kind: str, key: str, name: str, **fields: str) -> Node:
-    """Return a node whose key is made of its kind and id."""
+    """Return a node whose key is built from its kind and id."""
     return Node(kind, key, name, key=f"{kind}:{key}", **fields)
 
 
 class Builder:
-    """Collects nodes and edges, each once."""
+    """Collects nodes and edges without duplicates."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.edges: dict[tuple[str, str, str], Edge] = {}
 
     def add(self, found: Node) -> Node:
-        """Add a node, unless its key is there."""
+        """Add a node, unless one with its key exists; return the node."""
         return self.nodes.setdefault(found.key, found)
 
     def link(self, source: Node, target: Node, role: str = "") -> None:
-        """Say that one went into the other."""
+        """Add an edge: `source` was an input of `target`."""
         self.add(source)
         self.add(target)
         identity = target.identity if source.kind == RUN else source.identity
@@ -82,14 +82,14 @@ class Builder:
         self.edges.setdefault((edge.source, edge.target, role), edge)
 
     def graph(self, start: str, most: int = NODES_MOST) -> Graph:
-        """Return what leads to `start` and what follows from it, the nearest first, at most `most` nodes."""
+        """Return the ancestors and descendants of `start`, nearest first, at most `most` nodes."""
         after, before = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
         for source, target, _ in self.edges:
             after[source].append(target)
             before[target].append(source)
         kept = {start: None} | dict.fromkeys(_reached(start, before, most))
-        # Products of a run that is only an ancestor are no part of the answer; those of descendants are, with all that
-        # went into them.
+        # Other products of a run that is only an ancestor are omitted; descendants are included with all
+        # their inputs.
         for key in _reached(start, after, most):
             kept.setdefault(key)
             kept.update(dict.fromkeys(before[key]))
@@ -100,7 +100,7 @@ class Builder:
 
 
 def _reached(start: str, nexts: Mapping[str, Sequence[str]], most: int) -> Iterator[str]:
-    """Yield what can be reached, nearest first, a little more than `most`."""
+    """Yield the keys reachable from `start`, nearest first, slightly more than `most`."""
     seen, waiting = {start}, [start]
     while waiting and len(seen) <= most + 1:
         following = []
@@ -116,7 +116,7 @@ def _reached(start: str, nexts: Mapping[str, Sequence[str]], most: int) -> Itera
 def ingredients(
     job_id: str, spec: Mapping[str, Any], parameters_hash: str, locks: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[Node, str]]:
-    """Yield (node, role) of what a job's spec says went into it, besides datasets and volumes. `locks`: path and
+    """Yield (node, role) for each input in a job's spec, except datasets and volumes. `locks`: path and
     SHA-256 of the lock files in its code."""
     if spec.get("code"):
         yield _code(spec["code"]), "working directory"
@@ -137,13 +137,13 @@ def ingredients(
 
 
 def parameters(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a spec decides what a run computes, besides code, data and image."""
+    """Return the parts of a spec that determine the result of a run, except code, data and image."""
     names = ("kind", "command", "args", "env", "working_dir", "workers", "gpus")
     return {name: spec.get(name) for name in names}
 
 
 def seed_of(spec: Mapping[str, Any]) -> str | None:
-    """Return the seed that a job's command or environment states, or None."""
+    """Return the random seed in a job's command or environment, or None."""
     words = [*(spec.get("command") or ()), *(spec.get("args") or ())]
     for place, word in enumerate(words):
         if found := _SEED_OPTION.fullmatch(word):

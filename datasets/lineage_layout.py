@@ -1,4 +1,4 @@
-"""Where the nodes of a lineage graph are on a page, in columns from left to right. Pure."""
+"""Lay out a lineage graph in columns from left to right, for a page. Pure."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ NAME_MOST = 28
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node and its left upper corner. `name`: shortened to fit."""
+    """A node with its top left corner. `name`: shortened to fit."""
 
     node: Node
     x: int
@@ -22,7 +22,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An edge as a path of SVG."""
+    """An edge as an SVG path."""
 
     edge: Edge
     path: str
@@ -30,7 +30,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A graph with places, in pixels."""
+    """A graph with positions, in pixels."""
 
     width: int
     height: int
@@ -39,7 +39,7 @@ class Picture:
 
 
 def draw(graph: Graph) -> Picture:
-    """Return the picture of a graph. An edge always leads to the right."""
+    """Return the layout of a graph. Edges always lead to the right."""
     columns = defaultdict[int, list[Node]](list)
     places = _columns(graph)
     for one in graph.nodes:
@@ -57,13 +57,15 @@ def draw(graph: Graph) -> Picture:
 
 
 def _columns(graph: Graph) -> dict[str, int]:
-    """Return the column of each node: behind all that went into it, and an ingredient right before its first use."""
+    """Return the column of each node: to the right of all its inputs; ingredients directly left of their
+    first use."""
     before, after = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for edge in graph.edges:
         before[edge.target].append(edge.source)
         after[edge.source].append(edge.target)
     found: dict[str, int] = {one.key: 0 for one in graph.nodes}
-    # The graph has no circles: a product is younger than the run that made it. The bound ends the loop all the same.
+    # The graph is acyclic, since a product is younger than its run. The bound ends the loop even for wrong
+    # data.
     for _ in range(len(found)):
         moved = {key: max((found[one] + 1 for one in before[key]), default=0) for key in found}
         if moved == found:

@@ -1,4 +1,4 @@
-"""Live topics of data: a dataset with its newest version and its caches with their progress; a volume."""
+"""Live topics of data: a dataset with its newest version and caches; a volume with its snapshots."""
 
 import uuid
 
@@ -10,7 +10,7 @@ from datasets.volume_topics import VOLUME
 
 
 def read_dataset(dataset_id: str, _project_id: int) -> Reading | None:
-    """Return a dataset and its caches."""
+    """Return a dataset with its caches, or None if it does not exist."""
     dataset = Dataset.objects.select_related("project").filter(pk=dataset_id).first()
     if dataset is None:
         return None

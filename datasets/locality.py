@@ -1,4 +1,4 @@
-"""Which location a node reads cached data from, and to which a job's data is brought. Pure."""
+"""Choose the cache location from which a node reads, and the one to which a job's data is copied. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -6,35 +6,36 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cache location of a cluster: it is of the nodes in these pools, and of those with all of these labels. One with
-    neither is of the nodes that no other place has."""
+    """A cache location of a cluster. It serves the nodes in these pools, and those with all of these labels.
+    One with neither is the default: it serves the nodes that no other place serves."""
 
     name: str
     node_pools: Collection[str] = ()
     node_labels: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, pool: str, labels: Mapping[str, str]) -> bool:
-        """Return whether it is of a node with this pool and these labels."""
+        """Return whether the place serves a node with this pool and these labels."""
         wanted = self.node_labels.items()
         return pool in self.node_pools or (bool(wanted) and wanted <= labels.items())
 
     @property
     def is_default(self) -> bool:
-        """Return whether it is of the nodes that no other place has."""
+        """Return whether it is the default place."""
         return not self.node_pools and not self.node_labels
 
 
 def place_of(pool: str, labels: Mapping[str, str], places: Iterable[Place]) -> str:
-    """Return the place of a node: of several the first by name, "" if none has it."""
+    """Return the name of the place that serves a node: the first by name if there are several, "" if none."""
     ordered = sorted(places, key=lambda place: (place.is_default, place.name))
     return next((place.name for place in ordered if place.is_default or place.has(pool, labels)), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A place to which a job's data could be brought. `missing_bytes`: what is neither there nor on its way.
-    `free_milli_gpus`, `milli_gpus`: of its nodes that the job may use. `room_bytes`: all that its caches may take, None
-    for as much as its disk has. `has_failed`: a fill of this data there."""
+    """A place to which a job's data could be copied. `missing_bytes`: data that is neither there nor being
+    copied. `free_milli_gpus`, `milli_gpus`: of the place's nodes that the job may use. `room_bytes`: the
+    limit of the place's caches, None if only the disk limits them. `has_failed`: a fill of this data failed
+    there."""
 
     name: str
     missing_bytes: int
@@ -46,13 +47,13 @@ class Candidate:
 
     @property
     def is_too_small(self) -> bool:
-        """Return whether what is missing cannot be there, whatever is removed for it."""
+        """Return whether the missing data cannot fit, even if all other caches are removed."""
         return self.room_bytes is not None and self.missing_bytes > self.room_bytes
 
 
 def choose_other(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
-    """Return the place for a job's data after a fill of it failed at its own: one where it can be and the job can run,
-    "" if there is none."""
+    """Return another place for a job's data after a fill failed at its place: one where the data fits and the
+    job can run, "" if there is none."""
     return choose(
         (
             one
@@ -67,9 +68,10 @@ def choose_other(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str
 
 
 def choose(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
-    """Return the place for a job's data, "" without candidates: one that has it, or will; else one where the job has
-    room now, then the one with the fewest bytes to bring. A place without nodes for the job comes last, and before it
-    one that is too small for the data, and one where a fill of it failed."""
+    """Return the place for a job's data, "" if there are no candidates. Preferred are, in this order, places
+    that have the data or get it, places where the job can start now, and places with the fewest missing
+    bytes. Places without nodes for the job come last; before them, places that are too small or where a fill
+    failed."""
 
     def cost(one: Candidate) -> tuple[bool, bool, bool, bool, bool, int, int, int, str]:
         has_room = one.nodes > 0 and one.free_milli_gpus >= wanted_milli_gpus
@@ -83,7 +85,7 @@ def choose(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where all data of a job is, and where else it could be brought, by name of place."""
+    """Where all data of a job is, and where else it could be copied, by name of place."""
 
     ready: tuple[str, ...] = ()
     fillable: tuple[str, ...] = ()
@@ -92,7 +94,8 @@ class Found:
 def find(
     versions: Iterable[object], places: Iterable[str], states: Mapping[tuple[str, object], str]
 ) -> Found:
-    """Return where a job that mounts these versions may start. `states`: of caches by (place, version)."""
+    """Return where a job that mounts these versions may start. `states`: state of the caches by (place,
+    version)."""
     wanted, ready, fillable = set(versions), [], []
     for place in sorted(places):
         known = {states.get((place, version), "") for version in wanted}

@@ -1,4 +1,5 @@
-"""What handlers of long work on data share: their queue, a budget that ends with the claim, and refusals."""
+"""Shared parts of the command handlers of data: their queue, a time limit that ends with the claim, and
+refusals."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,19 +13,19 @@ DATA = "data"
 
 
 def is_cancelled(run: CommandRun) -> bool:
-    """Return False while the command's claim is held. Raises Cancelled."""
+    """Return False while the command's claim is held. Raises Cancelled when it is lost."""
     run.raise_if_cancelled()
     return False
 
 
 def budget_of(run: CommandRun, seconds: float | None = None) -> Budget:
-    """Return a budget that ends with the command's claim."""
+    """Return a budget of `seconds` that also ends when the command's claim is lost."""
     return Budget(seconds, partial(is_cancelled, run))
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Translate what blocks a storage backend into a refusal of the command."""
+    """Translate Blocked from a storage backend into CommandRefused."""
     try:
         yield
     except Blocked as blocked:

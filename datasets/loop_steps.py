@@ -1,4 +1,5 @@
-"""Work of the loop for data: remove code and content of datasets that nothing needs, and look after caches."""
+"""Periodic steps of the loop for data: remove unused code and content, and maintain caches, snapshots and
+volumes."""
 
 from controlplane.loop.steps import LoopStep
 from datasets.actions.artifacts import keep_artifacts

@@ -1,7 +1,8 @@
-"""The manifest of a dataset version: one sorted, hashed object that lists every file. Pure.
+"""The manifest of a dataset version: a sorted, hashed list of its files. Pure.
 
-A manifest is columns, not rows: 627,615 files load and compare in C loops, and the database keeps only the hash, the
-counts and the bytes. Paths are bytes as the file system has them, "/" between components, sorted bytewise.
+A manifest is stored in columns, not rows, so that 627,615 files load and compare in C loops; the database has
+only the hash and the totals. Paths are bytes as in the file system, with "/" between components, sorted
+bytewise.
 """
 
 import re
@@ -14,26 +15,26 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 
-# Kinds; the content of a link is its target.
+# File kinds; the content of a link is its target.
 FILE, EXECUTABLE, LINK = 0, 1, 2
 DIGEST_BYTES = 32
 PATH_MOST_BYTES, NAME_MOST_BYTES = 4096, 255
 FILES_MOST = 5_000_000
-# Of one manifest, inflated: a client may send one that is a hundred times smaller than what it asks memory for.
+# Limit on the decompressed bytes of a manifest: a client may send one that expands a hundredfold.
 PATHS_MOST_BYTES = 256 << 20
 
 _MAGIC = b"trainyard-manifest-1\n"
-# Files, bytes of the joined paths, bytes of the compressed columns.
+# Number of files, bytes of the joined paths, bytes of the compressed columns.
 _HEAD = struct.Struct("<QQQ")
 _BLOCK = 16
-# The byte after "/": `directory + b"0"` sorts behind everything below `directory`.
+# The byte after "/": `directory + b"0"` sorts after everything below `directory`.
 _AFTER_SLASH = b"0"
-# Empty components, "." and ".." and absolute paths, searched in all paths at once.
+# Matches empty components, "." and "..", and absolute paths; applied to all paths at once.
 _UNSAFE = re.compile(rb"[\0/](?:/|\0|\.\.?[\0/])")
 
 
 class ManifestInvalid(ValueError):
-    """The bytes are not a manifest, or one that names unsafe paths."""
+    """The bytes are not a manifest, or it has unsafe paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A file or a directory directly below a directory. For a directory: files and bytes of all that is below."""
+    """A file or directory directly below a directory. For a directory, files and bytes are totals of all
+    below it."""
 
     name: bytes
     is_directory: bool
@@ -60,7 +62,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Paths by what happened to them, each sorted. `changed`: other content or another kind."""
+    """Added, removed and changed paths, each sorted. `changed`: other content or another kind."""
 
     added: Sequence[bytes]
     removed: Sequence[bytes]
@@ -87,24 +89,24 @@ class Manifest:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Return the bytes of all files, each path counted."""
+        """Return the bytes of all files; equal contents count once per path."""
         return sum(self.sizes)
 
     @cached_property
     def hash(self) -> str:
-        """Return the identity of the version: SHA-256 over the columns, in hexadecimal."""
+        """Return the hash that identifies the version: SHA-256 of the columns, hexadecimal."""
         return self._hashed(b"\0".join(self.paths))
 
     def digest(self, place: int) -> bytes:
-        """Return the SHA-256 of one file's content."""
+        """Return the SHA-256 of the content of the file with this index."""
         return self.digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES]
 
     def entry(self, place: int) -> Entry:
-        """Return one file, by its place in the order."""
+        """Return the file with this index."""
         return Entry(self.paths[place], self.kinds[place], self.sizes[place], self.digest(place))
 
     def entries(self) -> Iterator[Entry]:
-        """Yield every file in order."""
+        """Yield all files, sorted by path."""
         return map(self.entry, range(len(self)))
 
     def find(self, path: bytes) -> Entry | None:
@@ -113,8 +115,8 @@ class Manifest:
         return self.entry(place) if place < len(self) and self.paths[place] == path else None
 
     def children(self, directory: bytes = b"", after: bytes = b"", limit: int = 1000) -> list[Child]:
-        """Return what is directly below a directory ("" for the top), in order, `after` a name. Costs what it
-        returns, not what the directory holds."""
+        """Return the children of a directory ("" for the top), sorted, after the name `after`. The cost
+        depends on the result's length, not on the directory's size."""
         prefix = directory + b"/" if directory else b""
         place = self._place_after(prefix, after)
         found: list[Child] = []
@@ -127,7 +129,8 @@ class Manifest:
         return found
 
     def _place_after(self, prefix: bytes, after: bytes) -> int:
-        """Return the first place that follows the file or directory `after`, all places of a directory skipped."""
+        """Return the index of the first file after the file or directory `after`, skipping all files of a
+        directory."""
         place = bisect_left(self.paths, prefix + after)
         if not after:
             return place
@@ -140,7 +143,7 @@ class Manifest:
         return list(set(_slices(self.digests)))
 
     def only(self, places: Iterable[int]) -> "Manifest":
-        """Return the manifest of the files at these ascending places."""
+        """Return a manifest of the files with these ascending indexes."""
         chosen = list(places)
         return Manifest(
             [self.paths[place] for place in chosen],
@@ -150,7 +153,7 @@ class Manifest:
         )
 
     def encode(self) -> bytes:
-        """Return the stored form."""
+        """Return the encoded form."""
         joined = b"\0".join(self.paths)
         packed = zlib.compress(joined + self.kinds + _packed(self.sizes), 1)
         if "hash" not in self.__dict__:
@@ -184,8 +187,8 @@ def make_manifest(entries: Iterable[Entry]) -> Manifest:
 
 
 def decode(stored: bytes) -> Manifest:
-    """Return the manifest of a stored form. Raises ManifestInvalid for a broken one. Call `checked` on what comes from
-    a client: the lake holds none that was not."""
+    """Return the manifest of an encoded form. Raises ManifestInvalid if it is broken. Call `checked` on input
+    from clients; manifests in the lake were checked before."""
     head = len(_MAGIC) + _HEAD.size
     if not stored.startswith(_MAGIC) or len(stored) < head:
         raise ManifestInvalid("This is not a manifest.")
@@ -202,7 +205,7 @@ def decode(stored: bytes) -> Manifest:
 
 
 def checked(manifest: Manifest) -> Manifest:
-    """Return the manifest. Raises ManifestInvalid for paths that a tree cannot have or that leave it."""
+    """Return the manifest. Raises ManifestInvalid for paths that cannot exist in a tree or that leave it."""
     paths = manifest.paths
     if len(paths) != len(manifest.kinds) or any(kind > LINK for kind in set(manifest.kinds)):
         raise ManifestInvalid("The manifest's columns do not fit together.")
@@ -223,7 +226,7 @@ def checked(manifest: Manifest) -> Manifest:
 
 
 def compare(before: Manifest, after: Manifest) -> Diff:
-    """Return what `after` has that `before` has not, and the other way round."""
+    """Return the differences from `before` to `after`."""
     if before.paths == after.paths:
         return Diff((), (), _changed(before.paths, _columns(before, ()), _columns(after, ())))
     old, new = set(before.paths), set(after.paths)
@@ -233,7 +236,7 @@ def compare(before: Manifest, after: Manifest) -> Diff:
 
 
 def _columns(manifest: Manifest, leave_out: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return digests and kinds without those of some paths."""
+    """Return digests and kinds, without those of the paths in `leave_out`."""
     digests, kinds, start = [], [], 0
     for path in leave_out:
         place = bisect_left(manifest.paths, path, start)
@@ -245,7 +248,8 @@ def _columns(manifest: Manifest, leave_out: Sequence[bytes]) -> tuple[bytes, byt
 
 
 def _changed(paths: list[bytes], old: tuple[bytes, bytes], new: tuple[bytes, bytes]) -> list[bytes]:
-    """Return the paths whose columns differ: by blocks first, since most blocks of two versions are equal."""
+    """Return the paths whose columns differ; compares blocks first, since most blocks of two versions are
+    equal."""
     changed: list[bytes] = []
     for start in range(0, len(paths), _BLOCK):
         end = min(start + _BLOCK, len(paths))
@@ -274,7 +278,8 @@ def _packed(sizes: "array[int]") -> bytes:
 
 
 def _inflated(packed: bytes, expected: int) -> bytes:
-    """Inflate to exactly this length: a manifest of a kilobyte cannot ask for a gigabyte."""
+    """Return the decompressed bytes, which must have exactly this length: a small manifest cannot make us
+    allocate gigabytes."""
     inflate = zlib.decompressobj()
     try:
         columns = inflate.decompress(packed, expected + 1)

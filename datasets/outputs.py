@@ -1,4 +1,5 @@
-"""The directory that an artifact is made of: of a job's own working directory, or a copy from its cluster."""
+"""Provide the directory from which an artifact is made: a job's own working directory, or a copy from its
+cluster."""
 
 import os
 import shutil
@@ -21,9 +22,9 @@ from datasets.storage.base import Budget
 from datasets.storage.claims import OutputTask
 from jobs.fields.artifacts import CHECKPOINTS
 
-# Copies on their way, below the state directory.
+# Folder below the state directory for copies in progress.
 FOLDER = "outputs"
-# Of the disk with the copies, that they leave free.
+# Free space that copies must leave on the disk.
 MARGIN_BYTES = 1 << 30
 DISK_FULL = "disk_full"
 FILES_MOST = 1_000_000
@@ -31,25 +32,26 @@ NAMED = 5
 
 
 class OutputReader(Protocol):
-    """What the jobs of a project wrote (engines.kubernetes.output_reader)."""
+    """Reads the output of a project's jobs (implemented by engines.kubernetes.output_reader)."""
 
     def copy(
         self, task: OutputTask, target: Path, budget: Budget, report: Callable[[int, int, int, int], None]
     ) -> None:
-        """Copy a directory into an empty one. Raises Blocked and what `budget` and `report` raise; `report` gets files
-        and bytes that have come, and those that are announced."""
+        """Copy a directory into an empty one. `report` receives copied and announced numbers of files and
+        bytes. Raises Blocked and what `budget` and `report` raise."""
 
 
 class OutputEngine(Protocol):
-    """What the engine of a kind with `copies_outputs` does beside the rest."""
+    """Additional methods of engines whose kind has `copies_outputs`."""
 
     def outputs(self, project: str) -> OutputReader:
-        """Return the reader of what a project's jobs wrote into their working directories."""
+        """Return the reader of the working directories of a project's jobs."""
 
 
 @contextmanager
 def output_of(artifact: Artifact, run: CommandRun) -> Iterator[Path]:
-    """Yield the directory, which is there until the block ends. Raises CommandRefused, EngineUnreachable."""
+    """Yield the artifact's directory, which exists until the block ends. Raises CommandRefused,
+    EngineUnreachable."""
     if engine_kind(artifact.project.cluster.engine).copies_outputs:
         with _copied(artifact, run) as place:
             yield place
@@ -72,7 +74,7 @@ def _copied(artifact: Artifact, run: CommandRun) -> Iterator[Path]:
 
     def report(files: int, size: int, all_files: int, all_bytes: int) -> None:
         refuse_more(artifact.path, all_files, all_bytes)
-        # Again with each report: other copies fill the same disk.
+        # Checked at each report, because concurrent copies fill the same disk.
         _refuse_full(folder, artifact.path, all_bytes - size)
         run.report(size, all_bytes, f"{files} files copied")
 
@@ -90,7 +92,8 @@ def _copied(artifact: Artifact, run: CommandRun) -> Iterator[Path]:
 
 
 def _refuse_full(folder: Path, path: str, size: int) -> None:
-    """Raise CommandRefused for more than the disk of a folder has room for; tried again, as other copies end."""
+    """Raise CommandRefused if the folder's disk has no space for `size` bytes; retried, since other copies
+    end."""
     free = max(0, shutil.disk_usage(folder).free - MARGIN_BYTES)
     if size > free:
         words = (
@@ -100,7 +103,7 @@ def _refuse_full(folder: Path, path: str, size: int) -> None:
 
 
 def _remove_leftovers(folder: Path, own: str) -> None:
-    """Remove the copies that workers left when they died."""
+    """Remove copies left by killed workers."""
     names = set(os.listdir(folder))
     rows = Artifact.objects.filter(pk__in=names, state=Artifact.KEEPING)
     kept = set(map(str, rows.values_list("pk", flat=True)))
@@ -109,15 +112,15 @@ def _remove_leftovers(folder: Path, own: str) -> None:
 
 
 def output_directory(artifact: Artifact) -> Path:
-    """Return the directory that an artifact is made of. Raises CommandRefused where there is none, and for a path
-    through a link, which could lead anywhere."""
+    """Return the directory of an artifact in a local job. Raises CommandRefused if it does not exist, and for
+    a path through a symbolic link, which could lead anywhere."""
     first, _, rest = artifact.path.partition("/")
     state_dir, job = settings.STATE_DIR, str(artifact.job_id)
     if first == CHECKPOINTS:
         steps, place = rest, checkpoint_directory(state_dir, job)
     else:
         steps, place = artifact.path, work_directory(state_dir, job, 0)
-    # The first, "", is the directory itself: a job can replace that one too.
+    # The first path, "", is the directory itself, which a job can also replace by a link.
     for step in ("", *filter(None, steps.split("/"))):
         place = place / step
         if place.is_symlink():
@@ -140,7 +143,7 @@ def _entries(directory: Path) -> str:
 
 
 def refuse_more(path: str, files: int, size: int) -> None:
-    """Raise CommandRefused for more than an artifact may have."""
+    """Raise CommandRefused if these numbers exceed the limits of an artifact."""
     if files > FILES_MOST:
         words = f"{path} has {files:,} files or more, at most {FILES_MOST:,} are kept; write archives."
         raise CommandRefused("too_many_files", words)

@@ -1,4 +1,4 @@
-"""Ask the programs that write to a claim to pause, through one of their pods: only pods see what it holds."""
+"""Pause the programs that write to a claim, through one of their pods: only pods can access its files."""
 
 import inspect
 import logging
@@ -18,20 +18,20 @@ from datasets.storage.trees import OWN
 from jobs.models import Pod
 
 logger = logging.getLogger(__name__)
-# For the start of python3 in the pod, beside the wait for the programs; and for an answer of what runs there.
+# Time for python3 to start in the pod, beyond the wait for the programs; and for each of its answers.
 START_SECONDS, ANSWER_SECONDS = 20.0, 5.0
-# Of what a pod has printed; a line of the script is a word.
+# Limit on the bytes read from the pod's script, whose lines are single words.
 UNREAD_BYTES = 4096
 
 
 class PodPause:
-    """As datasets.storage.quiesce.Pause, of programs that a process in a pod has asked."""
+    """Like datasets.storage.quiesce.Pause, for programs paused by a process in a pod."""
 
     def __init__(self, process: Process | None, budget: Budget) -> None:
         self._process, self._budget, self._unread = process, budget, b""
 
     def answer(self, seconds: float) -> str:
-        """Return the next line that the process prints, "" at its end or when it does not come in time."""
+        """Return the next line of the process's output, "" at its end or after `seconds`."""
         until = time.monotonic() + seconds
         while self._process is not None and b"\n" not in self._unread:
             self._budget.check()
@@ -51,7 +51,7 @@ class PodPause:
         return text.decode(errors="replace")
 
     def has_lasted(self) -> bool:
-        """Return whether all programs have paused until now, and let them go on."""
+        """Return whether all programs have stayed paused until now; then let them continue."""
         if self._process is None:
             return False
         with suppress(OSError):
@@ -59,11 +59,12 @@ class PodPause:
         return self.answer(ANSWER_SECONDS) == quiesce.PAUSED
 
     def end(self) -> None:
-        """Let the programs go on, also when the command was cancelled."""
+        """Let the programs continue, also after a cancelled command."""
         if self._process is None:
             return
         self._budget = UNLIMITED
-        # Killed, it would leave its request, and programs would wait for long.
+        # If the process were killed, its request would stay in the volume and programs would wait until their
+        # own limit.
         with suppress(OSError):
             self._process.write(b"\n")
         until = time.monotonic() + ANSWER_SECONDS
@@ -74,7 +75,7 @@ class PodPause:
 
 @contextmanager
 def quiesced_by_pod(volume: Volume, token: str, jobs: Collection[str], budget: Budget) -> Iterator[PodPause]:
-    """Yield when every one of these running jobs has paused, or does not within the time; see `has_lasted`."""
+    """Yield when all of these running jobs have paused, or the time is over; see `has_lasted`."""
     pause = PodPause(_asking(volume, token, jobs), budget)
     try:
         pause.answer(START_SECONDS + quiesce.WAIT_SECONDS)
@@ -84,7 +85,8 @@ def quiesced_by_pod(volume: Volume, token: str, jobs: Collection[str], budget: B
 
 
 def _asking(volume: Volume, token: str, jobs: Collection[str]) -> Process | None:
-    """Start what asks in a pod that writes to the volume; None where there is none, or it cannot be started there."""
+    """Start the pausing script in a pod that writes to the volume; return None if there is no such pod or it
+    cannot start."""
     use = volume.uses.filter(is_read_only=False, job__pods__state=RUNNING).first()
     pod = Pod.objects.filter(job=use.job_id, state=RUNNING, released_at=None).first() if use else None
     if use is None or pod is None:
@@ -100,5 +102,5 @@ def _asking(volume: Volume, token: str, jobs: Collection[str]) -> Process | None
 
 @cache
 def script() -> str:
-    """Return what runs in the pod; its arguments are those of datasets.storage.quiesce.main."""
+    """Return the Python script for the pod; its arguments are those of datasets.storage.quiesce.main."""
     return inspect.getsource(quiesce).replace("from datasets.storage.trees import OWN\n", f"OWN = {OWN!r}\n")

@@ -1,4 +1,4 @@
-"""Handler that makes a version of a directory of this machine."""
+"""Command handler that creates a version from a directory of this machine."""
 
 import time
 from pathlib import Path
@@ -28,12 +28,12 @@ from datasets.storage.files import Sharing
 from datasets.storage.sinks import sink_of_bucket, sink_of_folder
 
 NAMED = 5
-# At least, between two reports.
+# Shortest interval between two progress reports.
 REPORT_SECONDS = 1.0
 
 
 class Registered(NamedTuple):
-    """A version, and what of the directory is not in it."""
+    """The created version, and a sentence about files that were left out."""
 
     version: DatasetVersion
     left_out: str
@@ -41,8 +41,8 @@ class Registered(NamedTuple):
 
 @register
 class RegisterDirectory(CommandHandler):
-    """Hash a directory and make a version of it. Its files share their bytes with the lake where the file system can;
-    what was stored by a try that ended is not stored again."""
+    """Hash a directory and create a version of it. The lake shares the files' bytes if the file system can; a
+    repeat does not store contents again."""
 
     kind, queue = REGISTER, DATA
 
@@ -99,7 +99,8 @@ def _synced(row: DatasetRegistration, run: CommandRun) -> Synced:
 
 
 def _sink(row: DatasetRegistration) -> SinkSpec:
-    """Return the project's lake. A hard link makes the source's file read-only, and only an admin may ask for that."""
+    """Return the sink of the project's lake. A hard link makes the source file read-only, so only an admin
+    may enable it."""
     folder, place = place_of(str(row.dataset.project_id))
     if place is not None:
         return sink_of_bucket(folder, place)

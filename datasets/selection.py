@@ -1,8 +1,8 @@
-"""Which files of a version a saved subset has. Pure.
+"""Select the files of a version for a saved subset. Pure.
 
-A pattern is matched with the whole path: `*` and `?` stop at "/", `**/` is any number of directories, `[a-c]` one
-ASCII character. A pattern that ends with "/" takes all below a directory; one without any other "/" matches the name
-of a file in every directory, as in .gitignore.
+A pattern is matched against the whole path: `*` and `?` do not match "/", `**/` matches any number of
+directories, `[a-c]` one ASCII character. A pattern that ends with "/" matches everything below a directory;
+one without any other "/" matches file names in every directory, as in .gitignore.
 """
 
 import re
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from datasets.manifests import Manifest
 
 PATTERNS_MOST, PATTERN_MOST_BYTES = 50, 1024
-# A set, a run of `*`, or one byte.
+# A character set, a run of `*`, or one byte.
 _TOKEN = re.compile(rb"\[!?\]?[^\]]+\]|\*+|.", re.DOTALL)
-# One character of UTF-8 that takes several bytes.
+# One UTF-8 character of several bytes.
 _BEYOND_ASCII = rb"[\xc0-\xff][\x80-\xbf]*"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Files that match one of `include` or stand in `paths`, without those that match one of `exclude`."""
+    """Files that match one of `include` or are listed in `paths`, except those that match one of `exclude`."""
 
     include: Sequence[bytes] = ()
     exclude: Sequence[bytes] = ()
@@ -28,7 +28,7 @@ class Selection:
 
 
 class PathsUnknown(LookupError):
-    """Listed paths that the version has not. `paths`: sorted."""
+    """The version lacks some of the listed paths. `paths`: these, sorted."""
 
     def __init__(self, paths: Sequence[bytes]) -> None:
         super().__init__(f"{len(paths)} paths are not in this version.")
@@ -36,7 +36,7 @@ class PathsUnknown(LookupError):
 
 
 def select(manifest: Manifest, selection: Selection) -> Manifest:
-    """Return the files of a version that are selected. Raises PathsUnknown."""
+    """Return the manifest of the selected files. Raises PathsUnknown."""
     listed = set(selection.paths)
     if unknown := sorted(listed.difference(manifest.paths)):
         raise PathsUnknown(unknown)
@@ -49,15 +49,17 @@ def select(manifest: Manifest, selection: Selection) -> Manifest:
 
 
 def _matcher(patterns: Iterable[bytes]) -> re.Pattern[bytes]:
-    """Compile patterns; without any, nothing matches."""
+    """Compile patterns into one expression; without patterns it matches nothing."""
     return re.compile(b"|".join(map(_translated, patterns)) or rb"(?!)", re.DOTALL)
 
 
 def _translated(pattern: bytes) -> bytes:
     """Return the regular expression of a pattern.
 
-    A run of names between two `**` takes the first place that fits, in an atomic group, and never another one: the
-    leftmost place leaves most to what follows. Without that, a few `**` in one pattern take hours for one path."""
+    The names between two `**` match at the leftmost place, in an atomic group, without backtracking: the
+    leftmost place leaves most of the path to the rest. With backtracking, a few `**` in one pattern can take
+    hours for one path.
+    """
     if pattern.endswith(b"/"):
         pattern += b"**"
     if b"/" not in pattern:
@@ -75,7 +77,7 @@ def _translated(pattern: bytes) -> bytes:
 
 
 def _runs(parts: Sequence[bytes]) -> list[list[bytes]]:
-    """Split the names of a pattern at its `**`."""
+    """Split the parts of a pattern at each `**`."""
     runs: list[list[bytes]] = [[]]
     for part in parts:
         if part == b"**":
@@ -86,7 +88,8 @@ def _runs(parts: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def _name(part: bytes) -> bytes:
-    """Return the expression of one name; between two `*`, the first place that fits is taken, as above."""
+    """Return the expression of one name; text between two `*` matches at the leftmost place, without
+    backtracking, as above."""
     fixed = [b""]
     for token in _TOKEN.findall(part):
         if token.startswith(b"*"):
@@ -100,7 +103,7 @@ def _name(part: bytes) -> bytes:
 
 
 def _one(token: bytes) -> bytes:
-    """Return the expression of one character."""
+    """Return the expression of one token."""
     if token == b"?":
         return rb"(?>%b|[^/])" % _BEYOND_ASCII
     if len(token) == 1:
@@ -113,7 +116,7 @@ def _one(token: bytes) -> bytes:
 
 
 def _members(body: bytes) -> set[int]:
-    """Return the characters of a set; a range whose ends are the wrong way round has none."""
+    """Return the bytes in a character set; a reversed range contains none."""
     members: set[int] = set()
     place = 0
     while place < len(body):

@@ -1,4 +1,4 @@
-"""Handlers that take and remove snapshots."""
+"""Command handlers that take and remove snapshots."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,13 +26,13 @@ from datasets.storage.volume_files import VolumeFiles
 from datasets.storage.volumes import Taken, VolumeStorage
 from datasets.volume_storage import storage_of_snapshot
 
-# How a snapshot relates to what was written at that time.
+# Consistency of a snapshot, relative to programs that wrote while it was taken.
 IDLE, QUIESCED, CRASH = "idle", "quiesced", "crash"
 
 
 @register
 class TakeSnapshot(CommandHandler):
-    """Copy what changed in a volume since its last snapshot, while programs that take part pause."""
+    """Copy the changes of a volume since its last snapshot, while participating programs are paused."""
 
     kind, queue = TAKE, DATA
 
@@ -51,7 +51,7 @@ class TakeSnapshot(CommandHandler):
             taken = self._take(snapshot, storage, run)
             if Snapshot.objects.filter(pk=snapshot.pk).exclude(state=DELETING).exists():
                 return taken
-            # Its removal may have been carried out before its files were there.
+            # The removal command may have run before the files existed.
             storage.remove_snapshot(str(snapshot.pk))
             return None
 
@@ -72,7 +72,7 @@ class TakeSnapshot(CommandHandler):
         writers = writing_jobs(snapshot.volume)
         if not writers:
             taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
-            # a job that began meanwhile has written into what was copied
+            # A job that started meanwhile has written into the files during the copy.
             return taken, CRASH if writing_jobs(snapshot.volume) else IDLE
         with _paused(snapshot.volume, storage, key, writers, run) as pause:
             taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
@@ -94,7 +94,8 @@ class RemoveSnapshot(CommandHandler):
                 storage_of_snapshot(snapshot).remove_snapshot(str(snapshot.pk))
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """Return False: what is in the way of a removal can be put right for as long as the snapshot is there."""
+        """Return False: the cause of a failed removal can be fixed at any time, so it is retried without
+        limit."""
         return False
 
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:
@@ -108,7 +109,7 @@ class RemoveSnapshot(CommandHandler):
 def _paused(
     volume: Volume, storage: VolumeStorage, key: str, writers: list[str], run: CommandRun
 ) -> Iterator[Pause | PodPause]:
-    """Yield when programs have paused that write to the volume, or cannot be asked to."""
+    """Yield when the programs that write to the volume have paused, or the wait for them is over."""
     if isinstance(storage, VolumeFiles):
         with quiesced(storage.path(str(volume.pk)), key, writers, pods=writing_pods(volume)) as pause:
             yield pause
@@ -116,12 +117,12 @@ def _paused(
         with quiesced_by_pod(volume, key, writers, budget_of(run)) as pod_pause:
             yield pod_pause
     else:
-        # Nothing in the volume can be read here that would say whether programs paused.
+        # Without access to the volume's files, it is not known whether programs paused.
         yield Pause()
 
 
 def _before(snapshot: Snapshot) -> str | None:
-    """Return the newest snapshot of the same volume whose files can be shared."""
+    """Return the newest snapshot of the same volume with which files can be shared, or None."""
     earlier = Snapshot.objects.filter(volume=snapshot.volume_id, state=READY)
     key = earlier.order_by("-number").values_list("pk", flat=True).first()
     return str(key) if key else None

@@ -1,4 +1,4 @@
-"""Handlers that work on volumes where they are kept."""
+"""Command handlers that work on volumes where they are stored."""
 
 from typing import Any
 
@@ -32,12 +32,12 @@ from datasets.storage.volumes import VolumeStorage
 from datasets.volume_storage import storage_of_volume
 
 MEASURED_SECONDS, MEASURED_FILES = 60.0, 1_000_000
-# What a person or the storage ends, in their time: tried again without end.
+# Codes retried without limit: an operator or the storage system ends these conditions in time.
 NOT_MOUNTED, JOB_NOT_DONE = "not_mounted", "job_not_done"
 
 
 class VolumeCommand(CommandHandler):
-    """Work on one volume. Nothing is done for a row that is gone."""
+    """Base class of commands on one volume. Does nothing if the row was deleted."""
 
     queue = DATA
 
@@ -49,13 +49,13 @@ class VolumeCommand(CommandHandler):
             return self.work(volume, storage_of_volume(volume), run)
 
     def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> Any:
-        """Do it; raises as datasets.storage.volumes does."""
+        """Carry out the command; raises as datasets.storage.volumes does."""
         raise NotImplementedError
 
 
 @register
 class ProvisionVolume(VolumeCommand):
-    """Make a volume: empty, or a copy of its origin."""
+    """Create a volume: empty, or a copy of its origin."""
 
     kind = PROVISION
 
@@ -72,7 +72,7 @@ class ProvisionVolume(VolumeCommand):
         else:
             storage.restore(key, origin["id"], budget, report)
         if not Volume.objects.filter(pk=volume.pk).exclude(state=DELETING).exists():
-            # Its removal may have been carried out before its directory was there.
+            # The removal command may have run before the directory existed.
             storage.remove(key)
             return None
         return (storage.measure(key, budget, MEASURED_FILES),)
@@ -101,7 +101,8 @@ class RemoveVolume(VolumeCommand):
         storage.remove(str(volume.pk))
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """Return False: what is in the way of a removal can be put right for as long as the volume is there."""
+        """Return False: the cause of a failed removal can be fixed at any time, so it is retried without
+        limit."""
         return False
 
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:
@@ -113,7 +114,7 @@ class RemoveVolume(VolumeCommand):
 
 @register
 class ResizeVolume(VolumeCommand):
-    """Have a volume's storage give it another size."""
+    """Apply a volume's new size at its storage."""
 
     kind, max_tries = RESIZE, 1
 
@@ -132,7 +133,7 @@ class ResizeVolume(VolumeCommand):
 
 @register
 class RetierVolume(VolumeCommand):
-    """Have a volume's storage give it another service tier."""
+    """Apply a volume's new service tier at its storage."""
 
     kind, max_tries = RETIER, 1
 

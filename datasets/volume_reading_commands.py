@@ -1,4 +1,4 @@
-"""Handler that looks at files of a volume through a pod of its cluster."""
+"""Command handler that reads files of a volume through a pod of its cluster."""
 
 from typing import Protocol, cast
 
@@ -21,22 +21,22 @@ Read = tuple[list[Child], bytes, bool]
 
 
 class Reader(Protocol):
-    """The files of a project's claims (engines.kubernetes.claim_reader)."""
+    """Reads files of a project's claims (implemented by engines.kubernetes.claim_reader)."""
 
     def read(self, task: ReadTask, budget: Budget) -> Read:
-        """Return entries, content, and whether there are more. Raises ContentMissing, Blocked."""
+        """Return entries or content, and whether there are more. Raises ContentMissing, Blocked."""
 
 
 class ReaderEngine(Protocol):
-    """What the engine of a kind with `claims_volumes` does beside the rest."""
+    """Additional methods of engines whose kind has `claims_volumes`."""
 
     def files_of(self, project: str) -> Reader:
-        """Return the files of a project's volumes."""
+        """Return the reader of a project's volumes."""
 
 
 @register
 class ReadVolume(CommandHandler):
-    """Look once: what fails is named at once, and a person asks again."""
+    """Read a directory or file once. An error is reported at once, since the user can retry."""
 
     kind, queue, max_tries = READ_VOLUME, DATA, 1
 
@@ -62,7 +62,7 @@ class ReadVolume(CommandHandler):
             words = f"The pod that reads it has not ended within {READ_SECONDS:g} s."
             raise CommandRefused("reading_timeout", words) from late
         except EngineUnreachable as error:
-            # Said at once: whoever looks is waiting.
+            # Reported at once, because a user waits for the answer.
             raise CommandRefused("engine_unreachable", f"The cluster does not answer: {error}") from error
 
     def on_done(self, command: Command, result: tuple[Read, bool] | None) -> None:

@@ -1,4 +1,4 @@
-"""Where the volumes of a project are kept: directories, a storage system, or claims of its cluster."""
+"""Select the storage of a project's volumes: directories, a storage system, or claims of its cluster."""
 
 from typing import Protocol, cast
 
@@ -10,14 +10,15 @@ from datasets.storage.volumes import VolumeStorage
 
 
 class ClaimEngine(Protocol):
-    """What the engine of a kind with `claims_volumes` does beside the rest."""
+    """Additional methods of engines whose kind has `claims_volumes`."""
 
     def volumes(self, project: str, storage_class: str, size_bytes: int, access_mode: str) -> VolumeStorage:
-        """Return the project's claims; new ones have this class, size and mode."""
+        """Return the project's claims; those to create get this class, size and mode."""
 
 
 def storage_of_volume(volume: Volume) -> VolumeStorage:
-    """Return the storage that has the volume, or makes it as its row says. Raises EngineUnreachable."""
+    """Return the storage that holds the volume, or in which its row says to create it. Raises
+    EngineUnreachable."""
     if not claims_volumes(volume.project):
         about = (volume.storage_class, volume.size_bytes, volume.service_tier)
         return storage_of(volume.project_id, *about)
@@ -25,7 +26,7 @@ def storage_of_volume(volume: Volume) -> VolumeStorage:
 
 
 def storage_of_snapshot(snapshot: Snapshot) -> VolumeStorage:
-    """Return the storage that has the snapshot. Raises EngineUnreachable."""
+    """Return the storage that holds the snapshot. Raises EngineUnreachable."""
     if not claims_volumes(snapshot.project):
         return storage_of(snapshot.project_id, snapshot.storage_class)
     return _claims(snapshot.project, snapshot.storage_class, snapshot.volume_bytes, "")

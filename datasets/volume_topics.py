@@ -1,4 +1,4 @@
-"""The live topic of a volume and its snapshots."""
+"""Live topic of a volume with its snapshots."""
 
 import uuid
 
@@ -10,7 +10,7 @@ SNAPSHOTS_MOST = 100
 
 
 def read_volume(volume_id: str, _project_id: int) -> Reading | None:
-    """Return a volume and its newest snapshots."""
+    """Return a volume with its newest snapshots, or None if it does not exist."""
     volume = next(iter(volume_rows(Volume.objects.filter(pk=volume_id))), None)
     if volume is None:
         return None
@@ -31,7 +31,7 @@ def _project_of_volume(volume_id: str) -> int | None:
 
 
 def _is_volume_touched(touch: Touch) -> bool:
-    """Its own events, and those of the jobs that mount it: their states are shown."""
+    """Return whether the event is about the volume, or about a job that mounts it, whose state is shown."""
     event = touch.event
     if event.data.get("volume") == touch.subject:
         return True

@@ -1,4 +1,4 @@
-"""Verbs on artifacts: what jobs keep of their output. What touches files is a command."""
+"""Verbs on artifacts, the output files that jobs keep. File operations are done by commands."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from jobs.lifecycle import FINAL_STATES, SUCCEEDED
 
 KEEP = "datasets.keep_artifact"
 LONGEST_MESSAGE = 1000
-# Artifacts that one run of the loop's step orders.
+# Limit on the artifacts whose collection one run of the loop's step commands.
 ORDERED_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A directory in the lake. `notes`: what of it was left out, in words."""
+    """A directory stored in the lake. `notes`: sentences about files that were left out."""
 
     manifest: str
     files: int
@@ -34,7 +34,7 @@ class Kept:
 
 
 def artifact_refusals(project: Project, spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield (pointer, code, detail) of what is refused of a job's artifacts."""
+    """Yield (pointer, code, detail) for each refused artifact of a job's spec."""
     if not spec["artifacts"]:
         return
     if detail := output_refusal(project.cluster):
@@ -52,7 +52,7 @@ def artifact_refusals(project: Project, spec: Mapping[str, Any]) -> Iterator[tup
 
 
 def note_artifacts(jobs: Sequence[Any]) -> None:
-    """Record what new jobs are to keep."""
+    """Write a pending artifact row for every artifact that new jobs declare."""
     rows = [
         Artifact(
             project_id=job.project_id,
@@ -70,7 +70,7 @@ def note_artifacts(jobs: Sequence[Any]) -> None:
 
 
 def keep_artifacts(_: datetime | None = None) -> None:
-    """Order the keeping of what ended jobs are to keep. Safe to repeat."""
+    """Write the commands that store artifacts of ended jobs. Safe to repeat."""
     ended = Artifact.objects.filter(state=Artifact.WAITING, job__state__in=FINAL_STATES)
     for artifact in ended.select_related("job").order_by("created_at", "pk")[:ORDERED_AT_ONCE]:
         if artifact.is_kept_always or artifact.job.state == SUCCEEDED:
@@ -81,7 +81,7 @@ def keep_artifacts(_: datetime | None = None) -> None:
 
 
 def artifact_ready(artifact_id: str, kept: Kept) -> None:
-    """Record an artifact that is in the lake. Call it in the transaction that ends the command."""
+    """Record that an artifact is stored in the lake. Call it in the transaction that ends the command."""
     fields = {
         "manifest": kept.manifest,
         "files": kept.files,
@@ -93,19 +93,19 @@ def artifact_ready(artifact_id: str, kept: Kept) -> None:
 
 
 def artifact_waits(artifact_id: str, message: str) -> None:
-    """Record why an artifact is not kept yet; it is tried again."""
+    """Record why an artifact is not stored yet; the command is retried."""
     rows = Artifact.objects.filter(pk=artifact_id, state=Artifact.KEEPING)
     rows.update(message=message[:LONGEST_MESSAGE])
 
 
 def artifact_failed(artifact_id: str, reason: str, message: str) -> None:
-    """Record why an artifact could not be kept. Call it in the transaction that ends the command."""
+    """Record why an artifact could not be stored. Call it in the transaction that ends the command."""
     words = {"reason": reason[:40], "message": message[:LONGEST_MESSAGE]}
     _end(artifact_id, Artifact.KEEPING, Artifact.FAILED, **words)
 
 
 def delete_artifact(artifact: Artifact, *, actor: Actor) -> None:
-    """Delete an artifact. Its content is collected later, unless a version or another artifact has it."""
+    """Delete an artifact. Its content is collected later, unless a version or another artifact uses it."""
     with transaction.atomic():
         reread(artifact, lock=True)
         Command.objects.about(ARTIFACT, artifact.pk).cancel()

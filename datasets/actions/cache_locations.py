@@ -1,4 +1,5 @@
-"""Verbs on cache locations: directories beside nodes of a cluster. One function, one transaction, one event each."""
+"""Verbs on cache locations, the cache directories of a cluster's nodes. Each verb is one transaction with one
+event."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +17,8 @@ from datasets.queries.caches import directory_of, has_cache_volumes
 
 
 def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
-    """Create a location of some nodes of a cluster (checked values: name, node_pools or node_labels, and any of
-    directory, room_bytes, unused_days). Raises Invalid, Conflict."""
+    """Create a cache location for some nodes of a cluster. `values` (validated): name, node_pools or
+    node_labels, and optionally directory, room_bytes, unused_days. Raises Invalid, Conflict."""
     if has_cache_volumes(cluster):
         words = f"Caches of {cluster.name} are on a volume of each project, which all of its nodes mount."
         raise invalid("/cluster", "no_location", words)
@@ -40,7 +41,8 @@ def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor
 
 
 def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
-    """Change room, age limit or nodes (checked values). A job that runs keeps reading where it does. Raises Invalid."""
+    """Change size limit, age limit or nodes (validated values). Running jobs continue to read from their
+    location. Raises Invalid."""
     if location.is_default and (changes.get("node_pools") or changes.get("node_labels")):
         words = f"{location.name} is of all nodes that no other location has; create another one for some of them."
         raise invalid("/node_pools", "is_default", words)
@@ -61,8 +63,8 @@ def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor:
 
 
 def delete_location(location: CacheLocation, *, actor: Actor) -> None:
-    """Delete a location; its nodes read from the cluster's default then. Raises Conflict while it has caches, and for
-    the default."""
+    """Delete a location; its nodes then use the cluster's default location. Raises Conflict if it has caches
+    or is the default."""
     with transaction.atomic():
         reread(location, lock=True)
         if location.is_default:
@@ -78,8 +80,8 @@ def delete_location(location: CacheLocation, *, actor: Actor) -> None:
 
 
 def _refuse_directory(directory: str) -> None:
-    """Raise Invalid for a directory that is another location's or below it: trees that a location does not know are
-    removed from its own directory. And for one that cannot be looked at."""
+    """Raise Invalid for a directory inside another location's, or containing one: a location removes trees
+    that it did not create from its directory. Also for a directory that cannot be read."""
     if not directory:
         return
     wanted = Path(directory)
@@ -91,7 +93,7 @@ def _refuse_directory(directory: str) -> None:
             detail = f"{directory} is the directory of {other.name} or below it; choose another."
             raise invalid("/directory", "directory_in_use", detail)
     try:
-        # It may be missing: the first fill makes it.
+        # It may not exist yet: the first fill creates it.
         wanted.exists()
     except OSError as error:
         raise invalid("/directory", "not_readable", f"{directory}: {error.strerror}.") from error

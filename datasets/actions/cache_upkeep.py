@@ -1,4 +1,4 @@
-"""What the loop does for caches: have brought what jobs wait for, remove what is too old, and end jobs without data."""
+"""Periodic work on caches: retry failed fills, remove unused caches, and end jobs whose dataset is gone."""
 
 from datetime import datetime, timedelta
 
@@ -17,12 +17,12 @@ from datasets.storage.base import Blocked
 from jobs import lifecycle
 from jobs.transitions import Target, send
 
-# A failed fill that a job waits for is tried again after this long.
+# After this time a failed fill is retried if a job waits for it.
 RETRY = timedelta(minutes=1)
 
 
 def keep_caches(now: datetime) -> None:
-    """Do what is due at every location. Safe to repeat."""
+    """Do the work that is due at every location. Safe to repeat."""
     _end_jobs_without_data()
     for location in CacheLocation.objects.select_related("cluster"):
         ensure_wanted(location)
@@ -32,7 +32,7 @@ def keep_caches(now: datetime) -> None:
 
 
 def aged_caches(location: CacheLocation) -> list[Aged]:
-    """Return the caches of a location that hold room."""
+    """Return the caches of a location that use space."""
     wanted = wanted_versions(location)
     rows = Cache.objects.filter(location=location, state__in=(Cache.READY, Cache.FAILED))
     return [
@@ -74,12 +74,12 @@ def _age_out(location: CacheLocation, now: datetime) -> None:
 
 
 def _compare_with_disk(location: CacheLocation) -> None:
-    # before the disk: a fill that ends in between has its files there
+    # Query the rows before the disk: the files of a fill that ends in between are then on the disk.
     ready = list(location.caches.filter(state=Cache.READY).select_related("version__dataset"))
     try:
         found = keys_at(location)
     except Blocked:
-        # A mount that is away for a while must not make caches look lost.
+        # An unmounted file system must not make caches look lost.
         return
     for cache in ready:
         if key_of(cache.version_id) not in found:
@@ -88,7 +88,8 @@ def _compare_with_disk(location: CacheLocation) -> None:
 
 
 def _note_lost(cache: Cache) -> None:
-    """Record that a cache's files are gone, as on a disk that was emptied; it is filled again when a job wants it."""
+    """Record that a cache's files are missing, as after a disk failure; it is filled again when a job needs
+    it."""
     rows = Cache.objects.filter(pk=cache.pk, state=Cache.READY, changed_at=cache.changed_at)
     words = {"reason": "files_gone", "message": "Its files are not at the location any more."}
     with transaction.atomic():
@@ -98,7 +99,7 @@ def _note_lost(cache: Cache) -> None:
 
 
 def _remove_unknown(location: CacheLocation, found: set[str]) -> None:
-    """Order the removal of trees whose dataset or project was deleted."""
+    """Write the command that removes trees whose dataset or project was deleted."""
     known = {key_of(version) for version in location.caches.values_list("version_id", flat=True)}
     for key in sorted(found - known):
         subject = f"{location.pk}/{key}"

@@ -1,4 +1,4 @@
-"""Verbs on caches. One function, one transaction, one event each."""
+"""Verbs on caches. Each is one transaction with one event."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -30,8 +30,9 @@ CACHE, TREE = "cache", "cache_tree"  # Command.subject_kind
 
 
 def location_for(cluster: Cluster, project: Project | None = None) -> CacheLocation:
-    """Return where caches for jobs of a project are in a cluster, created when it is first needed. `project`: None only
-    where caches are in a directory for all projects. Raises Invalid for a cluster without a location."""
+    """Return the cache location for a project's jobs in a cluster; creates it on first use. `project`: may be
+    None only if the cluster's caches are in a directory for all projects. Raises Invalid for a cluster
+    without a location."""
     if words := cache_refusal(cluster):
         raise invalid("/location", "no_location", words)
     return location_of(cluster, project) or _new_location(cluster, project)
@@ -41,10 +42,10 @@ def _new_location(cluster: Cluster, project: Project | None) -> CacheLocation:
     owner = project if has_cache_volumes(cluster) else None
     name = f"{cluster.name}.{owner.name}" if owner else cluster.name
     with transaction.atomic():
-        # The name of a detached cluster is free again; its caches stay until they are too old.
+        # A detached cluster's name is free for reuse, but its caches stay until they expire.
         for old in CacheLocation.objects.filter(name=name, cluster__detached_at__isnull=False):
             CacheLocation.objects.filter(pk=old.pk).update(name=f"{old.name}-{old.cluster_id}")
-        # An admin may have given the name to a location of another cluster.
+        # An admin may have used the name for a location of another cluster.
         if CacheLocation.objects.filter(name=name).exclude(cluster=cluster, is_default=True).exists():
             name = f"{name}-{cluster.pk}"
         location, _ = CacheLocation.objects.get_or_create(
@@ -54,7 +55,8 @@ def _new_location(cluster: Cluster, project: Project | None) -> CacheLocation:
 
 
 def cache_version(version: DatasetVersion, location: CacheLocation, *, actor: Actor) -> Cache:
-    """Bring a version to a location, unless it is there or on its way; one that failed is tried again."""
+    """Return the cache of a version at a location, and start to fill it unless it is ready or being filled;
+    retries a failed one."""
     with transaction.atomic():
         cache = want_cache(version, location, actor.name, is_kept=True)
         write_audit(actor, "cache.create", "cache", str(cache.pk), after={"version": str(version.pk)})
@@ -64,7 +66,7 @@ def cache_version(version: DatasetVersion, location: CacheLocation, *, actor: Ac
 
 
 def pin_cache(cache: Cache, is_pinned: bool, *, actor: Actor) -> Cache:
-    """Keep a cache from being removed by age or for room, or stop doing so."""
+    """Protect a cache from removal by age or for space, or end the protection."""
     kind = "cache.pinned" if is_pinned else "cache.unpinned"
     with transaction.atomic():
         reread(cache, lock=True)
@@ -77,7 +79,7 @@ def pin_cache(cache: Cache, is_pinned: bool, *, actor: Actor) -> Cache:
 
 
 def clear_cache(cache: Cache, *, actor: Actor) -> Cache:
-    """Remove a cache, or break its fill off. Raises Conflict while an unfinished job wants it."""
+    """Remove a cache, or cancel its fill. Raises Conflict while an unfinished job needs it."""
     with transaction.atomic():
         if not evict([cache.pk]):
             reread(cache)
@@ -94,12 +96,13 @@ def clear_cache(cache: Cache, *, actor: Actor) -> Cache:
 
 
 def evict(keys: Iterable[Any]) -> list[Cache]:
-    """Begin to remove those caches that no unfinished job wants, and return them. Call it in a transaction."""
+    """Start the removal of those caches that no unfinished job needs; return these. Needs an open
+    transaction."""
     evicted = []
-    # In one order everywhere, so that two evictions do not wait for each other.
+    # Sorted, so that two concurrent evictions lock rows in the same order.
     for key in sorted(keys):
         rows = Cache.objects.filter(~Exists(_wanting()), pk=key).exclude(state=Cache.EVICTING)
-        # The condition and the change in one statement: a job that is submitted meanwhile keeps its cache.
+        # One UPDATE with the condition: if a job is submitted concurrently, its cache stays.
         if not rows.update(state=Cache.EVICTING, changed_at=timezone.now()):
             continue
         cache = Cache.objects.select_related("version__dataset", "location").get(pk=key)
@@ -113,8 +116,8 @@ def evict(keys: Iterable[Any]) -> list[Cache]:
 
 
 def lose_volume(project: Project) -> None:
-    """Fail the caches on the project's volume in its cluster, which goes with the project's namespace. Call it in the
-    transaction that moves the project."""
+    """Fail the caches on the project's volume in its cluster, which is deleted with the project's namespace.
+    Call it in the transaction that moves the project."""
     location = CacheLocation.objects.filter(cluster=project.cluster_id, project=project).first()
     if location is None:
         return
@@ -130,7 +133,8 @@ def lose_volume(project: Project) -> None:
 
 
 def refill(cache: Cache) -> bool:
-    """Try a failed cache again, or one that was removed while a new job wanted it. Call it in a transaction."""
+    """Retry a failed cache, or one whose removal began before a new job needed it. Return whether it is
+    filled again. Needs an open transaction."""
     rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.FAILED, Cache.EVICTING))
     fresh = {"state": Cache.QUEUED, "files_done": 0, "bytes_done": 0, "bytes_moved": 0, "bytes_per_second": 0}
     if not rows.update(**fresh, reason="", message="", changed_at=timezone.now(), ready_at=None):
@@ -140,7 +144,7 @@ def refill(cache: Cache) -> bool:
 
 
 def cache_event(kind: str, cache: Cache, actor: Actor) -> Event:
-    """Return an unsaved event about a cache; it touches the feed of its dataset."""
+    """Return an unsaved event about a cache; it updates the live topic of its dataset."""
     dataset = cache.version.dataset
     return Event(
         kind=kind,
@@ -152,7 +156,7 @@ def cache_event(kind: str, cache: Cache, actor: Actor) -> Event:
 
 
 def want_cache(version: DatasetVersion, location: CacheLocation, by: str, *, is_kept: bool) -> Cache:
-    """Return the cache of a version, created or tried again where that is needed. Call it in a transaction."""
+    """Return the cache of a version, created or retried if necessary. Needs an open transaction."""
     fresh = {"created_by": by, "is_kept": is_kept}
     cache, is_new = Cache.objects.get_or_create(version=version, location=location, defaults=fresh)
     if is_new:
@@ -172,11 +176,11 @@ def _order_fill(cache: Cache) -> None:
 
 
 def _wanting() -> Any:
-    """Return the mounts in unfinished jobs of the cache that an outer query names."""
+    """Return a subquery: mounts, in unfinished jobs, of the outer query's cache."""
     same: dict[str, Any] = {
         "version": OuterRef("version"),
         "job__project__cluster": OuterRef("location__cluster"),
     }
-    # A location without a project is of all.
+    # A location without a project serves all projects.
     same["job__project"] = Coalesce(OuterRef("location__project"), F("job__project"))
     return DatasetUse.objects.filter(UNFINISHED, Q(**same))

@@ -1,4 +1,5 @@
-"""Verbs on code trees. Files are stored outside of transactions; a row appears when all of a tree are there."""
+"""Verbs on code trees. Files are stored outside of transactions; the row is created once all files of a tree
+are stored."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
@@ -24,8 +25,8 @@ DIFF_MOST_CHARACTERS = 256 * 1024
 def begin_upload(
     project: Project, entries: Sequence[Entry], *, is_dry_run: bool = False
 ) -> tuple[str, dict[str, int]]:
-    """Note which files a tree has; return its digest and hash -> size of what the project does not have yet. Raises
-    Invalid."""
+    """Store the file list of a tree to upload. Return the tree's digest, and hash -> size of the files that
+    the project lacks. Raises Invalid."""
     try:
         tree = checked(entries, settings.CODE_MOST_BYTES)
     except TreeRefused as refused:
@@ -36,7 +37,8 @@ def begin_upload(
 
 
 def upload_room(project: Project, digest: str) -> int:
-    """Return how many bytes an archive of what is missing may have. Raises Conflict for a tree that was not begun."""
+    """Return how many bytes an archive of the missing files may have. Raises Conflict for a tree whose upload
+    was not begun."""
     missing = code_of(project).missing(_begun(project, digest))
     return sum(missing.values()) + len(missing) * MOST_PER_FILE + MOST_BESIDE
 
@@ -44,8 +46,9 @@ def upload_room(project: Project, digest: str) -> int:
 def receive_files(
     project: Project, digest: str, archive: BinaryIO, *, is_dry_run: bool = False
 ) -> dict[str, int]:
-    """Keep the files of an archive; return hash -> size of what is still missing. Files before a refused one are kept.
-    Raises Conflict for a tree that was not begun, Invalid for what does not belong to it."""
+    """Store the files of an archive; return hash -> size of those still missing. Files before a refused one
+    are stored. Raises Conflict for a tree whose upload was not begun, Invalid for files that do not belong to
+    it."""
     store, entries = code_of(project), _begun(project, digest)
     wanted = {entry.sha256: entry.size for entry in entries}
     try:
@@ -59,8 +62,8 @@ def receive_files(
 
 
 def commit_tree(project: Project, digest: str, about: Mapping[str, Any], *, actor: Actor) -> CodeTree:
-    """Make an uploaded tree one that jobs can run; `about`: what is known of its origin (fields of CodeTree). A repeat
-    returns the same row. Raises Conflict while files are missing."""
+    """Create the row of an uploaded tree, after which jobs can use it. `about`: its origin (fields of
+    CodeTree). A repeat returns the same row. Raises Conflict while files are missing."""
     store, entries = code_of(project), _begun(project, digest)
     if missing := store.missing(entries):
         raise Conflict("tree_incomplete", f"{len(missing)} files of the tree are missing; upload them first.")
@@ -88,8 +91,9 @@ def commit_tree(project: Project, digest: str, about: Mapping[str, Any], *, acto
 
 
 def use_trees(project: Project, digests: Iterable[str]) -> None:
-    """Note that jobs with these trees are being submitted. Raises Conflict for one that was removed since it was looked
-    up; inside of the transaction that submits, none is removed any more."""
+    """Mark code trees as used by jobs that are being submitted, which protects them from removal. Call it in
+    the transaction that submits the jobs. Raises Conflict for a tree that was removed since it was looked
+    up."""
     for digest in set(digests):
         if not CodeTree.objects.filter(project=project, digest=digest).update(used_at=timezone.now()):
             raise Conflict("code_removed", "The job's code was removed meanwhile; upload it again.")

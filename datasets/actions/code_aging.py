@@ -1,4 +1,4 @@
-"""Removal of code trees that no job needs, so that they do not fill the disk."""
+"""Remove code trees that no job needs any more, to free disk space."""
 
 from datetime import datetime, timedelta
 
@@ -13,21 +13,21 @@ from datasets.queries.code import SCHEME, code_root
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
-# Of uploads under way; contents that are younger stay, whoever needs them.
+# Younger contents are kept even without a tree: their upload may still be running.
 GRACE = timedelta(hours=6)
-# What a fetch answered stands in its tree and in the audit log.
+# Limit on the tree's stored diff and the audit log's copy of it.
 KEEP_IMPORTS = timedelta(days=7)
-# Rows in one transaction.
+# Limit on the rows that are deleted in one transaction.
 BATCH = 500
 
 
 def remove_old_code(now: datetime) -> None:
-    """Remove trees that no unfinished job runs and no submission named for CODE_KEEP_DAYS, uploads that were begun and
-    not finished, all of deleted projects, and the contents that are then in no tree."""
+    """Remove trees that no unfinished job uses and no submission has named for CODE_KEEP_DAYS, unfinished
+    uploads, all code of deleted projects, and contents that no tree uses any more."""
     root, before = code_root(), (now - GRACE).timestamp()
     while _forget_rows(now - timedelta(days=settings.CODE_KEEP_DAYS)):
         pass
-    # the folders first: a project that is created in between is known then
+    # List the folders first: a project that is created afterwards is then not treated as deleted.
     found = project_ids(root)
     known = set(Project.objects.values_list("pk", flat=True))
     for project_id in found:
@@ -44,7 +44,7 @@ def remove_old_code(now: datetime) -> None:
 
 
 def _forget_rows(limit: datetime) -> int:
-    """Delete rows of old trees, at most BATCH; return how many. What unfinished jobs run counts as used now."""
+    """Delete at most BATCH rows of old trees; return how many. Marks trees of unfinished jobs as used now."""
     old = CodeTree.objects.filter(used_at__lt=limit).order_by("used_at")
     with transaction.atomic():
         rows = list(old.values_list("pk", "project_id", "digest")[:BATCH])
@@ -57,7 +57,7 @@ def _forget_rows(limit: datetime) -> int:
 
 
 def _in_use(projects: set[int]) -> set[tuple[int, str]]:
-    """Return (project, digest) of the code of unfinished jobs."""
+    """Return (project, digest) for the code of unfinished jobs."""
     unfinished = Job.objects.filter(project__in=projects).exclude(state__in=FINAL_STATES)
     found = unfinished.filter(spec__code__tree__isnull=False).values_list("project_id", "spec__code__tree")
     return {(project, str(tree).removeprefix(SCHEME)) for project, tree in found}

@@ -1,4 +1,4 @@
-"""Code from a git repository: a request, and the work of fetching it."""
+"""Import code from a git repository: the request, and the work that a Celery worker does for it."""
 
 import os
 import re
@@ -25,13 +25,13 @@ from datasets.models import CodeImport
 from datasets.queries.code import code_of
 
 IMPORT_CODE, CODE_IMPORT = "datasets.import_code", "code_import"  # kind and subject of the commands
-# Of the state directory: repositories while they are read.
+# Folder below the state directory for repositories while they are read.
 FOLDER = "git"
-# Of one project, at once.
+# Limit on unfinished imports per project.
 PENDING_MOST = 20
 REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]{0,254}")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-# What git may need of ours: certificates, proxies, keys and its configuration.
+# Environment variables that git receives: certificates, proxies, keys and its configuration.
 PASSED = (
     "PATH",
     "HOME",
@@ -46,15 +46,15 @@ PASSED = (
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What a finished import found."""
+    """The result of a finished import."""
 
     digest: str
     commit: str
 
 
 def request_import(project: Project, url: str, ref: str, *, actor: Actor) -> CodeImport:
-    """Have a commit fetched by a worker. Raises Invalid for a URL that no admin allowed and for what is
-    no ref, and Conflict while too many are under way."""
+    """Request an import of a commit, which a worker fetches. Raises Invalid for a URL that no admin has
+    allowed and for a malformed ref, and Conflict while too many imports are unfinished."""
     if not is_allowed(url, settings.GIT_SOURCES):
         detail = (
             "No admin allowed this repository: TRAINYARD_GIT_SOURCES lists what the control plane may fetch."
@@ -63,7 +63,7 @@ def request_import(project: Project, url: str, ref: str, *, actor: Actor) -> Cod
     if not REF.fullmatch(ref) or ".." in ref:
         raise Invalid(FieldError("/ref", "not_a_ref", "A ref is a branch, a tag or a commit's full hash."))
     with transaction.atomic():
-        # Of two requests at once the second sees the first.
+        # The lock serialises requests, so that the second counts the first.
         reread(project, lock=True)
         if CodeImport.objects.filter(project=project, state=CodeImport.PENDING).count() >= PENDING_MOST:
             detail = f"{project.name} has {PENDING_MOST} imports under way; wait until one has ended."
@@ -76,8 +76,8 @@ def request_import(project: Project, url: str, ref: str, *, actor: Actor) -> Cod
 
 
 def fetch_code(row: CodeImport, check: Callable[[], None]) -> Imported:
-    """Fetch the commit into the project's part of the code store. Safe to repeat. `check` is called all the while, and
-    what it raises ends the work. Raises GitRefused, TreeRefused, Invalid."""
+    """Fetch the commit and store its files as code of the project. Safe to repeat. `check` is called
+    regularly; its exceptions end the work. Raises GitRefused, TreeRefused, Invalid."""
     environment = {name: os.environ[name] for name in PASSED if name in os.environ}
     work = settings.STATE_DIR / FOLDER
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def fetch_code(row: CodeImport, check: Callable[[], None]) -> Imported:
 
 
 def _keep(row: CodeImport, check: Callable[[], None], source: GitSource, commit: str) -> str:
-    """Put what the project lacks of the commit's files into the store; return the tree's digest."""
+    """Store those of the commit's files that the project lacks; return the tree's digest."""
     entries, names = source.entries(commit, settings.CODE_MOST_BYTES, check)
     digest, missing = begin_upload(row.project, entries)
     store = code_of(row.project)
@@ -104,21 +104,21 @@ def _keep(row: CodeImport, check: Callable[[], None], source: GitSource, commit:
 
 
 def finish_import(import_id: str, found: Imported) -> None:
-    """Record the tree."""
+    """Create the row of the imported tree and mark the import as ready."""
     _pending(import_id).update(
         state=CodeImport.READY, digest=found.digest, commit=found.commit, finished_at=timezone.now()
     )
 
 
 def fail_import(import_id: str, code: str, message: str) -> None:
-    """Record why there is no tree."""
+    """Record why the import failed."""
     _pending(import_id).update(
         state=CodeImport.FAILED, reason=code, message=message[:LONGEST_MESSAGE], finished_at=timezone.now()
     )
 
 
 def remove_left_repositories(before: float) -> None:
-    """Remove what fetches of killed workers left, unless it changed since `before`."""
+    """Remove repositories left by killed workers, unless changed since `before` (Unix time)."""
     work = settings.STATE_DIR / FOLDER
     for folder in work.iterdir() if work.is_dir() else ():
         with suppress(FileNotFoundError):

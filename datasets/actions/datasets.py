@@ -1,4 +1,4 @@
-"""Verbs on datasets. One function, one transaction, one event each."""
+"""Verbs on datasets. Each is one transaction with one event."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ LACKING_SHOWN = 10
 
 
 def create_dataset(project: Project, fields: Mapping[str, Any], *, actor: Actor) -> Dataset:
-    """Create an empty dataset. Raises Conflict when the name is in use."""
+    """Create an empty dataset. Raises Conflict if the name is in use."""
     try:
         with transaction.atomic():
             dataset = Dataset.objects.create(project=project, created_by=actor.name, **fields)
@@ -33,7 +33,7 @@ def create_dataset(project: Project, fields: Mapping[str, Any], *, actor: Actor)
 
 
 def edit_dataset(dataset: Dataset, changes: Mapping[str, Any], *, actor: Actor) -> Dataset:
-    """Change the description, or whether everyone may read it (checked values)."""
+    """Change the description, or whether every user may read it (validated values)."""
     with transaction.atomic():
         reread(dataset, lock=True)
         before = {name: getattr(dataset, name) for name in changes}
@@ -46,10 +46,11 @@ def edit_dataset(dataset: Dataset, changes: Mapping[str, Any], *, actor: Actor) 
 
 
 def delete_dataset(dataset: Dataset, *, actor: Actor) -> None:
-    """Delete a dataset with all its versions. Its content is collected later, unless another version has it. Raises
-    Conflict while unfinished jobs mount it."""
+    """Delete a dataset with all its versions. Its content is collected later, unless another version uses it.
+    Raises Conflict while unfinished jobs mount it."""
     with transaction.atomic():
-        # jobs that are being submitted hold this lock: they are seen, or find the dataset gone
+        # Submissions hold this lock too: they either commit first and are counted here, or find the dataset
+        # deleted.
         reread(dataset, lock=True)
         uses = uses_of(dataset.versions.all())
         if uses.exists():
@@ -63,8 +64,8 @@ def delete_dataset(dataset: Dataset, *, actor: Actor) -> None:
 
 
 def keep_manifest(project: Project, stored: bytes) -> tuple[Manifest, int]:
-    """Store the manifest of a version to come. Return it, and how many of its contents the lake lacks. Raises Invalid
-    for one that names unsafe paths."""
+    """Store the manifest of a future version. Return it, and the number of its contents that the lake lacks.
+    Raises Invalid for unsafe paths."""
     try:
         manifest = checked(decode(stored))
     except ManifestInvalid as error:
@@ -79,9 +80,10 @@ def keep_manifest(project: Project, stored: bytes) -> tuple[Manifest, int]:
 def commit_version(
     dataset: Dataset, manifest_hash: str, parent: int, message: str, *, actor: Actor
 ) -> tuple[DatasetVersion, bool]:
-    """Make a version of a manifest that was kept, on top of the version `parent` (0: the first). Return it and whether
-    it is new: the parent itself when nothing differs. Raises Conflict `parent_moved` when the parent is not the newest
-    version any more, and `content_missing` when the manifest or a content is gone."""
+    """Create a version from a stored manifest, as successor of the version number `parent` (0: the first).
+    Return it and whether it is new; if nothing changed, return the parent. Raises Conflict `parent_moved` if
+    the parent is not the newest version any more, and `content_missing` if the manifest or a content is
+    missing."""
     lake = lake_of(dataset.project)
     with in_use(lake):
         before, manifest, diff = _to_commit(dataset, manifest_hash, parent)
@@ -91,7 +93,7 @@ def commit_version(
 
 
 def tag_version(dataset: Dataset, name: str, version: DatasetVersion, *, actor: Actor) -> DatasetTag:
-    """Give a version a tag, or move the tag to it."""
+    """Create a tag for a version, or move an existing tag to it."""
     if version.subset:
         raise invalid("/version", "is_a_subset", "Tags name whole versions; a subset has a name of its own.")
     if name == "latest" or name.isdecimal():
@@ -108,7 +110,7 @@ def tag_version(dataset: Dataset, name: str, version: DatasetVersion, *, actor: 
 
 
 def remove_tag(dataset: Dataset, name: str, *, actor: Actor) -> None:
-    """Remove a tag. Raises NotVisible when there is none."""
+    """Remove a tag. Raises NotVisible if it does not exist."""
     with transaction.atomic():
         if not DatasetTag.objects.filter(dataset=dataset, name=name).delete()[0]:
             raise NotVisible(f"{dataset.name} has no tag {name!r}.")
@@ -119,28 +121,30 @@ def remove_tag(dataset: Dataset, name: str, *, actor: Actor) -> None:
 def _to_commit(
     dataset: Dataset, manifest_hash: str, parent: int
 ) -> tuple[DatasetVersion | None, Manifest, Diff]:
-    """Return the parent, the manifest and what differs, every content being there."""
+    """Return the parent, the manifest and the difference between them, after checking that every content is
+    stored."""
     reread(dataset)
     if dataset.latest != parent:
         raise _moved(dataset, parent)
     before = dataset.versions.whole().filter(number=parent).first()
     lake = lake_of(dataset.project)
     try:
-        # asked of the lake: this process may have read a manifest that was collected since
+        # Read from the lake, not from this process's cache: the manifest may have been collected since it was
+        # cached.
         if not lake.renew_manifest(manifest_hash):
             raise ContentMissing(f"The lake has no manifest {manifest_hash}.")
         manifest = manifest_named(dataset.project, manifest_hash)
         old = manifest_named(dataset.project, before.manifest) if before else Manifest.empty()
     except ContentMissing as error:
         raise Conflict("content_missing", f"{error} Send it, then commit again.") from error
-    # the parent's contents are live: only what is new can have been collected since it was sent
+    # The parent's contents are in use; only those that are new may have been collected since they were sent.
     new = set(manifest.contents()).difference(old.contents())
     lacking = lake.lacking(new)
     if lacking:
         detail = f"{len(lacking)} contents of this version are not in the lake; send them, then commit again."
         raise Conflict("content_missing", detail)
-    # The request's transaction ends after `in_use`: a collection in between does not see the version yet. It keeps
-    # what is young, so what this version relies on becomes young, also when it was stored long ago.
+    # This transaction commits after `in_use` ends, so a collection in between does not see the version.
+    # Collections keep young content: renewing the version's content makes it young, however old it is.
     lake.renew(new)
     return before, manifest, compare(old, manifest)
 
@@ -188,7 +192,7 @@ def _moved(dataset: Dataset, parent: int) -> Conflict:
 
 
 def dataset_happened(kind: str, dataset: Dataset, actor: Actor, **data: Any) -> None:
-    """Append an event about a dataset, which touches its feed. Call it in a transaction."""
+    """Append an event about a dataset, which updates its live topic. Needs an open transaction."""
     Event.objects.append([_event(kind, dataset, actor, **data)])
     wake()
 

@@ -1,4 +1,4 @@
-"""Verbs on the datasets that jobs mount: written down at submission, and brought to where the jobs may run."""
+"""Verbs on the datasets that jobs mount: record them at submission, and fill caches where the jobs may run."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -24,15 +24,15 @@ from jobs.models import Job
 
 
 def use_datasets(jobs: Sequence[Job]) -> None:
-    """Write down which versions new jobs mount, and have them brought to their cluster. Raises Conflict for one that
-    was deleted since it was looked up. Call it in the transaction that submits the jobs; without datasets it costs
-    nothing."""
+    """Record which versions new jobs mount, and start to fill their caches. Raises Conflict for a dataset or
+    version that was deleted since it was looked up. Call it in the transaction that submits the jobs. No
+    queries for jobs without datasets."""
     wanted = [(job, each) for job in jobs for each in job.spec["datasets"]]
     if not wanted:
         return
     keys = {each["version_id"] for _, each in wanted}
     datasets = Dataset.objects.filter(versions__in=keys).order_by("pk")
-    # a deletion waits for this transaction, and then finds the jobs
+    # A concurrent deletion waits for this transaction, and then finds the jobs.
     list(datasets.select_for_update(no_key=True).values_list("pk"))
     versions = {
         str(version.pk): version
@@ -59,10 +59,10 @@ def use_datasets(jobs: Sequence[Job]) -> None:
 
 
 def _placed(jobs: Sequence[Job], versions: Mapping[str, DatasetVersion]) -> dict[UUID, CacheLocation]:
-    """Return to which location the data of each of these jobs of one project is brought."""
+    """Return the cache location for each of these jobs, which belong to one project, by job id."""
     project = jobs[0].project
     default, placed = location_for(project.cluster, project), dict[UUID, CacheLocation]()
-    # of a batch most jobs are alike
+    # Most jobs of a batch are alike, so each combination is computed once.
     chosen: dict[tuple[Any, ...], CacheLocation] = {}
     for job in jobs:
         alike = _alike(job)
@@ -79,7 +79,7 @@ def _version_keys(job: Job) -> list[str]:
 
 
 def _alike(job: Job) -> tuple[Any, ...]:
-    """Return what jobs have in common whose data goes to the same location."""
+    """Return a key that is equal for jobs whose data goes to the same location."""
     shape = (job.project_id, job.kind, job.spec["node_pool"], job.milli_gpus, job.pods_wanted)
     return (*shape, *_version_keys(job))
 
@@ -100,15 +100,15 @@ def _bring(
 
 
 def _known_as(job: Job, version: DatasetVersion) -> str:
-    """Return who had a version brought, as readers of its dataset may know it: a user of its own project by name, one
-    of another by the project, as `users_of` does with jobs."""
+    """Return the name under which readers of the dataset see who requested the cache: a user of the dataset's
+    project by name, others by their project, as in `users_of`."""
     is_own = job.project_id == version.dataset.project_id
     return job.user.username if is_own else job.project.name
 
 
 def follow_room(now: datetime) -> None:
-    """Have the data of queued jobs brought to where the scheduler has found room for them, and elsewhere than where a
-    fill of it failed. Safe to repeat; one query where no cluster has several locations."""
+    """Fill caches for queued jobs at the location where the scheduler found free GPUs, and at another
+    location if a fill failed. Safe to repeat; one query if no cluster has several locations."""
     rows = CacheLocation.objects.filter(project=None)
     locations = {(one.cluster_id, one.name): one for one in rows}
     if len(locations) == len({cluster for cluster, _ in locations}):
@@ -123,14 +123,14 @@ def _go_where_room_is(locations: Mapping[tuple[int, str], CacheLocation]) -> Non
     uses = DatasetUse.objects.filter(**waiting, job__details__has_key="fill_at", version__isnull=False)
     for use in uses.select_related("job__project", "version__dataset").order_by("pk"):
         location = locations.get((use.job.project.cluster_id, use.job.details["fill_at"]))
-        # Of one where a fill failed since, the scheduler will name another.
+        # A fill failed here since; the scheduler will choose another location.
         if location is not None and (location.pk, use.version_id) not in failed:
             _move([use], location)
 
 
 def _leave_failed(locations: Mapping[tuple[int, str], CacheLocation]) -> None:
-    """Move the data of queued jobs, all of a job's together, from where a fill of some of it failed. Each failure
-    leaves one location less, so this ends."""
+    """Move the data of queued jobs away from locations where a fill failed, all data of a job together. Each
+    failure excludes one more location, so this terminates."""
     at_own: dict[str, Any] = {
         "version__caches__state": Cache.FAILED,
         "version__caches__location": F("location"),
@@ -151,7 +151,7 @@ def _leave_failed(locations: Mapping[tuple[int, str], CacheLocation]) -> None:
 
 
 def _move(uses: Sequence[DatasetUse], location: CacheLocation) -> None:
-    """Have data brought to a location that is not on its way there."""
+    """Fill a cache at a location, unless it is filled or being filled, and record that the mounts use it."""
     elsewhere = [(use, use.version) for use in uses if use.location_id != location.pk]
     if not elsewhere:
         return
@@ -166,10 +166,10 @@ def _move(uses: Sequence[DatasetUse], location: CacheLocation) -> None:
 
 
 def ensure_wanted(location: CacheLocation) -> None:
-    """Have brought to a location what unfinished jobs want there and what is not there, and note that they use it: a
-    cache may have been removed under a job that was just submitted."""
+    """Start to fill the missing caches that unfinished jobs need at a location, and record the use: a cache
+    may have been removed just before a job was submitted."""
     uses = DatasetUse.objects.filter(UNFINISHED, is_used_at(location), version__isnull=False)
-    # of several mounts of a version, one that asks for a cache decides
+    # If a version is mounted several times, the mount that requests a kept cache decides.
     wanted = dict(uses.order_by("is_cached").values_list("version_id", "is_cached"))
     if not wanted:
         return

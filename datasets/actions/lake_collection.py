@@ -1,4 +1,4 @@
-"""Removal of content that no version needs, so that deleted datasets and broken-off syncs do not fill the disk."""
+"""Collect the garbage of lakes: content of deleted datasets and of interrupted syncs."""
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -12,14 +12,15 @@ from datasets.queries.lake import open_lake
 from datasets.storage.base import Budget, Collected
 
 COLLECT_LAKE, LAKE = "datasets.collect_lake", "lake"  # kind and subject of the commands
-# What is younger stays, whoever needs it: a sync under way, or one that broke off and goes on the next day.
+# Younger content is kept even if no version uses it: it belongs to a sync that is running, or was interrupted
+# and may be resumed the next day.
 GRACE = timedelta(days=3)
-# Commits to the lake wait for a collection. What is left at its end is removed by the next.
+# Commits wait for a running collection, so one run is limited; the next continues.
 LONGEST_SECONDS = 60.0
 
 
 def collect_all_lakes(_: object = None) -> None:
-    """Write a command for each lake that has none under way, and remove the finished one before it."""
+    """Write a collection command for each lake without an unfinished one, and delete the last finished one."""
     for key in _lake_keys():
         with transaction.atomic():
             about = Command.objects.of_kinds([COLLECT_LAKE]).about(LAKE, key)
@@ -30,12 +31,12 @@ def collect_all_lakes(_: object = None) -> None:
 
 
 def collect_lake(key: str, is_cancelled: Callable[[], bool]) -> Collected | None:
-    """Collect the lake of the project with this primary key, and remove it whole when the project is gone: None. Raises
-    Blocked, DeadlineExceeded and what `is_cancelled` raises."""
+    """Collect the garbage of a project's lake; `key`: its primary key. Return None if the project was deleted
+    and its lake removed. Raises Blocked, DeadlineExceeded and what `is_cancelled` raises."""
     lake = open_lake(key)
     try:
         if not Project.objects.filter(pk=key).exists():
-            # What cannot be removed now is tried again by the next collection.
+            # The next collection retries what cannot be removed now.
             lake.destroy()
             return None
         return lake.collect(

@@ -1,4 +1,4 @@
-"""The volumes of jobs that are being submitted: found, locked, or created with them."""
+"""Volumes of jobs that are being submitted: validate, lock and create them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,14 +18,15 @@ from datasets.queries.volumes import VOLUME, claims_volumes
 from jobs.fields.mounts import is_volume
 
 Spec = dict[str, Any]
-# Of a volume's name.
+# Limit on the characters of a volume's name in a message.
 LONGEST_NAME = 63
 
 
 def volume_refusals(
     project: Project, spec: Mapping[str, Any], known: Mapping[str, Volume]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield (pointer, code, detail) of what is refused of a job's volumes. `known`: the project's volumes by name."""
+    """Yield (pointer, code, detail) for each refused volume of a job's spec. `known`: the project's volumes
+    by name."""
     wanted = [(place, mount) for place, mount in enumerate(spec["volumes"]) if is_volume(mount)]
     if spec["snapshot_on"] and not wanted:
         yield "/snapshot_on", "no_volume", "Snapshots are of volumes; mount one, or leave snapshot_on out."
@@ -35,7 +36,7 @@ def volume_refusals(
     seen, is_claimed = set[str](), bool(wanted) and claims_volumes(project)
     for place, mount in wanted:
         if "new" in mount:
-            # A cluster's own class is looked up when the claim is made.
+            # A cluster's own storage class is checked when the claim is created.
             if not is_claimed and mount["new"]["storage_class"] not in settings.STORAGE_CLASSES:
                 words = f"The storage classes are: {', '.join(settings.STORAGE_CLASSES)}."
                 yield f"/volumes/{place}/new/storage_class", "no_such_class", words
@@ -60,15 +61,15 @@ def volume_refusals(
 
 
 def known_volumes(project: Project, specs: Sequence[Mapping[str, Any]]) -> dict[str, Volume]:
-    """Return the project's volumes that these jobs name."""
+    """Return the project's volumes that these specs name, by name."""
     names = {mount["volume"] for spec in specs for mount in spec["volumes"] if mount.get("volume")}
     return {one.name: one for one in Volume.objects.filter(project=project, name__in=names)} if names else {}
 
 
 def bind_volumes(project: Project, specs: Sequence[Spec], actor: Actor) -> list[Volume]:
-    """Lock the volumes that jobs name until the submission is committed, create those they ask for, and write which
-    they are into the specs. Return what was created, for `volumes_created`. Raises Conflict for one that was deleted
-    meanwhile."""
+    """Lock the volumes that jobs mount until the transaction ends, create requested ones, and write the
+    volumes' ids into the specs. Return the created ones, for `volumes_created`. Raises Conflict for a volume
+    that was deleted since it was looked up."""
     mounts = [(spec, mount) for spec in specs for mount in spec["volumes"] if is_volume(mount)]
     if not mounts:
         return []
@@ -87,8 +88,8 @@ def bind_volumes(project: Project, specs: Sequence[Spec], actor: Actor) -> list[
 
 
 def volumes_created(volumes: Sequence[Volume], actor: Actor) -> None:
-    """Write audit rows and events of volumes that a submission created. Call it after its other rows: events are
-    appended last."""
+    """Write audit rows and events of volumes that a submission created. Call it after the submission's other
+    rows: events are appended last."""
     if volumes:
         write_audits(actor, "volume.create", VOLUME, {str(one.pk): about(one) for one in volumes})
         Event.objects.append([volume_event("volume.created", one, actor.name) for one in volumes])
@@ -114,7 +115,7 @@ def note_uses(jobs: Sequence[Any]) -> None:
 
 
 def _create(project: Project, mounts: Sequence[tuple[Spec, Spec]], actor: Actor) -> dict[int, Volume]:
-    """Create what is to be made, by its place in `mounts`: two statements for any number."""
+    """Create the requested volumes; return them by their index in `mounts`. Two statements for any number."""
     wanted = [(place, spec, mount["new"]) for place, (spec, mount) in enumerate(mounts) if "new" in mount]
     if not wanted:
         return {}

@@ -1,4 +1,4 @@
-"""Versions made of directories of the control plane's machine: a request, and what comes of it."""
+"""Create versions from directories of the control plane's machine: the request, its progress and its result."""
 
 from typing import Any
 
@@ -16,18 +16,18 @@ from datasets.manifests import Manifest
 from datasets.models import Dataset, DatasetRegistration, DatasetVersion
 
 REGISTER, REGISTRATION = "datasets.register", "dataset_registration"  # kind and subject of the commands
-# Behind a directory of TRAINYARD_DATASET_SOURCES: its files may become hard links of the lake's.
+# Suffix of a path in TRAINYARD_DATASET_SOURCES: the lake may hard-link files of this directory.
 LINK = ":link"
 
 
 def allowed_sources() -> dict[str, bool]:
-    """Return the directories that an admin allowed, and whether their files may be linked."""
+    """Return the directories that an admin has allowed, each with whether its files may be hard-linked."""
     return {one.removesuffix(LINK).rstrip("/"): one.endswith(LINK) for one in settings.DATASET_SOURCES}
 
 
 def register_directory(dataset: Dataset, path: str, note: str, *, actor: Actor) -> DatasetRegistration:
-    """Have a worker make a version of a directory. Raises Invalid for one that no admin allowed, and Conflict while
-    another one of the dataset is under way."""
+    """Request a version of a directory, which a worker creates. Raises Invalid for a directory that no admin
+    has allowed, and Conflict while another registration of the dataset is unfinished."""
     path = path.rstrip("/")
     if path not in allowed_sources():
         known = ", ".join(allowed_sources()) or "none"
@@ -48,7 +48,7 @@ def register_directory(dataset: Dataset, path: str, note: str, *, actor: Actor) 
 
 
 def commit_registration(row: DatasetRegistration, manifest: Manifest) -> DatasetVersion:
-    """Make the version. Safe to repeat: without a change it is the newest one. Raises Conflict."""
+    """Create the version. Safe to repeat; returns the newest version if nothing changed. Raises Conflict."""
     keep_manifest(row.dataset.project, manifest.encode())
     row.dataset.refresh_from_db()
     actor = Actor(row.created_by) if row.created_by else SYSTEM
@@ -56,21 +56,21 @@ def commit_registration(row: DatasetRegistration, manifest: Manifest) -> Dataset
 
 
 def note_progress(row: DatasetRegistration, **done: int) -> None:
-    """Write how far a registration is."""
+    """Write the progress of a registration."""
     with transaction.atomic():
         if _pending(row.pk).update(**done):
             dataset_happened("dataset.registration_progressed", row.dataset, SYSTEM)
 
 
 def finish_registration(registration_id: str, version: DatasetVersion, left_out: str) -> None:
-    """Record the version."""
+    """Mark a registration as ready, with its version. `left_out`: a sentence about skipped files."""
     _end(
         registration_id, state=DatasetRegistration.READY, version=version, message=left_out[:LONGEST_MESSAGE]
     )
 
 
 def fail_registration(registration_id: str, code: str, message: str) -> None:
-    """Record why there is no version."""
+    """Record why a registration failed."""
     words = {"reason": code, "message": message[:LONGEST_MESSAGE]}
     _end(registration_id, state=DatasetRegistration.FAILED, **words)
 

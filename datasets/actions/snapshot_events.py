@@ -1,7 +1,8 @@
-"""Snapshots on events of jobs (`snapshot_on`) and by the clock, and the removal of those beyond the rules of a volume.
+"""Take snapshots on job events (`snapshot_on`) and on schedules, and delete those beyond a volume's retention
+rules.
 
-All are scans that may be repeated at any time: an event has a mark of its own, of which the database permits one
-snapshot, and what is beyond the rules is found from the rows.
+All functions are scans that may be repeated at any time. Each event has a mark; the database allows one
+snapshot per mark. Old snapshots are found from the rows.
 """
 
 import logging
@@ -25,17 +26,17 @@ from jobs.models import Attempt
 
 logger = logging.getLogger(__name__)
 
-# Metrics of progress lines, by preference, and whether more is better.
+# Progress metrics by preference, and whether a higher value is better.
 METRICS = (("accuracy", True), ("loss", False))
-# Snapshots that one run removes.
+# Limit on the snapshots that one run removes.
 REMOVED_AT_ONCE = 50
-# Snapshots that one run of the schedules takes.
+# Limit on the snapshots that one run takes by schedule.
 TAKEN_AT_ONCE = 50
 SCHEDULE = "schedule"
 
 
 def snapshot_on_events(_: datetime | None = None) -> None:
-    """Write a snapshot for every event of a watched job that has none."""
+    """Create a snapshot for every event of a watched job that has none yet."""
     uses = VolumeUse.objects.filter(is_watched=True).select_related("volume", "job")
     begun = list(uses.filter(Q(job__attempt__gt=0) | Q(job__state__in=FINAL_STATES)).order_by("pk"))
     if not begun:
@@ -50,20 +51,22 @@ def snapshot_on_events(_: datetime | None = None) -> None:
 
 
 def snapshot_on_schedule(now: datetime) -> None:
-    """Take the snapshots that are due by the clock. After a pause one is taken, not all that were missed."""
+    """Take the snapshots whose scheduled time has come. After a pause, take one and not all that were
+    missed."""
     due = Volume.objects.filter(next_snapshot_at__lte=now, snapshot_minutes__isnull=False, state=READY)
     for volume in due.order_by("next_snapshot_at")[:TAKEN_AT_ONCE]:
         at = now + timedelta(minutes=volume.snapshot_minutes or 0)
         rows = Volume.objects.filter(pk=volume.pk, next_snapshot_at=volume.next_snapshot_at)
-        # One transaction: a process that is killed in between leaves the snapshot due.
+        # One transaction: if the process is killed in between, the snapshot remains due.
         with transaction.atomic():
-            # Another loop took it where no row changes.
+            # No row changed: another loop process has taken it.
             if rows.update(next_snapshot_at=at) == 1:
                 _take_scheduled(volume)
 
 
 def _take_scheduled(volume: Volume) -> None:
-    """Take a snapshot, unless the last one of the schedule is not taken yet: slow ones must not pile up."""
+    """Take a snapshot, unless the previous one of the schedule is still pending: slow snapshots must not
+    accumulate."""
     if volume.snapshots.filter(cause=SCHEDULE, state=PENDING).exists():
         logger.warning("no scheduled snapshot of %s: the last one is not taken yet", volume)
         return
@@ -74,21 +77,22 @@ def _take_scheduled(volume: Volume) -> None:
 
 
 def remove_old_snapshots(_: datetime | None = None) -> None:
-    """Delete snapshots of events beyond what the rules of their volume keep. Requested ones stay."""
+    """Delete snapshots made by events beyond the volume's retention rules. Snapshots that users requested
+    stay."""
     ruled = Volume.objects.filter(Q(keep_last__isnull=False) | Q(keep_days__isnull=False))
     for volume in ruled:
         for snapshot in _beyond(volume)[:REMOVED_AT_ONCE]:
             try:
                 delete_snapshot(snapshot, actor=SYSTEM)
             except Conflict:
-                # a volume is made of it: the next run removes it
+                # A volume is being created from it; the next run removes it.
                 continue
 
 
 def _beyond(volume: Volume) -> list[Snapshot]:
     rows = volume.snapshots.filter(state__in=(READY, FAILED)).exclude(cause=REQUEST).order_by("-number")
     found = list(rows)
-    # Counted apart: one that failed must not take the place of one that can be restored.
+    # Failed snapshots are counted separately, so that they do not displace restorable ones.
     kept = [one for state in (READY, FAILED) for one in _last(volume, found, state)]
     if volume.keep_days is not None:
         since = timezone.now() - timedelta(days=volume.keep_days)
@@ -102,7 +106,7 @@ def _last(volume: Volume, found: Sequence[Snapshot], state: str) -> Sequence[Sna
 
 
 def _events(use: VolumeUse, preempted: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """Yield (event, mark) of what has happened to the job and calls for a snapshot."""
+    """Yield (event, mark) for each event of the job so far that requires a snapshot."""
     job, wanted = use.job, set(use.snapshot_on)
     if "success" in wanted and job.state == SUCCEEDED:
         yield "success", "success"
@@ -118,8 +122,8 @@ def _events(use: VolumeUse, preempted: Sequence[int]) -> Iterator[tuple[str, str
 
 
 def better(progress: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the metric of this progress when it is better than the best so far. The first metric that a job reports is
-    the one that counts from then on."""
+    """Return the metric if this progress improves on `best`, else None. The first metric that a job reports
+    is used throughout."""
     for name, is_more in METRICS:
         value = progress.get(name)
         if best.get("name", name) != name or isinstance(value, bool) or not isinstance(value, int | float):
@@ -131,7 +135,7 @@ def better(progress: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, An
 
 
 def _preempted() -> Mapping[Any, Sequence[int]]:
-    """Return the numbers of the attempts of watched jobs that were preempted and whose pods are gone, by job."""
+    """Return the preempted attempts of watched jobs whose pods are gone, as numbers by job."""
     rows = Attempt.objects.filter(job__volume_uses__is_watched=True, ended_at__isnull=False, reason=PREEMPTED)
     found: defaultdict[Any, list[int]] = defaultdict(list)
     for job, number in rows.order_by("number").values_list("job_id", "number").distinct():
@@ -140,7 +144,7 @@ def _preempted() -> Mapping[Any, Sequence[int]]:
 
 
 def _known_marks() -> set[tuple[Any, Any, str]]:
-    """Return (volume, job, mark) of the snapshots that events of watched jobs have."""
+    """Return (volume, job, mark) of the existing snapshots of watched jobs' events."""
     rows = Snapshot.objects.filter(job__volume_uses__is_watched=True).exclude(mark="")
     return set(rows.values_list("volume_id", "job_id", "mark"))
 

@@ -1,4 +1,4 @@
-"""Verbs on snapshots. One function, one transaction, one event each; what touches files is a command."""
+"""Verbs on snapshots. Each is one transaction with one event; file operations are done by commands."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ from jobs.models import Job
 
 TAKE, REMOVE = "datasets.take_snapshot", "datasets.remove_snapshot"
 REQUEST = "request"
-# Of one volume; storage systems have such a limit too (1,023 on ONTAP).
+# Limit per volume; storage systems have one too (1,023 on ONTAP).
 SNAPSHOTS_MOST = 1000
 LONGEST_MESSAGE = 1000
 
@@ -29,8 +29,8 @@ LONGEST_MESSAGE = 1000
 def take_snapshot(
     volume: Volume, *, actor: Actor, cause: str = REQUEST, mark: str = "", job: Job | None = None
 ) -> Snapshot:
-    """Write a snapshot that is to be taken, and the command that takes it. `job`: whose progress it records; for a
-    request the one that holds the volume. Raises Conflict."""
+    """Create a pending snapshot and the command that takes it. `job`: whose progress is recorded; for a
+    user's request the job that mounts the volume. Raises Conflict."""
     with transaction.atomic():
         reread(volume, lock=True)
         if volume.state != READY:
@@ -59,7 +59,7 @@ def take_snapshot(
 
 
 def restore_snapshot(snapshot: Snapshot, name: str, *, actor: Actor) -> Volume:
-    """Create a volume of what the snapshot holds; the snapshot and its volume stay. Raises Conflict."""
+    """Create a volume from a snapshot; the snapshot and its volume are unchanged. Raises Conflict."""
     with transaction.atomic():
         reread(snapshot, lock=True)
         if snapshot.state != READY:
@@ -83,7 +83,8 @@ def restore_snapshot(snapshot: Snapshot, name: str, *, actor: Actor) -> Volume:
 
 
 def delete_snapshot(snapshot: Snapshot, *, actor: Actor) -> None:
-    """Delete a snapshot; what others share with it stays theirs. Raises Conflict while a volume is made of it."""
+    """Delete a snapshot; files shared with other snapshots stay. Raises Conflict while a volume is being
+    created from it."""
     with transaction.atomic():
         reread(snapshot, lock=True)
         if snapshot.state == DELETING:
@@ -98,7 +99,7 @@ def delete_snapshot(snapshot: Snapshot, *, actor: Actor) -> None:
 
 
 def snapshot_ready(snapshot_id: str, taken: Taken, consistency: str) -> None:
-    """Record a snapshot that is on disk. Call it in the transaction that ends the command."""
+    """Record that a snapshot was taken. Call it in the transaction that ends the command."""
     fields = {
         "files": taken.files,
         "size_bytes": taken.size_bytes,
@@ -119,8 +120,7 @@ def snapshot_failed(snapshot_id: str, reason: str, message: str) -> None:
 
 
 def snapshot_not_removed(snapshot_id: str, reason: str, message: str) -> None:
-    """Record why a deleted snapshot is still there, with the volumes that were made of it; its removal is tried
-    again."""
+    """Record why a deleted snapshot, or a volume created from it, still exists; the removal is retried."""
     made = Volume.objects.filter(origin__kind=SNAPSHOT, origin__id=snapshot_id).order_by("name")
     names = ", ".join(made.values_list("name", flat=True)[:10])
     about = f"Volumes made of it: {names}. " if names else ""
@@ -132,7 +132,8 @@ def snapshot_not_removed(snapshot_id: str, reason: str, message: str) -> None:
 
 
 def snapshot_gone(snapshot_id: str) -> None:
-    """Forget a snapshot whose files are removed. Call it in the transaction that ends the command."""
+    """Delete the row of a snapshot whose files were removed. Call it in the transaction that ends the
+    command."""
     snapshot = Snapshot.objects.filter(pk=snapshot_id, state=DELETING).first()
     if snapshot is not None:
         event = _event("snapshot.deleted", snapshot, "system")
@@ -142,7 +143,7 @@ def snapshot_gone(snapshot_id: str) -> None:
 
 
 def find_snapshot(project: Project, name: str) -> Snapshot | None:
-    """Return a project's snapshot by its name, such as data@3."""
+    """Return a project's snapshot by name, such as data@3, or None."""
     volume, _, number = name.rpartition("@")
     if not number.isdecimal() or len(number) > 9:
         return None
@@ -150,15 +151,15 @@ def find_snapshot(project: Project, name: str) -> Snapshot | None:
 
 
 def happened(kind: str, snapshot: Snapshot, actor: str) -> None:
-    """Append the event of a change, last in the transaction, and wake the loop."""
+    """Append a snapshot's event and wake the loop. Call it last in the transaction."""
     Event.objects.append([_event(kind, snapshot, actor)])
     wake()
 
 
 def _next_number(project_id: int, volume_name: str) -> int:
-    """Take the number of the next snapshot of a name, which no other gets; the caller has locked the volume."""
+    """Return the next unused snapshot number of a volume name. The caller must hold the volume's lock."""
     counter, _ = SnapshotNumber.objects.get_or_create(project_id=project_id, volume_name=volume_name)
-    # Names that had snapshots before numbers were counted.
+    # The name has snapshots from before numbers were stored in SnapshotNumber.
     earlier = Snapshot.objects.filter(project=project_id, volume_name=volume_name)
     counter.last = max(counter.last, earlier.aggregate(last=Max("number", default=0))["last"]) + 1
     counter.save(update_fields=["last"])
@@ -166,7 +167,7 @@ def _next_number(project_id: int, volume_name: str) -> int:
 
 
 def _writer(volume: Volume) -> Job | None:
-    """Return the newest job that has pods with the volume."""
+    """Return the newest job whose pods mount the volume, or None."""
     held = volume.uses.filter(job__pods__isnull=False, job__pods__released_at__isnull=True)
     use = held.select_related("job").order_by("-job__submit_rank").first()
     return use.job if use else None

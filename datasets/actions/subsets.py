@@ -1,4 +1,4 @@
-"""Verbs on saved subsets of versions. One function, one transaction, one event each."""
+"""Verbs on saved subsets of versions. Each is one transaction with one event."""
 
 from django.db import IntegrityError, transaction
 
@@ -20,13 +20,15 @@ UNKNOWN_SHOWN = 5
 def save_subset(
     version: DatasetVersion, name: str, selection: Selection, *, actor: Actor
 ) -> tuple[DatasetVersion, bool]:
-    """Save the selected files of a version under a name. Return the subset and whether it is new: one of the same name
-    and files is returned again. Raises Invalid for a selection without files, and Conflict when the name has others."""
+    """Save the selected files of a version under a name. Return the subset and whether it is new: an existing
+    subset with the same name and files is returned. Raises Invalid if the selection is empty, and Conflict if
+    the name is in use for other files."""
     if version.subset:
         raise invalid("/version", "is_a_subset", f"{version} is a subset; make subsets of {version.parent}.")
     chosen = _chosen(version, selection)
     lake = lake_of(version.dataset.project)
-    # A collection of the lake keeps a young manifest; the contents belong to the version, which is there.
+    # No lock needed: a collection keeps young manifests, and the contents belong to the version, which
+    # exists.
     with in_use(lake):
         lake.put_manifest(chosen.hash, chosen.encode())
         lake.renew_manifest(chosen.hash)
@@ -42,7 +44,8 @@ def delete_subset(subset: DatasetVersion, *, actor: Actor) -> None:
     """Delete a subset with its caches; its version stays. Raises Conflict while unfinished jobs mount it."""
     dataset = subset.dataset
     with transaction.atomic():
-        # jobs that are being submitted hold this lock: they are seen, or find the subset gone
+        # Submissions hold this lock too: they either commit first and are counted here, or find the subset
+        # deleted.
         reread(dataset, lock=True)
         uses = uses_of([subset])
         if uses.exists():

@@ -1,4 +1,5 @@
-"""Periodic care for volumes: measure those that jobs write to, and end jobs whose volume could not be made."""
+"""Periodic work on volumes: measure those that jobs write to, and end jobs whose volume could not be
+created."""
 
 from datetime import datetime, timedelta
 
@@ -18,16 +19,16 @@ from jobs import lifecycle
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.transitions import Target, send
 
-# Volumes that one run has measured.
+# Limit on the volumes measured by one run.
 AT_ONCE = 20
-# Jobs that one run ends.
+# Limit on the jobs ended by one run.
 ENDED_AT_ONCE = 200
 MEASURED_EVERY = timedelta(seconds=60)
 
 
 def note_storage_classes(_: datetime | None = None) -> None:
-    """Record where the configured storage classes are, so that their volumes are found when one is configured no
-    more."""
+    """Record the directory of each configured storage class, so that its volumes can be found after the class
+    is removed from the configuration."""
     rows = StorageClassPlace.objects.values_list("name", "directory", "driver")
     known = {name: place for name, *place in rows}
     for name, found in settings.STORAGE_CLASSES.items():
@@ -37,7 +38,7 @@ def note_storage_classes(_: datetime | None = None) -> None:
 
 
 def end_jobs_without_volume(_: datetime | None = None) -> None:
-    """End queued jobs whose volume could not be made."""
+    """End queued jobs whose volume could not be created."""
     failed = VolumeUse.objects.filter(job__state=QUEUED, volume__state=FAILED)
     for use in failed.select_related("job__project", "volume")[:ENDED_AT_ONCE]:
         volume = use.volume
@@ -46,8 +47,8 @@ def end_jobs_without_volume(_: datetime | None = None) -> None:
 
 
 def measure_volumes(_: datetime | None = None) -> None:
-    """Write a command for volumes that running jobs mount, or whose last job ended after their last measurement, and
-    remove the finished one before it."""
+    """Write a measuring command for volumes that running jobs mount, or whose last job ended after the last
+    measurement; deletes the previous finished command."""
     old = timezone.now() - MEASURED_EVERY
     written = Q(uses__job__state__in=ACTIVE_STATES, measured_at__lt=old)
     written |= Q(uses__job__finished_at__gt=F("measured_at"))
@@ -58,12 +59,12 @@ def measure_volumes(_: datetime | None = None) -> None:
 
 
 def _measured_engines() -> list[str]:
-    """Return the kinds of engines whose volumes the control plane sees."""
+    """Return the names of the engine kinds whose volumes the control plane can read."""
     return [kind.name for kind in engine_kinds().values() if kind.mounts_volumes]
 
 
 def measure_volume(volume_id: str) -> None:
-    """Have a volume measured, unless that is under way."""
+    """Write a measuring command for a volume, unless one is unfinished."""
     with transaction.atomic():
         commands = Command.objects.of_kinds([MEASURE]).about(VOLUME, volume_id)
         if commands.unfinished().exists():

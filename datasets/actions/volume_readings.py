@@ -1,4 +1,4 @@
-"""Ask for a look at files of a volume that pods alone see, and write down what it found."""
+"""Read files of a volume that only pods can access: the request, and its result."""
 
 import json
 from base64 import b64encode
@@ -19,17 +19,18 @@ from datasets.queries.volume_files import FILE_BYTES, FRESH, BeingRead
 from datasets.storage.volume_files import Child
 
 READ_VOLUME, READING = "datasets.read_volume", "volume_reading"  # kind and subject of the commands
-# Of one cluster: each is a pod in it, and has one of the worker's few slots, which fills and snapshots need too.
+# Limit per cluster: each reading is a pod, and occupies one of the worker's few slots, which fills and
+# snapshots need too.
 PENDING_MOST = 2
-# A worker that died with its command, or none at work.
+# After this time a reading fails: its worker died, or none is running.
 PENDING_LONGEST = timedelta(minutes=5)
-# Of one project, and what a listing of 1,000 names may have.
+# Limits per project: bytes of all current readings, and the estimate for a listing of 1,000 names.
 HELD_MOST, LISTING_BYTES = 64 << 20, 512 << 10
 
 
 def ask_for(volume: Volume, asked: BeingRead) -> None:
-    """Have a pod read what was asked for, unless one does. Raises Conflict where the cluster has many such pods, or the
-    project has had many files read."""
+    """Have a pod read a directory or file, unless it is being read. Raises Conflict if the cluster has too
+    many such pods, or the project has read too much in the last minutes."""
     digest = digest_of(asked.path, asked.after, asked.is_file)
     if volume.readings.filter(state=VolumeReading.PENDING, digest=digest).exists():
         return
@@ -48,12 +49,12 @@ def ask_for(volume: Volume, asked: BeingRead) -> None:
             Command.objects.create(kind=READ_VOLUME, subject_kind=READING, subject_id=str(reading.pk))
             wake()
     except IntegrityError:
-        # Another request was first.
+        # A concurrent request was first.
         return
 
 
 def _require_room(volume: Volume, more_bytes: int) -> None:
-    """Raise Conflict where another look has no room."""
+    """Raise Conflict if another reading would exceed a limit."""
     rows = VolumeReading.objects
     pending = rows.filter(state=VolumeReading.PENDING, volume__project__cluster=volume.project.cluster_id)
     if pending.count() >= PENDING_MOST:
@@ -69,7 +70,7 @@ def _require_room(volume: Volume, more_bytes: int) -> None:
 
 
 def reading_ready(key: str, children: Sequence[Child], content: bytes | None, has_more: bool) -> None:
-    """Write what was found. Call it in a transaction."""
+    """Record what a pod has read. Needs an open transaction."""
     entries = [[b64encode(one.name).decode(), one.kind, one.size_bytes, one.mtime] for one in children]
     held_bytes = len(json.dumps(entries)) + len(content or b"")
     what = {"entries": entries, "content": content, "has_more": has_more, "held_bytes": held_bytes}
@@ -77,7 +78,7 @@ def reading_ready(key: str, children: Sequence[Child], content: bytes | None, ha
 
 
 def reading_failed(key: str, reason: str, message: str) -> None:
-    """Write why nothing was found. Call it in a transaction."""
+    """Record why a reading failed. Needs an open transaction."""
     _finish(key, state=VolumeReading.FAILED, reason=reason, message=message[:LONGEST_MESSAGE], held_bytes=0)
 
 
@@ -87,7 +88,7 @@ def _finish(key: str, **what: object) -> None:
 
 
 def forget_readings(now: datetime) -> None:
-    """Remove looks that are shown no more, and end those that no worker carries out."""
+    """Delete readings that are no longer shown, and fail those that no worker has carried out."""
     VolumeReading.objects.filter(finished_at__lt=now - FRESH).delete()
     stale = VolumeReading.objects.filter(state=VolumeReading.PENDING, created_at__lt=now - PENDING_LONGEST)
     words = f"No worker has read it within {PENDING_LONGEST.total_seconds() / 60:g} minutes."

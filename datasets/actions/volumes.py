@@ -1,4 +1,4 @@
-"""Verbs on volumes. One function, one transaction, one event each; what touches files is a command."""
+"""Verbs on volumes. Each is one transaction with one event; file operations are done by commands."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -31,13 +31,13 @@ from jobs.lifecycle import FINAL_STATES
 PROVISION, REMOVE, MEASURE = "datasets.provision_volume", "datasets.remove_volume", "datasets.measure_volume"
 RESIZE, RETIER = "datasets.resize_volume", "datasets.retier_volume"
 LONGEST_MESSAGE = 500
-# The shortest and the longest time between two snapshots of a schedule: five minutes to a year.
+# Shortest and longest interval of a snapshot schedule: five minutes to a year.
 SNAPSHOT_MINUTES = (5, 366 * 24 * 60)
 KEEP_RULES = ("keep_last", "keep_days")
 
 
 def refuse_cluster(project: Project) -> str:
-    """Return why the project's cluster has no volumes, "" where it has."""
+    """Return why the project's cluster has no volumes, or "" if it has."""
     kind = engine_kind(project.cluster.engine)
     if kind.mounts_volumes or kind.claims_volumes:
         return ""
@@ -45,7 +45,8 @@ def refuse_cluster(project: Project) -> str:
 
 
 def new_volume(project: Project, fields: Mapping[str, Any], actor: Actor, origin: dict[str, Any]) -> Volume:
-    """Return an unsaved volume of checked fields. Raises Invalid for a class or tier that there is not."""
+    """Return an unsaved volume from validated fields. Raises Invalid for an unknown storage class or service
+    tier."""
     if words := refuse_cluster(project):
         raise invalid("/project", "volumes_not_supported", words)
     name, tier = _class_and_tier(project, fields)
@@ -64,8 +65,8 @@ def new_volume(project: Project, fields: Mapping[str, Any], actor: Actor, origin
 
 
 def _class_and_tier(project: Project, fields: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the class and service tier of a new volume. A cluster's own class is looked up when the claim is made, and
-    "" is the cluster's default. Raises Invalid."""
+    """Return the storage class and service tier of a new volume. A cluster's own class is checked when the
+    claim is created; "" is the cluster's default. Raises Invalid."""
     classes = settings.STORAGE_CLASSES
     if claims_volumes(project):
         _refuse_tier(fields.get("service_tier"), {}, project.cluster.name)
@@ -86,8 +87,8 @@ def _refuse_tier(tier: str | None, tiers: Mapping[str, int], whose: str) -> None
 def create_volume(
     project: Project, fields: Mapping[str, Any], *, actor: Actor, origin: dict[str, Any] | None = None
 ) -> Volume:
-    """Create a volume: empty, or of the volume or snapshot that `origin` names. Raises Invalid, and Conflict when the
-    name is in use."""
+    """Create a volume: empty, or a copy of the volume or snapshot in `origin`. Raises Invalid, and Conflict
+    if the name is in use."""
     volume = new_volume(project, fields, actor, origin or {})
     try:
         with transaction.atomic():
@@ -102,7 +103,7 @@ def create_volume(
 
 
 def clone_volume(volume: Volume, name: str, *, actor: Actor) -> Volume:
-    """Create a volume with the content that another one has when the copy is made."""
+    """Create a volume with the content that `volume` has when the copy is made."""
     with transaction.atomic():
         _lock_ready(volume)
         fields = {
@@ -117,7 +118,7 @@ def clone_volume(volume: Volume, name: str, *, actor: Actor) -> Volume:
 
 
 def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
-    """Change the size. Raises Conflict for one below what the volume holds."""
+    """Change the size. Raises Conflict for a size below the volume's content."""
     with transaction.atomic():
         _lock_ready(volume)
         if volume.used_bytes is not None and size_bytes < volume.used_bytes:
@@ -129,7 +130,7 @@ def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
 
 
 def _resize_at_storage(volume: Volume, size_bytes: int, actor: Actor) -> Volume:
-    """Write the command that resizes; the volume gets its new size when its storage has done so."""
+    """Write the command that resizes the volume; the row gets the new size when the storage has applied it."""
     if claims_volumes(volume.project) and size_bytes < volume.size_bytes:
         detail = f"{volume.name} has {volume.size_bytes} bytes; Kubernetes makes no volume smaller."
         raise Conflict("volume_not_smaller", detail)
@@ -149,27 +150,29 @@ def _change_at_storage(volume: Volume, kind: str, payload: dict[str, Any], actor
 
 
 def volume_resized(volume_id: str, size_bytes: int) -> None:
-    """Record a new size that the storage has given. Call it in the transaction that ends the command."""
+    """Record a new size that the storage has applied. Call it in the transaction that ends the command."""
     if Volume.objects.filter(pk=volume_id, state=READY).update(size_bytes=size_bytes, message=""):
         happened("volume.resized", Volume.objects.get(pk=volume_id), "system")
 
 
 def volume_retiered(volume_id: str, service_tier: str) -> None:
-    """Record a service tier that the storage has given. Call it in the transaction that ends the command."""
+    """Record a new service tier that the storage has applied. Call it in the transaction that ends the
+    command."""
     changes = {"service_tier": service_tier, "message": ""}
     if Volume.objects.filter(pk=volume_id, state=READY).update(**changes):
         happened("volume.tier_changed", Volume.objects.get(pk=volume_id), "system")
 
 
 def volume_not_changed(volume_id: str, kind: str, message: str) -> None:
-    """Record why a volume kept its size or its tier, as an event of that kind. Call it in the transaction that ends the
-    command."""
+    """Record why the size or tier of a volume did not change, as an event of kind `kind`. Call it in the
+    transaction that ends the command."""
     if Volume.objects.filter(pk=volume_id, state=READY).update(message=message[:LONGEST_MESSAGE]):
         happened(kind, Volume.objects.get(pk=volume_id), "system")
 
 
 def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume:
-    """Change who may mount the volume at once. Raises Conflict while several jobs run with one that is to have one."""
+    """Change how many jobs may mount the volume at once. Raises Conflict when changing to one while several
+    jobs mount it."""
     with transaction.atomic():
         _lock_ready(volume)
         if claims_volumes(volume.project) and access_mode != volume.access_mode:
@@ -184,7 +187,8 @@ def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume
 
 
 def set_service_tier(volume: Volume, tier: str, *, actor: Actor) -> Volume:
-    """Change the performance class; mounts stay as they are. Raises Invalid for a tier that its class does not have."""
+    """Change the service tier; mounts are not interrupted. Raises Invalid for a tier that its storage class
+    does not have."""
     is_claim = claims_volumes(volume.project)
     tiers = {} if is_claim else storage_class_named(volume.storage_class).service_tiers
     if tier not in tiers:
@@ -198,8 +202,8 @@ def set_service_tier(volume: Volume, tier: str, *, actor: Actor) -> Volume:
 
 
 def edit_volume(volume: Volume, changes: Mapping[str, Any], *, actor: Actor) -> Volume:
-    """Change how often snapshots are taken and which are kept (checked values). Raises Invalid for a schedule whose
-    snapshots no rule would ever remove."""
+    """Change the snapshot schedule and retention rules (validated values). Raises Invalid for a schedule
+    without a rule that removes its snapshots."""
     with transaction.atomic():
         reread(volume, lock=True)
         after = {name: changes.get(name, getattr(volume, name)) for name in (*KEEP_RULES, "snapshot_minutes")}
@@ -208,7 +212,7 @@ def edit_volume(volume: Volume, changes: Mapping[str, Any], *, actor: Actor) -> 
             raise invalid("/snapshot_minutes", "schedule_without_rule", words)
         is_new = after["snapshot_minutes"] != volume.snapshot_minutes
         edited = _edit(volume, changes, "volume.edited", actor)
-        # An unchanged schedule keeps its next time.
+        # If the schedule does not change, the next scheduled time stays.
         if is_new:
             minutes = volume.snapshot_minutes
             volume.next_snapshot_at = timezone.now() + timedelta(minutes=minutes) if minutes else None
@@ -217,8 +221,8 @@ def edit_volume(volume: Volume, changes: Mapping[str, Any], *, actor: Actor) -> 
 
 
 def delete_volume(volume: Volume, *, actor: Actor) -> None:
-    """Delete a volume with its content; its snapshots stay. Raises Conflict, with their names, while unfinished jobs
-    mount it, or a volume or a snapshot is made of it."""
+    """Delete a volume with its content; its snapshots stay. Raises Conflict while unfinished jobs mount it
+    (the message names them) or a volume or snapshot is being created from it."""
     with transaction.atomic():
         reread(volume, lock=True)
         if volume.state == DELETING:
@@ -238,7 +242,7 @@ def delete_volume(volume: Volume, *, actor: Actor) -> None:
 
 
 def refuse_while_copied(kind: str, key: str, name: str) -> None:
-    """Raise Conflict while a volume is made of this one, or of this snapshot."""
+    """Raise Conflict while a volume is being created from this volume or snapshot."""
     making = Volume.objects.filter(state=CREATING, origin__kind=kind, origin__id=key)
     made = making.values_list("name", flat=True).first()
     if made:
@@ -248,8 +252,8 @@ def refuse_while_copied(kind: str, key: str, name: str) -> None:
 
 
 def _refuse_while_taken(volume: Volume) -> None:
-    """Raise Conflict while a snapshot is taken, which would end with the files that were not removed yet, and while one
-    that an ended job asked for is still to be written."""
+    """Raise Conflict while a snapshot of the volume is being taken or is due for a job that has ended:
+    deletion would leave it incomplete."""
     taken = volume.snapshots.filter(state=PENDING).first()
     if taken is not None:
         detail = (
@@ -263,15 +267,15 @@ def _refuse_while_taken(volume: Volume) -> None:
 
 
 def volume_ready(volume_id: str, measured: Measured | None) -> None:
-    """Record that a volume is there. `measured` None: what it holds is not known. Call it in the transaction that ends
-    the command."""
+    """Record that a volume exists. `measured`: None if its content is not known. Call it in the transaction
+    that ends the command."""
     changes = {"state": READY, "reason": "", "message": "", **_measured(measured)}
     if Volume.objects.filter(pk=volume_id, state=CREATING).update(**changes):
         happened("volume.ready", Volume.objects.get(pk=volume_id), "system")
 
 
 def volume_waits(volume_id: str, reason: str, message: str) -> None:
-    """Record why a volume is not there yet; making it is tried again."""
+    """Record why a volume does not exist yet; its creation is retried."""
     words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
     with transaction.atomic():
         rows = Volume.objects.filter(pk=volume_id, state=CREATING).exclude(**words)
@@ -280,14 +284,14 @@ def volume_waits(volume_id: str, reason: str, message: str) -> None:
 
 
 def volume_failed(volume_id: str, reason: str, message: str) -> None:
-    """Record why a volume could not be made. Call it in the transaction that ends the command."""
+    """Record why a volume could not be created. Call it in the transaction that ends the command."""
     words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
     if Volume.objects.filter(pk=volume_id, state=CREATING).update(state=FAILED, **words):
         happened("volume.failed", Volume.objects.get(pk=volume_id), "system")
 
 
 def volume_not_removed(volume_id: str, reason: str, message: str) -> None:
-    """Record why a deleted volume is still there; its removal is tried again."""
+    """Record why a deleted volume still exists; its removal is retried."""
     words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
     with transaction.atomic():
         rows = Volume.objects.filter(pk=volume_id, state=DELETING).exclude(**words)
@@ -296,10 +300,11 @@ def volume_not_removed(volume_id: str, reason: str, message: str) -> None:
 
 
 def volume_gone(volume_id: str) -> None:
-    """Forget a volume whose directory is removed. Call it in the transaction that ends the command."""
+    """Delete the row of a volume whose directory was removed. Call it in the transaction that ends the
+    command."""
     volume = Volume.objects.select_related("project").filter(pk=volume_id, state=DELETING).first()
     if volume is not None:
-        # Made before the row is gone, which it names.
+        # Build the event first, since it names the row.
         event = volume_event("volume.deleted", volume, "system")
         volume.delete()
         Event.objects.append([event])
@@ -307,7 +312,7 @@ def volume_gone(volume_id: str) -> None:
 
 
 def volume_measured(volume_id: str, measured: Measured) -> None:
-    """Record what a volume holds. Call it in the transaction that ends the command."""
+    """Record the measured use of a volume. Call it in the transaction that ends the command."""
     volume = Volume.objects.filter(pk=volume_id).first()
     if volume is None:
         return
@@ -318,18 +323,18 @@ def volume_measured(volume_id: str, measured: Measured) -> None:
 
 
 def volume_not_measured(volume_id: str) -> None:
-    """Record that a measurement failed; without its time, the next one would follow at once."""
+    """Record the time of a failed measurement; otherwise it would be repeated at once."""
     Volume.objects.filter(pk=volume_id).update(is_measured_in_part=True, measured_at=timezone.now())
 
 
 def happened(kind: str, volume: Volume, actor: str) -> None:
-    """Append the event of a change, last in the transaction, and wake the loop."""
+    """Append a volume's event and wake the loop. Call it last in the transaction."""
     Event.objects.append([volume_event(kind, volume, actor)])
     wake()
 
 
 def about(volume: Volume) -> dict[str, Any]:
-    """Return what the audit log keeps of a volume."""
+    """Return the fields of a volume that the audit log stores."""
     return {
         "project": volume.project.name,
         "name": volume.name,

@@ -1,1 +1,1 @@
-"""Data over REST."""
+"""REST views of data."""

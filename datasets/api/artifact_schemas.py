@@ -1,4 +1,4 @@
-"""Components of the OpenAPI document about artifacts and lineage."""
+"""OpenAPI components of artifacts and lineage."""
 
 from controlplane.api.bodies import Schema
 from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, TIME, UUID, listed, nullable, record

@@ -1,4 +1,4 @@
-"""Artifacts over REST: what jobs kept of their output."""
+"""REST views of artifacts, the output that jobs keep."""
 
 import os
 from collections.abc import Iterator
@@ -155,7 +155,7 @@ class ArtifactArchive(LakeView):
 
 
 def _manifest(artifact: Artifact) -> Manifest:
-    """Return the files of an artifact. Raises Problem before it is ready."""
+    """Return the manifest of an artifact. Raises Problem if it is not ready."""
     if artifact.state != Artifact.READY:
         detail = f"{artifact.name} is {artifact.state}. {artifact.message}".strip()
         raise Problem(409, "artifact_not_ready", detail)

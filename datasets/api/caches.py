@@ -1,4 +1,4 @@
-"""Caches, and the locations that they are at."""
+"""REST views of caches and cache locations."""
 
 from typing import Any
 from uuid import UUID
@@ -28,7 +28,7 @@ from datasets.queries.caches import (
 
 LONGEST_DAYS = 3650
 MOST_POOLS = 50
-# A prefix of 253 characters, and a name.
+# Prefix (253 characters), slash and name of a label.
 NODE_LABELS = fields.LABEL_NAMES._replace(
     longest=317, words="letters, digits, '-', '_', '.' and '/', and begin and end with a letter or digit"
 )
@@ -188,8 +188,8 @@ def _shape(location: CacheLocation) -> dict[str, Any]:
 
 
 def _location_for(actor: Actor, version: DatasetVersion, name: str) -> CacheLocation:
-    """Return where a version is brought to: a location by its name or its cluster's, by default that of the version's
-    project. The volume of a project takes versions that its jobs may mount."""
+    """Return the cache location to use for a version: by the location's or cluster's name, by default that of
+    the version's project. A project's volume accepts only versions that its jobs may mount."""
     project = version.dataset.project
     if not name:
         return location_for(project.cluster, project)
@@ -207,8 +207,8 @@ def _location_for(actor: Actor, version: DatasetVersion, name: str) -> CacheLoca
 
 
 def _check_volume(actor: Actor, location: CacheLocation, project: Project) -> None:
-    """Raise Forbidden for the volume of another project that the actor may not write to: a cache takes room there, and
-    others are removed for it. Raises Invalid for one that its project left behind."""
+    """Raise Forbidden for another project's volume that the actor may not write to, since a cache uses space
+    there and may displace others. Raises Invalid for a volume in a cluster that its project has left."""
     owner = location.project
     if owner is None:
         return

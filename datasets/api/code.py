@@ -1,6 +1,6 @@
-"""Code trees over REST: which files the server lacks, those files, and the tree that they make.
+"""REST views of code trees: list missing files, upload them, create the tree.
 
-Bodies come through controlplane.http.upload_bridge (see datasets.api.uploads): they are files when a view gets them.
+Bodies come through controlplane.http.upload_bridge (see datasets.api.uploads): views get them as files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,13 +33,13 @@ TAR = "application/x-tar"
 
 
 class ManifestParser(StrictJSONParser):
-    """A list of files is longer than other bodies."""
+    """Parses JSON bodies of up to the size of a long file list."""
 
     most_bytes = MANIFEST_MOST_BYTES
 
 
 class ArchiveParser(BaseParser):
-    """Hands the body on as it is."""
+    """Passes the body on unparsed."""
 
     media_type = TAR
 
@@ -50,7 +50,7 @@ class ArchiveParser(BaseParser):
 
 
 def _entry(value: Any) -> Entry:
-    """{"path", "size", "hash", "executable"?} or {"path", "link"}."""
+    """Read {"path", "size", "hash", "executable"?} or {"path", "link"}."""
     if not isinstance(value, dict) or not isinstance(value.get("path"), str):
         raise Refused("not_an_entry", 'A file is {"path": "train.py", "size": 120, "hash": "<sha256>"}.')
     if "link" in value:
@@ -141,7 +141,7 @@ class CodeContent(ApiView):
     def put(self, call: Call, name: str, tree: str) -> Answer:
         project = project_for(call.actor, name, needed=Role.MEMBER)
         digest = tree_digest(tree)
-        # A request without a body has an empty dict.
+        # DRF gives an empty dict for a request without a body.
         archive: Any = call.request.data or BytesIO()
         return _upload(digest, receive_files(project, digest, archive, is_dry_run=call.is_dry_run))
 
@@ -172,7 +172,7 @@ class CodeArchive(ApiView):
 
 
 def tree_digest(tree: str) -> str:
-    """Return the digits of a tree's name in an address. Raises NotVisible."""
+    """Return the hexadecimal digits of a tree's name in a URL. Raises NotVisible if it is malformed."""
     digest = digest_of(tree)
     if digest is None:
         raise NotVisible("A code tree is named sha256: and 64 hexadecimal digits.")
@@ -180,7 +180,7 @@ def tree_digest(tree: str) -> str:
 
 
 def archive_response(project: Project, digest: str) -> HttpResponseBase:
-    """Return the answer that is the tree's archive."""
+    """Return the response with the tree's archive."""
     store = code_of(project)
     body = write_archive(store.entries(digest), store.pieces)
     named = {"Content-Disposition": f'attachment; filename="code-{digest[:12]}.tar"'}

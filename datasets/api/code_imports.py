@@ -1,4 +1,5 @@
-"""Code from git repositories over REST: ask for a commit, then ask for it until it is ready or failed."""
+"""REST views of imports from git repositories: request a commit, then poll until the import is ready or
+failed."""
 
 from typing import Any
 
@@ -49,7 +50,7 @@ class CodeImportDetail(ApiView):
 
 
 def import_shape(row: CodeImport) -> dict[str, Any]:
-    """Return a fetch as REST shows it."""
+    """Return an import in REST form."""
     return {
         "id": str(row.pk),
         "url": row.url,

@@ -1,4 +1,4 @@
-"""What is in a version, and how content comes in and out. Bodies are bytes, not JSON: they pass without a copy."""
+"""REST views of the contents of versions: list, download and upload. Bodies are bytes and are not copied."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -29,11 +29,11 @@ from datasets.storage.base import ContentDamaged, ContentMissing
 
 BINARY: Schema = {"type": "string", "format": "binary"}
 MANIFEST_MOST_BYTES = 256 << 20
-# Asked for at once.
+# Limit on the contents named in one request.
 DIGESTS_MOST = 5000
 PART_MOST_BYTES = 16 << 20
 CHILDREN_MOST, PATHS_MOST = 1000, 1000
-# Of contents in one answer.
+# Limit on the bytes of contents in one response.
 PACK_OUT_BYTES, VERIFIED_BYTES = 64 << 20, 1 << 30
 FILES = {
     "start": query.whole(0, 1 << 31, "Place of the first file in the manifest.", default=0),
@@ -48,7 +48,7 @@ LISTED = record("In the order of the names.", results=listed(ref("DatasetFile"))
 
 
 class BytesParser(BaseParser):
-    """Hands the body on as it is."""
+    """Passes the body on unparsed."""
 
     media_type = BYTES
 
@@ -257,7 +257,7 @@ class VersionVerify(LakeView):
 
 def _body(call: Call) -> bytes:
     stream: Any = call.request.data
-    # a request without a body has an empty dict
+    # DRF gives an empty dict for a request without a body.
     return b"" if isinstance(stream, dict) else bytes(stream.read())
 
 
@@ -275,7 +275,7 @@ def _digest(sha256: str) -> bytes:
 
 
 def listed_files(manifest: Manifest, asked: Mapping[str, Any]) -> Answer:
-    """Answer the entries of a directory of a manifest."""
+    """Return the response with the entries of one directory of a manifest."""
     directory, after = ((asked[name] or "").encode() for name in ("directory", "after"))
     children = manifest.children(directory, after, asked["limit"] + 1)
     rows = [child_shape(directory, child) for child in children[: asked["limit"]]]
@@ -283,7 +283,7 @@ def listed_files(manifest: Manifest, asked: Mapping[str, Any]) -> Answer:
 
 
 def pack_response(project: Project, manifest: Manifest, asked: Mapping[str, int]) -> HttpResponseBase:
-    """Answer the contents of files as a pack."""
+    """Return the response with the contents of files as a pack."""
     wanted = _within(manifest, asked, PACK_OUT_BYTES)
     contents = list(lake_of(project).read_many(wanted))
     index = pack_index((digest, len(data)) for digest, data in contents)
@@ -295,7 +295,7 @@ def _manifest(version: DatasetVersion) -> Manifest:
 
 
 def stored_manifest(project: Project, name: str) -> Manifest:
-    """Return a manifest of the project's lake. Raises Problem."""
+    """Return a manifest of the project's lake. Raises Problem if it is missing."""
     try:
         return manifest_named(project, name)
     except ContentMissing as error:
@@ -314,7 +314,8 @@ def _other(version: DatasetVersion, number: int | None) -> DatasetVersion | None
 
 
 def _within(manifest: Manifest, wanted: Mapping[str, int], most_bytes: int) -> list[bytes]:
-    """Return the digests of `count` files from `start` on. Raises Problem when they have more than these bytes."""
+    """Return the digests of the requested files: `count` of them from index `start`. Raises Problem if they
+    exceed `most_bytes`."""
     start, end = wanted["start"], min(len(manifest), wanted["start"] + wanted["count"])
     if sum(manifest.sizes[start:end]) > most_bytes:
         detail = f"These files have more than {most_bytes} bytes; ask for fewer at a time."
@@ -323,7 +324,7 @@ def _within(manifest: Manifest, wanted: Mapping[str, int], most_bytes: int) -> l
 
 
 def entry_of(manifest: Manifest, asked: Mapping[str, Any]) -> Entry:
-    """Return the file that `path` or `place` names. Raises NotVisible."""
+    """Return the manifest entry named by `path` or `place` (its index). Raises NotVisible."""
     path, place = asked["path"], asked["place"]
     if place is not None and place < len(manifest):
         return manifest.entry(place)
@@ -334,11 +335,12 @@ def entry_of(manifest: Manifest, asked: Mapping[str, Any]) -> Entry:
 
 
 def file_response(project: Project, entry: Entry) -> HttpResponseBase:
-    """Answer one file, in pieces."""
+    """Return the response with one file, streamed."""
     lake = lake_of(project)
     name = entry.path.rpartition(b"/")[2].decode("utf-8", "replace")
     media = media_type(name)
-    # Read before the answer begins: a lake that is away is a refusal with its reason, and no file that ends early.
+    # Read the first piece before the response starts: an unreachable lake then gives an error status with its
+    # reason, not a truncated file.
     first = lake.read(entry.digest, 0, PIECE_BYTES)
     others = (
         lake.read(entry.digest, at, PIECE_BYTES) for at in range(PIECE_BYTES, entry.size_bytes, PIECE_BYTES)
@@ -346,7 +348,7 @@ def file_response(project: Project, entry: Entry) -> HttpResponseBase:
     pieces = chain([first], others)
     response = StreamingHttpResponse(pieces, content_type=media or BYTES)
     response.headers["Content-Length"] = str(entry.size_bytes)
-    # a user's file never runs in our origin: what is no plain picture is saved
+    # Users' files must not run scripts in our origin: everything but plain images is sent as a download.
     kind = "inline" if media else "attachment"
     response.headers["Content-Disposition"] = f"{kind}; filename*=UTF-8''{quote(name)}"
     response.headers["X-Content-Type-Options"] = "nosniff"

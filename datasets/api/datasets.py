@@ -1,4 +1,4 @@
-"""Datasets and their versions."""
+"""REST views of datasets and their versions."""
 
 from typing import Any
 
@@ -106,9 +106,9 @@ class ProjectDatasets(ApiView):
 
     @operation("Create an empty dataset", answer=ref("Dataset"), status=201, body=NEW_DATASET)
     def post(self, call: Call, name: str) -> Answer:
-        # Before the body is read.
+        # Check access before reading the body.
         project = project_for(call.actor, name, needed=Role.MEMBER)
-        # sharing shows the project's data to every user: as for a change, that is for owners
+        # Sharing shows the project's data to every user, so it requires the owner role, as for a change.
         if call.body.get("is_shared"):
             project_for(call.actor, name, needed=Role.OWNER)
         dataset = create_dataset(project, call.body, actor=call.actor)

@@ -1,4 +1,4 @@
-"""The base of routes that read or write a lake: what it lacks, and what is in its way, are refusals and no faults."""
+"""Base class of views that read or write a lake; maps the lake's errors to HTTP statuses."""
 
 from rest_framework.response import Response
 
@@ -8,7 +8,7 @@ from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 
 
 class LakeView(ApiView):
-    """A route that answers 503 or 507 when the lake is blocked, and 409 for content that is lost or damaged."""
+    """A view that answers 503 or 507 if the lake is blocked, and 409 if content is missing or damaged."""
 
     def handle_exception(self, exc: Exception) -> Response:
         if isinstance(exc, Blocked):
@@ -21,6 +21,6 @@ class LakeView(ApiView):
 
 
 def lake_unavailable(error: Blocked) -> Problem:
-    """Return the refusal for a lake that is blocked."""
+    """Return the HTTP problem for a blocked lake."""
     status = 507 if error.code == "disk_full" else 503
     return Problem(status, error.code, error.detail, headers={"Retry-After": "30"})

@@ -1,4 +1,4 @@
-"""Lineage over REST: what a thing was made of, and what was made of it."""
+"""REST views of lineage: the inputs of an object, and what was made from it."""
 
 from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation

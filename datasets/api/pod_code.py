@@ -1,4 +1,4 @@
-"""The code of a job for its pods on clusters that do not see the code store."""
+"""REST view from which pods download their job's code, for clusters that cannot read the code store."""
 
 import hmac
 import logging
@@ -47,7 +47,7 @@ class PodCode(ApiView):
 
 
 def _job_of(job_id: str, attempt: str, token: str) -> Job:
-    """Return the job whose pods have this token. Raises NotVisible, the same for everything that is wrong."""
+    """Return the job whose attempt has this token. Raises NotVisible, with the same message for every error."""
     job = None
     if attempt.isdecimal() and len(attempt) < 10 and _is_token(token, job_id, int(attempt)):
         rows = Job.objects.filter(pk=UUID(job_id), attempt=int(attempt)).exclude(state__in=FINAL_STATES)
@@ -63,7 +63,8 @@ def _is_token(token: str, job_id: str, attempt: int) -> bool:
 
 
 def _pieces(store: ProjectCode, digest: str, entries: tuple[Entry, ...]) -> Iterator[bytes]:
-    """Yield the archive. Damaged content ends it early: the pod finds another hash, and its next request gets 410."""
+    """Yield the archive. Damaged content ends it early: the pod sees a wrong hash, and its next request gets
+    410."""
     try:
         yield from write_archive(entries, store.pieces)
     except ContentCorrupt:

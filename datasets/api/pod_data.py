@@ -1,4 +1,4 @@
-"""The version of a cache for the pod that brings it to a volume of a Kubernetes cluster."""
+"""REST view from which the pod that fills a cache volume on Kubernetes downloads a version."""
 
 import hmac
 import re
@@ -22,7 +22,7 @@ from datasets.queries.volume_files import BYTES, PIECE_BYTES
 from datasets.storage.base import ContentMissing, Lake
 
 HEADER = "X-Trainyard-Cache-Token"
-# Of one request; several contents are held in memory, one alone is sent in pieces.
+# Limit on the bytes of one request: several contents are held in memory; a single one is streamed.
 PLACES_MOST, CONTENTS_MOST_BYTES = 5000, 16 << 20
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _RANGES = re.compile(rf"{_RANGE.pattern}(?:,{_RANGE.pattern})*")
@@ -58,7 +58,8 @@ class PodData(LakeView):
 
 
 def _cache_of(cache_id: str, token: str) -> Cache:
-    """Return the cache that a pod with this token fills. Raises NotVisible, the same for everything that is wrong."""
+    """Return the cache that a pod with this token fills. Raises NotVisible, with the same message for every
+    error."""
     cache = None
     if hmac.compare_digest(
         token.encode(errors="replace"), cache_token(settings.SECRET_KEY, cache_id).encode()
@@ -71,7 +72,7 @@ def _cache_of(cache_id: str, token: str) -> Cache:
 
 
 def _wanted(manifest: Manifest, text: str) -> dict[bytes, int]:
-    """Return the sizes of the contents that are asked for. Raises Problem."""
+    """Return the requested contents, digest -> size. Raises Problem if one is not in the manifest."""
     ranges = [(int(first), int(last or first)) for first, last in _RANGE.findall(text)]
     if any(last < first for first, last in ranges):
         raise Problem(400, "bad_places", "A range ends before it begins.")

@@ -1,4 +1,4 @@
-"""Directories of the control plane's machine that become versions."""
+"""REST views that create versions from directories of the control plane's machine."""
 
 from controlplane import fields
 from controlplane.access import NotVisible

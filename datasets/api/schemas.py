@@ -1,4 +1,4 @@
-"""JSON schemas of what the API answers about data."""
+"""JSON schemas of the API's answers about data."""
 
 from controlplane.api.json_schema import (
     BOOLEAN,

@@ -1,4 +1,4 @@
-"""Snapshots over REST."""
+"""REST views of snapshots."""
 
 from controlplane import fields
 from controlplane.api import query

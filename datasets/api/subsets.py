@@ -1,4 +1,4 @@
-"""Saved subsets of versions."""
+"""REST views of saved subsets of versions."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from datasets.models import DatasetVersion
 from datasets.queries.datasets import subset_rows, version_rows, version_shape, version_shapes
 from datasets.selection import PATTERN_MOST_BYTES, PATTERNS_MOST, Selection
 
-# Of a body: more than a list of the paths of a large version takes.
+# Limit on the body's bytes; enough for the list of all paths of a large version.
 BODY_MOST_BYTES = 16 << 20
 _PATTERNS = BodyField(
     fields.listed(fields.text(PATTERN_MOST_BYTES), PATTERNS_MOST),
@@ -35,7 +35,7 @@ SUBSETS = Listing(VERSION, {"name": ("subset", "id")}, "name")
 
 
 class SelectionParser(StrictJSONParser):
-    """A list of paths is longer than other bodies."""
+    """Parses JSON bodies of up to the size of a long path list."""
 
     most_bytes = BODY_MOST_BYTES
 
@@ -81,7 +81,7 @@ class SubsetDetail(LakeView):
 
 
 def selection_of(sent: dict[str, Any]) -> Selection:
-    """Return what `include`, `exclude` and `paths` select."""
+    """Return the selection that the body's `include`, `exclude` and `paths` describe."""
     return Selection(
         *([text.encode() for text in sent.get(name, ())] for name in ("include", "exclude", "paths"))
     )

@@ -1,4 +1,4 @@
-"""Which requests have large bodies or take long, and how much of a body is received from whom."""
+"""Routes with large or slow bodies, and the limit on the bytes accepted from each caller."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +30,8 @@ _CONTENT_MOST_BYTES = {
 
 
 def admit_upload(scope: Scope, identity: Identity) -> int:
-    """Return how many bytes a request of UPLOADS may have. Raises Refused, as the views refuse."""
+    """Return the largest body, in bytes, of a request to one of UPLOADS. Raises Refused with the view's own
+    errors."""
     parts = UPLOADS.fullmatch(scope["path"])
     assert parts is not None, "only such requests come here"
     try:

@@ -1,4 +1,4 @@
-"""The files of a volume over REST: listed and downloaded, while jobs may write them."""
+"""REST views that list and download the files of a volume while jobs may write to it."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from datasets.storage.base import Blocked, ContentMissing
 
 
 class _Contents(ApiView):
-    """What a pod has to read first is answered 409 `being_read`, and what it cannot read 409 with the reason."""
+    """Answers 409 `being_read` while a pod reads the files, and 409 with the reason if it cannot."""
 
     def read(self, volume: Volume, reads: Any) -> Any:
         try:
@@ -33,7 +33,7 @@ class _Contents(ApiView):
 
 
 class VolumeFiles(_Contents):
-    """Endpoint of a directory listing of a volume."""
+    """Entries of one directory of a volume."""
 
     @operation(
         "List a directory of a volume, as it is now; on Kubernetes as a pod saw it at most a minute ago",
@@ -52,7 +52,7 @@ class VolumeFiles(_Contents):
 
 
 class VolumeContent(_Contents):
-    """Endpoint of the content of one file of a volume."""
+    """Content of one file of a volume."""
 
     @operation(
         "Download a file of a volume; on Kubernetes of at most 4 MiB",

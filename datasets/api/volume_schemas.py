@@ -1,4 +1,4 @@
-"""JSON schemas of what the API answers about volumes and snapshots."""
+"""JSON schemas of the API's answers about volumes and snapshots."""
 
 from controlplane.api.json_schema import (
     BOOLEAN,

@@ -1,4 +1,4 @@
-"""Volumes over REST."""
+"""REST views of volumes and storage classes."""
 
 from typing import Any
 

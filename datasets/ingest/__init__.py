@@ -1,1 +1,2 @@
-"""Reads a directory into a dataset version: walk, compare, hash, pack. Standard library alone: `yard` runs it too."""
+"""Read a directory into a dataset version: walk, compare, hash, pack. Uses the standard library alone,
+because `yard` runs it too."""

@@ -1,4 +1,5 @@
-"""Make a manifest of a directory: what the stat index has is taken from there, the rest is read by worker processes."""
+"""Create the manifest of a directory. Digests of unchanged files come from the stat index; worker processes
+read the others."""
 
 import os
 import selectors
@@ -14,13 +15,13 @@ from datasets.ingest.worker import SinkSpec, Worker, open_sink
 from datasets.manifests import DIGEST_BYTES, Manifest, checked
 
 BATCH_FILES, BATCH_BYTES = 400, 8 << 20
-# Below this a second interpreter costs more than it brings.
+# Below this size a second worker process costs more than it gains.
 ALONE_FILES, ALONE_BYTES = 200, 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a sync is. `files` and `size_bytes`: of those that must be read."""
+    """Progress of a sync. `files` and `size_bytes`: totals of the files that must be read."""
 
     files_done: int
     files: int
@@ -30,7 +31,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Synced:
-    """What a sync found. `manifest` None: nothing changed since `version`, or files failed."""
+    """Result of a sync. `manifest`: None if nothing changed since `version`, or if files failed."""
 
     manifest: Manifest | None
     version: str  # the manifest hash
@@ -42,7 +43,7 @@ class Synced:
 
 
 class Cancelled(Exception):
-    """The caller asked to stop. What was stored stays and is found again."""
+    """The caller cancelled the sync. Stored contents stay, and the next sync uses them."""
 
 
 def sync_tree(
@@ -56,11 +57,12 @@ def sync_tree(
 ) -> Synced:
     """Read a directory into the lake behind `sink`.
 
-    `index`: the file with what the last sync of this directory into this lake saw; None reads everything. `base`: the
-    manifest hash of the newest version. `report` returns False to cancel. Files that could not be read are in `failed`:
-    then there is no manifest. Raises SourceMissing, Cancelled, WorkerFailed and what the sink raises.
+    `index`: the file in which the last sync of this directory into this lake stored its stat index; None
+    reads everything. `base`: the manifest hash of the newest version. `report` returns False to cancel. Files
+    that could not be read are in `failed`, and then `manifest` is None. Raises SourceMissing, Cancelled,
+    WorkerFailed and what the sink raises.
     """
-    # Taken before the walk: what changes during it is newer, and read again next time.
+    # Taken before the walk: a file that changes during the walk is newer, and is read again next time.
     walked_ns, start = time.time_ns(), os.fsencode(root)
     found = walk(start)
     known = load_index(index) if index else StatIndex()
@@ -72,14 +74,14 @@ def sync_tree(
     if job.failed:
         return Synced(None, "", found.files, len(changes.places), job.bytes_done, found.skipped, job.failed)
     manifest = manifest_of(found)
-    # Only now, with all contents stored: an index of a sync that failed would hide what is missing.
+    # Saved only after all contents are stored: the index of a failed sync would hide missing contents.
     if index:
         save_index(index, manifest.hash, found, walked_ns)
     return Synced(manifest, manifest.hash, found.files, len(changes.places), job.bytes_done, found.skipped)
 
 
 def manifest_of(found: Walk) -> Manifest:
-    """Return the manifest of a walk whose digests are complete."""
+    """Return the manifest of a walk all of whose digests are known."""
     rows: list[tuple[bytes, int, int, bytes]] = []
     for directory in found.directories:
         prefix = directory.path + b"/" if directory.path else b""
@@ -100,7 +102,7 @@ def manifest_of(found: Walk) -> Manifest:
 
 
 class _Job:
-    """The reading of one sync."""
+    """The reading phase of one sync."""
 
     def __init__(self, found: Walk, changes: Changes, report: Callable[[Progress], bool]) -> None:
         self._directories, self._places, self._report = found.directories, changes.places, report

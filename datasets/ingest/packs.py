@@ -1,7 +1,8 @@
-"""The form in which many small contents travel and are stored: their bytes one after another, then an index.
+"""The pack format, in which small contents are sent and stored: their bytes in sequence, then an index.
 
-A pack is complete when its last bytes are: digest, offset and length of each content, their number, and a magic word.
-Its name is the SHA-256 of that index, so that the same contents in the same order are the same pack.
+The index has digest, offset and length of each content, their number, and a magic word; it makes an
+incomplete pack detectable. A pack is named by the SHA-256 of its index, so that the same contents in the same
+order give the same pack.
 """
 
 import struct
@@ -9,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 
-# A pack is closed once it is this large.
+# A pack is closed when it reaches this size.
 PACK_BYTES = 16 << 20
-# Larger contents travel alone, in parts.
+# Larger contents are sent separately, in parts.
 CONTENT_MOST_BYTES = 8 << 20
 CONTENTS_MOST = 200_000
 PACK_MOST_BYTES = PACK_BYTES + CONTENT_MOST_BYTES + CONTENTS_MOST * 48 + 64
@@ -22,7 +23,7 @@ _MAGIC = b"trainyard-pack-1"
 
 
 class PackInvalid(ValueError):
-    """The bytes are not a pack, or a content is not what its digest says."""
+    """The bytes are not a pack, or a content does not match its digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Place:
 
 
 def pack_index(contents: Iterable[tuple[bytes, int]]) -> bytes:
-    """Return the end of a pack of contents (digest, length) in this order."""
+    """Return the index of a pack of contents (digest, length) in this order."""
     rows, offset = [], 0
     for digest, size in contents:
         rows.append(_ROW.pack(digest, offset, size))
@@ -49,8 +50,8 @@ def pack_name(index: bytes) -> str:
 
 
 def read_index(pack: bytes | memoryview) -> tuple[list[Place], bytes]:
-    """Return the places in a pack, and its index. `pack` may be the end of one, if all of the index is in it. Raises
-    PackInvalid."""
+    """Return the places of the contents in a pack, and the index bytes. `pack` may be the end of a pack if it
+    contains the whole index. Raises PackInvalid."""
     if len(pack) < _TAIL.size:
         raise PackInvalid("The pack is cut off.")
     count, magic = _TAIL.unpack(pack[-_TAIL.size :])
@@ -62,7 +63,7 @@ def read_index(pack: bytes | memoryview) -> tuple[list[Place], bytes]:
 
 
 def index_bytes(tail: bytes) -> int:
-    """Return how long the index is, from the last TAIL_BYTES of a pack. Raises PackInvalid."""
+    """Return the index's length in bytes, from the last TAIL_BYTES of a pack. Raises PackInvalid."""
     count, magic = _TAIL.unpack(tail)
     if magic != _MAGIC or count > CONTENTS_MOST:
         raise PackInvalid("These bytes are not a pack.")
@@ -73,8 +74,8 @@ TAIL_BYTES = _TAIL.size
 
 
 def checked_contents(pack: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield digest and bytes of each content of a pack that may come from anyone. Raises PackInvalid for the first one
-    that is not what its digest says, and for contents that do not fill the pack without gaps."""
+    """Yield digest and bytes of each content of an untrusted pack. Raises PackInvalid for the first content
+    that does not match its digest, and if the contents do not fill the pack without gaps."""
     places, index = read_index(pack)
     end = len(pack) - len(index)
     at = 0

@@ -1,4 +1,5 @@
-"""Read files, hash them and hand what the lake lacks to a sink. One reader per process; not thread safe."""
+"""Read and hash files, and send the contents that the lake lacks to a sink. One reader per process; not
+thread safe."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -8,20 +9,20 @@ from typing import NamedTuple, Protocol
 from datasets.ingest.packs import CONTENT_MOST_BYTES, PACK_BYTES
 from datasets.manifests import LINK
 
-# Reads of a file that changes meanwhile.
+# Attempts to read a file that changes during the read.
 TRIES = 3
 CHUNK_BYTES = 4 << 20
 ASK_AT_ONCE = 5000  # contents
 
-# Path from the root, kind.
+# Path relative to the root, and kind.
 Wanted = tuple[bytes, int]
-# Digest, bytes, mtime in ns.
+# Digest, size in bytes, mtime in ns.
 Read = tuple[bytes, int, int]
 Failed = str  # `changing`, `gone`, `unreadable`
 
 
 class Content(NamedTuple):
-    """A content in memory, and the file it was read from: b"" for the target of a link."""
+    """A content in memory. `path`: the file it was read from, b"" for the target of a link."""
 
     digest: bytes
     data: bytes
@@ -30,23 +31,24 @@ class Content(NamedTuple):
 
 
 class Sink(Protocol):
-    """Where contents go. Every call may be repeated: a content is named by its digest."""
+    """Destination of contents. Every call may be repeated, since contents are named by their digests."""
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
-        """Return which of these the lake has not."""
+        """Return those of the digests whose content the lake lacks."""
 
     def put_contents(self, contents: Sequence[Content]) -> None:
-        """Store contents that are in memory."""
+        """Store contents from memory."""
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
-        """Store a large file whose content had this digest. Raises FileChanged."""
+        """Store a large file that had this digest when it was hashed. Raises FileChanged if it changed
+        since."""
 
     def flush(self) -> None:
-        """Return once all that was put is on disk."""
+        """Return when all stored contents are on disk."""
 
 
 class FileChanged(Exception):
-    """A file is not what it was when it was hashed."""
+    """A file changed after it was hashed."""
 
 
 class Reader:
@@ -58,11 +60,11 @@ class Reader:
         self._waiting_bytes = 0
 
     def read(self, files: Sequence[Wanted]) -> list[Read | Failed]:
-        """Return what each file holds. Its content is in the lake after `flush`."""
+        """Return the result of each file. Its content is in the lake after `flush`."""
         return [self._tried(os.path.join(self._root, path), kind) for path, kind in files]
 
     def flush(self) -> None:
-        """Send what still waits, and wait until it is stored."""
+        """Send buffered contents, and wait until they are stored."""
         self._send()
         self._sink.flush()
 
@@ -85,7 +87,7 @@ class Reader:
         return digest, len(target), status.st_mtime_ns
 
     def _file(self, path: bytes) -> Read:
-        # without O_NONBLOCK a pipe that took the file's place would hang
+        # O_NONBLOCK: opening would hang if the file was replaced by a named pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             before = os.fstat(descriptor)
@@ -94,7 +96,7 @@ class Reader:
             else:
                 data = _whole(descriptor, before.st_size)
                 digest = self._keep(Content(sha256(data).digest(), data, path, before.st_mtime_ns))
-            # Of the open file: another one may have its name by now.
+            # stat of the open file: its name may belong to another file by now.
             after = os.fstat(descriptor)
         finally:
             os.close(descriptor)
@@ -104,7 +106,7 @@ class Reader:
 
     def _keep(self, content: Content) -> bytes:
         digest = content.digest
-        # Equal files are sent once.
+        # Duplicate contents are sent once.
         if digest not in self._waiting:
             self._waiting[digest] = content
             self._waiting_bytes += len(content.data)
@@ -129,10 +131,10 @@ class Reader:
 
 
 def hash_file(descriptor: int, size: int, take: Callable[[memoryview], object] = lambda _: None) -> bytes:
-    """Return the SHA-256 of an open file from its start; `take` gets each piece. Raises FileChanged for one that does
-    not have `size` bytes."""
+    """Return the SHA-256 of an open file, read from its start; `take` receives each piece. Raises FileChanged
+    if it does not have `size` bytes."""
     hashed, buffer, total = sha256(), memoryview(bytearray(CHUNK_BYTES)), 0
-    # One buffer throughout: large files would otherwise allocate as much as they hold.
+    # One buffer for all reads: otherwise a large file allocates as much memory as it is long.
     while count := os.preadv(descriptor, [buffer], total):
         hashed.update(buffer[:count])
         take(buffer[:count])
@@ -145,7 +147,7 @@ def hash_file(descriptor: int, size: int, take: Callable[[memoryview], object] =
 
 
 def _whole(descriptor: int, size: int) -> bytes:
-    # one byte more than there should be: a file that grows is noticed
+    # Read one byte more than expected, to detect a file that has grown.
     content = os.read(descriptor, size + 1)
     while 0 < len(content) < size:
         more = os.read(descriptor, size + 1 - len(content))

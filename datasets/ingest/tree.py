@@ -1,4 +1,4 @@
-"""Walk a tree without following links, and compare it with what an earlier walk saw."""
+"""Walk a directory tree without following links, and compare it with an earlier walk."""
 
 import marshal
 import os
@@ -10,23 +10,24 @@ from pathlib import Path
 
 from datasets.manifests import DIGEST_BYTES, EXECUTABLE, FILE, LINK
 
-# A file that changed less than this before the walk may change again within the same tick of the file system's clock:
-# its stat says nothing, and it is read again next time.
+# A file that changed less than this before the walk may change again within the same tick of the file
+# system's clock, without a new mtime; it is read again next time.
 RACY_NS = 2_000_000_000
 _FORMAT = 1
 _CHECK_BYTES = 16
-# A time that no file has.
+# An mtime that no file has, so that the row never matches.
 _UNKNOWN = -1
 
-# Name, kind, bytes, mtime in ns, inode.
+# Name, kind, size in bytes, mtime in ns, inode.
 Row = tuple[bytes, int, int, int, int]
 
 
 @dataclass(slots=True)
 class Directory:
-    """The files directly in one directory, by name. `digests`: of the rows in order, or empty before they are known."""
+    """The files directly in one directory, sorted by name. `digests`: of `rows` in the same order, empty
+    while unknown."""
 
-    # From the root, "" for the root itself.
+    # Path relative to the root, "" for the root itself.
     path: bytes
     rows: list[Row]
     digests: bytearray = field(default_factory=bytearray)
@@ -34,7 +35,8 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A path that is in no version, and why: `link_leaves_tree`, `not_a_file`, `unreadable`."""
+    """A path that is not included in versions, with the reason: `link_leaves_tree`, `not_a_file`,
+    `unreadable`."""
 
     path: bytes
     reason: str
@@ -42,7 +44,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What a tree holds."""
+    """The content of a tree, as found by `walk`."""
 
     directories: list[Directory]
     skipped: list[Skipped]
@@ -53,12 +55,13 @@ class Walk:
 
 
 class SourceMissing(Exception):
-    """The directory to read is not there, or not a directory."""
+    """The directory to read does not exist or is not a directory."""
 
 
 def walk(root: bytes, note: Callable[[Directory], None] = lambda directory: None) -> Walk:
-    """Return every file and inner link below `root`. Sockets, pipes, devices and links out of the tree are skipped and
-    named. `note` is called with each directory that was read; what it raises ends the walk. Raises SourceMissing."""
+    """Return every file, and every link that stays inside, below `root`. Sockets, pipes, devices and links
+    out of the tree are listed as skipped. `note` is called with each directory that was read; its exceptions
+    end the walk. Raises SourceMissing."""
     if not os.path.isdir(root):
         raise SourceMissing(f"{os.fsdecode(root)} is not a directory.")
     found = Walk([], [])
@@ -92,7 +95,7 @@ def _read_directory(root: bytes, path: bytes, skipped: list[Skipped]) -> tuple[l
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
-                # Removed since the directory was listed, which a sync of a living directory must outlast.
+                # Removed since the directory was listed; a sync must tolerate changes by running programs.
                 continue
             mode = status.st_mode
             if stat.S_ISREG(mode):
@@ -104,15 +107,15 @@ def _read_directory(root: bytes, path: bytes, skipped: list[Skipped]) -> tuple[l
                 skipped.append(Skipped(prefix + entry.name, reason))
                 continue
             rows.append((entry.name, kind, status.st_size, status.st_mtime_ns, status.st_ino))
-    # Directories list in no order, and equal trees must give equal manifests.
+    # Sorted, since directories list in any order and equal trees must give equal manifests.
     rows.sort()
     return rows, below
 
 
 def stays_inside(directory: bytes, target: bytes) -> bool:
     """Return whether a link in `directory` ("" or with a trailing slash) leads to a path inside the tree,
-    existing or not, whatever other accepted links are in it. `..` may only be at the target's beginning:
-    after another link's name it would lead elsewhere than the text suggests."""
+    existing or not, whatever other accepted links the tree has. `..` is accepted only at the beginning of a
+    target: after the name of another link it would resolve elsewhere."""
     if not target or target.startswith(b"/"):
         return False
     parts = [part for part in target.split(b"/") if part not in (b"", b".")]
@@ -122,17 +125,18 @@ def stays_inside(directory: bytes, target: bytes) -> bool:
 
 @dataclass(slots=True)
 class Changes:
-    """What of a walk must be read: (place of the directory, place of the row) each."""
+    """The files of a walk that must be read, each as (directory index, row index)."""
 
     places: list[tuple[int, int]]
-    # No file is new, changed or gone.
+    # True if no file is new, changed or removed.
     is_same: bool
 
 
 class StatIndex:
-    """What the last sync saw of a tree, in one file: a file with the same size, mtime and inode has the same content.
+    """State of a tree at its last sync, stored in one file. A file with unchanged size, mtime and inode is
+    assumed to have unchanged content.
 
-    `version` is the manifest hash that the tree had. A missing or broken index is an empty one: everything is read.
+    `version`: the manifest hash of the tree. A missing or broken index counts as empty: everything is read.
     """
 
     def __init__(
@@ -142,7 +146,7 @@ class StatIndex:
         self._directories = directories or {}
 
     def fill(self, found: Walk) -> Changes:
-        """Write the known digests into the walk and return what is left."""
+        """Copy the known digests into the walk; return the files whose digest is unknown."""
         changes = Changes([], len(found.directories) == len(self._directories))
         nothing: tuple[list[Row], bytes] = ([], b"")
         for place, directory in enumerate(found.directories):
@@ -156,7 +160,7 @@ class StatIndex:
 
 
 def _fill_rows(directory: Directory, rows: list[Row], digests: bytes) -> Iterator[int]:
-    """Copy the digests of equal rows; yield the places of the others."""
+    """Copy the digests of unchanged rows; yield the indexes of the others."""
     known = {row: at for at, row in enumerate(rows)}
     directory.digests = bytearray(len(directory.rows) * DIGEST_BYTES)
     for place, row in enumerate(directory.rows):
@@ -169,7 +173,7 @@ def _fill_rows(directory: Directory, rows: list[Row], digests: bytes) -> Iterato
 
 
 def load_index(path: Path) -> StatIndex:
-    """Return the index at a path of this user's own, or an empty one."""
+    """Return the index stored at `path`, or an empty one if it is missing, broken or owned by another user."""
     try:
         raw = path.read_bytes()
         body = memoryview(raw)[_CHECK_BYTES:]
@@ -182,7 +186,7 @@ def load_index(path: Path) -> StatIndex:
 
 
 def save_index(path: Path, version: str, found: Walk, walked_ns: int) -> None:
-    """Replace the index. `walked_ns`: the wall clock before the walk."""
+    """Replace the stored index. `walked_ns`: wall-clock time before the walk, in ns."""
     directories = {
         directory.path: (_settled(directory.rows, walked_ns), bytes(directory.digests))
         for directory in found.directories

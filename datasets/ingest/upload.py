@@ -1,4 +1,4 @@
-"""A lake behind HTTP as the target of a sync. Each worker process has a connection of its own."""
+"""A sink that sends contents to a server over HTTP. Each worker process has its own connection."""
 
 import http.client
 import json
@@ -16,12 +16,12 @@ from datasets.ingest.worker import SinkSpec
 PART_BYTES = 16 << 20
 TRIES = 6
 TIMEOUT_SECONDS = 300.0
-# 408: the server gave up on a slow body, of which it keeps what arrived.
+# 408: the server ended a slow request, but kept the part that had arrived.
 _LATER = LATER | {408}
 
 
 class UploadRefused(Exception):
-    """The server did not take the content; the message is its reason."""
+    """The server refused the content; the message is its reason."""
 
 
 class HttpSink:
@@ -47,7 +47,7 @@ class HttpSink:
         """See datasets.ingest.reader.Sink."""
         address = f"parts/{digest.hex()}"
         arrived = int(self._ask("GET", address, b"")["size_bytes"])
-        # It arrived, but was not finished: the answer to a part finishes it.
+        # All bytes arrived, but the content was not completed: sending one part again completes it.
         if arrived >= size_bytes:
             arrived = 0
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -64,7 +64,7 @@ class HttpSink:
         """Do nothing: every answer came after the content was on disk."""
 
     def put_manifest(self, stored: bytes) -> tuple[str, int]:
-        """Send a manifest; return its hash and how many contents the lake lacks."""
+        """Send a manifest; return its hash and the number of contents that the lake lacks."""
         answer = self._ask("PUT", "manifests", stored)
         return str(answer["manifest"]), int(answer["lacking"])
 
@@ -76,8 +76,8 @@ class HttpSink:
         return arrived
 
     def _ask(self, method: str, address: str, body: bytes) -> Any:
-        """Send a request; retry it while the server asks to wait or a connection breaks: every request may be
-        repeated."""
+        """Send a request and return the answer's JSON. Retries while the server asks to wait or connections
+        break; every request is safe to repeat."""
         failure, asked = "", None
         for attempt in range(TRIES):
             if attempt:
@@ -110,12 +110,12 @@ class HttpSink:
 
 
 def http_sink(url: str, headers: dict[str, str], dataset: str) -> HttpSink:
-    """Open the sink in a worker."""
+    """Return the sink that a worker uses (called in the worker process)."""
     return HttpSink(url, headers, dataset)
 
 
 def sink_of_server(url: str, headers: Mapping[str, str], dataset: str) -> SinkSpec:
-    """Return the spec of the sink that sends contents to a dataset of a server; workers open it."""
+    """Return the spec of a sink that sends contents to a dataset of a server; workers open it."""
     return f"{__name__}:http_sink", (url, dict(headers), dataset)
 
 

@@ -1,7 +1,8 @@
-"""A process that reads files for a sync: one interpreter per core, since a file costs more Python than disk.
+"""A process that reads files for a sync. One per core, since hashing a file costs more Python time than disk
+time.
 
-It is a child of its own program, not a fork: `yard` and the control plane have threads. Frames on its standard input
-and output are a length and a marshalled tuple; it ends with its input.
+It is started as a new program and not by fork, because `yard` and the control plane have threads. Messages on
+its standard input and output are a length and a marshalled tuple; it ends with its input.
 """
 
 import marshal
@@ -18,10 +19,10 @@ from datasets.ingest.reader import Failed, Read, Reader, Sink, Wanted
 
 _LENGTH = struct.Struct("<I")
 _ROOT = Path(__file__).resolve().parent.parent.parent
-# -I -S: no site packages and no environment, so that a start takes 20 ms
+# -I -S: without site packages and environment, which reduces the start to 20 ms.
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from datasets.ingest import worker; worker.main()"
 
-# "module:function" and its arguments, as plain values.
+# "module:function" and its arguments, as plain values that can be marshalled.
 SinkSpec = tuple[str, tuple[Any, ...]]
 
 
@@ -33,7 +34,7 @@ def open_sink(spec: SinkSpec) -> Sink:
 
 
 class WorkerFailed(Exception):
-    """A worker ended early; the message is the last line it wrote, which names the cause."""
+    """A worker ended early; the message is its last line of error output."""
 
 
 class Worker:
@@ -52,25 +53,25 @@ class Worker:
         self._send((root, sink))
 
     def start(self, files: Sequence[Wanted]) -> None:
-        """Let the worker read; `results` fetches the answer."""
+        """Send files to read; `results` returns the answer."""
         self._send(tuple(files))
 
     def results(self) -> list[Read | Failed]:
-        """Wait for the answer to `start`. Raises WorkerFailed."""
+        """Wait for and return the answer to `start`. Raises WorkerFailed."""
         answer = _received(self.output)
         if answer is None:
             raise self._failure()
         return list(answer)
 
     def finish(self) -> None:
-        """Let the worker flush, and end it. Raises WorkerFailed."""
+        """Make the worker flush and exit. Raises WorkerFailed."""
         self._send(())
         if _received(self.output) is None:
             raise self._failure()
         self.kill()
 
     def kill(self) -> None:
-        """End the worker now. Safe to repeat."""
+        """Kill the worker. Safe to repeat."""
         self._process.kill()
         self._process.communicate()
 
@@ -87,7 +88,7 @@ class Worker:
 
 
 def main() -> None:
-    """Serve one parent."""
+    """Run the worker: read messages from standard input until it ends."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
     head = _received(source)
     if head is None:
@@ -102,7 +103,7 @@ def main() -> None:
         sys.stderr.write(f"{str(error) or type(error).__name__}\n")
         sys.stderr.flush()
         os._exit(1)
-    # Nothing to tear down: what counts was flushed.
+    # Exit without cleanup: everything that matters was flushed.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""What exists of data. One file a noun; everything is importable from here."""
+"""Models of data, one file per noun; all can be imported from here."""
 
 from datasets.models.artifacts import Artifact
 from datasets.models.caches import Cache, CacheLocation, DatasetUse

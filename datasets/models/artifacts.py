@@ -1,4 +1,4 @@
-"""What jobs kept of their output."""
+"""Model of artifacts, the output that jobs keep."""
 
 import uuid
 
@@ -8,7 +8,7 @@ from django.utils import timezone
 
 
 class Artifact(models.Model):
-    """A directory of a job's output, kept as content in the project's lake. It is deleted with its job."""
+    """A directory of a job's output, stored in the project's lake. Deleted with its job."""
 
     WAITING, KEEPING, READY, FAILED, SKIPPED = "waiting", "keeping", "ready", "failed", "skipped"
     STATES = (WAITING, KEEPING, READY, FAILED, SKIPPED)
@@ -17,17 +17,17 @@ class Artifact(models.Model):
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="artifacts")
     job = models.ForeignKey("jobs.Job", models.CASCADE, related_name="artifacts")
     name = models.CharField(max_length=63)
-    # As submitted: jobs.fields.artifacts.
+    # From the submission: see jobs.fields.artifacts.
     path = models.CharField(max_length=1024)
-    # Also of a job that did not succeed.
+    # Store it even if the job did not succeed.
     is_kept_always = models.BooleanField(default=False)
     state = models.CharField(max_length=7, default=WAITING)
-    # Why it is in this state; "" where the state says all.
+    # The reason for the state; "" if the state needs none.
     reason = models.CharField(max_length=40, blank=True, default="")
     message = models.CharField(max_length=1000, blank=True, default="")
-    # Of the job when it ended.
+    # Final state of the job.
     attempt = models.PositiveIntegerField(default=0)
-    # Hash of the manifest, hexadecimal; "" before it is ready.
+    # Hash of the manifest, hexadecimal; "" until the artifact is ready.
     manifest = models.CharField(max_length=64, blank=True, default="", db_index=True)
     files = models.PositiveIntegerField(null=True)
     size_bytes = models.BigIntegerField(null=True)

@@ -1,4 +1,4 @@
-"""A commit of a git repository that the control plane fetches for a project."""
+"""Model of imports of git commits."""
 
 import uuid
 
@@ -7,8 +7,8 @@ from django.utils import timezone
 
 
 class CodeImport(models.Model):
-    """One request to fetch a commit. Its command (datasets.import_code) carries it out; the tree that comes of it is a
-    CodeTree like those that are uploaded."""
+    """A request to import a commit. The command datasets.import_code carries it out; the result is a
+    CodeTree."""
 
     PENDING, READY, FAILED = "pending", "ready", "failed"
 
@@ -17,10 +17,10 @@ class CodeImport(models.Model):
     url = models.CharField(max_length=500)
     ref = models.CharField(max_length=255)
     state = models.CharField(max_length=7, default=PENDING)
-    # Why it failed: a word of datasets.git_source, datasets.code_manifest or of this app, and a sentence.
+    # Reason of a failure: a code of datasets.git_source, datasets.code_manifest or this app, and a sentence.
     reason = models.CharField(max_length=64, blank=True, default="")
     message = models.CharField(max_length=500, blank=True, default="")
-    # Of the tree, when ready.
+    # Digest of the tree, when ready.
     digest = models.CharField(max_length=64, blank=True, default="")
     commit = models.CharField(max_length=64, blank=True, default="")
     created_by = models.ForeignKey("controlplane.User", models.SET_NULL, null=True)

@@ -1,4 +1,4 @@
-"""A dataset and its immutable versions."""
+"""Models of datasets and their immutable versions."""
 
 import uuid
 
@@ -7,7 +7,7 @@ from django.utils import timezone
 
 
 class Dataset(models.Model):
-    """A named line of versions of one directory."""
+    """A named sequence of versions of one directory."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="datasets")
@@ -15,7 +15,8 @@ class Dataset(models.Model):
     description = models.CharField(max_length=500, blank=True, default="")
     # Every signed-in user may read it.
     is_shared = models.BooleanField(default=False)
-    # Number of the newest version, 0 before the first. Moved by a conditional UPDATE: of two syncs one wins.
+    # Number of the newest version, 0 before the first. Changed by conditional UPDATE: of two concurrent syncs
+    # one succeeds.
     latest = models.PositiveIntegerField(default=0)
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField(default=timezone.now)
@@ -28,33 +29,34 @@ class Dataset(models.Model):
 
 
 def version_name(dataset: str, number: int, subset: str) -> str:
-    """Return how users name a version or a subset: `xray@3`, `xray@3/train`."""
+    """Return a user-visible name of a version or subset: `xray@3`, `xray@3/train`."""
     return f"{dataset}@{number}/{subset}" if subset else f"{dataset}@{number}"
 
 
 class VersionRows(models.QuerySet["DatasetVersion"]):
-    """Versions and their subsets."""
+    """Query set of versions and their subsets."""
 
     def whole(self) -> "VersionRows":
-        """Leave the subsets out."""
+        """Exclude the subsets."""
         return self.filter(subset="")
 
 
 class DatasetVersion(models.Model):
-    """What a dataset was at one moment, or a named subset of that. Never changed; its files are listed by the manifest
-    in the project's lake. A subset is a row of its own, so that it is mounted, cached and read as a version is."""
+    """The state of a dataset at one moment, or a named subset of it. Immutable; the manifest in the project's
+    lake lists its files. A subset has its own row, so that it can be mounted, cached and read like a
+    version."""
 
     objects = VersionRows.as_manager()
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="versions")
-    # Of a subset: that of its version.
+    # For a subset: its version's number.
     number = models.PositiveIntegerField()
-    # Of a subset: its version.
+    # For a subset: its version.
     parent = models.ForeignKey("self", models.SET_NULL, null=True, related_name="children")
     # Name of the subset, "" for a whole version.
     subset = models.CharField(max_length=63, blank=True, default="")
-    # How a subset was chosen: {"include": patterns, "exclude": patterns, "paths": how many were listed}.
+    # How a subset was selected: {"include": patterns, "exclude": patterns, "paths": number of listed paths}.
     selection = models.JSONField(default=dict)
     # Hash of the manifest, hexadecimal.
     manifest = models.CharField(max_length=64, db_index=True)
@@ -63,7 +65,7 @@ class DatasetVersion(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
     files = models.PositiveIntegerField()
     size_bytes = models.BigIntegerField()
-    # compared with the parent
+    # Differences to the parent version.
     files_added = models.PositiveIntegerField(default=0)
     files_changed = models.PositiveIntegerField(default=0)
     files_removed = models.PositiveIntegerField(default=0)
@@ -78,12 +80,12 @@ class DatasetVersion(models.Model):
 
     @property
     def name(self) -> str:
-        """Its name within the dataset: `3`, `3/train`."""
+        """Return the name within the dataset: `3`, `3/train`."""
         return f"{self.number}/{self.subset}" if self.subset else str(self.number)
 
 
 class DatasetTag(models.Model):
-    """A name for a version that can be moved to another."""
+    """A name for a version; it can be moved to another version."""
 
     dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="tags")
     version = models.ForeignKey(DatasetVersion, models.CASCADE, related_name="tags")

@@ -1,4 +1,4 @@
-"""A directory of the control plane's machine that becomes a version."""
+"""Model of registrations: directories of the control plane's machine that become versions."""
 
 import uuid
 
@@ -7,8 +7,8 @@ from django.utils import timezone
 
 
 class DatasetRegistration(models.Model):
-    """One request to make a version of a directory that an admin allowed. Its command (datasets.register) carries it
-    out."""
+    """A request to create a version from a directory that an admin has allowed. The command datasets.register
+    carries it out."""
 
     PENDING, READY, FAILED = "pending", "ready", "failed"
     STATES = (PENDING, READY, FAILED)
@@ -16,10 +16,10 @@ class DatasetRegistration(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     dataset = models.ForeignKey("datasets.Dataset", models.CASCADE, related_name="registrations")
     path = models.CharField(max_length=4096)
-    # Of the version.
+    # Number of the version, when ready.
     note = models.CharField(max_length=500, blank=True, default="")
     state = models.CharField(max_length=7, default=PENDING)
-    # Why it failed, or what was left out.
+    # Reason of a failure, or a sentence about files that were left out.
     reason = models.CharField(max_length=64, blank=True, default="")
     message = models.CharField(max_length=500, blank=True, default="")
     files_done = models.PositiveIntegerField(default=0)

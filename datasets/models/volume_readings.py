@@ -1,4 +1,4 @@
-"""Looks at files of volumes that pods alone see."""
+"""Model of readings: directories and files of volumes that only pods can access."""
 
 import uuid
 from hashlib import sha256
@@ -12,13 +12,13 @@ PATH_MOST, AFTER_MOST = 4096, 1024  # characters
 
 
 def digest_of(path: str, after: str, is_file: bool) -> str:
-    """Return what a look is for, short enough for an index. Neither text has a NUL."""
+    """Return a key for (path, after, is_file) that is short enough for an index. The texts contain no NUL."""
     return sha256(f"{path}\0{after}\0{is_file}".encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class VolumeReading(models.Model):
-    """One look: of a directory from a name on, or of a file. Its command (datasets.read_volume) carries it out; it is
-    kept for a minute."""
+    """One reading: of a directory's entries after a name, or of a file. The command datasets.read_volume
+    carries it out; the result is kept for a minute."""
 
     PENDING, READY, FAILED = "pending", "ready", "failed"
 
@@ -27,17 +27,17 @@ class VolumeReading(models.Model):
     path = models.CharField(max_length=PATH_MOST)
     after = models.CharField(max_length=AFTER_MOST, blank=True, default="")
     is_file = models.BooleanField(default=False)
-    # Of these three: digest_of.
+    # digest_of(path, after, is_file).
     digest = models.CharField(max_length=64)
     state = models.CharField(max_length=7, default=PENDING)
-    # Why it failed.
+    # Reason of a failure.
     reason = models.CharField(max_length=64, blank=True, default="")
     message = models.CharField(max_length=500, blank=True, default="")
-    # Of each entry its name in base64, kind, bytes and time.
+    # Per entry: name in base64, kind, bytes and time.
     entries = models.JSONField(default=list)
     has_more = models.BooleanField(default=False)
     content = models.BinaryField(null=True)
-    # Of entries or content; while it is pending, the most that they may have.
+    # Bytes of entries or content; while pending, an upper bound.
     held_bytes = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(default=timezone.now)
     finished_at = models.DateTimeField(null=True)

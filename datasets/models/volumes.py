@@ -1,4 +1,4 @@
-"""Volumes, the jobs that mount them, and their snapshots."""
+"""Models of volumes, the jobs that mount them, and their snapshots."""
 
 import uuid
 
@@ -13,7 +13,7 @@ ACCESS_MODES = (ONE_JOB, MANY_JOBS)
 
 
 class Volume(models.Model):
-    """A directory that jobs of one project write to, and that outlives them."""
+    """A directory to which jobs of one project write and which outlives them."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="volumes")
@@ -24,23 +24,24 @@ class Volume(models.Model):
     size_bytes = models.BigIntegerField()
     access_mode = models.CharField(max_length=16, default=ONE_JOB)
     state = models.CharField(max_length=10, default=CREATING)
-    # Why it is in this state; "" where the state says all.
+    # The reason for the state; "" if the state needs none.
     reason = models.CharField(max_length=40, blank=True, default="")
     message = models.CharField(max_length=500, blank=True, default="")
     # None: not measured yet.
     used_bytes = models.BigIntegerField(null=True)
     files = models.PositiveIntegerField(null=True)
     measured_at = models.DateTimeField(null=True)
-    # The last measurement ended at its limit: it holds at least that much.
+    # The last measurement reached its limit: the volume holds at least this much.
     is_measured_in_part = models.BooleanField(default=False)
-    # What it was made of: {} or {"kind": "volume"|"snapshot", "id": ..., "name": ...}.
+    # The source: {} or {"kind": "volume"|"snapshot", "id": ..., "name": ...}.
     origin = models.JSONField(default=dict)
-    # Snapshots that a job's events made are removed beyond these; None: kept.
+    # Retention: snapshots of job events beyond these are deleted; None: all are kept.
     keep_last = models.PositiveIntegerField(null=True)
     keep_days = models.PositiveIntegerField(null=True)
-    # How often a snapshot is taken by the clock; None: never.
+    # Interval of scheduled snapshots in seconds; None: no schedule.
     snapshot_minutes = models.PositiveIntegerField(null=True)
-    # When the next one is due; None without a schedule. Moved by conditional UPDATE: of two loops one takes it.
+    # When the next one is due; None without a schedule. Changed by conditional UPDATE: of two loops one takes
+    # it.
     next_snapshot_at = models.DateTimeField(null=True, db_index=True)
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField(default=timezone.now)
@@ -53,17 +54,17 @@ class Volume(models.Model):
 
 
 class VolumeUse(models.Model):
-    """A job that mounts a volume. While the job is unfinished, the volume cannot be deleted."""
+    """A mount of a volume by a job. While the job is unfinished, the volume cannot be deleted."""
 
     volume = models.ForeignKey(Volume, models.CASCADE, related_name="uses")
     job = models.ForeignKey("jobs.Job", models.CASCADE, related_name="volume_uses")
     mount_path = models.CharField(max_length=4096)
     is_read_only = models.BooleanField(default=False)
-    # Events of the job that make a snapshot: success, preempt, epoch, best_metric.
+    # Events of the job that trigger a snapshot: success, preempt, epoch, best_metric.
     snapshot_on = models.JSONField(default=list)
-    # The events are still to be watched for.
+    # Whether the job's events are still watched.
     is_watched = models.BooleanField(default=False)
-    # The best value so far: {"name": "accuracy", "value": 0.93}.
+    # The best metric so far: {"name": "accuracy", "value": 0.93}.
     best = models.JSONField(default=dict)
 
     class Meta:
@@ -72,7 +73,8 @@ class VolumeUse(models.Model):
 
 
 class SnapshotNumber(models.Model):
-    """The last number that a snapshot of a volume's name got; it outlives both, so that no number is used again."""
+    """The last snapshot number of a volume name. Outlives volume and snapshots, so that numbers are never
+    reused."""
 
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="snapshot_numbers")
     volume_name = models.CharField(max_length=63)
@@ -88,11 +90,12 @@ class SnapshotNumber(models.Model):
 
 
 class StorageClassPlace(models.Model):
-    """The directory that a storage class had when it was last configured, for volumes of one that is no more."""
+    """The directory of a storage class when it was last configured, to find its volumes after the class is
+    removed."""
 
     name = models.CharField(max_length=63, unique=True)
     directory = models.CharField(max_length=4096)
-    # Its volumes are not directories of ours unless it is "folder".
+    # For drivers other than "folder" the volumes are not directories that we manage.
     driver = models.CharField(max_length=16, default="folder")
 
     def __str__(self) -> str:
@@ -100,34 +103,34 @@ class StorageClassPlace(models.Model):
 
 
 class Snapshot(models.Model):
-    """A volume at one moment. It outlives the volume and the job."""
+    """The state of a volume at one moment. Outlives the volume and the job."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="snapshots")
     volume = models.ForeignKey(Volume, models.SET_NULL, null=True, related_name="snapshots")
     volume_name = models.CharField(max_length=63)
-    # Of the volume's name in its project; `data@3` is the third of `data`.
+    # The volume's name in its project; `data@3` is the third snapshot of `data`.
     number = models.PositiveIntegerField()
     storage_class = models.CharField(max_length=63)
-    # Of the volume at that time; a restored one gets it.
+    # The volume's size then; a volume restored from it gets the same.
     volume_bytes = models.BigIntegerField()
     state = models.CharField(max_length=10, default=PENDING)
     reason = models.CharField(max_length=40, blank=True, default="")
     message = models.CharField(max_length=1000, blank=True, default="")
-    # request, or the event of the job.
+    # "request", or the job's event.
     cause = models.CharField(max_length=16)
-    # Which event of the job, so that none makes two: "epoch:1:7". "" for a request.
+    # Identifies the job's event, so that it triggers one snapshot only: "epoch:1:7". "" for a request.
     mark = models.CharField(max_length=64, blank=True, default="")
     job = models.ForeignKey("jobs.Job", models.SET_NULL, null=True, related_name="snapshots")
     job_name = models.CharField(max_length=63, blank=True, default="")
     attempt = models.PositiveIntegerField(default=0)
-    # The job's progress at that moment.
+    # The job's progress at that time.
     progress = models.JSONField(default=dict)
-    # idle, quiesced or crash; "" before it is ready.
+    # idle, quiesced or crash; "" until the snapshot is ready.
     consistency = models.CharField(max_length=10, blank=True, default="")
     files = models.PositiveIntegerField(null=True)
     size_bytes = models.BigIntegerField(null=True)
-    # Of the files that no earlier snapshot shares.
+    # Bytes of files that no earlier snapshot shares.
     new_bytes = models.BigIntegerField(null=True)
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField(default=timezone.now)

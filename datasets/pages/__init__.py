@@ -1,1 +1,1 @@
-"""Pages of data."""
+"""Browser pages of data."""

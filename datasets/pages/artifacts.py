@@ -1,4 +1,4 @@
-"""One artifact with its files, and its deletion; the rows of a job's artifacts."""
+"""Pages of one artifact and its deletion; rows of a job's artifacts."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -38,7 +38,7 @@ LOOKS = {
 @require_http_methods(["GET", "HEAD"])
 @signed_in
 def artifact_page(request: HttpRequest, actor: Actor, artifact_id: str) -> HttpResponseBase:
-    """What an artifact is and holds: `?path=weights` shows a directory."""
+    """Show an artifact and its files; `?path=weights` shows a directory."""
     artifact = artifact_for(actor, artifact_id)
     directory = request.GET.get("path", "").strip("/").encode()
     manifest, trouble = _manifest(artifact)
@@ -63,7 +63,7 @@ def artifact_page(request: HttpRequest, actor: Actor, artifact_id: str) -> HttpR
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def artifact_delete(request: HttpRequest, actor: Actor, artifact_id: str) -> HttpResponseBase:
-    """Say what goes, then delete it."""
+    """Show what will be deleted, then delete the artifact."""
     artifact = artifact_for(actor, artifact_id, needed=Role.OWNER)
     back, job = reverse("artifact", args=[artifact.pk]), reverse("job", args=[artifact.job_id])
     if request.method == "POST":
@@ -76,13 +76,13 @@ def artifact_delete(request: HttpRequest, actor: Actor, artifact_id: str) -> Htt
 
 
 def artifacts_of_job(job: Job) -> list[dict[str, Any]]:
-    """Return what a job keeps, with what the rows on its page say."""
+    """Return the artifacts of a job as rows for its page."""
     rows = artifact_rows(job.artifacts.order_by("name")[:ARTIFACTS_SHOWN])
     return [row | {"badge": badge(row["status"]["state"])} for row in artifact_shapes(rows)]
 
 
 def badge(state: str) -> str:
-    """The state of an artifact in its colour."""
+    """Return the coloured badge of an artifact's state, as HTML."""
     tone, words = LOOKS[state]
     return cells.badge(tone, words)
 

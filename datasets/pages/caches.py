@@ -1,4 +1,4 @@
-"""Buttons of caches: bring a version beside the GPUs, keep it there, remove it."""
+"""Actions of cache buttons: fill, pin, unpin and remove a cache."""
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
@@ -21,7 +21,7 @@ from datasets.queries.datasets import find_version
 @require_POST
 @signed_in
 def cache_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Bring a version to the location of its project's cluster."""
+    """Fill a cache of a version at the location of its project's cluster."""
     dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
     version = find_version(dataset, request.POST.get("version", ""))
     if version is None:
@@ -44,7 +44,7 @@ def cache_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRespon
 @require_POST
 @signed_in
 def cache_verb(request: HttpRequest, actor: Actor, cache_id: str, verb: str) -> HttpResponseBase:
-    """Pin or unpin."""
+    """Pin or unpin a cache."""
     cache = cache_for(actor, cache_id, needed=Role.MEMBER)
     is_pinned = verb == "pin"
     done = (
@@ -57,7 +57,7 @@ def cache_verb(request: HttpRequest, actor: Actor, cache_id: str, verb: str) -> 
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def cache_clear(request: HttpRequest, actor: Actor, cache_id: str) -> HttpResponseBase:
-    """Ask, then remove a cache."""
+    """Ask for confirmation, then remove a cache."""
     cache = cache_for(actor, cache_id, needed=Role.MEMBER)
     back = reverse("dataset-page", args=[cache.version.dataset_id])
     name = str(cache.version)

@@ -1,4 +1,4 @@
-"""What is in a version: directories, files with a preview, and what differs between two versions."""
+"""Pages of a version's content: directories, files with a preview, and the difference between two versions."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -21,13 +21,13 @@ from datasets.queries.page_reads import PageReads
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 
 CHILDREN_SHOWN, PATHS_SHOWN, VERSIONS_OFFERED = 200, 200, 100
-# A larger picture is offered for download only.
+# Larger images are not shown, only offered for download.
 PICTURE_MOST_BYTES = 20 << 20
 
 
 @signed_in
 def dataset_files(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """A directory of a version, and beside it the file that was chosen: `?version=3&path=images&file=images/a.png`."""
+    """Show a directory of a version and the selected file: `?version=3&path=images&file=images/a.png`."""
     dataset = dataset_for(actor, dataset_id)
     version = _version(dataset, request.GET.get("version", LATEST))
     reads = PageReads()
@@ -57,7 +57,7 @@ def dataset_files(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRe
 
 @signed_in
 def dataset_diff(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """What differs between two versions: `?before=3&after=4`; the newest and its parent without them."""
+    """Show the difference between two versions: `?before=3&after=4`; by default the newest and its parent."""
     dataset = dataset_for(actor, dataset_id)
     after = _version(dataset, request.GET.get("after", LATEST))
     asked = request.GET.get("before", str(after.parent.number if after.parent else 0))
@@ -84,7 +84,7 @@ def dataset_diff(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
 
 
 def _names(dataset: Dataset, version: DatasetVersion) -> list[tuple[str, bool]]:
-    """Return what can be shown instead, newest first, and which is shown."""
+    """Return the versions that can be selected, newest first, each with whether it is shown."""
     rows = dataset.versions.order_by("-number", "subset")[:VERSIONS_OFFERED]
     return [(one.name, one.pk == version.pk) for one in rows]
 
@@ -110,7 +110,7 @@ def _version(dataset: Dataset, name: str) -> DatasetVersion:
 
 
 def read_manifest(reads: PageReads, project: Project, name: str) -> tuple[Manifest | None, str]:
-    """Return a manifest of the project's lake; without it, why."""
+    """Return a manifest of the project's lake and "", or None and the reason."""
     try:
         return reads(manifest_named, project, name), ""
     except ContentMissing:
@@ -141,7 +141,7 @@ def _address(dataset: Dataset, version: DatasetVersion, **fields: str) -> str:
 
 
 def _preview(reads: PageReads, version: DatasetVersion, entry: Entry) -> dict[str, Any]:
-    """Return what the page shows of one file: a picture by address, the beginning of a text, or neither."""
+    """Return the preview of a file: an image's URL, the beginning of a text, or neither."""
     name = shown(entry.path)
     content = reverse("api:version-content", args=[version.pk])
     found: dict[str, Any] = {

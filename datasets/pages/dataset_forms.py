@@ -1,4 +1,4 @@
-"""Creating a dataset; changing its description, who may read it, and its tags."""
+"""Forms that create a dataset, change its description and access, and set its tags."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ NAME_MOST, DESCRIPTION_MOST, TAGS_SHOWN = 63, 500, 100
 
 
 class DatasetForm(forms.Form):
-    """A new dataset, which has no version yet."""
+    """Form of a new dataset, which has no version yet."""
 
     project = forms.ChoiceField(label=gettext_lazy("Project"))
     name = NameField(longest=NAME_MOST, label=gettext_lazy("Name"))
@@ -43,7 +43,7 @@ class DatasetForm(forms.Form):
 
 
 class DescriptionForm(forms.Form):
-    """What members may change of a dataset, and owners: who may read it."""
+    """Form of a dataset's description and, for owners, of who may read it."""
 
     description = forms.CharField(
         max_length=DESCRIPTION_MOST, required=False, label=gettext_lazy("Description")
@@ -59,7 +59,7 @@ class DescriptionForm(forms.Form):
 
 
 class TagForm(forms.Form):
-    """A tag, and the version that it is to name."""
+    """Form of a tag and the version that it names."""
 
     name = NameField(longest=NAME_MOST, label=gettext_lazy("Tag"))
     version = forms.ChoiceField(label=gettext_lazy("Version"))
@@ -72,7 +72,7 @@ class TagForm(forms.Form):
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def dataset_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Create a dataset; its files are uploaded on the page that follows."""
+    """Create a dataset, then redirect to the upload page."""
     projects = projects_to_submit_to(actor)
     posted = request.POST if request.method == "POST" else None
     form = DatasetForm(projects, posted, initial={"project": request.GET.get("project")})
@@ -90,7 +90,7 @@ def dataset_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def dataset_edit(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Change the description, and as an owner who may read it."""
+    """Change the description and, as an owner, who may read the dataset."""
     dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
     posted = request.POST if request.method == "POST" else None
     form = _description_form(dataset, actor, posted)
@@ -104,7 +104,7 @@ def dataset_edit(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
 @require_POST
 @signed_in
 def tag_set(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Give a version a tag, or move the tag to it."""
+    """Create a tag for a version, or move it there."""
     dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
     form = TagForm(dataset, request.POST)
     if form.is_valid():
@@ -133,7 +133,7 @@ def tag_remove(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRespo
     try:
         attempt(request, lambda: remove_tag(dataset, name, actor=actor), done)
     except NotVisible as gone:
-        # another member was quicker
+        # Another member has removed it already.
         messages.error(request, str(gone))
     return redirect("dataset-edit", dataset.pk)
 

@@ -29,7 +29,7 @@ VERSIONS_OFFERED = 100
 
 @signed_in
 def dataset_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Datasets of the actor's projects, and shared ones."""
+    """List the datasets of the actor's projects, and shared ones."""
     page = list_page(DATASETS, actor, visible_datasets(actor), request.GET.dict())
     may_create = bool(projects_to_submit_to(actor))
     return show(request, actor, "datasets/datasets.html", {"page": page, "may_create": may_create})
@@ -37,7 +37,7 @@ def dataset_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def dataset_page(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """One dataset: its versions, caches, and the jobs that mount it."""
+    """Show one dataset: its versions, its caches, and the jobs that mount it."""
     dataset = dataset_for(actor, dataset_id)
     versions = version_shapes(version_rows(dataset.versions.whole().order_by("-number")[:VERSIONS_SHOWN]))
     caches = cache_shapes(
@@ -58,7 +58,7 @@ def dataset_page(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
 
 
 def _registrations(dataset: Dataset) -> list[dict[str, Any]]:
-    """Return what is under way, and what failed since the newest version."""
+    """Return the unfinished registrations, and those that failed since the newest version."""
     unfinished = DatasetRegistration.objects.filter(dataset=dataset).exclude(state=DatasetRegistration.READY)
     rows = unfinished.select_related("created_by", "version").order_by("-created_at")[:REGISTRATIONS_SHOWN]
     newest = dataset.versions.order_by("-created_at").values_list("created_at", flat=True).first()
@@ -77,7 +77,7 @@ def _subsets(dataset: Dataset, cached: Mapping[str, Any]) -> list[dict[str, Any]
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def dataset_delete(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Ask, then delete a dataset with all its versions."""
+    """Ask for confirmation, then delete a dataset with all its versions."""
     dataset = dataset_for(actor, dataset_id, needed=Role.OWNER)
     if request.method == "POST":
         done = _("{name} is deleted.").format(name=dataset.name)
@@ -99,7 +99,7 @@ def dataset_delete(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpR
 
 
 def dataset_context(actor: Actor, dataset: Dataset) -> dict[str, Any]:
-    """Return what every page of a dataset shows of it."""
+    """Return the template context shared by all pages of a dataset."""
     role = role_in(actor, dataset.project)
     return {
         "dataset": dataset_shape(dataset),

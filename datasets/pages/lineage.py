@@ -1,4 +1,4 @@
-"""The lineage of an artifact, a job, a version or a snapshot, as a picture and as a list beside it."""
+"""Page of the lineage of an artifact, job, version or snapshot, as a graph and as a list."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ IDENTITY_SHOWN = 26
 
 @signed_in
 def lineage_page(request: HttpRequest, actor: Actor, kind: str, key: str) -> HttpResponseBase:
-    """What a thing was made of, and what was made of it."""
+    """Show the inputs of an object, and what was made from it."""
     if kind not in _FIND:
         raise Http404(kind)
     row = _FIND[kind](actor, key)
@@ -64,7 +64,7 @@ def lineage_page(request: HttpRequest, actor: Actor, kind: str, key: str) -> Htt
 
 
 def _rows(graph: Graph) -> list[dict[str, Any]]:
-    """Return the nodes as the list shows them: in the order of the picture, with what went into each."""
+    """Return the nodes as list rows, in the graph's order, each with its inputs."""
     names = {one.key: one.name for one in graph.nodes}
     return [
         {
@@ -88,7 +88,7 @@ def _rows(graph: Graph) -> list[dict[str, Any]]:
 
 
 def url_of(one: Node) -> str:
-    """Return the address of a node's page, "" where it has none. Of a version or snapshot: its lineage."""
+    """Return the URL of a node's page, "" if it has none. Versions and snapshots link to their lineage."""
     if not one.id:
         return ""
     if one.kind in (lineage.ARTIFACT, lineage.RUN, lineage.VOLUME):

@@ -1,4 +1,4 @@
-"""The list of datasets."""
+"""The dataset list."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -41,7 +41,7 @@ def _project(row: Row) -> str:
 
 
 def _newest(column: str) -> Any:
-    """A value of the newest version, as an expression to sort by."""
+    """Return an expression for a column of the newest version, to sort by."""
     newest = DatasetVersion.objects.whole().filter(dataset=OuterRef("pk"), number=OuterRef("latest"))
     return lambda at: Subquery(newest.values(column)[:1])
 

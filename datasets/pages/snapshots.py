@@ -1,4 +1,4 @@
-"""Restoring and deleting a snapshot from its row on a page."""
+"""Restore and delete a snapshot from its row on a page."""
 
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
@@ -23,7 +23,7 @@ LONGEST_NAME = 63
 @require_http_methods(["GET", "POST"])
 @signed_in
 def snapshot_restore(request: HttpRequest, actor: Actor, snapshot_id: str) -> HttpResponseBase:
-    """Ask for the new volume's name, then make it."""
+    """Ask for the new volume's name, then restore the snapshot."""
     snapshot = snapshot_for(actor, snapshot_id, needed=Role.MEMBER)
     name, error = _free_name(snapshot), ""
     if request.method == "POST":
@@ -42,7 +42,7 @@ def snapshot_restore(request: HttpRequest, actor: Actor, snapshot_id: str) -> Ht
 @require_http_methods(["GET", "POST"])
 @signed_in
 def snapshot_delete(request: HttpRequest, actor: Actor, snapshot_id: str) -> HttpResponseBase:
-    """Say what goes, then delete it."""
+    """Show what will be deleted, then delete the snapshot."""
     snapshot = snapshot_for(actor, snapshot_id, needed=Role.OWNER)
     if request.method == "POST":
         name = str(snapshot)
@@ -67,7 +67,8 @@ def snapshot_delete(request: HttpRequest, actor: Actor, snapshot_id: str) -> Htt
 
 
 def back_of(snapshot: Snapshot) -> str:
-    """Return the address of the page that lists the snapshot: that of its volume, if it still has one."""
+    """Return the URL of the page that lists the snapshot: its volume's, or the list if the volume was
+    deleted."""
     if snapshot.volume_id:
         return reverse("volume", args=[snapshot.volume_id])
     return reverse("volumes")

@@ -1,4 +1,4 @@
-"""Saving a subset of a version, and deleting one."""
+"""Pages that save and delete a subset of a version."""
 
 from typing import Any
 
@@ -24,12 +24,12 @@ from datasets.queries.datasets import LATEST, find_version
 from datasets.selection import PATTERN_MOST_BYTES, PATTERNS_MOST, Selection
 from datasets.storage.base import Blocked
 
-# Of the version: selecting among more takes too long for the thread of the pages.
+# Limit on the version's files: selecting among more takes too long for a page request.
 FILES_MOST = 100_000
 
 
 class SubsetForm(forms.Form):
-    """A version, a name, and patterns."""
+    """Form of a subset: version, name and patterns."""
 
     version = forms.ChoiceField(label=gettext_lazy("Version"))
     name = forms.RegexField(
@@ -84,7 +84,7 @@ def subset_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRespo
 
 
 def _saved(form: SubsetForm, dataset: Dataset, actor: Actor) -> DatasetVersion | None:
-    """Return the subset, or None with the refusal in the form."""
+    """Return the subset, or None with the error added to the form."""
     sent = form.cleaned_data
     version = find_version(dataset, sent["version"])
     if version is None:
@@ -107,7 +107,7 @@ def _saved(form: SubsetForm, dataset: Dataset, actor: Actor) -> DatasetVersion |
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def subset_delete(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Ask, then delete a subset: `?name=3/train`."""
+    """Ask for confirmation, then delete a subset: `?name=3/train`."""
     dataset = dataset_for(actor, dataset_id, needed=Role.OWNER)
     subset = find_version(dataset, request.GET.get("name", LATEST))
     if subset is None or not subset.subset:

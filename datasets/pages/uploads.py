@@ -20,7 +20,7 @@ NOTE_MOST = 200
 @require_safe
 @signed_in
 def dataset_upload(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Choose a folder or files that become a version."""
+    """Show the upload form for a folder or files; static/js/dataset-upload.js uploads them."""
     dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
     context = dataset_context(actor, dataset) | {"sources": list(allowed_sources())}
     return show(request, actor, "datasets/upload.html", context)
@@ -29,7 +29,7 @@ def dataset_upload(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpR
 @require_POST
 @signed_in
 def dataset_register(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Make a version of a directory that an admin allowed."""
+    """Create a version from a directory that an admin has allowed."""
     dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
     path, note = request.POST.get("path", ""), request.POST.get("message", "")[:NOTE_MOST]
     done = _("{path} is being registered.").format(path=path[:200])

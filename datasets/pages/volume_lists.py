@@ -1,4 +1,4 @@
-"""The lists of volumes and of snapshots."""
+"""The lists of volumes and snapshots."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -41,12 +41,12 @@ JOBS_SHOWN, SNAPSHOTS_OF_JOB = 3, 20
 
 
 def state_badge(state: str) -> str:
-    """The state of a volume or snapshot in its colour."""
+    """Return the coloured badge of a volume's or snapshot's state, as HTML."""
     return cells.badge(TONES[state], STATES[state])
 
 
 def used(row: Row) -> str:
-    """How much of its size a volume holds, as a bar with both numbers."""
+    """Return a bar of used and total bytes, as HTML."""
     if row["used_bytes"] is None:
         return format_html('<span class="second">{}</span>', formats.binary_size(row["size_bytes"]))
     share = row["used_bytes"] / row["size_bytes"]
@@ -68,7 +68,7 @@ def jobs(row: Row) -> str:
 
 
 def progress_words(snapshot: Row) -> str:
-    """What the job reported at that moment."""
+    """Return a text of the job's progress at the time of the snapshot."""
     found = snapshot["progress"]
     labels = (("epoch", gettext("epoch")), ("accuracy", gettext("accuracy")), ("loss", gettext("loss")))
     shown = [f"{label} {found[name]:g}" for name, label in labels if isinstance(found.get(name), int | float)]
@@ -76,7 +76,7 @@ def progress_words(snapshot: Row) -> str:
 
 
 def snapshots_shown(snapshots: QuerySet[Snapshot]) -> list[Row]:
-    """Return snapshots with what their rows on a page say."""
+    """Return snapshots as rows for a page."""
     return [
         row
         | {
@@ -90,7 +90,7 @@ def snapshots_shown(snapshots: QuerySet[Snapshot]) -> list[Row]:
 
 
 def snapshots_of_job(job: Job) -> list[Row]:
-    """Return the newest snapshots of a job's volumes that its events or its users took while it ran."""
+    """Return the newest snapshots of a job's volumes that were taken while it ran, on events or by users."""
     return snapshots_shown(
         Snapshot.objects.filter(job=job).order_by("-created_at", "-number")[:SNAPSHOTS_OF_JOB]
     )

@@ -1,4 +1,4 @@
-"""Volumes: list, one volume with its jobs, snapshots and files; create, change, delete."""
+"""Pages of volumes: list, one volume with its jobs, snapshots and files; create, change, delete."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -49,7 +49,7 @@ PLAIN = "text/plain; charset=utf-8"
 
 
 class VolumeForm(forms.Form):
-    """A new volume."""
+    """Form of a new volume."""
 
     project = forms.ChoiceField(label=gettext_lazy("Project"))
     name = NameField(longest=63, label=gettext_lazy("Name"))
@@ -71,7 +71,7 @@ class VolumeForm(forms.Form):
 
 
 def read_size(text: str) -> int:
-    """Read a size of a form. Raises ValidationError."""
+    """Return the bytes of a size in a form. Raises ValidationError."""
     try:
         return size_bytes(text.strip())
     except Refused as refused:
@@ -80,7 +80,7 @@ def read_size(text: str) -> int:
 
 @signed_in
 def volume_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Volumes of the projects that the actor may see."""
+    """List the volumes of projects that the actor may see."""
     page = list_page(VOLUMES, actor, visible_volumes(actor), request.GET.dict())
     may_create = bool(projects_to_submit_to(actor))
     return show(request, actor, "datasets/volumes.html", {"page": page, "may_create": may_create})
@@ -111,7 +111,7 @@ def volume_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def volume_page(request: HttpRequest, actor: Actor, volume_id: str) -> HttpResponseBase:
-    """One volume: what it holds, who mounts it, its snapshots, and its files as they are now."""
+    """Show one volume: its use, the jobs that mount it, its snapshots and its current files."""
     volume = volume_for(actor, volume_id)
     context = _context(request, actor, volume)
     return show(request, actor, "datasets/volume.html", context)
@@ -119,7 +119,7 @@ def volume_page(request: HttpRequest, actor: Actor, volume_id: str) -> HttpRespo
 
 @signed_in
 def volume_file(request: HttpRequest, actor: Actor, volume_id: str) -> HttpResponseBase:
-    """Download a file."""
+    """Download a file of a volume."""
     volume = volume_for(actor, volume_id)
     try:
         return file_response(volume, request.GET.get("path", ""))
@@ -135,7 +135,7 @@ def volume_file(request: HttpRequest, actor: Actor, volume_id: str) -> HttpRespo
 @signed_in
 def volume_verb(request: HttpRequest, actor: Actor, volume_id: str, verb: str) -> HttpResponseBase:
     """Change a volume, or take a snapshot of it."""
-    # Rules delete snapshots, which is the owners' to do.
+    # Retention rules delete snapshots, which only owners may do.
     volume = volume_for(actor, volume_id, needed=Role.OWNER if verb == KEEP else Role.MEMBER)
     run, done = _VERBS[verb]
     made: list[Any] = []
@@ -155,7 +155,7 @@ def volume_verb(request: HttpRequest, actor: Actor, volume_id: str, verb: str) -
 @require_http_methods(["GET", "POST"])
 @signed_in
 def volume_delete(request: HttpRequest, actor: Actor, volume_id: str) -> HttpResponseBase:
-    """Say what goes, then delete it."""
+    """Show what will be deleted, then delete the volume."""
     volume = volume_for(actor, volume_id, needed=Role.OWNER)
     back = reverse("volume", args=[volume.pk])
     if request.method == "POST":
@@ -199,7 +199,8 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
 
 
 def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, Any]], bool, str, bool]:
-    """Return the entries of a directory, whether there are more, why there are none, and whether a pod reads them."""
+    """Return (entries of a directory, whether there are more, why there are none, whether a pod is reading
+    them)."""
     try:
         return (*list_files(volume, directory, after, FILES_SHOWN), "", False)
     except ContentMissing as error:
@@ -213,7 +214,7 @@ def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, A
 
 
 def _ask(volume: Volume, waits: BeingRead) -> str:
-    """Have a pod read what was asked for; return what to say meanwhile."""
+    """Have a pod read the directory; return the text to show meanwhile."""
     try:
         ask_for(volume, waits)
     except Conflict as conflict:
@@ -222,7 +223,7 @@ def _ask(volume: Volume, waits: BeingRead) -> str:
 
 
 def _again(response: HttpResponse) -> HttpResponse:
-    """Have the browser ask again."""
+    """Make the browser reload the page."""
     response["Refresh"] = "2"
     return response
 
@@ -233,7 +234,7 @@ def _crumbs(directory: str) -> list[tuple[str, str]]:
 
 
 def _rerun(origin: Mapping[str, Any]) -> dict[str, str]:
-    """Return the job whose snapshot the volume was made of, to run it on the volume; {} without one."""
+    """Return the job whose snapshot the volume was restored from, to run it again on the volume; {} if none."""
     if not origin.get("job_id"):
         return {}
     return {"job_id": origin["job_id"], "job": origin["job"], "instead": origin["volume"]}

@@ -1,4 +1,4 @@
-"""Questions about artifacts, answered as plain data in the shape of the REST contract."""
+"""Read artifacts as plain data in REST form."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,18 +15,18 @@ ARTIFACT = "artifact"  # subject of commands
 
 
 def artifact_rows(rows: QuerySet[Artifact]) -> list[Artifact]:
-    """Read artifacts with what `artifact_shapes` shows."""
+    """Load artifacts with the relations that `artifact_shapes` needs."""
     return list(rows.select_related("project", "job"))
 
 
 def artifact_shapes(artifacts: Sequence[Artifact]) -> list[dict[str, Any]]:
-    """Return artifacts as REST shows them: one more query for any number."""
+    """Return artifacts in REST form; one more query for any number."""
     progress = progress_of(ARTIFACT, [one.pk for one in artifacts if one.state == Artifact.KEEPING])
     return [_shape(artifact, progress.get(str(artifact.pk))) for artifact in artifacts]
 
 
 def artifact_shape(artifact: Artifact) -> dict[str, Any]:
-    """Return one artifact as REST shows it."""
+    """Return one artifact in REST form."""
     return artifact_shapes([artifact])[0]
 
 
@@ -56,7 +56,7 @@ def _shape(artifact: Artifact, progress: dict[str, Any] | None) -> dict[str, Any
 
 
 def output_refusal(cluster: Cluster) -> str:
-    """Return why the output of this cluster's jobs cannot be kept, "" if it can."""
+    """Return why the output of this cluster's jobs cannot be kept, or "" if it can."""
     kind = engine_kind(cluster.engine)
     if kind.keeps_outputs:
         return ""

@@ -1,4 +1,4 @@
-"""Questions about caches, answered as plain data in the shape of the REST contract."""
+"""Read caches and cache locations as plain data in REST form."""
 
 import shutil
 from collections import defaultdict
@@ -23,13 +23,14 @@ NAMED = 5
 
 
 def has_cache_volumes(cluster: Cluster) -> bool:
-    """Return whether caches of this cluster are on volumes of its projects, not in a directory that its nodes see."""
+    """Return whether caches of this cluster are on volumes of its projects rather than in a directory of its
+    nodes."""
     kind = engine_kind(cluster.engine)
     return kind.claims_volumes and not kind.mounts_volumes
 
 
 def cache_refusal(cluster: Cluster) -> str:
-    """Return why jobs of this cluster cannot mount datasets, "" if they can."""
+    """Return why jobs of this cluster cannot mount datasets, or "" if they can."""
     if engine_kind(cluster.engine).mounts_volumes:
         return ""
     if not has_cache_volumes(cluster):
@@ -48,55 +49,56 @@ def cache_refusal(cluster: Cluster) -> str:
 
 
 def location_of(cluster: Cluster, project: Project | None) -> CacheLocation | None:
-    """Return where caches for jobs of a project are, None before the first is needed."""
+    """Return the default cache location for a project's jobs, None before its first use."""
     owner = project if has_cache_volumes(cluster) else None
     return CacheLocation.objects.filter(cluster=cluster, project=owner, is_default=True).first()
 
 
 def directory_of(location: CacheLocation) -> Path:
-    """Return the directory of a location: of its own, below the one that an admin named, which may hold other files."""
+    """Return the directory of a location: a subdirectory of the one that an admin configured, which may have
+    other files."""
     below = str(location.cluster_id) if location.is_default else f"{location.cluster_id}-{location.pk}"
     return Path(location.directory or settings.CACHE_DIR) / below
 
 
 def store_of(location: CacheLocation) -> CacheStore:
-    """Return the caches of a location that is a directory. Raises Blocked."""
+    """Return the caches in a location's directory. Raises Blocked."""
     return CacheStore(directory_of(location))
 
 
 def keys_at(location: CacheLocation) -> set[str]:
-    """Return the trees of a location, read at once: on its disk, or as the last pod on its volume reported them. Raises
-    Blocked."""
+    """Return the keys of the trees at a location: from its disk, or from the last pod's report for a volume.
+    Raises Blocked."""
     if location.project_id is None:
         return store_of(location).keys()
     return set(CacheLocation.objects.values_list("kept_keys", flat=True).get(pk=location.pk))
 
 
 def key_of(version_id: object) -> str:
-    """Return the name of a version's tree."""
+    """Return the key of a version's tree."""
     return str(version_id)
 
 
 def uses_of(rows: QuerySet[DatasetVersion] | Iterable[DatasetVersion]) -> QuerySet[DatasetUse]:
-    """Return the mounts of these versions in unfinished jobs."""
+    """Return the mounts of these versions by unfinished jobs."""
     return DatasetUse.objects.filter(UNFINISHED, version__in=rows)
 
 
 def is_used_at(location: CacheLocation) -> Q:
-    """Return the filter of mounts in jobs that use the caches of a location, or may: one of several in a cluster is
-    kept for every job there."""
+    """Return a filter for mounts by jobs that use or may use the caches of a location: in a cluster with
+    several locations, each keeps its caches for every job."""
     used = Q(job__project__cluster=location.cluster_id)
     return used if location.project_id is None else used & Q(job__project=location.project_id)
 
 
 def is_wanted_at(location: CacheLocation) -> Q:
-    """Return the filter of mounts in jobs whose data was to be brought to a location."""
+    """Return a filter for mounts by jobs whose data is sent to a location."""
     wanted = Q(location=location.pk)
     return is_used_at(location) & ((wanted | Q(location=None)) if location.is_default else wanted)
 
 
 def users_of(uses: QuerySet[DatasetUse], project: Project) -> str:
-    """Return which jobs these are, as a reader of `project` may know them: its own by name, others by project."""
+    """Return the jobs as a text for readers of `project`: its own jobs by name, others by their project."""
     rows = uses.order_by("job__submit_rank").values_list("job__name", "job__project__name").distinct()
     found = [f"job {job}" if owner == project.name else f"a job of {owner}" for job, owner in rows[:100]]
     names = list(dict.fromkeys(found))
@@ -105,31 +107,31 @@ def users_of(uses: QuerySet[DatasetUse], project: Project) -> str:
 
 
 def eta_seconds(cache: Cache) -> int | None:
-    """Return how long a fill takes yet; None for one that does not run or has no rate."""
+    """Return the estimated remaining seconds of a fill; None if it is not running or has no measured rate."""
     if cache.state != Cache.FILLING or not cache.bytes_per_second:
         return None
     return max(0, cache.version.size_bytes - cache.bytes_done) // cache.bytes_per_second
 
 
 def jobs_with(dataset: Dataset, project_ids: Sequence[int] | None) -> QuerySet[DatasetUse]:
-    """Return the mounts of a dataset in jobs of these projects (None: all), newest job first."""
+    """Return the mounts of a dataset by jobs of these projects (None: all), newest job first."""
     uses = DatasetUse.objects.filter(version__dataset=dataset).select_related("job__project", "job__user")
     uses = uses if project_ids is None else uses.filter(job__project__in=project_ids)
     return uses.order_by("-job__submit_rank", "pk")
 
 
 def cache_rows(rows: QuerySet[Cache]) -> list[Cache]:
-    """Read caches with what `cache_shapes` shows."""
+    """Load caches with the relations that `cache_shapes` needs."""
     return list(rows.select_related("version__dataset__project", "location"))
 
 
 def cache_shapes(caches: Sequence[Cache]) -> list[dict[str, Any]]:
-    """Return caches as REST shows them."""
+    """Return caches in REST form."""
     return [cache_shape(cache) for cache in caches]
 
 
 def cache_shape(cache: Cache) -> dict[str, Any]:
-    """Return one cache as REST shows it."""
+    """Return one cache in REST form."""
     version = cache.version
     days = None if cache.is_pinned or cache.state != Cache.READY else cache.location.unused_days
     return {
@@ -165,12 +167,12 @@ def cache_shape(cache: Cache) -> dict[str, Any]:
 
 
 def location_rows(rows: QuerySet[CacheLocation]) -> list[CacheLocation]:
-    """Read locations with what `location_shapes` shows."""
+    """Load locations with the relations that `location_shapes` needs."""
     return list(rows.select_related("cluster"))
 
 
 def location_shapes(locations: Sequence[CacheLocation]) -> list[dict[str, Any]]:
-    """Return locations as REST shows them: one query for any number."""
+    """Return locations in REST form; one query for any number."""
     rows = Cache.objects.filter(location__in=locations).values_list("location_id", "state", "hits")
     counts: defaultdict[int, int] = defaultdict(int)
     hits: defaultdict[int, int] = defaultdict(int)
@@ -196,8 +198,8 @@ def _location_shape(location: CacheLocation, caches: int, hits: int) -> dict[str
 
 
 def _free_bytes_shown(location: CacheLocation) -> int:
-    # A directory that may not be looked into takes nothing. Only shown so: a fill that took it for a full disk would
-    # have other caches removed.
+    # Show 0 free bytes for an unreadable directory, but only here: a fill that saw a full disk would remove
+    # other caches.
     try:
         return free_bytes(location)
     except OSError:
@@ -205,9 +207,9 @@ def _free_bytes_shown(location: CacheLocation) -> int:
 
 
 def free_bytes(location: CacheLocation, reserved: int = 0, written: int = 0) -> int:
-    """Return how much more fits: what the room leaves, and at most what the disk has free. `reserved`: for fills under
-    way, of which `written` is on the disk already. Raises OSError."""
-    # What a claim's disk has free, only a pod on it could say.
+    """Return the free bytes of a location: the rest of its limit, at most the disk's free space. `reserved`:
+    for running fills, of which `written` is on the disk already. Raises OSError."""
+    # Only a pod could measure the free space of a volume.
     if location.project_id is not None:
         return max(0, (room_of(location) or 0) - location.used_bytes - reserved)
     disk = max(0, _free_on_disk(directory_of(location)) - (reserved - written))
@@ -217,14 +219,15 @@ def free_bytes(location: CacheLocation, reserved: int = 0, written: int = 0) -> 
 
 
 def _free_on_disk(path: Path) -> int:
-    """Return what the disk of a directory has free. The first fill makes it; its disk is that of the next one above."""
+    """Return the free bytes of a directory's disk; if it does not exist yet, those of its nearest existing
+    parent."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
 
 
 def room_of(location: CacheLocation) -> int | None:
-    """Return the bytes that a location may take, None for as much as its disk has."""
+    """Return the limit of a location in bytes, None if only its disk limits it."""
     if location.project_id is None or location.room_bytes is not None:
         return location.room_bytes
     cluster = location.cluster
@@ -239,12 +242,13 @@ def wanted_versions(location: CacheLocation) -> set[Any]:
 
 
 def needed_versions(location: CacheLocation) -> set[Any]:
-    """Return the ids of versions that are to be brought to a location for unfinished jobs."""
+    """Return the ids of versions that a location must have for unfinished jobs."""
     uses = DatasetUse.objects.filter(UNFINISHED, is_wanted_at(location), version__isnull=False)
     return set(uses.values_list("version_id", flat=True))
 
 
 def without_their_data() -> QuerySet[DatasetUse]:
-    """Return the mounts of queued jobs whose dataset was deleted, or is another project's and shared no more."""
+    """Return the mounts of queued jobs whose dataset was deleted, or belongs to another project and is shared
+    no more."""
     foreign = Q(version__dataset__is_shared=False) & ~Q(version__dataset__project=F("job__project"))
     return DatasetUse.objects.filter(Q(version=None) | foreign, job__state=QUEUED)

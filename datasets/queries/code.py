@@ -1,4 +1,4 @@
-"""Questions about code trees."""
+"""Read code trees, and whether jobs can use them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,17 +23,17 @@ def code_root() -> Path:
 
 
 def code_of(project: Project) -> ProjectCode:
-    """Return the project's part of the code store."""
+    """Return the store of the project's code trees."""
     return ProjectCode(code_root(), project.pk)
 
 
 def control_url(cluster: Cluster) -> str:
-    """Return the address at which the cluster's pods download code, "" when none is configured."""
+    """Return the URL from which the cluster's pods download code, "" if none is configured."""
     return str(cluster.settings.get("control_url") or settings.STATED_URL)
 
 
 def code_refusal(cluster: Cluster) -> str:
-    """Return why jobs of the cluster cannot have code, "" if they can."""
+    """Return why jobs of the cluster cannot have code, or "" if they can."""
     kind = engine_kind(cluster.engine)
     if kind.places_code or (kind.downloads_code and control_url(cluster)):
         return ""
@@ -46,7 +46,7 @@ def code_refusal(cluster: Cluster) -> str:
 
 
 def code_source(cluster: Cluster, project_id: int, job_id: str, attempt: int, tree: str) -> dict[str, Any]:
-    """Return what a pod of the attempt needs of its code, as fields of engines.base.CodeSource."""
+    """Return the fields of engines.base.CodeSource with which a pod of the attempt gets its code."""
     source = {"tree": digest_of(tree), "project_id": project_id}
     if engine_kind(cluster.engine).places_code:
         return source
@@ -57,21 +57,22 @@ def code_source(cluster: Cluster, project_id: int, job_id: str, attempt: int, tr
 
 
 def digest_of(tree: str) -> str | None:
-    """Return the hexadecimal digits of `sha256:...`, which may be left out; None when it is no tree's name."""
+    """Return the hexadecimal digits of a tree's name; the prefix `sha256:` is optional. None if it is
+    malformed."""
     digest = tree.removeprefix(SCHEME)
     return digest if is_sha256(digest) else None
 
 
 def find_tree(project: Project, digest: str, commit: str | None = None) -> CodeTree | None:
-    """Return the newest row of a tree, or the one of that commit; None when the project has no such tree or its files
-    are lost."""
+    """Return the newest row of a tree, or the one with this commit; None if the project has no such tree or
+    its files are lost."""
     rows = CodeTree.objects.filter(project=project, digest=digest)
     row = (rows if commit is None else rows.filter(commit=commit)).order_by("-pk").first()
     return row if row is not None and code_of(project).has(digest) else None
 
 
 def code_fields(row: CodeTree) -> dict[str, Any]:
-    """Return what a job's spec says of its code."""
+    """Return the fields of a job's `code` that describe a tree."""
     return {
         "tree": SCHEME + row.digest,
         "commit": row.commit,
@@ -83,7 +84,7 @@ def code_fields(row: CodeTree) -> dict[str, Any]:
 
 
 def tree_shape(row: CodeTree) -> dict[str, Any]:
-    """Return a tree as REST lists it."""
+    """Return a tree in the REST form of lists."""
     return {
         **code_fields(row),
         "id": row.pk,
@@ -96,16 +97,18 @@ def tree_shape(row: CodeTree) -> dict[str, Any]:
 
 
 def tree_detail(row: CodeTree) -> dict[str, Any]:
-    """Return a tree as REST shows it by itself."""
+    """Return a tree in the REST form of its own resource."""
     return {**tree_shape(row), "diff": row.diff, "is_diff_cut": row.is_diff_cut}
 
 
 def settings_hint(cluster: Cluster, lacking: Mapping[str, object]) -> str:
-    """Return the command that sets what a cluster lacks, of these NAME=EXAMPLE with their values; "" if nothing."""
+    """Return the command that configures what a cluster lacks, "" if nothing. `lacking`: NAME=EXAMPLE ->
+    current value."""
     wanted = [f"--set {name}" for name, value in lacking.items() if not value]
     return f"yard cluster edit {cluster.name} {' '.join(wanted)}" if wanted else ""
 
 
 def data_image(cluster: Cluster) -> str:
-    """Return the image, one with python3, of pods that work on data in a cluster; "" for none."""
+    """Return the image, which must have python3, for pods that work on data in a cluster; "" if none is
+    configured."""
     return str(cluster.settings.get("code_image") or cluster.settings.get("default_image") or "")

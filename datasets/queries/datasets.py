@@ -1,4 +1,4 @@
-"""Questions about datasets, answered as plain data in the shape of the REST contract."""
+"""Read datasets and versions as plain data in REST form."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,8 @@ KINDS = {EXECUTABLE: "executable", LINK: "link"}
 
 
 def find_version(dataset: Dataset, name: str) -> DatasetVersion | None:
-    """Return the version that a number, a tag or `latest` names, or with `/SUBSET` behind it a subset."""
+    """Return the version named by a number, a tag or `latest`, or the subset named by VERSION/SUBSET; None if
+    there is none."""
     name, _, subset = name.partition("/")
     if subset:
         whole = find_version(dataset, name)
@@ -41,40 +42,40 @@ def find_dataset(project: Project, name: str) -> Dataset | None:
 
 
 def dataset_rows(rows: QuerySet[Dataset]) -> list[Dataset]:
-    """Read datasets with what `dataset_shapes` shows."""
+    """Load datasets with the relations that `dataset_shapes` needs."""
     return list(rows.select_related("project"))
 
 
 def dataset_shapes(datasets: Sequence[Dataset]) -> list[dict[str, Any]]:
-    """Return datasets as REST shows them, with their newest version: two queries for any number."""
+    """Return datasets in REST form with their newest version; two queries for any number."""
     rows = DatasetVersion.objects.whole().filter(dataset__in=datasets, number=F("dataset__latest"))
     newest = {version.dataset_id: version for version in rows}
     return [_dataset_shape(dataset, newest.get(dataset.pk)) for dataset in datasets]
 
 
 def dataset_shape(dataset: Dataset) -> dict[str, Any]:
-    """Return one dataset as REST shows it."""
+    """Return one dataset in REST form."""
     return _dataset_shape(dataset, dataset.versions.whole().filter(number=dataset.latest).first())
 
 
 def version_rows(rows: QuerySet[DatasetVersion]) -> list[DatasetVersion]:
-    """Read versions with what `version_shapes` shows."""
+    """Load versions with the relations that `version_shapes` needs."""
     return list(rows.select_related("dataset__project", "parent"))
 
 
 def version_shapes(versions: Sequence[DatasetVersion]) -> list[dict[str, Any]]:
-    """Return versions as REST shows them."""
+    """Return versions in REST form."""
     tags = _tags(versions)
     return [_version_shape(version, tags[version.pk]) for version in versions]
 
 
 def version_shape(version: DatasetVersion) -> dict[str, Any]:
-    """Return one version as REST shows it."""
+    """Return one version in REST form."""
     return version_shapes([version])[0]
 
 
 def child_shape(directory: bytes, child: Child) -> dict[str, Any]:
-    """Return a file or directory of a version."""
+    """Return a file or directory of a version in REST form."""
     path = directory + b"/" + child.name if directory else child.name
     return {
         "name": shown(child.name),
@@ -87,7 +88,8 @@ def child_shape(directory: bytes, child: Child) -> dict[str, Any]:
 
 
 def diff_shape(before: int, after: int, diff: Diff, limit: int) -> dict[str, Any]:
-    """Return what differs between two versions (by number), at most `limit` paths of each sort."""
+    """Return the differences between two versions (by number) in REST form, at most `limit` paths each of
+    added, removed and changed."""
     counts = {"added": len(diff.added), "removed": len(diff.removed), "changed": len(diff.changed)}
     paths = {
         name: [shown(path) for path in found[:limit]]
@@ -97,7 +99,7 @@ def diff_shape(before: int, after: int, diff: Diff, limit: int) -> dict[str, Any
 
 
 def shown(path: bytes) -> str:
-    """A path as text; bytes that are not UTF-8 as \\xNN."""
+    """Return a path as text, with bytes that are not UTF-8 as \\xNN."""
     return path.decode("utf-8", "backslashreplace")
 
 

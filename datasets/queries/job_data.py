@@ -1,4 +1,5 @@
-"""Where the data of jobs is: what they wait for, on which nodes they may start, and what their pods mount."""
+"""Read where the data of jobs is: what they wait for, on which nodes they may start, and what their pods
+mount."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,14 +19,15 @@ from datasets.storage.claims import CACHE_CLAIM
 from jobs.lifecycle import QUEUED
 from jobs.models import Job
 
-# Details of the reason of a job that waits for data.
+# Details of the hold reason of a job that waits for data.
 DataProgress = tuple[tuple[str, str | int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class JobData:
-    """Of one job: `is_waiting` for its data; `locations`, where that is, and `fillable`, where it could be brought,
-    both empty where every node has it or none has; `progress`, details of its first dataset that is not everywhere."""
+    """Data of one job. `locations`: where all of it is; `fillable`: where it could be copied; both are empty
+    if the location does not matter. `progress`: hold details of its first dataset that is not ready
+    everywhere."""
 
     is_waiting: bool = False
     locations: tuple[str, ...] = ()
@@ -38,19 +40,20 @@ NO_DATA = JobData()
 
 @dataclass(frozen=True, slots=True)
 class DataView:
-    """What the scheduler sees of the data of a cluster: by job, and the places of nodes, none where one has all."""
+    """What the scheduler needs about the data of a cluster: data by job, and the places of nodes ([] if one
+    place serves all nodes)."""
 
     jobs: Mapping[str, JobData] = field(default_factory=dict)
     places: Sequence[Place] = ()
 
     def of(self, job: str) -> JobData:
-        """Return the data of a job; NO_DATA for one that waits for nothing."""
+        """Return the data of a job; NO_DATA if it waits for nothing."""
         return self.jobs.get(job, NO_DATA)
 
 
 def observe_data(cluster: Cluster, *, has_queued_jobs: bool = True) -> DataView:
-    """Return which queued jobs wait for data, and where the data of jobs is in a cluster with several locations: three
-    queries at most."""
+    """Return which queued jobs wait for data and, in a cluster with several locations, where the data of jobs
+    is. At most three queries."""
     places = places_of(cluster)
     if places:
         return DataView(_by_place(cluster, places), places)
@@ -59,7 +62,7 @@ def observe_data(cluster: Cluster, *, has_queued_jobs: bool = True) -> DataView:
 
 
 def places_of(cluster: Cluster) -> list[Place]:
-    """Return the places of a cluster with several cache locations; none where one is of all nodes."""
+    """Return the places of a cluster with several cache locations; [] if one serves all nodes."""
     if not engine_kind(cluster.engine).mounts_volumes:
         return []
     rows = CacheLocation.objects.filter(cluster=cluster, project=None)
@@ -83,7 +86,7 @@ def _uses(cluster: Cluster, which: Q) -> list[DatasetUse]:
 
 
 def _waits(cluster: Cluster, uses: Sequence[DatasetUse]) -> dict[str, JobData]:
-    """Return the jobs whose datasets are not ready at the one location that is theirs."""
+    """Return the jobs whose datasets are not ready, for a cluster with a single location."""
     found = Cache.objects.filter(location__cluster=cluster, version__in={use.version_id for use in uses})
     caches = {
         (cache.location.project_id, cache.version_id): cache
@@ -100,7 +103,7 @@ def _waits(cluster: Cluster, uses: Sequence[DatasetUse]) -> dict[str, JobData]:
 
 
 def _by_place(cluster: Cluster, places: Sequence[Place]) -> dict[str, JobData]:
-    """Return where the data of unfinished jobs is, but for those that may start everywhere."""
+    """Return the locations of data of those unfinished jobs that cannot start everywhere."""
     by_job: dict[str, list[DatasetUse]] = defaultdict(list)
     for use in _uses(cluster, UNFINISHED):
         by_job[str(use.job_id)].append(use)
@@ -145,7 +148,7 @@ def _job_data(
 
 
 def _progress(use: DatasetUse, cache: Cache | None) -> DataProgress:
-    """Return coarse numbers: each change of them is written to the rows of all jobs that wait."""
+    """Return the progress in coarse numbers: each change is written to the rows of all waiting jobs."""
     named = ("dataset", str(use))
     if cache is None:
         return (named,)
@@ -165,14 +168,14 @@ def _coarse(seconds: int) -> int:
 
 
 def best_location(job: Job, versions: Iterable[DatasetVersion]) -> str:
-    """Return the name of the location to which a new job's data is brought, "" for the cluster's only one. Four
-    queries, and none in a cluster with one location beside that for it."""
+    """Return the name of the location to which a new job's data is sent, "" for a cluster with a single one.
+    Four queries; with a single location only the one that finds this."""
     return choose(_candidates(job, versions), job.milli_gpus * job.pods_wanted)
 
 
 def other_location(job: Job, versions: Iterable[DatasetVersion]) -> str:
-    """Return the name of the location to which a job's data is brought after a fill of it failed at its own, "" if it
-    can be brought nowhere else. Queries as `best_location`."""
+    """Return the name of another location for a job's data after a fill failed, "" if there is none. Queries
+    as `best_location`."""
     return choose_other(_candidates(job, versions), job.milli_gpus * job.pods_wanted)
 
 
@@ -194,7 +197,7 @@ def _candidates(job: Job, versions: Iterable[DatasetVersion]) -> list[Candidate]
     return [
         Candidate(
             place.name,
-            # an empty version is brought too
+            # Count at least one byte: an empty version must be filled too.
             sum(max(1, size) for key, size in sizes.items() if (place.name, key) not in there),
             *room.get(place.name, (0, 0, 0)),
             room_bytes=limits.get(place.name),
@@ -205,7 +208,8 @@ def _candidates(job: Job, versions: Iterable[DatasetVersion]) -> list[Candidate]
 
 
 def _room(job: Job, places: Sequence[Place]) -> Mapping[str, tuple[int, int, int]]:
-    """Return (free milli-GPUs, milli-GPUs, nodes) by place, of open nodes in pools that the job may use."""
+    """Return (free milli-GPUs, milli-GPUs, nodes) by place, over schedulable nodes in pools that the job may
+    use."""
     pools = [job.spec["node_pool"]] if job.spec["node_pool"] else job.project.node_pools.get(job.kind, ())
     nodes = Node.objects.filter(
         cluster=job.project.cluster_id, is_ready=True, is_cordoned=False, is_closed=False
@@ -224,9 +228,9 @@ def _room(job: Job, places: Sequence[Place]) -> Mapping[str, tuple[int, int, int
 
 
 def dataset_mounts(job: Job, node: str = "") -> list[list[Any]]:
-    """Return the fields of engines.base.Mount for each dataset of a job whose caches are ready, on this node. It is
-    asked for every pod in the transaction that starts them: two queries for a job, one for a pod where the cluster has
-    several locations, and no file is touched."""
+    """Return the fields of engines.base.Mount for each dataset of a job whose caches are ready, on this node.
+    Called for every pod in the transaction that starts them: two queries for a job, plus one per pod in a
+    cluster with several locations; no file access."""
     if not job.spec.get("datasets"):
         return []
     cluster = job.project.cluster
@@ -244,7 +248,7 @@ def dataset_mounts(job: Job, node: str = "") -> list[list[Any]]:
 
 
 def _location_on(cluster: Cluster, node: str) -> CacheLocation:
-    # once for all pods of the job
+    # Cached for all pods of the job.
     prefetch_related_objects([cluster], "cache_locations")
     locations = [one for one in cluster.cache_locations.all() if one.project_id is None]
     if len(locations) == 1:

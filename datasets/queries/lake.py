@@ -1,5 +1,5 @@
-"""The lake of a project. Each project has its own, so that the presence of a content reveals nothing about
-other projects, and a project's storage is what its folder holds."""
+"""Open the lake of a project. Each project has its own, so that the presence of a content reveals nothing
+about other projects, and a project's storage use is the size of its folder."""
 
 import threading
 from collections import OrderedDict
@@ -15,14 +15,15 @@ from datasets.manifests import Manifest, ManifestInvalid, decode
 from datasets.storage.base import Blocked, ContentMissing, Lake
 from datasets.storage.folder import FolderLake
 
-# Of manifests that a process keeps; some 150 bytes each.
+# Limit on the files in cached manifests of a process; about 150 bytes each.
 KEPT_FILES = 2_000_000
 
-# How long a web process waits for a lake that another request opens, in seconds.
+# Seconds that a web process waits for a lake that another request is opening.
 OPENING_SECONDS = 10
-# How long it waits for a collection of a lake.
+# Seconds that a web process waits for a collection of a lake.
 COLLECTING_SECONDS = 5.0
-# Fields of datasets.storage.bucket.Patience of a web process, for all calls and for those that store.
+# Time limits of bucket calls in a web process (datasets.storage.bucket.Patience): for all calls, and for
+# writes.
 REQUEST_PATIENCE: dict[str, Any] = {
     "connect_seconds": 3.0,
     "answer_seconds": 5.0,
@@ -35,7 +36,7 @@ WRITE_PATIENCE: dict[str, Any] = {"connect_seconds": 3.0, "retry_seconds": 5.0, 
 _is_web = threading.Event()
 _lakes: dict[int, Lake] = {}
 _opening: dict[int, threading.Lock] = {}
-# by project too: a hash that another project has must stay unknown here
+# Keyed by project too: a hash must not give access to another project's manifest.
 _manifests: OrderedDict[tuple[int, str], Manifest] = OrderedDict()
 _lock = threading.Lock()
 
@@ -44,7 +45,8 @@ def lake_of(project: Project) -> Lake:
     """Return the project's lake. Raises Blocked."""
     with _lock:
         opening = _opening.setdefault(project.pk, threading.Lock())
-    # An index that is missing is made again, which takes long for a large lake: other projects' lakes do not wait.
+    # A missing index is rebuilt, which takes long for a large lake; the lock is per project, so others do not
+    # wait.
     if not opening.acquire(timeout=OPENING_SECONDS if _is_web.is_set() else -1):
         raise Blocked("unreachable", "The lake is being opened, which takes long; try again later.")
     try:
@@ -56,13 +58,13 @@ def lake_of(project: Project) -> Lake:
 
 
 def in_use(lake: Lake) -> AbstractContextManager[None]:
-    """Return `Lake.in_use` of a lake, with a limit in a web process: a collection of a bucket may take minutes."""
+    """Return `Lake.in_use`, with a time limit in web processes: the collection of a bucket may take minutes."""
     return lake.in_use(COLLECTING_SECONDS if _is_web.is_set() else None)
 
 
 def limit_waits() -> None:
-    """Have lakes that are opened from now on refuse after seconds what a bucket does not answer. For web processes: a
-    request that waits holds a thread that others need."""
+    """Limit the waiting time of lakes opened from now on to seconds. For web processes: a waiting request
+    occupies a thread that others need."""
     _is_web.set()
 
 
@@ -71,7 +73,7 @@ def open_lake(key: str) -> Lake:
     folder, place = place_of(key)
     if place is None:
         return FolderLake(folder)
-    # imported here: most installations have no bucket, and the client takes 10 MB in every process
+    # Imported here: most installations have no bucket, and the client takes 10 MB in every process.
     from datasets.storage.bucket import Bucket, Patience
     from datasets.storage.s3 import S3Lake
 
@@ -81,7 +83,8 @@ def open_lake(key: str) -> Lake:
 
 
 def place_of(key: str) -> tuple[Path, BucketPlace | None]:
-    """Return the folder of a project's lake, and where in a bucket its content is, if it is there."""
+    """Return the folder of a project's lake, and the bucket that holds its content, None if it is in the
+    folder."""
     place = settings.LAKE_PLACE
     return settings.LAKE_DIR / key, None if place is None else place.below(key)
 
@@ -96,7 +99,7 @@ def manifest_named(project: Project, name: str) -> Manifest:
     manifest = _read(project, name)
     with _lock:
         _manifests[key] = manifest
-        # At least the newest, however large: it is in use.
+        # Keep at least the newest, however large: it is in use.
         while len(_manifests) > 1 and sum(map(len, _manifests.values())) > KEPT_FILES:
             _manifests.popitem(last=False)
     return manifest

@@ -1,4 +1,4 @@
-"""The lineage of an artifact, a job, a version or a snapshot, of rows that the reader may see."""
+"""Read the lineage of an artifact, job, version or snapshot from rows that the reader may see."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ from datasets.models import Artifact, Dataset, DatasetUse, DatasetVersion, Snaps
 from datasets.queries.code import code_of, digest_of
 from jobs.models import Job
 
-# Runs of one graph, how often snapshots lead from run to run, and older versions that are shown.
+# Limits: runs of one graph, steps from run to run through snapshots, and older versions shown.
 RUNS_MOST, ROUNDS_MOST, PARENTS_MOST = 40, 4, 5
 HIDDEN_DATASET = "a dataset of another project"
 
@@ -36,8 +36,8 @@ Datasets = QuerySet[Dataset]
 
 
 def lineage_of(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs, datasets: Datasets) -> Graph:
-    """Return what went into a row and what was made of it. `jobs`, `datasets`: those that the reader may see; nothing
-    of others is in the graph."""
+    """Return the inputs of a row and what was made from it. `jobs`, `datasets`: those that the reader may
+    see; the graph contains nothing else."""
     builder, start = Builder(), _start(row)
     builder.add(start)
     if isinstance(row, DatasetVersion):
@@ -51,7 +51,7 @@ def lineage_of(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs, data
 
 
 def lineage_shape(graph: Graph) -> dict[str, Any]:
-    """Return a graph as REST shows it."""
+    """Return a graph in REST form."""
     return {
         "start": graph.start,
         "nodes": [
@@ -83,7 +83,7 @@ def _start(row: Artifact | Job | DatasetVersion | Snapshot) -> Node:
 
 
 def _first(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs) -> list[Any]:
-    """Return the ids of the runs next to a row, newest first: one more than RUNS_MOST where there are more."""
+    """Return the ids of the runs directly connected to a row, newest first; at most RUNS_MOST + 1."""
     if isinstance(row, Artifact):
         return [row.job_id]
     if isinstance(row, Job):
@@ -95,18 +95,18 @@ def _first(row: Artifact | Job | DatasetVersion | Snapshot, jobs: Jobs) -> list[
 
 
 def _readers(snapshots: Collection[str]) -> list[Any]:
-    """Return the jobs that mount volumes made of these snapshots."""
+    """Return the jobs that mount volumes created from these snapshots."""
     made = Volume.objects.filter(origin__kind=SNAPSHOT, origin__id__in=list(snapshots))
     uses = VolumeUse.objects.filter(volume__in=made).order_by("-job__submit_rank")
     return list(uses.values_list("job_id", flat=True)[: RUNS_MOST + 1])
 
 
 def _runs(first: Sequence[Any], jobs: Jobs) -> tuple[list[Job], bool]:
-    """Return runs that snapshots connect with the first ones, with what `_add_run` reads, and whether there are more
-    than RUNS_MOST."""
+    """Return the runs connected with the first ones through snapshots, loaded for `_add_run`, and whether
+    there are more than RUNS_MOST."""
     known, fresh = dict.fromkeys(first), list(first)
     for _ in range(ROUNDS_MOST):
-        # Runs may be connected in a circle.
+        # Runs may be connected in a cycle.
         fresh = [key for key in _next_to(fresh) if key not in known]
         known.update(dict.fromkeys(fresh))
         if not fresh or len(known) > RUNS_MOST:
@@ -123,7 +123,7 @@ def _runs(first: Sequence[Any], jobs: Jobs) -> tuple[list[Job], bool]:
 
 
 def _next_to(jobs: Sequence[Any]) -> Iterator[Any]:
-    """Yield the jobs whose snapshots these read, then those that read these jobs' snapshots."""
+    """Yield the jobs whose snapshots these jobs read, then those that read these jobs' snapshots."""
     origins = Volume.objects.filter(uses__job__in=jobs, origin__kind=SNAPSHOT).values_list(
         "origin__id", flat=True
     )
@@ -161,7 +161,7 @@ def _add_volume(builder: Builder, mount: VolumeUse, run: Node) -> None:
 
 def _add_parents(builder: Builder, version: DatasetVersion) -> None:
     rows = DatasetVersion.objects.whole().filter(dataset=version.dataset_id, number__lte=version.number)
-    # In one query: parents are close in number, though not always the next.
+    # One query over a range: parents have close numbers, but not always the next one.
     known = {one.pk: one for one in rows.order_by("-number")[: 4 * PARENTS_MOST]}
     child = version
     for _ in range(PARENTS_MOST):
@@ -211,7 +211,7 @@ def _version(version: DatasetVersion) -> Node:
 
 
 def _locks(job: Job) -> list[tuple[str, str]]:
-    """Return path and hash of the lock files at the top of a job's code."""
+    """Return path and hash of the lock files at the top level of a job's code."""
     code = job.spec.get("code")
     return _locks_in(job.project, code["tree"]) if code else []
 
@@ -221,7 +221,7 @@ def _locks_in(project: Project, tree: str) -> list[tuple[str, str]]:
     try:
         entries = code_of(project).entries(digest) if digest else ()
     except OSError:
-        # collected since
+        # The tree was removed since.
         return []
     return [(one.path, one.sha256) for one in entries if one.path in LOCK_FILES]
 

@@ -1,4 +1,4 @@
-"""Which versions jobs of a project may mount, and what to say of those that they may not."""
+"""Decide which versions jobs of a project may mount, and the errors for others."""
 
 from collections.abc import Iterable, Mapping
 
@@ -20,8 +20,8 @@ def mountable(project: Project) -> QuerySet[Dataset]:
 def mountable_versions(
     project: Project, names: Iterable[tuple[str, str, str]]
 ) -> Mapping[tuple[str, str, str], DatasetVersion | FieldError]:
-    """Return the version that each (dataset, version, subset) means for jobs of a project, or why there is none. The
-    pointer is relative to the mount."""
+    """Return for each (dataset, version, subset) the version that jobs of a project mount, or the error. The
+    error's pointer is relative to the mount."""
     return {asked: _find(project, *asked) for asked in sorted(names)}
 
 

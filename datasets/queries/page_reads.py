@@ -1,4 +1,4 @@
-"""Reads of a lake for a page: together they end within seconds, however slowly a bucket answers."""
+"""Read a lake for a page within a total time limit, however slowly the bucket answers."""
 
 import time
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from django.conf import settings
 from datasets.storage.base import Blocked
 from datasets.storage.circuit_breaker import CircuitBreaker
 
-# How long all reads of one page take at most.
+# Limit in seconds for all reads of one page.
 PAGE_SECONDS = 8.0
-# How long pages refuse at once after one that got no answer in that time.
+# After a read without an answer, pages fail at once for this many seconds.
 OPEN_SECONDS = 10.0
-# Reads of all pages that are under way at once, those that their page waits for no longer included.
+# Limit on concurrent reads of all pages, including those whose page no longer waits.
 READS_AT_ONCE = 8
 
 P = ParamSpec("P")
@@ -24,22 +24,23 @@ _breaker = CircuitBreaker(OPEN_SECONDS)
 
 
 class PageReads:
-    """The reads of one page, whose time begins here. Must not touch the database: they run on a thread of their own."""
+    """The reads of one page; the time limit starts at construction. Must not touch the database: reads run on
+    their own threads."""
 
     def __init__(self) -> None:
         self._until = time.monotonic() + PAGE_SECONDS
 
     def __call__(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `read` returns. Raises what it raises, and Blocked when the page's time is over, and at once for
-        some seconds after a read that got no answer. A read that has begun goes on within the limits of its own
-        requests, and what it keeps is there for the next page."""
+        """Return what `read` returns. Raises what it raises, and Blocked when the page's time is over or
+        another read got no answer a few seconds ago. A started read continues within its own limits, and the
+        next page uses what it cached."""
         if settings.LAKE_PLACE is None:
             return read(*args, **kwargs)
         if not _breaker.admits():
             raise Blocked("unreachable", "The lake's bucket did not answer a moment ago; try again later.")
         reading = _threads.submit(read, *args, **kwargs)
         wait([reading], timeout=max(0.0, self._until - time.monotonic()))
-        # One that still waits for a thread says nothing about the bucket.
+        # A read that still waits for a thread says nothing about the bucket.
         if reading.cancel():
             raise Blocked("unreachable", "Other pages keep the lake's bucket busy; try again later.")
         is_answered = reading.done()

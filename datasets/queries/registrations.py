@@ -1,4 +1,4 @@
-"""Registrations of directories, as plain data in the shape of the REST contract."""
+"""Read registrations of directories as plain data in REST form."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from datasets.models import DatasetRegistration
 
 
 def registration_shape(row: DatasetRegistration) -> dict[str, Any]:
-    """Return a registration as REST shows it."""
+    """Return a registration in REST form."""
     return {
         "id": str(row.pk),
         "dataset_id": str(row.dataset_id),

@@ -1,4 +1,4 @@
-"""The files of a volume as they are now: directories as plain data, files as downloads."""
+"""Read the current files of a volume: directories as plain data, files as downloads."""
 
 from base64 import b64decode
 from collections.abc import Iterator
@@ -23,9 +23,10 @@ from datasets.storage.volume_files import Child, VolumeFiles
 
 BYTES = "application/octet-stream"
 PIECE_BYTES = 1 << 20
-# What a pod shows of a claim: entries of a directory, and bytes of a file. They come through its log.
+# Limits of a reading by a pod: entries of a directory, and bytes of a file. The data passes through the pod's
+# log.
 LISTED_MOST, FILE_BYTES = 1000, 4 << 20
-# How long a look through a pod is shown again, and how long a failed one.
+# Seconds for which a pod's reading is shown again, and a failed one.
 FRESH, FAILED_FRESH = timedelta(seconds=60), timedelta(seconds=10)
 # The end of the year 9999.
 LATEST_SECONDS = 253_402_300_799
@@ -33,7 +34,7 @@ LATEST_SECONDS = 253_402_300_799
 
 @dataclass(frozen=True)
 class BeingRead(Exception):
-    """A pod has to read this first: ask for it (actions.volume_readings), and again in a while."""
+    """A pod must read this first: request it with actions.volume_readings, then try again."""
 
     path: str
     after: str
@@ -44,8 +45,8 @@ class BeingRead(Exception):
 
 
 def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """Return entries of a directory as REST shows them, and whether there are more. Raises ContentMissing; of a volume
-    that pods alone see BeingRead, and Blocked for what they cannot read."""
+    """Return (entries of a directory in REST form, whether there are more). Raises ContentMissing; for a
+    volume that only pods can access also BeingRead, and Blocked if they cannot read it."""
     path = _bytes(directory).strip(b"/")
     if claims_volumes(volume.project):
         seen = _reading(volume, shown(path), after, is_file=False)
@@ -57,7 +58,8 @@ def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[
 
 
 def _reading(volume: Volume, path: str, after: str, *, is_file: bool) -> VolumeReading:
-    """Return the last look of this kind. Raises BeingRead without a fresh one, and why one failed."""
+    """Return the last reading of this directory or file. Raises BeingRead if there is no recent one, and its
+    error if it failed."""
     if volume.state != READY:
         words = f"Files are shown of a volume that is ready; this one is {volume.state}."
         raise Blocked("not_ready", words)
@@ -76,7 +78,7 @@ def _reading(volume: Volume, path: str, after: str, *, is_file: bool) -> VolumeR
 
 
 def file_response(volume: Volume, path: str) -> HttpResponseBase:
-    """Return a file as a download; pictures without script are shown in place. Raises as `list_files`."""
+    """Return the download of a file; images without scripts are shown inline. Raises as `list_files`."""
     if claims_volumes(volume.project):
         content = bytes(_reading(volume, path.strip("/"), "", is_file=True).content or b"")
         file: BinaryIO = BytesIO(content)
@@ -97,7 +99,8 @@ def file_response(volume: Volume, path: str) -> HttpResponseBase:
 
 
 def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield exactly `size` bytes, zeros in the place of what was cut off since: the length is said already."""
+    """Yield exactly `size` bytes, padded with zeros if the file was truncated since: Content-Length is
+    already sent."""
     with file:
         left = size
         while left:
@@ -111,7 +114,7 @@ def _storage(volume: Volume) -> VolumeFiles:
 
 
 def _bytes(path: str) -> bytes:
-    """Read a path as it is shown: bytes that are not UTF-8 as they come from the file system's names."""
+    """Return the bytes of a displayed path; escaped bytes become those of the file system."""
     return path.encode("utf-8", "surrogateescape")
 
 
@@ -122,6 +125,6 @@ def _shape(directory: bytes, child: Child) -> dict[str, Any]:
         "path": shown(path),
         "kind": child.kind,
         "size_bytes": child.size_bytes,
-        # A job can set any time, also one that no date has.
+        # A job can set any mtime, including one outside the range of datetime.
         "modified_at": datetime.fromtimestamp(min(max(child.mtime, 0), LATEST_SECONDS), UTC),
     }

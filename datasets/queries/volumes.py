@@ -1,4 +1,4 @@
-"""Questions about volumes and snapshots, answered as plain data in the shape of the REST contract."""
+"""Read volumes and snapshots as plain data in REST form."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ USES_SHOWN = 100
 
 
 def storage_class_named(name: str) -> StorageClass:
-    """Return a storage class; of one that is configured no more, where it was."""
+    """Return a storage class; for one that is no longer configured, with its last known directory."""
     return storage_classes_named({name})[name]
 
 
@@ -46,8 +46,8 @@ def storage_classes_named(names: Iterable[str]) -> dict[str, StorageClass]:
 
 
 def storage_classes_shown() -> list[dict[str, Any]]:
-    """Return the storage classes as REST shows them: of this installation, then those that clusters had when they were
-    last checked."""
+    """Return the storage classes in REST form: those of this installation, then those that clusters had at
+    their last check."""
     shown = [
         {
             "name": one.name,
@@ -80,7 +80,8 @@ def _claiming_clusters() -> QuerySet[Cluster]:
 def storage_of(
     project_id: int, storage_class: str, size_bytes: int = 0, service_tier: str = ""
 ) -> FolderVolumes | OntapVolumes | AnfVolumes:
-    """Return the volumes of a project in a class. `size_bytes`, `service_tier`: of those that are made."""
+    """Return the storage of a project's volumes in a class. `size_bytes`, `service_tier`: of volumes to
+    create."""
     found = storage_class_named(storage_class)
     if found.driver == ANF:
         place = found.place if isinstance(found.place, AnfPlace) else None
@@ -92,22 +93,22 @@ def storage_of(
 
 
 def resizes_at_storage(volume: Volume) -> bool:
-    """Return whether a new size is given by the volume's cluster or storage system, not by its row alone."""
+    """Return whether the cluster or storage system must apply a new size, so that a command is needed."""
     return claims_volumes(volume.project) or storage_class_named(volume.storage_class).is_size_enforced
 
 
 def retiers_at_storage(volume: Volume) -> bool:
-    """Return whether a new service tier is given by the volume's storage system, not by its row alone."""
+    """Return whether the storage system must apply a new service tier, so that a command is needed."""
     return storage_class_named(volume.storage_class).is_tier_enforced
 
 
 def claims_volumes(project: Project) -> bool:
-    """Return whether the project's volumes are claims of its cluster, in the cluster's own storage classes."""
+    """Return whether the project's volumes are claims in its cluster's own storage classes."""
     return engine_kind(project.cluster.engine).claims_volumes
 
 
 def volume_mount(project: Project, mount: Mapping[str, Any]) -> Mount:
-    """Return how a pod of the project gets a volume of a job's spec."""
+    """Return the mount with which a pod of the project gets a volume of a job's spec."""
     path, is_read_only = mount["mount_path"], mount["read_only"]
     if claims_volumes(project):
         return Mount("", path, is_read_only, claim_name(mount["volume_id"]))
@@ -116,7 +117,7 @@ def volume_mount(project: Project, mount: Mapping[str, Any]) -> Mount:
 
 
 def volume_path(project_id: int, storage_class: str, volume_id: str) -> Path:
-    """Return the directory that a pod of the project mounts."""
+    """Return the directory of a volume that a pod of the project mounts."""
     return storage_of(project_id, storage_class).path(volume_id)
 
 
@@ -126,12 +127,12 @@ def find_volume(project: Project, name: str) -> Volume | None:
 
 
 def unfinished_uses(volume: Volume) -> QuerySet[VolumeUse]:
-    """Return the mounts by jobs that have not ended."""
+    """Return the mounts of a volume by unfinished jobs."""
     return volume.uses.exclude(job__state__in=FINAL_STATES).select_related("job").order_by("job__submit_rank")
 
 
 def mounted_by(job_id: Any) -> list[dict[str, Any]]:
-    """Return the volumes that a job mounts, and where."""
+    """Return the volumes that a job mounts, with their mount paths."""
     uses = VolumeUse.objects.filter(job=job_id).order_by("mount_path")
     names = {
         "id": "volume_id",
@@ -143,12 +144,12 @@ def mounted_by(job_id: Any) -> list[dict[str, Any]]:
 
 
 def running_jobs(volume: Volume) -> list[str]:
-    """Return the ids of the jobs that have pods with the volume."""
+    """Return the ids of jobs whose pods mount the volume."""
     return _with_pods(volume.uses.all())
 
 
 def writing_jobs(volume: Volume) -> list[str]:
-    """Return the ids of the jobs that have pods which may write to the volume."""
+    """Return the ids of jobs whose pods may write to the volume."""
     return _with_pods(volume.uses.filter(is_read_only=False))
 
 
@@ -166,14 +167,15 @@ def _with_pods(uses: QuerySet[VolumeUse]) -> list[str]:
 
 
 def volume_waits(cluster_id: int) -> Mapping[str, Mapping[str, Any]]:
-    """Return for queued jobs of a cluster that cannot start because of a volume: which, and its state or its holder."""
+    """Return the queued jobs of a cluster that cannot start because of a volume, each with the volume and its
+    state or the job that holds it."""
     queued = VolumeUse.objects.filter(job__state=QUEUED, job__project__cluster=cluster_id)
     return _waits(queued)
 
 
 def waiting_jobs(jobs: Iterable[Any]) -> frozenset[str]:
-    """Return which of these queued jobs a volume keeps from starting together: not ready, held by another job, or
-    wanted by one of them before. Locks the volumes until the transaction ends."""
+    """Return those of the queued jobs that cannot start now because of a volume: not ready, held by another
+    job, or claimed by an earlier one of these jobs. Locks the volumes until the transaction ends."""
     uses = VolumeUse.objects.filter(job__in=list(jobs)).order_by("job__submit_rank")
     wanted = list(uses.values_list("job_id", "volume_id", "volume__access_mode"))
     if not wanted:
@@ -217,20 +219,20 @@ def _holders(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
 
 
 def volume_rows(rows: QuerySet[Volume]) -> list[Volume]:
-    """Read volumes with what `volume_shapes` shows."""
+    """Load volumes with the relations that `volume_shapes` needs."""
     return list(rows.select_related("project__cluster"))
 
 
 def volume_shapes(volumes: Sequence[Volume]) -> list[dict[str, Any]]:
-    """Return volumes as REST shows them, with the unfinished jobs that mount them: three more queries for any number
-    at most."""
+    """Return volumes in REST form, with the unfinished jobs that mount them; at most three more queries for
+    any number."""
     uses: defaultdict[Any, list[VolumeUse]] = defaultdict(list)
     rows = VolumeUse.objects.filter(volume__in=[volume.pk for volume in volumes])
     rows = rows.exclude(job__state__in=FINAL_STATES).select_related("job").order_by("job__submit_rank")
     for use in rows:
         uses[use.volume_id].append(use)
     progress = progress_of(VOLUME, [volume.pk for volume in volumes if volume.state != READY])
-    # The class of a cluster may have the name of one that is configured here.
+    # A cluster's storage class may have the same name as one configured here.
     ours = {volume.storage_class for volume in volumes if not claims_volumes(volume.project)}
     classes = storage_classes_named(ours)
     return [
@@ -245,12 +247,12 @@ def volume_shapes(volumes: Sequence[Volume]) -> list[dict[str, Any]]:
 
 
 def volume_shape(volume: Volume) -> dict[str, Any]:
-    """Return one volume as REST shows it."""
+    """Return one volume in REST form."""
     return volume_shapes([volume])[0]
 
 
 def progress_of(subject: str, keys: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """Return the progress of the unfinished commands about these subjects."""
+    """Return the progress of unfinished commands about these subjects, by subject key."""
     if not keys:
         return {}
     rows = Command.objects.unfinished().filter(
@@ -269,7 +271,7 @@ def _volume_shape(
     progress: dict[str, Any] | None,
     found: StorageClass | None,
 ) -> dict[str, Any]:
-    """`found`: its storage class, None for that of a cluster."""
+    """Return a volume in REST form. `found`: its storage class, None for a cluster's own class."""
     rate = found.service_tiers.get(volume.service_tier) if found else None
     return {
         "id": str(volume.pk),
@@ -322,18 +324,18 @@ def _use_shape(use: VolumeUse) -> dict[str, Any]:
 
 
 def snapshot_rows(rows: QuerySet[Snapshot]) -> list[Snapshot]:
-    """Read snapshots with what `snapshot_shapes` shows."""
+    """Load snapshots with the relations that `snapshot_shapes` needs."""
     return list(rows.select_related("project"))
 
 
 def snapshot_shapes(snapshots: Sequence[Snapshot]) -> list[dict[str, Any]]:
-    """Return snapshots as REST shows them."""
+    """Return snapshots in REST form."""
     progress = progress_of(SNAPSHOT, [snapshot.pk for snapshot in snapshots if snapshot.state != READY])
     return [_snapshot_shape(snapshot, progress.get(str(snapshot.pk))) for snapshot in snapshots]
 
 
 def snapshot_shape(snapshot: Snapshot) -> dict[str, Any]:
-    """Return one snapshot as REST shows it."""
+    """Return one snapshot in REST form."""
     return snapshot_shapes([snapshot])[0]
 
 

@@ -1,1 +1,1 @@
-"""Where the bytes of datasets are: one interface (`base`), and its backends. Imports neither Django nor a model."""
+"""Storage of dataset bytes: the interface (`base`) and its backends. Imports neither Django nor models."""

@@ -1,4 +1,5 @@
-"""An index that also keeps when each object of a bucket was last relied on: a bucket has no time that can be set."""
+"""A content index that also stores when each object of a bucket was last needed: S3 objects have no time that
+can be set."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,14 +13,16 @@ CREATE TABLE IF NOT EXISTS removals (key TEXT PRIMARY KEY) WITHOUT ROWID;
 
 
 class AgedIndex(ContentIndex):
-    """A ContentIndex with the keys of all objects that were stored or begun. Times are seconds since 1970."""
+    """A ContentIndex with the keys of all objects that were stored or whose storing has begun. Times are in
+    seconds since 1970."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._database.executescript(_SCHEMA)
 
     def note(self, keys: Iterable[str], at: float) -> None:
-        """Write down that objects are relied on, before they are stored: what a killed process leaves is found."""
+        """Record that objects are needed, before they are stored, so that a killed process's objects are
+        known."""
         with self._lock, self._database:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(key, at) for key in keys]
@@ -27,7 +30,7 @@ class AgedIndex(ContentIndex):
             self._database.executemany("DELETE FROM removals WHERE key = ?", [(key,) for key, _ in rows])
 
     def renew(self, keys: Iterable[str], at: float) -> int:
-        """Write a later time to objects that are there and not being removed; return how many these are."""
+        """Update the time of existing objects that are not being removed; return their number."""
         with self._lock, self._database:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(at, key) for key in keys]
@@ -35,8 +38,8 @@ class AgedIndex(ContentIndex):
             return self._database.executemany(sql, rows).rowcount
 
     def begin_removal(self, keys: Iterable[str], before: float) -> list[str]:
-        """Mark objects that were not relied on since `before` as being removed, and return their keys. `drop` ends a
-        removal, and so does `note`."""
+        """Mark objects not needed since `before` as being removed; return their keys. `drop` and `note` end
+        the mark."""
         with self._lock, self._database:
             self._database.execute("BEGIN IMMEDIATE")
             sql = "INSERT OR REPLACE INTO removals SELECT key FROM files WHERE key = ? AND at <= ?"
@@ -48,13 +51,13 @@ class AgedIndex(ContentIndex):
         return {key for key in keys if self._rows(sql, (key,))}
 
     def old(self, folder: str, before: float) -> list[str]:
-        """Return the keys below a folder that were not relied on since `before`."""
+        """Return the keys below a folder that were not needed since `before`."""
         sql = "SELECT key FROM files WHERE key >= ? AND key < ? AND at <= ?"
-        # "0" follows "/"
+        # "0" is the character after "/".
         return [row[0] for row in self._rows(sql, (f"{folder}/", f"{folder}0", before))]
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Remove objects that are gone."""
+        """Forget objects that were removed."""
         with self._lock, self._database:
             self._database.execute("BEGIN IMMEDIATE")
             for table in ("files", "removals"):

@@ -1,11 +1,10 @@
-"""Volumes as volumes of Azure NetApp Files, and their snapshots as its own; a restore is a new volume of a snapshot.
+"""Volumes of Azure NetApp Files, with its own snapshots; a restore is a new volume created from a snapshot.
 
-The id is in the name and in a tag of every volume: one that exists under that name without the tag is not ours, and
-is neither used nor deleted. A service tier is a capacity pool, and a volume is moved to another one while it stays
-mounted.
+Name and tag of a volume contain our id; a volume with our name but another tag is not ours, and is neither
+used nor deleted. A service tier is a capacity pool; changing it moves the volume, which stays mounted.
 
-Azure deletes a volume with its snapshots, while snapshots here outlive their volume. A removed volume is therefore
-`retired`: exported to no client, and deleted with the last of its snapshots.
+Azure deletes a volume together with its snapshots, but our snapshots outlive their volume. A removed volume
+is therefore `retired`: no longer exported, and deleted with its last snapshot.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
 from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
 from datasets.storage.volumes import Report, Taken
 
-# How long a new volume may take to appear on this machine.
+# How long a new volume may take to appear in this machine's mount.
 MOUNT_SECONDS = 60.0
 GIB = 1 << 30
 _PREFIX = "trainyard-"
@@ -28,7 +27,7 @@ _OURS, _RETIRED = "trainyard-volume", "trainyard-retired"
 
 
 class AnfVolumes(VolumeFiles):
-    """The volumes and snapshots of one storage class. `size_bytes` and `service_tier`: of volumes that are made."""
+    """The volumes and snapshots of one storage class. `size_bytes` and `service_tier`: of volumes to create."""
 
     def __init__(
         self,
@@ -42,23 +41,25 @@ class AnfVolumes(VolumeFiles):
         self._size_bytes, self._tier, self._mount_seconds = size_bytes, service_tier, mount_seconds
 
     def path(self, volume: str) -> Path:
-        """Return the directory that jobs mount."""
+        """Return the directory of a volume, which jobs mount."""
         return self._root / object_name(volume)
 
     def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
-        """Make an empty volume, unless it is there, and wait until it is mounted. Raises Blocked with Azure's words."""
+        """Create an empty volume, unless it exists, and wait until it is mounted. Raises Blocked with Azure's
+        message."""
         self._make(volume, {}, budget)
 
     def clone(
         self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
     ) -> None:
-        """Make a volume of a snapshot of another one. Raises ContentMissing, Blocked and what `budget` raises."""
+        """Create a volume from a new snapshot of another one. Raises ContentMissing, Blocked and what
+        `budget` raises."""
         base, origin = f"{_PREFIX}base-{volume}", dict[str, Any]()
         if self._find(volume) is None:
             origin = _made_of(self._snapshot(base, self._source(source), budget))
         self._make(volume, origin, budget)
         remove_own(self.path(volume))
-        # Azure keeps it while it copies; then it goes with its volume.
+        # Azure needs the snapshot while it copies; afterwards it is deleted with its volume.
         with suppress(Blocked):
             found = self._find(source)
             if found is not None and self._snapshot_named(base, found) is not None:
@@ -71,7 +72,7 @@ class AnfVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = lambda files, size: None,
     ) -> None:
-        """Make a volume of a snapshot, which stays. Raises as `clone`."""
+        """Create a volume from a snapshot, which stays. Raises as `clone`."""
         found = self._with_snapshot(snapshot)
         if found is None:
             raise ContentMissing("The snapshot is not in Azure NetApp Files (any more).")
@@ -79,7 +80,7 @@ class AnfVolumes(VolumeFiles):
         remove_own(self.path(volume))
 
     def remove(self, volume: str) -> None:
-        """Export a volume to no client, and delete it unless snapshots of it are left. Raises Blocked."""
+        """Stop exporting a volume, and delete it unless it has snapshots. Raises Blocked."""
         found = self._named(volume)
         if found is None or not _is_ours(found, volume):
             return
@@ -113,26 +114,27 @@ class AnfVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = lambda files, size: None,
     ) -> Taken:
-        """Make a snapshot, unless it is there. Raises ContentMissing, Blocked and what `budget` raises."""
+        """Take a snapshot, unless it exists. Raises ContentMissing, Blocked and what `budget` raises."""
         found = self._source(volume)
         self._snapshot(object_name(snapshot), found, budget)
-        # Azure does not say how much a snapshot holds.
+        # Azure does not report a snapshot's size.
         return Taken(None, _size(found), None)
 
     def remove_snapshot(self, snapshot: str) -> None:
-        """Delete a snapshot, and the removed volume whose last one it was. Raises Blocked while Azure copies it."""
+        """Delete a snapshot, and its retired volume if it was the last. Raises Blocked while Azure copies
+        it."""
         found = self._with_snapshot(snapshot)
         if found is not None:
             volume, _ = found
             self._client.delete_snapshot(*_place(volume), object_name(snapshot))
-        # Also a retired volume whose last snapshot a killed process had deleted.
+        # Also if a killed process had deleted the last snapshot of a retired volume.
         for volume in self._all():
             if _is_retired(volume):
                 with suppress(Blocked):
                     self._delete_unless_kept(volume)
 
     def _make(self, volume: str, origin: Row, budget: Budget) -> None:
-        """Make a volume, unless it is there, and wait until it is mounted."""
+        """Create a volume, unless it exists, and wait until it is mounted."""
         place, name = self._client.place, object_name(volume)
         if self._find(volume) is None:
             rule = {
@@ -171,7 +173,7 @@ class AnfVolumes(VolumeFiles):
         return pool
 
     def _all(self) -> Iterator[Row]:
-        """Yield our volumes, retired ones too, also in pools that are configured no more."""
+        """Yield our volumes, including retired ones and those in pools that are no longer configured."""
         for pool in self._client.pools():
             for found in self._client.volumes(pool):
                 if {_OURS, _RETIRED} & set(found.get("tags") or ()):
@@ -182,14 +184,14 @@ class AnfVolumes(VolumeFiles):
         return next((one for one in found if one is not None), None)
 
     def _pools(self) -> Iterator[str]:
-        """Yield the pools of the setting, then the account's others. Raises Blocked for an account that is not there:
-        what it answers says nothing of a volume."""
+        """Yield the configured pools, then the account's others. Raises Blocked if the account does not
+        exist: an empty answer then says nothing about volumes."""
         configured = dict.fromkeys(self._client.place.pools.values())
         yield from configured
         yield from (pool for pool in self._client.pools() if pool not in configured)
 
     def _find(self, volume: str) -> Row | None:
-        """Return a volume by id. Raises Blocked for one with its name that is not ours."""
+        """Return a volume by id, or None. Raises Blocked for a volume with our name that is not ours."""
         found = self._named(volume)
         if found is not None and not _is_ours(found, volume):
             words = f"The account has a volume {object_name(volume)} that Trainyard did not make."
@@ -203,7 +205,7 @@ class AnfVolumes(VolumeFiles):
         return found
 
     def _snapshot(self, name: str, volume: Row, budget: Budget) -> Row:
-        """Return a snapshot of a volume, made if it is not there."""
+        """Return a snapshot of a volume; takes it if it does not exist."""
         found = self._snapshot_named(name, volume)
         if found is None:
             self._client.create_snapshot(*_place(volume), name, budget)
@@ -218,14 +220,15 @@ class AnfVolumes(VolumeFiles):
         return next((row for row in rows if _last(row) == name), None)
 
     def _with_snapshot(self, snapshot: str) -> tuple[Row, Row] | None:
-        """Return a snapshot by id, after its volume. Asks for those of each volume: a snapshot has no tags."""
+        """Return (volume, snapshot) by the snapshot's id, or None. Lists the snapshots of each volume, since
+        snapshots have no tags."""
         for volume in self._all():
             if found := self._snapshot_named(object_name(snapshot), volume):
                 return volume, found
         return None
 
     def _delete_unless_kept(self, volume: Row) -> None:
-        """Delete a retired volume without snapshots that users have."""
+        """Delete a retired volume that has no snapshots of users."""
         names = [_last(row) for row in self._client.snapshots(*_place(volume))]
         if any(name.startswith(_PREFIX) and not name.startswith(f"{_PREFIX}base-") for name in names):
             return
@@ -237,19 +240,19 @@ class AnfVolumes(VolumeFiles):
 
 
 def object_name(key: str) -> str:
-    """Return the name of a volume or snapshot in Azure: letters, digits and hyphens."""
+    """Return the Azure name of a volume or snapshot: letters, digits and hyphens."""
     return _PREFIX + key
 
 
 def _refuse_running(found: Row) -> None:
-    """Raise Blocked for what an earlier try began and Azure has not ended."""
+    """Raise Blocked while Azure runs an operation that an earlier try started."""
     state = found["properties"].get("provisioningState")
     if state in ("Accepted", "Creating", "Patching", "Updating", "Moving"):
         raise Blocked("job_not_done", f"Azure has not finished {_last(found)} yet ({state}).")
 
 
 def _refuse_unfinished(found: Row) -> None:
-    """Raise Blocked for what an earlier try began and Azure still makes, or could not make."""
+    """Raise Blocked for a volume that Azure still creates, or failed to create, for an earlier try."""
     _refuse_running(found)
     state = found["properties"].get("provisioningState")
     if state == "Failed":
@@ -273,7 +276,7 @@ def _is_retired(found: Row) -> bool:
 
 
 def _place(volume: Row) -> tuple[str, str]:
-    """Return pool and name, from .../capacityPools/POOL/volumes/NAME."""
+    """Return (pool, name) from an id .../capacityPools/POOL/volumes/NAME."""
     parts = volume["id"].split("/")
     return parts[-3], parts[-1]
 
@@ -287,5 +290,5 @@ def _size(volume: Row) -> int:
 
 
 def _rounded(size_bytes: int) -> int:
-    """Azure takes multiples of a GiB."""
+    """Round up to a multiple of a GiB, which Azure requires."""
     return -(-size_bytes // GIB) * GIB

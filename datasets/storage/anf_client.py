@@ -1,5 +1,5 @@
-"""Requests to Azure NetApp Files through Azure's own packages, each with a deadline, and with Azure's code and message
-in every error. The packages are imported with the first request: most installations have no Azure."""
+"""Requests to Azure NetApp Files through Azure's own packages, each with a deadline; errors carry Azure's
+code and message. The packages are imported at the first request, since most installations do not use Azure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ Row = Mapping[str, Any]
 
 
 class AnfClient:
-    """Volumes and snapshots of one NetApp account, for the storage class `name`; rows as Azure's REST API has them."""
+    """Volumes and snapshots of one NetApp account, for the storage class `name`; rows are as in Azure's REST
+    API."""
 
     def __init__(self, place: AnfPlace | None, name: str, patience: Patience = USUAL) -> None:
         self._place, self._name, self._patience = place, name, patience
@@ -37,7 +38,7 @@ class AnfClient:
 
     @property
     def place(self) -> AnfPlace:
-        """Return the account. Raises Blocked when the storage class is configured no more."""
+        """Return the configured account. Raises Blocked if the storage class is no longer configured."""
         if self._place is None:
             words = (
                 f"The storage class {self._name} is configured no more; add it to TRAINYARD_STORAGE_CLASSES."
@@ -46,7 +47,8 @@ class AnfClient:
         return self._place
 
     def pools(self) -> list[str]:
-        """Return the names of the account's capacity pools. Raises Blocked, for an account that is not there too."""
+        """Return the names of the account's capacity pools. Raises Blocked, also if the account does not
+        exist."""
         with self._request() as client:
             rows = [_row(one) for one in client.pools.list(*self._path())]
         return [row["id"].rpartition("/")[2] for row in rows]
@@ -72,7 +74,7 @@ class AnfClient:
             return [_row(one) for one in client.snapshots.list(*self._path(pool, volume))]
 
     def create(self, pool: str, name: str, body: Row, budget: Budget) -> None:
-        """Make a volume and wait until it is there. Raises Blocked, and what `budget` raises."""
+        """Create a volume and wait for it. Raises Blocked, and what `budget` raises."""
         self._run(budget, "volumes", "begin_create_or_update", pool, name, dict(body))
 
     def change(self, pool: str, name: str, body: Row, budget: Budget = UNLIMITED) -> None:
@@ -80,7 +82,7 @@ class AnfClient:
         self._run(budget, "volumes", "begin_update", pool, name, dict(body))
 
     def move(self, pool: str, name: str, to: str, budget: Budget) -> None:
-        """Move a volume to another pool, while it stays mounted, and wait. Raises as `create`."""
+        """Move a volume to another pool while it stays mounted, and wait. Raises as `create`."""
         body = {"newPoolResourceId": self.pool_id(to)}
         self._run(budget, "volumes", "begin_pool_change", pool, name, body)
 
@@ -107,7 +109,7 @@ class AnfClient:
         return (self.place.resource_group, self.place.account, *names)
 
     def _run(self, budget: Budget, kind: str, verb: str, *about: Any) -> None:
-        """Begin an operation and wait in this thread until it has ended."""
+        """Start an operation and wait in this thread until it ends."""
         ends = time.monotonic() + self._patience.job_seconds
 
         def check() -> None:
@@ -139,7 +141,7 @@ class AnfClient:
         except AzureError as error:
             found = _translated(error)
             if found.code == "not_permitted":
-                # The next request reads the credentials again.
+                # Drop the client: the next request reads the credentials again.
                 self._client = None
             raise found from error
         except (ValueError, KeyError, AttributeError) as error:
@@ -148,7 +150,7 @@ class AnfClient:
 
 
 class AnfRefused(Blocked):
-    """Azure answered with an error; `status`: of HTTP."""
+    """Azure answered with an error; `status`: the HTTP status."""
 
     def __init__(self, status: int, detail: str) -> None:
         is_passing = status >= 500 or status in NOT_NOW
@@ -162,12 +164,12 @@ def _row(found: Any) -> Row:
 
 
 def _translated(error: Any) -> Blocked:
-    """Return what an error of the packages means for the caller."""
+    """Return the Blocked for an error of the packages."""
     status = getattr(error, "status_code", None)
     if "certificate verify failed" in str(error).lower():
         words = f"The certificate is not trusted; name its authority with `ca_file`: {error}"
         return Blocked("not_trusted", _short(words))
-    # An error of the sign-in has a status only if Azure refused it.
+    # A sign-in error has a status only if Azure refused the credentials.
     if status in (401, 403) or "AADSTS" in str(error):
         return Blocked("not_permitted", _short(f"Azure refuses the credentials: {_words(error)}"))
     if status is not None and type(error).__name__ != "DecodeError":
@@ -176,7 +178,7 @@ def _translated(error: Any) -> Blocked:
 
 
 def _words(error: Any) -> str:
-    """Return Azure's code and message: of the operation that failed, or of the answer."""
+    """Return Azure's code and message, from the failed operation or the answer."""
     try:
         said = json.loads(error.response.text())["error"]
         return f"{said['code']}: {said['message']}"

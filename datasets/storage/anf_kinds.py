@@ -1,4 +1,4 @@
-"""What is used of Azure's packages. Importing this module imports the packages."""
+"""Imports from Azure's packages. Import this module lazily, since it imports them."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,10 +18,11 @@ __all__ = ["AzureError", "InThisThread", "connect"]
 def connect(
     place: AnfPlace, secrets: Mapping[str, str], seconds: tuple[float, float]
 ) -> NetAppManagementClient:
-    """Return a client that repeats nothing: commands are repeated as a whole. `seconds`: to connect, to answer."""
+    """Return a client without retries, because commands are retried as a whole. `seconds`: limits to connect
+    and to answer."""
 
     def pipeline() -> dict[str, Any]:
-        # Neither a proxy nor another certificate authority of the environment gets the password.
+        # Ignore proxies and certificate authorities from the environment, which would get the password.
         transport = RequestsTransport(
             connection_timeout=seconds[0],
             read_timeout=seconds[1],
@@ -47,8 +48,8 @@ def connect(
 
 
 class InThisThread(ARMPolling):
-    """Waits in the thread that asks for the result: the package's own thread can neither be cancelled nor does it stop
-    at a deadline, and has a database connection of its own."""
+    """Polls an operation in the calling thread: the package's own polling thread cannot be cancelled, has no
+    deadline, and would open its own database connection."""
 
     def __init__(self, check: Callable[[], None], pause_seconds: tuple[float, float]) -> None:
         super().__init__(timeout=0)
@@ -56,11 +57,11 @@ class InThisThread(ARMPolling):
         self._is_waited_for = False
 
     def finished(self) -> bool:
-        """Return True until `wait`, so that the package starts no thread."""
+        """Return True before `wait`, so that the package starts no thread."""
         return not self._is_waited_for or super().finished()
 
     def wait(self) -> None:
-        """Return when the operation has ended. Raises what `check` and the package raise."""
+        """Poll until the operation has ended. Raises what `check` and the package raise."""
         self._is_waited_for = True
         self.run()
 

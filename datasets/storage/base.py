@@ -1,12 +1,12 @@
 """The interface of a lake: contents by their SHA-256, and manifests that list them.
 
-Rules that every backend keeps, and tests/contract/test_lake.py checks:
+Rules for every backend, checked by tests/contract/test_lake.py:
 
-- Every write may be repeated, at once or after a crash: digest and manifest hash are its idempotency key.
-- A content is there (`lacking` leaves it out) only once it would survive a power cut.
-- Whatever may take long takes a `Budget` and raises DeadlineExceeded or Cancelled between two steps; what was stored
-  until then stays, and the same call goes on from there.
-- A backend that cannot go on raises Blocked with the reason that a person can act on.
+- Every write may be repeated, at once or after a crash: digest and manifest hash are the idempotency key. - A
+content counts as stored (`lacking` omits it) only once it would survive a power cut. - Calls that may take
+long get a `Budget` and raise DeadlineExceeded or Cancelled between two steps; completed steps are kept, and
+repeating the call continues from there. - A backend that cannot continue raises Blocked with a reason that an
+operator can act on.
 """
 
 import time
@@ -20,9 +20,9 @@ from datasets.storage.contents import Located
 
 
 class Blocked(Exception):
-    """Something outside the control plane is in the way. `code`: `disk_full`, `not_writable`, `unreachable`,
-    `no_bucket`, `in_use` and those of a storage driver; `detail` says what to do. `is_passing`: another try may go
-    better."""
+    """Something outside the control plane prevents the operation. `code`: `disk_full`, `not_writable`,
+    `unreachable`, `no_bucket`, `in_use`, or one of a storage driver; `detail` says what to do. `is_passing`:
+    a retry may succeed."""
 
     def __init__(self, code: str, detail: str, *, is_passing: bool = True) -> None:
         super().__init__(detail)
@@ -30,11 +30,11 @@ class Blocked(Exception):
 
 
 class DeadlineExceeded(TimeoutError):
-    """The budget of a call is used up; repeat the call to go on."""
+    """The time budget of a call is used up; repeat the call to continue."""
 
 
 class Cancelled(Exception):
-    """The caller asked to stop."""
+    """The caller cancelled the call."""
 
 
 class ContentMissing(LookupError):
@@ -50,7 +50,7 @@ class ContentDamaged(Exception):
 
 
 class Budget:
-    """How long a call may take, and whether it is still wanted."""
+    """Time limit and cancellation of a call."""
 
     def __init__(
         self, seconds: float | None = None, is_cancelled: Callable[[], bool] = lambda: False
@@ -59,7 +59,7 @@ class Budget:
         self._is_cancelled = is_cancelled
 
     def check(self) -> None:
-        """Raise DeadlineExceeded or Cancelled when the call must end."""
+        """Raise DeadlineExceeded or Cancelled if the call must end."""
         if self._is_cancelled():
             raise Cancelled("Cancelled.")
         if self._ends is not None and time.monotonic() > self._ends:
@@ -71,7 +71,7 @@ UNLIMITED = Budget()
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection removed."""
+    """Counts of what a collection removed."""
 
     packs: int
     objects: int
@@ -81,7 +81,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a check of contents found. `quarantined`: damaged ones were moved away, so that the next sync stores them
+    """Result of verifying contents. `quarantined`: damaged ones, moved away so that the next sync stores them
     again."""
 
     contents: int
@@ -91,52 +91,54 @@ class Verified:
 
 
 class Lake(Protocol):
-    """Contents and manifests."""
+    """Interface of a store of contents and manifests."""
 
     def close(self) -> None:
-        """Close files. The lake is not used after it."""
+        """Close files. The lake must not be used afterwards."""
 
     def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
-        """Return which contents are not there."""
+        """Return those of the contents that are not stored."""
 
     def renew(self, digests: Iterable[bytes]) -> None:
-        """Make contents that are there count as new for `collect`: a sync that will not send them relies on them."""
+        """Protect stored contents from `collect` by making them young: a sync that does not send them relies
+        on them."""
 
     def put_pack(self, pack: memoryview) -> None:
-        """Store the contents of a pack (datasets.ingest.packs) that may come from anyone. Raises PackInvalid before
-        anything of it is stored."""
+        """Store the contents of a pack (datasets.ingest.packs) from an untrusted source. Raises PackInvalid
+        before storing anything."""
 
     def part_bytes(self, digest: bytes) -> int:
-        """Return how much of a large content has arrived."""
+        """Return how many bytes of a large content have arrived."""
 
     def put_part(self, digest: bytes, offset: int, data: memoryview, size_bytes: int) -> int:
-        """Append a part of a large content of `size_bytes` in all; return how much has arrived. Parts that are there
-        are skipped. The last one raises ContentDamaged, and forgets all parts, for bytes that are not the digest's."""
+        """Append a part of a large content with `size_bytes` in total; return how many bytes have arrived.
+        Skips parts that are stored. If the complete content does not match its digest, drops all parts and
+        raises ContentDamaged."""
 
     def read(self, digest: bytes, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the bytes of a content. Raises ContentMissing."""
+        """Return bytes of a content. Raises ContentMissing."""
 
     def read_many(
         self, digests: Sequence[bytes], budget: Budget = UNLIMITED
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (digest, bytes) of contents, in the order that is cheapest. Raises ContentMissing."""
+        """Yield (digest, bytes) of contents, in the cheapest order. Raises ContentMissing."""
 
     def locate(self, digests: Iterable[bytes]) -> list[Located]:
-        """Return where contents are, in the order that is cheapest to read. Raises ContentMissing."""
+        """Return the locations of contents, in the order that is cheapest to read. Raises ContentMissing."""
 
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (digest, bytes) of contents of one pack, or of a content of its own. Not checked: the caller compares
-        the digests. Raises ContentMissing and, for a pack that is cut off, ContentDamaged."""
+        """Yield (digest, bytes) of contents of one pack, or of one content with its own file. The caller must
+        verify the digests. Raises ContentMissing and, for a truncated pack, ContentDamaged."""
 
     def place(self, located: Located, target: Path, mode: int) -> None:
-        """Make `target` a file with a content that is stored alone, sharing its bytes where that is possible. Raises
-        ContentMissing, and ContentDamaged after a check of all bytes."""
+        """Create the file `target` with a content that has its own file; shares its bytes if possible. Raises
+        ContentMissing, and ContentDamaged after verifying all bytes."""
 
     def put_manifest(self, name: str, stored: bytes) -> None:
-        """Store an encoded manifest under its hash."""
+        """Store an encoded manifest under its hash `name`."""
 
     def renew_manifest(self, name: str) -> bool:
-        """Make a manifest count as new for `collect`. Return whether it is there."""
+        """Protect a manifest from `collect` by making it young. Return whether it is stored."""
 
     def manifest(self, name: str) -> bytes:
         """Return an encoded manifest. Raises ContentMissing."""
@@ -145,8 +147,8 @@ class Lake(Protocol):
         """Read and hash contents; move damaged ones away."""
 
     def in_use(self, seconds: float | None = None) -> AbstractContextManager[None]:
-        """Keep `collect` from running while a version that names contents is made: check that all contents are there
-        and write the version inside. Waits for a collection at work, at most `seconds`; then it raises Blocked."""
+        """Block `collect` while a version is created: inside, check that all contents are stored and write
+        the version. Waits for a running collection, at most `seconds`, then raises Blocked."""
 
     def collect(
         self,
@@ -155,8 +157,8 @@ class Lake(Protocol):
         older_than_seconds: float,
         budget: Budget = UNLIMITED,
     ) -> Collected:
-        """Remove what no live manifest names and what broken-off writes left, unless it is younger. `live_manifests` is
-        called once no version can be made any more."""
+        """Remove contents that no live manifest uses and leftovers of interrupted writes, except young ones.
+        `live_manifests` is called once the creation of versions is blocked."""
 
     def destroy(self) -> None:
-        """Remove everything. May be repeated until nothing is left."""
+        """Remove the whole lake. Repeat until nothing is left."""

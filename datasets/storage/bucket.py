@@ -1,7 +1,7 @@
-"""A prefix of an S3 bucket: whole calls that end within their time, with the errors of datasets.storage.base.
+"""A prefix of an S3 bucket. Calls end within their time limits and raise the errors of datasets.storage.base.
 
-The client signs and checks: each upload carries the SHA-256 of its body, which the server compares, and a body that
-ends early is an error. It repeats what failed with 5xx, a timeout or a broken connection, with growing pauses.
+The client signs and verifies: each upload carries the SHA-256 of its body, which the server compares, and a
+truncated download is an error. It retries after 5xx, timeouts and broken connections, with increasing pauses.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from controlplane.config.lake_place import BucketPlace
 from datasets.storage.base import Blocked
 from datasets.storage.circuit_breaker import CircuitBreaker
 
-# Parts of one multipart upload that are under way at once, and the size of each.
+# Concurrent parts of one multipart upload, and the size of each in bytes.
 PARTS_AT_ONCE, PART_BYTES = 4, 8 << 20
-# Keys of one page of a listing, and of one request to delete.
+# Keys per page of a listing, and per delete request.
 _PAGE = 1000
-# Between two ranges that are read with one request.
+# Two ranges with at most this gap are read with one request.
 _GAP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a bucket may take. `answer_seconds`: without a byte; `request_seconds`: for one request;
-    `retry_seconds` and `retries`: how long a call is repeated after its first failure; `open_seconds`: how long further
-    calls fail at once after one without an answer, for all buckets of the same place in this process."""
+    """Time limits of a bucket, in seconds. `answer_seconds`: without receiving a byte; `request_seconds`: for
+    one request; `retry_seconds` and `retries`: how long a call is retried after its first failure;
+    `open_seconds`: how long further calls fail at once after one without an answer, for all buckets of the
+    same place in this process."""
 
     connect_seconds: float = 5.0
     answer_seconds: float = 30.0
@@ -47,20 +48,20 @@ class Patience:
 
 
 class KeyMissing(LookupError):
-    """An object is not in the bucket."""
+    """An object does not exist in the bucket."""
 
 
 class TooShort(Exception):
-    """An object ends before the bytes that were asked for."""
+    """An object ends before the requested bytes."""
 
 
 class Bucket:
-    """The objects below a prefix of a bucket. Safe to use from several threads."""
+    """The objects below a prefix of a bucket. Thread safe."""
 
     def __init__(
         self, place: BucketPlace, patience: Patience = Patience(), write_patience: Patience | None = None
     ) -> None:
-        """`write_patience`: for objects that are stored, whose bytes take their time on a slow line."""
+        """`write_patience`: limits for uploads, which take longer on a slow line; None: as `patience`."""
         self._where = f"s3://{place.bucket}" + (f" at {place.endpoint}" if place.endpoint else "")
         self._store = _store(place, patience)
         self._writes = self._store if write_patience is None else _store(place, write_patience)
@@ -72,7 +73,7 @@ class Bucket:
             obstore.put(self._writes, key, data, use_multipart=False)
 
     def put_slice(self, key: str, path: Path, start: int, length: int) -> None:
-        """Store a part of a file as an object, by a multipart upload when it is large."""
+        """Store a part of a file as an object; uses a multipart upload if it is large."""
         with self._translated(key):
             obstore.put(
                 self._writes,
@@ -89,8 +90,8 @@ class Bucket:
             return obstore.get(self._store, key).bytes().to_bytes()
 
     def get_ranges(self, key: str, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        """Return ranges of an object, given in the order of their starts; neighbours are fetched with one request.
-        Raises KeyMissing and TooShort."""
+        """Return ranges of an object, which must be sorted by start; neighbouring ranges are fetched with one
+        request. Raises KeyMissing and TooShort."""
         found: list[bytes] = []
         for group in _neighbours(list(zip(starts, lengths, strict=True))):
             start, end = group[0][0], max(begin + length for begin, length in group)
@@ -101,13 +102,14 @@ class Bucket:
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Return a range of an object. Raises KeyMissing and TooShort."""
         if not length:
-            # S3 has no empty ranges
+            # S3 does not support empty ranges.
             return b""
         try:
             with self._translated(key):
                 answer = obstore.get_range(self._store, key, start=start, length=length).to_bytes()
         except Blocked:
-            # A range beyond the end is an error of many sorts; the size of the object says which it was.
+            # Servers answer differently to a range beyond the end; the object's size shows whether that is
+            # the cause.
             if self.size(key) < start + length:
                 raise TooShort(key) from None
             raise
@@ -116,31 +118,31 @@ class Bucket:
         return answer
 
     def size(self, key: str) -> int:
-        """Return how long an object is. Raises KeyMissing."""
+        """Return an object's size in bytes. Raises KeyMissing."""
         with self._translated(key):
             return int(obstore.head(self._store, key)["size"])
 
     def move(self, key: str, target: str) -> None:
-        """Give an object another name. Raises KeyMissing."""
+        """Rename an object. Raises KeyMissing."""
         with self._translated(key):
             obstore.copy(self._store, key, target)
         self.delete([key])
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; those that are not there are no error."""
+        """Delete objects; missing ones are not an error."""
         source = iter(keys)
         while some := list(islice(source, _PAGE)):
             with suppress(KeyMissing), self._translated(some[0]):
                 obstore.delete(self._store, some)
 
     def list(self, folder: str = "") -> Iterator[tuple[str, int]]:
-        """Yield key and size of every object below a folder, in the order of the keys."""
+        """Yield key and size of every object below a folder, sorted by key."""
         with self._translated(folder):
             for page in obstore.list(self._store, prefix=folder or None, chunk_size=_PAGE):
                 yield from ((entry["path"], int(entry["size"])) for entry in page)
 
     def probe(self, key: str) -> None:
-        """Write, read and delete an object. Raises Blocked with what is wrong."""
+        """Write, read and delete a test object. Raises Blocked with the cause of a failure."""
         self.put(key, b"probe")
         if self.get(key) != b"probe":
             raise Blocked("unreachable", f"{self._where} does not give back what was stored in it.")
@@ -148,8 +150,8 @@ class Bucket:
 
     @contextmanager
     def _translated(self, key: str) -> Iterator[None]:
-        """Raise what an operator can act on. The client's text quotes answers with an access key, so that it is neither
-        repeated nor chained."""
+        """Raise an error that an operator can act on. The client's message can contain an access key, so it
+        is neither included nor chained."""
         if not self._breaker.admits():
             raise Blocked("unreachable", f"{self._where} did not answer a moment ago; try again later.")
         try:
@@ -159,7 +161,7 @@ class Bucket:
             code = found[1] if found else ""
             is_missing = isinstance(error, NotFoundError | FileNotFoundError) and code in _OF_A_KEY
             blocked = self._blocked(error, code)
-            # A refusal is an answer: the place is there, and other calls to it need not fail at once.
+            # An error answer shows that the server is reachable, so further calls need not fail at once.
             self._breaker.record(is_answered=is_missing or bool(code) or blocked.code != "unreachable")
             raise KeyMissing(key) if is_missing else blocked from None
         self._breaker.record(is_answered=True)
@@ -183,15 +185,15 @@ class Bucket:
 
 
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-# An answer to HEAD has no code.
+# The answer to HEAD has no error code.
 _OF_A_KEY = frozenset(("", "NoSuchKey", "NotFound"))
 _FULL = frozenset(("QuotaExceeded", "XMinioStorageFull", "InsufficientStorage"))
 _REFUSED = frozenset(("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"))
 
 
 def _neighbours(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Split ranges (start, length) where a gap is too large to be read for nothing. The client can do this too, and
-    panics for an object that is cut off."""
+    """Split ranges (start, length) at gaps that are too large to read. The client could do this too, but it
+    panics for a truncated object."""
     group: list[tuple[int, int]] = []
     for one in ranges:
         if group and one[0] - sum(group[-1]) > _GAP_BYTES:
@@ -230,14 +232,14 @@ def _store(place: BucketPlace, patience: Patience) -> S3Store:
 
 @cache
 def _breaker(where: str, open_seconds: float) -> CircuitBreaker:
-    """Return the breaker that all buckets of this place in the process share."""
+    """Return the circuit breaker shared by all buckets of this place in the process."""
     return CircuitBreaker(open_seconds)
 
 
 def _config(place: BucketPlace) -> Any:
     config: dict[str, Any] = {"region": place.region, "checksum_algorithm": "SHA256"}
     if place.endpoint:
-        # Endpoints of one's own seldom have a host name for each bucket.
+        # Private endpoints rarely have a host name for each bucket.
         config |= {"endpoint": place.endpoint, "virtual_hosted_style_request": False}
     if place.access_key:
         config |= {"access_key_id": place.access_key, "secret_access_key": place.secret_key}

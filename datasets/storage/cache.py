@@ -1,14 +1,14 @@
 """Caches of one location: versions as trees of read-only files that share contents by hard link.
 
-    contents/ab/cdef...  one content each, checked against its digest; "x" at the end: executable
-    manifests/<key>      of every tree that is there or being made
+    contents/ab/cdef...  one content each, verified against its digest; "x" at the end: executable
+    manifests/<key>      of every tree that exists or is being created
     trees/<key>          the files of a version, hard links into `contents`
-    staging/<process>/   files before they get their name; locked by the process that writes them
-    locks/<key>          held while a tree is made or removed
+    staging/<process>/   files before they are renamed; locked by the process that writes them
+    locks/<key>          held while a tree is created or removed
 
-A tree appears whole, by rename, after a flush. A process killed at any moment leaves contents that the next fill
-checks and uses. Removal and fills of different trees run at once: a fill notices a content that was removed under it
-and stores it again.
+A tree is created atomically, by rename after a flush. If a process is killed, its contents remain, and the
+next fill verifies and uses them. Fills and removals of different trees run concurrently: a fill detects that
+a content was removed and stores it again.
 """
 
 import errno
@@ -42,14 +42,14 @@ from datasets.storage.files import (
 
 THREADS = 4
 PART, LOCK = ".part", ".lock"
-# Contents of one piece of work.
+# Contents per unit of work of a thread.
 _AT_ONCE = 200
 _FOLDERS = ("contents", "manifests", "trees", "staging", "locks")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a fill is: files and bytes of the version that are there, and bytes that were brought."""
+    """Progress of a fill: files and bytes of the version that are present, and bytes that were copied."""
 
     files: int
     bytes_done: int
@@ -73,20 +73,20 @@ class CacheStore:
             raise blocked(error) from error
 
     def tree(self, key: str) -> Path:
-        """Return where a version's files are once it is filled."""
+        """Return the directory of a version's files once it is filled."""
         return tree_below(self.root, key)
 
     def keys(self) -> set[str]:
-        """Return what is there, whole or in part."""
+        """Return the keys of all trees, complete or not."""
         return {path.name for path in (self.root / "manifests").iterdir()}
 
     def manifests(self) -> dict[str, Manifest]:
-        """Return the manifests of all trees that are whole."""
+        """Return the manifests of all complete trees."""
         found = {key: self._manifest(key) for key in self.keys() if self.tree(key).is_dir()}
         return {key: manifest for key, manifest in found.items() if manifest is not None}
 
     def lacking_bytes(self, manifest: Manifest) -> int:
-        """Return the bytes of contents that a fill would have to bring."""
+        """Return the bytes of contents that a fill would have to copy."""
         return sum(size for name, size in contents_of(manifest).items() if not self._content(name).exists())
 
     def fill(
@@ -97,30 +97,30 @@ class CacheStore:
         budget: Budget = UNLIMITED,
         report: Report = lambda progress: None,
     ) -> None:
-        """Make a version's tree; one that is there is left. Contents that other trees or an earlier fill brought are
-        not brought again. Raises ContentMissing, ContentDamaged, Blocked and what `budget` raises; what was brought
-        until then stays for the next fill."""
+        """Create the tree of a version, unless it exists. Does not copy contents that other trees or an
+        earlier fill stored. Raises ContentMissing, ContentDamaged, Blocked and what `budget` raises; copied
+        contents stay for the next fill."""
         try:
             with self._locked(key):
                 self._remove_leftovers()
                 if not self.tree(key).is_dir():
-                    # Before the contents: a removal beside this fill sees by it what is wanted.
+                    # Write the manifest before the contents: a concurrent removal then keeps the contents.
                     self._write_manifest(key, manifest)
                     _Fill(self, lake, manifest, budget, report).run(self.tree(key))
         except OSError as error:
             raise blocked(error) from error
 
     def remove(self, key: str, is_wanted: Callable[[], bool] = lambda: False) -> int:
-        """Remove a tree, whole or in part, with the contents that no other tree names. Return the bytes freed.
-        `is_wanted` is asked when no fill of the tree is under way; nothing is removed when it is."""
+        """Remove a tree, complete or not, with the contents that no other tree uses. Return the bytes freed.
+        `is_wanted` is called while no fill of the tree runs; if it returns True, nothing is removed."""
         with self._locked(key):
-            # Asked under the lock of the tree: a fill that has begun is over by now.
+            # Called under the tree's lock, so that no fill of it is running.
             if is_wanted():
                 return 0
             self._remove_leftovers()
             manifest = self._manifest(key)
             gone = self._own_staging() / uuid4().hex
-            # Renamed first, so that the tree is gone at once and never half there.
+            # Rename first, so that the tree disappears at once and is never half removed.
             if self.tree(key).is_dir():
                 os.rename(self.tree(key), gone)
             for path in (gone, self.tree(key + PART)):
@@ -129,18 +129,18 @@ class CacheStore:
             return 0 if manifest is None else self._remove_contents(manifest)
 
     def trusted(self) -> set[str]:
-        """Return the contents that a whole tree names: they were checked and flushed."""
+        """Return the contents that complete trees use: they were verified and flushed."""
         return {name for manifest in self.manifests().values() for name in contents_of(manifest)}
 
     def content(self, name: str) -> Path:
-        """Return the file of a content, with its directory made."""
+        """Return the path of a content's file; creates its directory."""
         path = self._content(name)
         path.parent.mkdir(exist_ok=True)
         return path
 
     @contextmanager
     def staged(self) -> Iterator[Path]:
-        """Yield a name for a new file, which is removed unless it was renamed."""
+        """Yield a path for a new file, which is removed afterwards unless it was renamed."""
         fresh = self._own_staging() / uuid4().hex
         try:
             yield fresh
@@ -148,7 +148,8 @@ class CacheStore:
             fresh.unlink(missing_ok=True)
 
     def _own_staging(self) -> Path:
-        """Return the folder of this store below `staging`, made and locked at the first call and removed with it."""
+        """Return this store's folder below `staging`, created and locked on first use and removed with the
+        store."""
         with self._staging_lock:
             while self._staging is None:
                 path = self.root / "staging" / uuid4().hex
@@ -156,7 +157,7 @@ class CacheStore:
                 if (handle := _lock_unheld(path)) is None:
                     continue
                 if not (path / LOCK).exists():
-                    # another process removed it before it was locked
+                    # Another process removed it before it was locked.
                     os.close(handle)
                     continue
                 self._staging = path
@@ -164,7 +165,7 @@ class CacheStore:
             return self._staging
 
     def _remove_leftovers(self) -> None:
-        """Remove what killed processes left in `staging`."""
+        """Remove files that killed processes left in `staging`."""
         for path in (self.root / "staging").iterdir():
             if not path.is_dir():
                 path.unlink(missing_ok=True)
@@ -186,7 +187,7 @@ class CacheStore:
             os.rename(fresh, self.root / "manifests" / key)
 
     def _remove_contents(self, manifest: Manifest) -> int:
-        # of fills under way too
+        # Manifests of running fills too.
         others = (self._manifest(key) for key in self.keys())
         live = {name for other in others if other is not None for name in contents_of(other)}
         freed = 0
@@ -198,16 +199,17 @@ class CacheStore:
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        # Closing it unlocks.
+        # Closing the file unlocks it.
         with open(self.root / "locks" / key, "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 
 def _lock_unheld(folder: Path) -> int | None:
-    """Return a handle that locks a folder; None when another one holds it or it is gone."""
+    """Return a descriptor that holds a folder's lock; None if another process holds it or the folder is
+    gone."""
     try:
-        # NFS locks only files that are open for writing, and no directories
+        # NFS locks only files opened for writing, and not directories.
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except FileNotFoundError:
         return None
@@ -220,22 +222,22 @@ def _lock_unheld(folder: Path) -> int | None:
 
 
 def _remove_locked(folder: Path, handle: int) -> None:
-    # Another process that locks it after this one finds that it has gone, and makes one of its own.
+    # A process that locks the folder afterwards finds it removed and creates its own.
     gone = folder.with_name(uuid4().hex)
     with suppress(OSError):
         os.rename(folder, gone)
-    # NFS keeps the names of open files
+    # NFS keeps the names of open files.
     os.close(handle)
     shutil.rmtree(gone, ignore_errors=True)
 
 
 def tree_below(root: Path, key: str) -> Path:
-    """Return where the caches below `root` have a version's files."""
+    """Return the directory of a version's files in the caches below `root`."""
     return root / "trees" / key
 
 
 class _Fill:
-    """One tree that is being made."""
+    """The creation of one tree."""
 
     def __init__(
         self, store: CacheStore, lake: Lake, manifest: Manifest, budget: Budget, report: Report
@@ -261,8 +263,8 @@ class _Fill:
         sync_directory(tree.parent)
 
     def _lacking(self) -> list[str]:
-        """Return the contents to bring. Those that a killed fill left are read again: they may never have reached the
-        disk."""
+        """Return the contents to copy. Includes those left by a killed fill, which may not have reached the
+        disk: they are verified by reading."""
         trusted, lacking = self._store.trusted(), []
         for name, size in self._sizes.items():
             self._budget.check()
@@ -303,9 +305,9 @@ class _Fill:
         try:
             self._store_contents(located, wanted)
         except ContentMissing:
-            # A collection of the lake moves contents to other packs.
+            # A collection of the lake may have moved contents to other packs: locate them again.
             moved = self._lake.locate(one.digest for one in located)
-            # They are where they were, and missing.
+            # The locations did not change, so the contents are missing.
             if moved == list(located):
                 raise
             for some in _pieces(moved):
@@ -359,11 +361,11 @@ class _Fill:
         try:
             os.link(source, target)
         except FileNotFoundError:
-            # removed with another tree in this moment
+            # Removed with another tree at this moment.
             self._bring([name])
             os.link(source, target)
         except OSError as error:
-            # a content that is there more often than the file system permits links to it
+            # The content has as many links as the file system allows: use a copy.
             if error.errno != errno.EMLINK:
                 raise
             copy_file(source, Path(os.fsdecode(target)))
@@ -390,12 +392,12 @@ def _digest(name: str) -> bytes:
 
 
 def contents_of(manifest: Manifest) -> dict[str, int]:
-    """Return the contents of a version's files by their name in the store, with their sizes."""
+    """Return the contents of a version, store name -> size in bytes."""
     return {_name(entry): entry.size_bytes for entry in manifest.entries() if entry.kind != LINK}
 
 
 def _pieces(located: Sequence[Located]) -> Iterator[Sequence[Located]]:
-    """Split contents into pieces of work: of one pack each, or a single one that is a file of its own."""
+    """Split contents into units of work: contents of one pack each, or one content with its own file."""
     for pack, group in groupby(located, key=lambda one: one.pack):
         contents = list(group)
         step = 1 if pack == WHOLE else _AT_ONCE

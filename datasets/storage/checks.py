@@ -1,4 +1,4 @@
-"""What packs and objects hold, read from the files alone."""
+"""Read and verify the contents of packs and objects from the files alone, without the index."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from datasets.storage.contents import WHOLE, Located
 
 
 def places_in(path: Path) -> list[Located]:
-    """Return the contents of a pack, without its name. Raises PackInvalid."""
+    """Return the contents of a pack file, without the pack's name. Raises PackInvalid."""
     size = path.stat().st_size
     with open(path, "rb", buffering=0) as file:
         if size < TAIL_BYTES:
@@ -22,7 +22,7 @@ def places_in(path: Path) -> list[Located]:
 
 
 def damaged_in(path: Path, located: Sequence[Located]) -> list[Located]:
-    """Return the contents of a file that are not what their digests say."""
+    """Return the contents of a file that do not match their digests."""
     damaged = []
     with open(path, "rb", buffering=0) as file:
         for one in located:

@@ -1,4 +1,4 @@
-"""A circuit breaker: after a call that got no answer, further calls fail at once for a while."""
+"""A circuit breaker: after a call without an answer, further calls fail at once for some time."""
 
 import threading
 import time
@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 
 class CircuitBreaker:
-    """Open for `open_seconds` after each failure; then one call at a time is let through until one succeeds. Never open
-    with 0 seconds. Safe to use from several threads."""
+    """Open for `open_seconds` after each failure; then one call at a time is allowed until one succeeds. With
+    0 seconds it never opens. Thread safe."""
 
     def __init__(self, open_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._open_seconds, self._clock = open_seconds, clock
@@ -15,18 +15,18 @@ class CircuitBreaker:
         self._lock = threading.Lock()
 
     def admits(self) -> bool:
-        """Return whether a call may be made; its result must be recorded."""
+        """Return whether a call may be made now; the caller must `record` its result."""
         with self._lock:
             if self._opened_until is None:
                 return True
             if self._clock() < self._opened_until:
                 return False
-            # Others are refused while this one is under way: each could take its whole time.
+            # Refuse others during a trial call: each could take the full time limit.
             self._opened_until = self._clock() + self._open_seconds
             return True
 
     def record(self, *, is_answered: bool) -> None:
-        """Note the result of a call."""
+        """Record the result of an allowed call."""
         with self._lock:
             if is_answered:
                 self._opened_until = None

@@ -1,27 +1,28 @@
-"""Names of the objects that volumes, snapshots and caches are in a Kubernetes cluster. Pure."""
+"""Names of the Kubernetes objects for volumes, snapshots and caches, and tasks of pods that work on them.
+Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# The caches of a project, in its namespace.
+# Name of the claim for a project's caches, in its namespace.
 CACHE_CLAIM = "trainyard-caches"
 
 
 def claim_name(volume: str) -> str:
-    """Return the PersistentVolumeClaim of a volume, in its project's namespace."""
+    """Return the name of a volume's PersistentVolumeClaim, in its project's namespace."""
     return f"volume-{volume}"
 
 
 def snapshot_name(snapshot: str) -> str:
-    """Return the VolumeSnapshot of a snapshot, in its project's namespace."""
+    """Return the name of a snapshot's VolumeSnapshot, in its project's namespace."""
     return f"snapshot-{snapshot}"
 
 
 @dataclass(frozen=True, slots=True)
 class CacheTask:
-    """One run of the pod that works on the caches of a project. `name`: a repeat with the same one goes on with the
-    pod that is there. `key` "": fill nothing. `keep`: the trees that stay. `url`, `token`: where the content of `key`
-    is. `digest`: of its manifest."""
+    """One run of the pod that works on a project's caches. `name`: a repeat with the same name uses the
+    existing pod. `key`: the tree to fill, "" for none. `keep`: the trees not to remove. `url`, `token`: where
+    to download the content. `digest`: of the tree's manifest."""
 
     name: str
     keep: Sequence[str]
@@ -33,8 +34,8 @@ class CacheTask:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """One look into a volume: entries of a directory after a name, at most `limit`, or a file of at most `limit` bytes.
-    `name`: a repeat with the same one uses the pod that is there."""
+    """A reading of a volume by a pod: at most `limit` entries of a directory after a name, or at most `limit`
+    bytes of a file. `name`: a repeat with the same name uses the existing pod."""
 
     name: str
     volume: str
@@ -46,8 +47,8 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class OutputTask:
-    """One copy of a directory of a job's output. `name`: a repeat with the same one uses the pod that is there. `path`:
-    below the working directory of rank 0, or below that of the checkpoints."""
+    """A copy of a directory of a job's output by a pod. `name`: a repeat with the same name uses the existing
+    pod. `path`: relative to the working directory of rank 0, or to its checkpoint directory."""
 
     name: str
     job_id: str

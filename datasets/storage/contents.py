@@ -1,7 +1,8 @@
-"""Which pack holds which content: an SQLite file beside the packs. It can be lost: every pack ends with its own index.
+"""Index of which pack holds which content: an SQLite file beside the packs. It can be rebuilt, since every
+pack ends with its own index.
 
-A row per content, not per file of a version: 627,615 files that share contents with the version before add only what is
-new. A dict of them would take 150 MB in every process.
+One row per content, not per file of a version: for 627,615 files that mostly share contents with the previous
+version only new contents are added. A dict of them would take 150 MB in every process.
 """
 
 import sqlite3
@@ -12,9 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-# The pack of a content that is a file of its own.
+# Pack name of a content with its own file.
 WHOLE = ""
-# Parameters of a statement.
+# Limit on the parameters of one SQL statement.
 _AT_ONCE = 500
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS packs (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
@@ -26,7 +27,7 @@ CREATE TABLE IF NOT EXISTS contents (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Located:
-    """Where a content is: in a pack from `offset`, or a file of its own (`pack` WHOLE)."""
+    """Location of a content: at `offset` in a pack, or in its own file (`pack` is WHOLE)."""
 
     pack: str
     offset: int
@@ -35,7 +36,7 @@ class Located:
 
 
 class ContentIndex:
-    """The index of a lake. Safe to use from several threads and processes."""
+    """The content index of a lake. Safe for several threads and processes."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
@@ -49,7 +50,7 @@ class ContentIndex:
         self._database.close()
 
     def known(self, digests: Iterable[bytes]) -> set[bytes]:
-        """Return which contents are there."""
+        """Return those of the contents that are in the index."""
         found: set[bytes] = set()
         for some in _chunks(digests):
             marks = ",".join("?" * len(some))
@@ -58,7 +59,7 @@ class ContentIndex:
         return found
 
     def locate(self, digests: Iterable[bytes]) -> list[Located]:
-        """Return where contents are, in the order of the packs; those that are not there are left out."""
+        """Return the locations of contents, sorted by pack; omits unknown ones."""
         found: list[Located] = []
         for some in _chunks(digests):
             marks = ",".join("?" * len(some))
@@ -71,11 +72,11 @@ class ContentIndex:
         return found
 
     def add(self, located: Sequence[Located]) -> None:
-        """Add contents; those that are there keep their first place."""
+        """Add contents; known ones keep their location."""
         self._write("IGNORE", located)
 
     def move(self, located: Sequence[Located]) -> None:
-        """Add contents, or change where they are."""
+        """Add contents or change their locations."""
         self._write("REPLACE", located)
 
     def _write(self, conflict: str, located: Sequence[Located]) -> None:
@@ -87,7 +88,7 @@ class ContentIndex:
             self._database.executemany(sql, sorted(rows))
 
     def forget(self, digests: Iterable[bytes]) -> None:
-        """Remove contents."""
+        """Remove contents from the index."""
         with self._lock, self._database:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany(
@@ -95,7 +96,7 @@ class ContentIndex:
             )
 
     def forget_pack(self, name: str) -> None:
-        """Remove a pack with its contents."""
+        """Remove a pack and its contents from the index."""
         with self._lock, self._database:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.execute(
@@ -108,7 +109,7 @@ class ContentIndex:
         return {row[0] for row in self._rows("SELECT name FROM packs WHERE name != ?", (WHOLE,))}
 
     def of_pack(self, name: str) -> list[Located]:
-        """Return the contents of one pack (WHOLE: all that are files of their own)."""
+        """Return the contents of one pack (WHOLE: all with their own file)."""
         sql = (
             "SELECT ?, offset, size, digest FROM contents WHERE pack = (SELECT id FROM packs WHERE name = ?)"
         )

@@ -1,5 +1,5 @@
-"""Names and passwords of storage systems: read when a connection is opened, so that a changed one is used at once and
-none is kept."""
+"""Read user names and passwords of storage systems. They are read for each new connection, so that changes
+apply at once and none is cached."""
 
 import configparser
 import os
@@ -10,8 +10,8 @@ from datasets.storage.base import Blocked
 
 
 def read_credentials(path: str, keys: Mapping[str, str]) -> dict[str, str]:
-    """Return values by the names in a file's section [default], or in the environment without a path. `keys`: names in
-    the file, and those in the environment. Raises Blocked; no message has a secret."""
+    """Return values from section [default] of a file, or from the environment if `path` is "". `keys`: name
+    in the file -> name in the environment. Raises Blocked; its message contains no secret."""
     if not path:
         found = {key: os.environ.get(variable, "") for key, variable in keys.items()}
         where = "the environment: " + ", ".join(keys.values())
@@ -30,7 +30,7 @@ def _section(path: str) -> Mapping[str, str]:
         parser.read_string(Path(path).read_text())
         return parser["default"]
     except (OSError, UnicodeError, configparser.Error, KeyError) as error:
-        # the text of a parser's error quotes the file
+        # The parser's error message quotes the file, so it is not included.
         kind = type(error).__name__
         detail = f"{path} cannot be read as a credentials file with a section [default] ({kind})."
         raise Blocked("no_credentials", detail) from None

@@ -1,8 +1,9 @@
-"""Volumes as PersistentVolumeClaims of a Kubernetes cluster, and their snapshots as VolumeSnapshots (v1).
+"""Volumes as PersistentVolumeClaims of a Kubernetes cluster, and snapshots as VolumeSnapshots (v1).
 
-The id is the idempotency key: it is in the object's name, and one that exists is taken as made by an earlier try. What
-a storage driver does takes as long as it takes: readiness comes from a watch, and the end of the wait is an error with
-the driver's words. A class that binds with its first pod (WaitForFirstConsumer) is ready unbound.
+Object names contain our id, the idempotency key: an existing object is assumed to come from an earlier try.
+Storage drivers may take long, so readiness is awaited by a watch; at the time limit the error contains the
+driver's message. A claim whose class binds with the first pod (WaitForFirstConsumer) counts as ready while
+unbound.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from datasets.storage.volumes import Report, Taken
 GROUP = "snapshot.storage.k8s.io"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 SNAPSHOT_CLASSES = f"/apis/{GROUP}/v1/volumesnapshotclasses"
-# How long a driver may take. The sidecars of CSI repeat a failed call after 1 s, then twice that, up to 5 minutes.
+# How long a driver may take. CSI sidecars retry a failed call after 1 s, then with doubled pauses, up to 5
+# minutes.
 PROVISION_SECONDS, SNAPSHOT_SECONDS, RESIZE_SECONDS = 120.0, 300.0, 120.0
-# A watch ends after this time, so that a cancelled command is noticed.
+# A watch is renewed after this time, to detect a cancelled command.
 WATCH_SECONDS = 5
 WORDS_MOST = 400
 _DEFAULT = ("storageclass.kubernetes.io/is-default-class", "snapshot.storage.kubernetes.io/is-default-class")
@@ -38,7 +40,7 @@ Raw = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ClaimKind:
-    """What a claim asks for. `storage_class` "": the cluster's default."""
+    """Parameters of a claim. `storage_class`: "" for the cluster's default."""
 
     storage_class: str
     size_bytes: int
@@ -46,8 +48,8 @@ class ClaimKind:
 
 
 class CsiVolumes:
-    """The volumes and snapshots of one project: objects with `labels` in its namespace. `kind`: of claims that are
-    made. `seconds`: how long a driver may take, by default as above."""
+    """The volumes and snapshots of one project: objects with `labels` in its namespace. `kind`: of claims to
+    create. `seconds`: time limit of a driver."""
 
     def __init__(
         self,
@@ -63,13 +65,14 @@ class CsiVolumes:
         self._events = f"/api/v1/namespaces/{namespace}/events"
 
     def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
-        """Make an empty volume, unless it is there. Raises Blocked, with the driver's words."""
+        """Create an empty volume, unless it exists. Raises Blocked with the driver's message."""
         self._make_claim(volume, None, self._kind.size_bytes, budget)
 
     def clone(
         self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
     ) -> None:
-        """Make a volume of what another one holds. Raises ContentMissing, Blocked and what `budget` raises."""
+        """Create a volume with another one's content. Raises ContentMissing, Blocked and what `budget`
+        raises."""
         found = self._get(f"{self._claims}/{claim_name(source)}", "The volume that is to be copied")
         size = max(
             self._kind.size_bytes, _bytes_of((found.get("status") or {}).get("capacity", {}).get("storage"))
@@ -84,7 +87,7 @@ class CsiVolumes:
         budget: Budget = UNLIMITED,
         report: Report = lambda files, size: None,
     ) -> None:
-        """Make a volume of a snapshot, which stays. Raises as `clone`."""
+        """Create a volume from a snapshot, which stays. Raises as `clone`."""
         found = self._get(f"{self._snapshots}/{snapshot_name(snapshot)}", "The snapshot")
         size = max(self._kind.size_bytes, _bytes_of((found.get("status") or {}).get("restoreSize")))
         origin = {"apiGroup": GROUP, "kind": "VolumeSnapshot", "name": snapshot_name(snapshot)}
@@ -98,7 +101,7 @@ class CsiVolumes:
         """Do nothing: claims have no tiers."""
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
-        """Enlarge a volume; its file system follows at once or when a pod mounts it. Raises Blocked."""
+        """Enlarge a volume; its file system grows at once or when a pod mounts it. Raises Blocked."""
         path = f"{self._claims}/{claim_name(volume)}"
         self._get(path, "The volume")
         try:
@@ -108,7 +111,7 @@ class CsiVolumes:
 
         def is_resized(claim: Raw) -> bool:
             status = claim.get("status") or {}
-            # The volume itself is larger then; its file system grows with the next pod that mounts it.
+            # The volume is larger by then; its file system grows when the next pod mounts it.
             waits = any(one["type"] == "FileSystemResizePending" for one in status.get("conditions") or ())
             return waits or _bytes_of((status.get("capacity") or {}).get("storage")) >= size_bytes
 
@@ -127,8 +130,8 @@ class CsiVolumes:
         budget: Budget = UNLIMITED,
         report: Report = lambda files, size: None,
     ) -> Taken:
-        """Make a snapshot, unless it is there, and wait until it is ready to use. Raises ContentMissing, Blocked with
-        the driver's words, and what `budget` raises."""
+        """Take a snapshot, unless it exists, and wait until it is ready to use. Raises ContentMissing,
+        Blocked with the driver's message, and what `budget` raises."""
         claim = self._get(f"{self._claims}/{claim_name(volume)}", "The volume")
         body = {
             "apiVersion": f"{GROUP}/v1",
@@ -154,11 +157,11 @@ class CsiVolumes:
         return Taken(None, _bytes_of(last.get("restoreSize")), None)
 
     def remove_snapshot(self, snapshot: str) -> None:
-        """Delete a snapshot; volumes that were made of it stay."""
+        """Delete a snapshot; volumes created from it stay."""
         self._client.delete(f"{self._snapshots}/{snapshot_name(snapshot)}")
 
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured | None:
-        """Return None: only a pod that mounts the volume sees what it holds."""
+        """Return None: only a pod that mounts the volume can measure it."""
         return None
 
     def _make_claim(self, volume: str, origin: Raw | None, size_bytes: int, budget: Budget) -> None:
@@ -175,7 +178,7 @@ class CsiVolumes:
             },
         }
         self._create(self._claims, body)
-        # Its driver makes nothing before a pod mounts it.
+        # The driver creates nothing until a pod mounts the claim.
         if storage_class.get("volumeBindingMode") == "WaitForFirstConsumer":
             return
         seconds = self._seconds or PROVISION_SECONDS
@@ -184,7 +187,8 @@ class CsiVolumes:
             raise Blocked("not_provisioned", f"No volume within {seconds:g} s: {said}", is_passing=False)
 
     def _storage_class(self) -> Raw:
-        """Return the class of new claims. Raises Blocked, naming those that there are."""
+        """Return the storage class of new claims. Raises Blocked if it does not exist; the message names the
+        existing ones."""
         classes = self._listed(CLASSES)
         wanted = self._kind.storage_class
         found = [
@@ -197,7 +201,7 @@ class CsiVolumes:
         raise Blocked("no_such_class", f"The cluster has {missing}; there are: {names}.", is_passing=False)
 
     def _snapshot_class(self, claim: Raw) -> str:
-        """Return the snapshot class of the claim's driver. Raises Blocked where there is none."""
+        """Return the snapshot class of the claim's driver. Raises Blocked if there is none."""
         name = (claim.get("spec") or {}).get("storageClassName")
         drivers = [one["provisioner"] for one in self._listed(CLASSES) if one["metadata"]["name"] == name]
         of_driver = [one for one in self._listed(SNAPSHOT_CLASSES) if one["driver"] in drivers]
@@ -211,7 +215,7 @@ class CsiVolumes:
         try:
             found: list[Raw] = self._client.get(path)["items"]
         except ApiError as error:
-            # The definition is not installed.
+            # The CustomResourceDefinition is not installed.
             if error.status == 404:
                 return []
             raise Blocked("not_permitted", _words(str(error)), is_passing=True) from error
@@ -221,7 +225,7 @@ class CsiVolumes:
         try:
             self._client.create(collection, body)
         except ApiError as error:
-            # The name has the id of what is made, so it is of an earlier try.
+            # The name contains our id, so the object comes from an earlier try.
             if error.reason != "AlreadyExists":
                 raise Blocked("refused", _words(str(error)), is_passing=False) from error
 
@@ -232,7 +236,7 @@ class CsiVolumes:
             if error.status == 404:
                 raise ContentMissing(f"{what} is not in the cluster (any more).") from error
             raise Blocked("refused", _words(str(error))) from error
-        # A finalizer keeps it for a while, but nothing may be made of it any more.
+        # A finalizer may keep the object for a while, but it must not be used as a source any more.
         if found["metadata"].get("deletionTimestamp"):
             raise ContentMissing(f"{what} is being deleted in the cluster.")
         return found
@@ -240,8 +244,8 @@ class CsiVolumes:
     def _wait(
         self, collection: str, name: str, is_done: Callable[[Raw], bool], seconds: float, budget: Budget
     ) -> Raw | None:
-        """Return the object once `is_done` says so, None when the time is up. Raises ContentMissing for a deleted one
-        and what `budget` raises."""
+        """Return the object once `is_done` returns True, None after `seconds`. Raises ContentMissing if it is
+        deleted, and what `budget` raises."""
         ends = time.monotonic() + seconds
         while True:
             budget.check()
@@ -257,7 +261,8 @@ class CsiVolumes:
     def _watched(
         self, collection: str, found: Raw, is_done: Callable[[Raw], bool], seconds: float
     ) -> Raw | None:
-        """Return the object when a change makes it done; None after `seconds` or when the watch breaks off."""
+        """Watch until a change makes the object done and return it; None after `seconds` or when the watch
+        ends."""
         query = {
             "watch": "true",
             "fieldSelector": f"metadata.name={found['metadata']['name']}",
@@ -270,7 +275,8 @@ class CsiVolumes:
         ):
             for line in lines:
                 change = json.loads(line)
-                # Its version is too old for a watch, or it is gone: the object is read again.
+                # The resource version is too old for a watch, or the object is gone: the caller reads it
+                # again.
                 if change["type"] in ("DELETED", "ERROR"):
                     return None
                 changed: Raw = change["object"]
@@ -279,12 +285,12 @@ class CsiVolumes:
         return None
 
     def _event_of(self, name: str) -> str:
-        """Return what the cluster said last of an object, "" for nothing."""
+        """Return the cluster's last event about an object, "" if there is none."""
         query = {"fieldSelector": f"involvedObject.name={name}"}
         try:
             events = self._client.get(self._events, query)["items"]
         except ApiError:
-            # Events only explain: a right that is missing for them must not hide the state itself.
+            # Events only explain: a missing permission to read them must not hide the state itself.
             return ""
         warnings = [event for event in events if event.get("type") == "Warning"] or events
         warnings.sort(key=lambda event: event.get("lastTimestamp") or "")
@@ -305,5 +311,5 @@ def _bytes_of(quantity: Any) -> int:
 
 
 def _words(text: str) -> str:
-    """Return a cluster's words on one line, shortened."""
+    """Return a cluster's message on one line, shortened."""
     return " ".join(text.split())[:WORDS_MOST]

@@ -1,4 +1,4 @@
-"""Copying, sharing and flushing files: what a file system can do, found out by trying."""
+"""Copy, share and flush files. What the file system supports is found out by trying."""
 
 import ctypes
 import errno
@@ -17,21 +17,21 @@ from pathlib import Path
 from datasets.storage.base import Blocked
 
 _FICLONE = 0x40049409
-# What a file system answers that cannot share extents, or not between these two files.
+# Error numbers of file systems that cannot share extents, or not between these two files.
 _CANNOT_CLONE = frozenset(
     (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.ENOTTY, errno.ENOSYS, errno.EINVAL, errno.EAGAIN)
 )
 _CHUNK_BYTES = 4 << 20
-# Between two tries to get a lock that is waited for until a deadline.
+# Interval of attempts to get a lock within a time limit.
 _LOCK_POLL_SECONDS = 0.05
 READ_ONLY = 0o444
 
 
 @contextmanager
 def locked(path: Path, kind: int, seconds: float | None = None) -> Iterator[None]:
-    """Hold a lock of this kind (fcntl.LOCK_SH or LOCK_EX) on a file, which is made when it is not there. Waits without
-    end, or `seconds`, after which it raises Blocked."""
-    # Closing it unlocks.
+    """Hold a lock (fcntl.LOCK_SH or LOCK_EX) on a file, which is created if missing. Waits without limit, or
+    for `seconds` and then raises Blocked."""
+    # Closing the file unlocks it.
     with open(path, "a") as file:
         if seconds is None:
             fcntl.flock(file, kind)
@@ -54,7 +54,7 @@ def _lock_within(handle: int, kind: int, seconds: float) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether LOCK_EX of `locked` is held on a file."""
+    """Return whether a process holds LOCK_EX of `locked` on a file."""
     with open(path, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -64,7 +64,7 @@ def is_locked(path: Path) -> bool:
 
 
 class Sharing(StrEnum):
-    """How bytes came to a second place: reflink, hard link or copy."""
+    """How bytes were duplicated: reflink, hard link or copy."""
 
     REFLINK = "reflink"
     HARD_LINK = "hard_link"
@@ -72,7 +72,8 @@ class Sharing(StrEnum):
 
 
 def reflink(source: Path | bytes, target: Path) -> bool:
-    """Make `target` share the extents of `source`; False when the file system cannot. Raises OSError for the rest."""
+    """Make `target` share the extents of `source`; return False if the file system cannot. Raises OSError for
+    other errors."""
     if os.stat(source).st_dev in _no_reflink:
         return False
     with open(source, "rb") as old, open(target, "xb") as new:
@@ -104,8 +105,8 @@ def hard_link(source: Path | bytes, target: Path) -> bool:
 
 
 def share_file(source: Path, target: Path, mode: int) -> Sharing:
-    """Make `target` a file with the bytes of `source`: shared where the file system can. A hard link only where the
-    mode stays."""
+    """Create `target` with the bytes of `source`, shared if the file system can. Uses a hard link only if the
+    mode is the same."""
     shared = Sharing.COPY
     if reflink(source, target):
         shared = Sharing.REFLINK
@@ -119,8 +120,8 @@ def share_file(source: Path, target: Path, mode: int) -> Sharing:
 
 
 def copy_file(source: Path | bytes, target: Path, check: Callable[[], None] = lambda: None) -> None:
-    """Copy bytes inside the kernel; holes stay holes, so that a sparse file takes no more than its data. What `check`
-    raises ends the copy."""
+    """Copy bytes inside the kernel; keeps holes, so that a sparse copy takes no more space than its data. An
+    exception of `check` ends the copy."""
     with open(source, "rb") as old, open(target, "xb") as new:
         size = os.fstat(old.fileno()).st_size
         for start, end in _data(old.fileno(), size):
@@ -134,20 +135,20 @@ def _copy_range(old: int, new: int, start: int, end: int, check: Callable[[], No
         check()
         sent = os.sendfile(new, old, start, min(_CHUNK_BYTES, end - start))
         if not sent:
-            # cut off since
+            # The file was truncated since.
             return
         start += sent
 
 
 def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of a file that are no holes."""
+    """Yield (start, length) of the ranges of a file that are not holes."""
     end = 0
     while end < size:
         try:
             start = os.lseek(file, end, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                # only a hole is left
+                # Only a hole is left.
                 return
             raise
         end = min(os.lseek(file, start, os.SEEK_HOLE), size)
@@ -167,8 +168,8 @@ def write_new(path: Path, *pieces: bytes | memoryview, mode: int = READ_ONLY) ->
 
 
 def write_flushed(staged: Path, target: Path, data: bytes) -> None:
-    """Write a file that is at `target` whole, and survives a power cut, once this returns. Waits for this file alone:
-    a flush of the file system waits for all that other programs wrote."""
+    """Write a file atomically and durably: when this returns, `target` is complete and survives a power cut.
+    Flushes this file alone: flushing the file system waits for the writes of all programs."""
     write_new(staged, data)
     descriptor = os.open(staged, os.O_RDONLY)
     try:
@@ -180,8 +181,7 @@ def write_flushed(staged: Path, target: Path, data: bytes) -> None:
 
 
 def remove_tree(root: Path) -> None:
-    """Remove a directory and all it holds, directories without permission to write included, however deep it is. Raises
-    OSError."""
+    """Remove a directory tree of any depth, including directories without write permission. Raises OSError."""
     try:
         shutil.rmtree(root)
     except PermissionError:
@@ -190,7 +190,7 @@ def remove_tree(root: Path) -> None:
     except (OSError, RecursionError) as error:
         if isinstance(error, OSError) and error.errno != errno.EMFILE:
             raise
-        # rmtree holds a call and a descriptor for each level.
+        # shutil.rmtree needs a stack frame and a descriptor for each level.
         subprocess.run(["rm", "-rf", "--", os.fspath(root)], check=False)
         if os.path.lexists(root):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fspath(root)) from error
@@ -205,8 +205,8 @@ def _permit(root: Path) -> None:
 
 
 def sync_file_system(path: Path) -> None:
-    """Return once all that was written to the file system of `path` is on disk: one wait for thousands of files, where
-    an fsync of each waits for the journal every time."""
+    """Return when all writes to the file system of `path` are on disk: one wait for thousands of files, where
+    an fsync of each would wait for the journal every time."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if _libc().syncfs(descriptor) != 0:
@@ -216,7 +216,7 @@ def sync_file_system(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Return once the names in a directory are on disk."""
+    """Flush a directory, so that its file names are on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -225,7 +225,8 @@ def sync_directory(path: Path) -> None:
 
 
 def blocked(error: OSError) -> Blocked | OSError:
-    """Return what a person can do about an error of the file system, or the error itself."""
+    """Return Blocked with advice for an error of the file system, or the error itself if it is of another
+    kind."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Blocked(
             "disk_full", "The disk of this storage is full; make room, then repeat: what was stored is kept."
@@ -243,7 +244,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def changed_at(path: Path) -> float:
-    """Return the change time of a file's inode, 0.0 when it is not there."""
+    """Return the inode's change time in seconds, 0.0 if the file does not exist."""
     try:
         return path.stat().st_ctime
     except FileNotFoundError:
@@ -251,7 +252,7 @@ def changed_at(path: Path) -> float:
 
 
 def renew_file(path: Path) -> bool:
-    """Set the change time to now and nothing else; False when the file is not there."""
+    """Set the change time, and nothing else, to now; return False if the file does not exist."""
     try:
         path.chmod(path.stat().st_mode & 0o777)
     except FileNotFoundError:

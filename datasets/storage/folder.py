@@ -4,15 +4,16 @@
     packs/ab/cdef....    many small contents each
     manifests/ab/cdef... encoded manifests
     parts/               large contents that are arriving
-    staging/             files before they get their name
+    staging/             files before they are renamed
     quarantine/          contents that were found damaged
-    index.sqlite         where each content is; made again from the packs when it is missing
+    index.sqlite         location of each content; rebuilt from the packs if missing
 
-A file gets its name by rename, and the index names a content only after a flush. A process killed at any moment leaves
-files that the index does not name; they are written again by the next sync, or removed by `collect`.
+Files get their final name by rename, and the index names a content only after a flush. A process killed at
+any moment leaves files that the index does not name; the next sync writes them again, or `collect` removes
+them.
 
-The age of a file is its inode's change time: a file that shares its inode with a user's own has that one's
-modification time, and `renew` must not change it.
+The age of a file is its inode's change time: a file that shares its inode with a user's file has that file's
+modification time, which `renew` must not change.
 """
 
 import fcntl
@@ -61,15 +62,15 @@ from datasets.storage.files import (
 from datasets.storage.indexed import IndexedLake, by_file
 from datasets.storage.parts import append, locked_part
 
-# Objects, while no flush can end.
+# Shared lock on stored objects during a flush.
 _REMOVED_AT_ONCE = 200
-# Contents above this are files of their own: they can be shared by link.
+# Larger contents have their own file, which can be shared by link.
 WHOLE_BYTES = 256 << 10
 _FOLDERS = ("objects", "packs", "manifests", "parts", "staging", "quarantine")
 
 
 class FolderLake(IndexedLake[ContentIndex]):
-    """A lake in a folder that this process can write."""
+    """A lake in a folder that this process can write to."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, _FOLDERS, ContentIndex)
@@ -87,9 +88,9 @@ class FolderLake(IndexedLake[ContentIndex]):
         self.flush(self.put_contents([content for content in contents if content.digest in lacking]))
 
     def put_contents(self, contents: Sequence[Content], adopt: Sharing = Sharing.REFLINK) -> list[Located]:
-        """Write contents whose digests were computed here; `flush` what is returned to make it known. `adopt` HARD_LINK
-        lets a large content share the file it was read from: only where its owner allows it, since an edit of one
-        edits both."""
+        """Write contents whose digests were computed in this process; pass the result to `flush` to index
+        them. `adopt` HARD_LINK allows a large content to share the file it was read from; use it only if the
+        owner agrees, since editing one file edits both."""
         small = [content for content in contents if len(content.data) <= WHOLE_BYTES]
         large = [content for content in contents if len(content.data) > WHOLE_BYTES]
         try:
@@ -101,7 +102,8 @@ class FolderLake(IndexedLake[ContentIndex]):
     def put_file(
         self, digest: bytes, path: bytes, size_bytes: int, adopt: Sharing = Sharing.REFLINK
     ) -> Located:
-        """Write a large file of this machine that had this digest; `flush` makes it known. Raises FileChanged."""
+        """Write a large local file that had this digest; pass the result to `flush` to index it. Raises
+        FileChanged."""
         status = os.stat(path)
         with self._staged() as fresh:
             if not self._shares(path, status.st_mtime_ns, fresh, adopt):
@@ -110,18 +112,18 @@ class FolderLake(IndexedLake[ContentIndex]):
         return Located(WHOLE, 0, size_bytes, digest)
 
     def flush(self, written: Sequence[Located]) -> None:
-        """Make known what was written, once it is on disk. Only what the caller wrote itself before the call: what
-        another thread writes meanwhile may not be on disk when this returns. Raises Blocked when `collect` removed a
-        file while the same was written again: put it once more."""
+        """Flush written contents to disk, then index them. Pass only what the caller itself wrote before the
+        call: concurrent writes of other threads may not be on disk when this returns. Raises Blocked if
+        `collect` removed a file meanwhile: write it again."""
         if not written:
             return
         try:
             sync_file_system(self.root)
         except OSError as error:
             raise blocked(error) from error
-        # Shared: requests that store do not wait for each other, only for a removal.
+        # Shared lock: requests that store do not wait for each other, only for a removal.
         with self._lock("removal", fcntl.LOCK_SH):
-            # Few: most contents share a pack.
+            # A small set, since most contents share a pack.
             files = {_file_key(one): one for one in written}
             gone = {key for key, one in files.items() if not self.path_of(one).exists()}
             self._index.add([one for one in written if _file_key(one) not in gone] if gone else written)
@@ -133,7 +135,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         path = self.root / "parts" / digest.hex()
         try:
             with locked_part(path) as file:
-                # Asked under the lock: another request may have finished it.
+                # Checked under the lock: another request may have completed it.
                 if self._is_stored(digest):
                     path.unlink()
                     self.renew([digest])
@@ -219,7 +221,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         """See Lake."""
         self._adopt_unindexed(budget)
         with self._lock("lock", fcntl.LOCK_EX):
-            # Asked under the lock: a request that makes a version waits for it.
+            # Called under the lock: a request that creates a version waits for it.
             names = set(live_manifests())
             live = self._contents_of(names)
             before = time.time() - older_than_seconds
@@ -238,7 +240,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         name = pack_name(index)
         with self._staged() as fresh:
             write_new(fresh, b"".join((*(content.data for content in contents), index)))
-            # Named by its index: the same contents written twice are one file.
+            # Named by its index: writing the same contents twice gives one file.
             os.rename(fresh, self._named("packs", name))
         places, _ = read_index(index)
         return [Located(name, one.offset, one.size_bytes, one.digest) for one in places]
@@ -251,11 +253,12 @@ class FolderLake(IndexedLake[ContentIndex]):
         return Located(WHOLE, 0, len(content.data), content.digest)
 
     def _shares(self, path: bytes, mtime_ns: int, fresh: Path, adopt: Sharing) -> bool:
-        """Make `fresh` share the bytes of a file, if the file system can and the file was not written since."""
+        """Make `fresh` share the bytes of a file; return False if the file system cannot or the file was
+        written to since."""
         shared = adopt != Sharing.COPY and (
             reflink(path, fresh) or (adopt == Sharing.HARD_LINK and hard_link(path, fresh))
         )
-        # Looked at after the link: a write before it is seen, one after it does not reach a reflink.
+        # Compare after linking: this detects writes before the link, and later ones do not reach a reflink.
         if shared and os.stat(path).st_mtime_ns != mtime_ns:
             os.unlink(fresh)
             return False
@@ -270,7 +273,7 @@ class FolderLake(IndexedLake[ContentIndex]):
             os.fchmod(target.fileno(), READ_ONLY)
 
     def _is_stored(self, digest: bytes) -> bool:
-        """Return whether a content is there; index one whose request ended before the index named it."""
+        """Return whether a content is stored; adds it to the index if its request ended before doing so."""
         path = self._path("objects", digest.hex())
         if self.lacking([digest]) and path.exists():
             self.flush(self._adopt_object(path, digest))
@@ -283,7 +286,7 @@ class FolderLake(IndexedLake[ContentIndex]):
             path.unlink()
             raise ContentDamaged(digest)
         target = self._named("objects", digest.hex())
-        # before it is read-only: a request that repeats a broken-off one opens it to write
+        # Moved before it becomes read-only: a request that repeats an interrupted one opens it for writing.
         os.rename(path, target)
         target.chmod(READ_ONLY)
         self.flush([Located(WHOLE, 0, size, digest)])
@@ -292,7 +295,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         path = self.path_of(located)
         self._index.forget([located.digest])
         away = self.root / "quarantine" / located.digest.hex()
-        # Another verification moved it away, or the file was lost.
+        # Another verification moved it, or the file was lost.
         with suppress(FileNotFoundError):
             if located.pack == WHOLE:
                 os.rename(path, away)
@@ -304,7 +307,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         self._adopt_unindexed(UNLIMITED)
 
     def _adopt_unindexed(self, budget: Budget) -> None:
-        """Index packs and objects that a process wrote before it died; those that are damaged are removed."""
+        """Index packs and objects that a process wrote before it was killed; removes damaged ones."""
         found: list[Located] = []
         known = self._index.packs()
         objects = {one.digest for one in self._index.of_pack(WHOLE)}
@@ -318,7 +321,7 @@ class FolderLake(IndexedLake[ContentIndex]):
                 if (digest := bytes.fromhex(_name(path))) not in objects:
                     found += self._adopt_object(path, digest)
         finally:
-            # With a budget that ended, the next call goes on from here.
+            # If the budget ends here, the next call continues.
             self.flush(found)
 
     def _adopt_pack(self, path: Path, name: str) -> list[Located]:
@@ -349,7 +352,7 @@ class FolderLake(IndexedLake[ContentIndex]):
             full = sum(one.size_bytes for one in held)
             if wanted and (len(wanted) == len(held) or alive * 2 > full):
                 continue
-            # More than half of it is dead: the rest moves to a pack of its own first.
+            # More than half of the pack is unused: copy the rest to a new pack first.
             if wanted:
                 moved = self._write_pack([Content(*one) for one in self.contents(wanted)])
                 sync_file_system(self.root)
@@ -358,8 +361,8 @@ class FolderLake(IndexedLake[ContentIndex]):
                 # Stored again meanwhile.
                 if changed_at(path) > before:
                     continue
-                # The index first: a process that dies in between leaves a file that nothing names, not a name without
-                # a file.
+                # Update the index first: if the process is killed in between, a file without an index entry
+                # remains, which is harmless, and not an entry without a file.
                 self._index.forget_pack(_name(path))
                 path.unlink()
             count, size = count + 1, size + full - alive
@@ -373,7 +376,7 @@ class FolderLake(IndexedLake[ContentIndex]):
             with self._lock("removal", fcntl.LOCK_EX):
                 some = dead[start : start + _REMOVED_AT_ONCE]
                 some = [one for one in some if changed_at(self.path_of(one)) <= before]
-                # As with packs: the index before the files.
+                # Index first, as for packs.
                 self._index.forget(one.digest for one in some)
                 for one in some:
                     self.path_of(one).unlink(missing_ok=True)

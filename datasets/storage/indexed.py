@@ -1,4 +1,4 @@
-"""What lakes share whose index is a local file: what is there, locks, and an index that can be made again."""
+"""Base class of lakes with a local index file: lookups, locks, and rebuilding the index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Index = TypeVar("Index", bound=ContentIndex)
 
 
 def by_file(located: Sequence[Located]) -> Iterator[list[Located]]:
-    """Split contents into those of one pack, and single ones that are files of their own."""
+    """Split contents into groups by pack, and single contents with their own file."""
     for pack, group in groupby(located, key=lambda one: one.pack):
         if pack == WHOLE:
             yield from ([one] for one in group)
@@ -29,7 +29,7 @@ def by_file(located: Sequence[Located]) -> Iterator[list[Located]]:
 
 
 class IndexedLake(ABC, Generic[Index]):
-    """A lake with an index, locks and arriving contents below `root`, which all processes share."""
+    """A lake with index, locks and arriving contents below `root`, which all processes share."""
 
     _index: Index
 
@@ -50,7 +50,7 @@ class IndexedLake(ABC, Generic[Index]):
 
     @abstractmethod
     def _fill_index(self) -> None:
-        """Index all that is stored."""
+        """Index everything that is stored."""
 
     def close(self) -> None:
         """See Lake."""
@@ -93,7 +93,7 @@ class IndexedLake(ABC, Generic[Index]):
         try:
             return list(self.contents(located))
         except ContentMissing:
-            # A collection moves contents to other packs, also after they were located.
+            # A collection may have moved contents to other packs after they were located.
             moved = self.locate(one.digest for one in located)
             if moved == list(located):
                 raise
@@ -113,8 +113,8 @@ class IndexedLake(ABC, Generic[Index]):
         return live
 
     def _forget_file(self, located: Sequence[Located]) -> None:
-        """Forget contents whose file is lost, so that the next sync sends them again. What `collect` moved from a lost
-        pack to another one stays known."""
+        """Remove contents of a lost file from the index, so that the next sync sends them again. Keeps those
+        that `collect` moved to another pack."""
         if located[0].pack == WHOLE:
             self._index.forget(one.digest for one in located)
         else:
@@ -132,13 +132,13 @@ class IndexedLake(ABC, Generic[Index]):
                     path.unlink(missing_ok=True)
 
     def _make_index(self, path: Path, index: type[Index]) -> None:
-        """Make the index from what is stored. It gets its name when it is complete: another process that opens the lake
-        meanwhile waits, and one killed here leaves no index that lacks what is stored."""
+        """Build the index from what is stored. It is renamed to its final name when complete: other processes
+        that open the lake wait, and a killed process leaves no incomplete index."""
         with self._lock("lock", fcntl.LOCK_EX):
             if path.exists():
                 return
             fresh = path.with_name("index.sqlite.new")
-            # A journal left of another index would be played into this one.
+            # SQLite would replay the journal of another index into this one.
             for left in (fresh, path):
                 for end in ("", "-wal", "-shm"):
                     left.with_name(left.name + end).unlink(missing_ok=True)

@@ -1,11 +1,11 @@
-"""Volumes as FlexVol volumes of an ONTAP SVM, and their snapshots as ONTAP's own; what is restored is a FlexClone.
+"""FlexVol volumes of an ONTAP SVM, with ONTAP's own snapshots; a restored volume is a FlexClone.
 
-The id is in the name and in the comment of every object: one that exists under that name with another comment is not
-ours, and is neither used nor deleted. Volumes are mounted in the SVM's namespace by their name; the admin has mounted
-that namespace on each machine.
+Name and comment of every object contain our id; one with our name but another comment is not ours, and is
+neither used nor deleted. Volumes are mounted in the SVM's namespace by their name; the admin has mounted that
+namespace on each machine.
 
-ONTAP deletes a volume with its snapshots, while snapshots here outlive their volume. A removed volume is therefore
-`retired`: out of the namespace, and deleted with the last of its snapshots.
+ONTAP deletes a volume together with its snapshots, but our snapshots outlive their volume. A removed volume
+is therefore `retired`: unmounted from the namespace, and deleted with its last snapshot.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datasets.storage.ontap_client import NOT_FOUND, OntapClient, OntapRefused, 
 from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
 from datasets.storage.volumes import Report, Taken
 
-# How long a new junction may take to appear on this machine.
+# How long a new junction may take to appear in this machine's mount.
 MOUNT_SECONDS = 15.0
 _FIELDS = "name,uuid,comment,size,state,nas.path"
 _SNAPSHOT_FIELDS = "name,uuid,comment,size,volume"
@@ -29,7 +29,7 @@ _RETIRED = "trainyard retired "
 
 
 class OntapVolumes(VolumeFiles):
-    """The volumes and snapshots of one storage class. `size_bytes`: of volumes that are made."""
+    """The volumes and snapshots of one storage class. `size_bytes`: of volumes to create."""
 
     def __init__(
         self, client: OntapClient, root: Path, size_bytes: int = 0, mount_seconds: float = MOUNT_SECONDS
@@ -38,11 +38,12 @@ class OntapVolumes(VolumeFiles):
         self._size_bytes, self._mount_seconds = size_bytes, mount_seconds
 
     def path(self, volume: str) -> Path:
-        """Return the directory that jobs mount."""
+        """Return the directory of a volume, which jobs mount."""
         return self._root / volume_name(volume)
 
     def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
-        """Make an empty volume, unless it is there, and wait until it is mounted. Raises Blocked with ONTAP's words."""
+        """Create an empty volume, unless it exists, and wait until it is mounted. Raises Blocked with ONTAP's
+        message."""
         place = self._client.place
         body = {
             "aggregates": [{"name": place.aggregate}],
@@ -52,14 +53,15 @@ class OntapVolumes(VolumeFiles):
             "snapshot_directory_access_enabled": False,
             "space": {"snapshot": {"reserve_percent": 0}},
         }
-        # Which user a pod has is not known to ONTAP; the directories above keep other users out.
+        # World-writable: ONTAP cannot know a pod's user; the parent directories exclude other users.
         access = {"security_style": "unix", "unix_permissions": 777}
         self._make(volume, body, access, budget)
 
     def clone(
         self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
     ) -> None:
-        """Make a FlexClone of what another volume holds. Raises ContentMissing, Blocked and what `budget` raises."""
+        """Create a FlexClone of another volume's current content. Raises ContentMissing, Blocked and what
+        `budget` raises."""
         if self._find(volume) is None:
             self._snapshot(base_name(volume), self._source(source), budget)
         self._make_clone(volume, volume_name(source), base_name(volume), budget)
@@ -71,7 +73,7 @@ class OntapVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = lambda files, size: None,
     ) -> None:
-        """Make a FlexClone of a snapshot, which stays. Raises as `clone`."""
+        """Create a FlexClone of a snapshot, which stays. Raises as `clone`."""
         found = self._snapshots(snapshot_name(snapshot))
         if not found:
             self._require_svm()
@@ -79,7 +81,8 @@ class OntapVolumes(VolumeFiles):
         self._make_clone(volume, found[0]["volume"]["name"], found[0]["name"], budget)
 
     def remove(self, volume: str) -> None:
-        """Unmount a volume, and delete it unless snapshots of it are left. Raises Blocked while a clone needs it."""
+        """Unmount a volume, and delete it unless it has snapshots. Raises Blocked while a clone depends on
+        it."""
         found = self._named(volume)
         if found is not None and found.get("comment") in (_comment(volume), _RETIRED + volume):
             changes = {"nas": {"path": ""}} if _junction(found) else {}
@@ -90,13 +93,14 @@ class OntapVolumes(VolumeFiles):
             self._delete_base(volume)
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
-        """Change the size of a volume. Raises ContentMissing and Blocked, for one that holds more too."""
+        """Change the size of a volume. Raises ContentMissing, and Blocked, also if it holds more than the new
+        size."""
         found = self._source(volume)
         if found["size"] != size_bytes:
             self._client.change(found["uuid"], {"size": size_bytes}, budget)
 
     def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:
-        """Do nothing: classes of ONTAP have no tiers."""
+        """Do nothing: storage classes of ONTAP have no tiers."""
 
     def take(
         self,
@@ -106,23 +110,24 @@ class OntapVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = lambda files, size: None,
     ) -> Taken:
-        """Make a snapshot, unless it is there. Raises ContentMissing, Blocked and what `budget` raises."""
+        """Take a snapshot, unless it exists. Raises ContentMissing, Blocked and what `budget` raises."""
         made = self._snapshot(snapshot_name(snapshot), self._source(volume), budget)
         return Taken(None, int(made.get("size") or 0), None)
 
     def remove_snapshot(self, snapshot: str) -> None:
-        """Delete a snapshot, and the removed volume whose last one it was. Raises Blocked while a clone needs it."""
+        """Delete a snapshot, and its retired volume if it was the last. Raises Blocked while a clone depends
+        on it."""
         self._require_svm()
         for found in self._snapshots(snapshot_name(snapshot)):
             self._delete_snapshot(found)
             self._delete_retired(found["volume"]["name"])
-        # A retired volume whose last snapshot a killed process had deleted.
+        # A killed process had deleted the last snapshot of a retired volume.
         for left in self._client.rows("volume", _FIELDS, comment=f"{_RETIRED}*"):
             with suppress(Blocked):
                 self._delete_retired(left["name"])
 
     def _make(self, volume: str, body: Row, access: Row, budget: Budget) -> None:
-        """Make a volume, or finish the one that an earlier try began."""
+        """Create a volume, or finish the one that an earlier try started."""
         place, name = self._client.place, volume_name(volume)
         nas = {"path": f"{place.junction}/{name}", "export_policy": {"name": place.export_policy}, **access}
         found = self._find(volume)
@@ -144,7 +149,7 @@ class OntapVolumes(VolumeFiles):
             self._client.change(found["uuid"], {"size": self._size_bytes}, budget)
 
     def _find(self, volume: str) -> Row | None:
-        """Return a volume by id. Raises Blocked for one with its name that is not ours."""
+        """Return a volume by id, or None. Raises Blocked for a volume with our name that is not ours."""
         found = self._named(volume)
         if found is not None and found.get("comment") not in (_comment(volume), _RETIRED + volume):
             words = f"The SVM has a volume {volume_name(volume)} that Trainyard did not make."
@@ -158,7 +163,7 @@ class OntapVolumes(VolumeFiles):
         return next(iter(found), None)
 
     def _require_svm(self) -> None:
-        """Raise Blocked for an SVM that is not there: that it lists nothing says nothing of a volume."""
+        """Raise Blocked if the SVM does not exist: its empty listing then says nothing about volumes."""
         if not self._client.rows("volume", "name", is_svm_root="true"):
             words = f"ONTAP lists no root volume of the SVM {self._client.place.svm}: check `svm` of the storage class."
             raise Blocked("no_such_svm", words, is_passing=False)
@@ -170,7 +175,7 @@ class OntapVolumes(VolumeFiles):
         return found
 
     def _snapshot(self, name: str, volume: Row, budget: Budget) -> Row:
-        """Return a snapshot of a volume, made if it is not there."""
+        """Return a snapshot of a volume; takes it if it does not exist."""
         if found := self._snapshots(name):
             return found[0]
         body = {"name": name, "comment": _of(volume["name"])}
@@ -180,8 +185,8 @@ class OntapVolumes(VolumeFiles):
         raise Blocked("job_not_done", f"ONTAP does not list the new snapshot {name} yet.")
 
     def _snapshots(self, name: str, volume: str = "*") -> list[dict[str, Any]]:
-        """Return our snapshots of that name, in one volume or in all. A clone shows the snapshots of its parent too;
-        those are not its own."""
+        """Return our snapshots with this name, in one volume or in all. Excludes snapshots that a clone
+        inherits from its parent."""
         rows = self._client.rows("snapshot", _SNAPSHOT_FIELDS, volume, name=name)
         return [row for row in rows if row.get("comment") == _of(row["volume"]["name"])]
 
@@ -195,7 +200,7 @@ class OntapVolumes(VolumeFiles):
             raise self._blocked_by_clones(refused, volume["name"], snapshot["name"]) from refused
 
     def _delete_retired(self, name: str) -> None:
-        """Delete a retired volume without snapshots of ours, and then what its parent kept for it."""
+        """Delete a retired volume without snapshots of ours, then the snapshot that its parent kept for it."""
         for found in self._client.rows("volume", _FIELDS, name=name, comment=f"{_RETIRED}*"):
             # Left by a process that was killed after it had deleted the clone.
             for base in self._snapshots(f"{_BASE}*", found["uuid"]):
@@ -211,13 +216,14 @@ class OntapVolumes(VolumeFiles):
             self._delete_base(found["comment"].removeprefix(_RETIRED))
 
     def _delete_base(self, volume: str) -> None:
-        """Delete the snapshot of which a deleted volume was a clone, and its retired parent if that was the last."""
+        """Delete the snapshot on which a deleted clone was based, and its retired volume if that was the
+        last."""
         for base in self._snapshots(base_name(volume)):
             self._delete_snapshot(base)
             self._delete_retired(base["volume"]["name"])
 
     def _blocked_by_clones(self, refused: OntapRefused, volume: str, snapshot: str) -> Blocked:
-        """Return why something is not deleted: it is again tried later, whatever ONTAP says now."""
+        """Return the reason why an object cannot be deleted yet; always retried, whatever ONTAP's code."""
         query = {"clone.parent_volume.name": volume, "clone.parent_snapshot.name": snapshot}
         clones = self._client.rows("volume", "name", **query)
         if not clones:
@@ -226,17 +232,17 @@ class OntapVolumes(VolumeFiles):
 
 
 def volume_name(volume: str) -> str:
-    """Return the name of a volume in ONTAP: letters, digits and underscores."""
+    """Return the ONTAP name of a volume: letters, digits and underscores."""
     return _PREFIX + volume.replace("-", "_")
 
 
 def snapshot_name(snapshot: str) -> str:
-    """Return the name of a snapshot in ONTAP."""
+    """Return the ONTAP name of a snapshot."""
     return _PREFIX + snapshot
 
 
 def base_name(volume: str) -> str:
-    """Return the name of the snapshot of which a volume is a clone."""
+    """Return the name of the snapshot on which a clone is based."""
     return f"{_BASE}{volume}"
 
 

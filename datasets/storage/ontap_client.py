@@ -1,8 +1,8 @@
-"""Requests to an ONTAP system through NetApp's own package, each with a deadline, and with ONTAP's code and message in
-every error.
+"""Requests to an ONTAP system through NetApp's own package, each with a deadline; errors carry ONTAP's code
+and message.
 
-The package is imported with the first request: it is large, and most installations have no ONTAP. Its own waiting is
-not used: it repeats requests for minutes, and its polling can neither be cancelled nor be faster than one second.
+The package is imported at the first request: it is large, and most installations do not use ONTAP. Its own
+waiting is not used: it retries for minutes, cannot be cancelled, and polls at most once a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datasets.storage.ontap_kinds import Kinds
 
 ENVIRONMENT = {"username": "ONTAP_USERNAME", "password": "ONTAP_PASSWORD"}
-# ONTAP's code for another operation on the same volume that has not ended.
+# ONTAP's error code: another operation on the same volume is running.
 _BUSY = "13107406"
 NOT_FOUND = "4"
 _ENDED = ("success", "failure", "cancelled", "expired")
@@ -33,7 +33,7 @@ Row = Mapping[str, Any]
 
 
 class OntapClient:
-    """Objects of the SVM of the storage class `name`, by kind: "volume" and "snapshot"."""
+    """Objects of the SVM of the storage class `name`; kinds are "volume" and "snapshot"."""
 
     def __init__(self, place: OntapPlace | None, name: str, patience: Patience = USUAL) -> None:
         self._place, self._name, self._patience = place, name, patience
@@ -41,7 +41,7 @@ class OntapClient:
 
     @property
     def place(self) -> OntapPlace:
-        """Return the SVM. Raises Blocked when the storage class is configured no more."""
+        """Return the configured SVM. Raises Blocked if the storage class is no longer configured."""
         if self._place is None:
             words = (
                 f"The storage class {self._name} is configured no more; add it to TRAINYARD_STORAGE_CLASSES."
@@ -50,15 +50,15 @@ class OntapClient:
         return self._place
 
     def rows(self, kind: str, fields: str, *keys: str, **query: str) -> list[dict[str, Any]]:
-        """Return the objects that a query finds, with these fields. `keys`: of the parent in the path. Raises
-        Blocked."""
+        """Return the objects that match a query, with these fields. `keys`: of the parent objects in the
+        path. Raises Blocked."""
         with self._request() as (connection, kinds):
             wanted = {"fields": fields, "svm.name": self.place.svm, **query}
             found = kinds[kind].get_collection(*keys, connection=connection, raw=True, **wanted)
             return [dict(row.resource_data) for row in found]
 
     def create(self, kind: str, body: Row, *keys: str, budget: Budget = UNLIMITED) -> None:
-        """Make an object and wait for its job. Raises Blocked, and what `budget` raises."""
+        """Create an object and wait for its job. Raises Blocked, and what `budget` raises."""
         with self._request() as (connection, kinds):
             made = kinds[kind].from_dict(dict(body), *keys)
             made.set_connection(connection)
@@ -76,7 +76,8 @@ class OntapClient:
         self._wait(answer, budget)
 
     def delete(self, kind: str, *keys: str, budget: Budget = UNLIMITED) -> None:
-        """Delete an object and wait for the job. `keys`: its own last. Raises as `create`."""
+        """Delete an object and wait for the job. `keys`: those in the path, the object's own last. Raises as
+        `create`."""
         with self._request() as (connection, kinds):
             found = kinds[kind](*keys[:-1], uuid=keys[-1])
             found.set_connection(connection)
@@ -84,7 +85,7 @@ class OntapClient:
         self._wait(answer, budget)
 
     def _wait(self, answer: Row, budget: Budget) -> None:
-        """Wait for the job that an answer names, if any. Raises Blocked with its error."""
+        """Wait for the job named in an answer, if any. Raises Blocked with its error."""
         uuid = (answer.get("job") or {}).get("uuid")
         if not uuid:
             return
@@ -117,7 +118,7 @@ class OntapClient:
         try:
             yield connection, kinds
         except kinds.error as error:
-            # The next request reads the credentials again.
+            # Drop the connection: the next request reads the credentials again.
             self._opened = None
             raise _translated(error, self.place) from error
         except (ValueError, KeyError) as error:
@@ -135,7 +136,7 @@ class OntapClient:
 
 
 class OntapRefused(Blocked):
-    """ONTAP answered with an error; `ontap_code` is its own."""
+    """ONTAP answered with an error; `ontap_code`: ONTAP's own code."""
 
     def __init__(self, ontap_code: str, detail: str, *, is_passing: bool) -> None:
         super().__init__("storage_refused", _short(detail), is_passing=is_passing)
@@ -148,7 +149,7 @@ def names(rows: Iterable[Row]) -> str:
 
 
 def _translated(error: Any, place: OntapPlace) -> Blocked:
-    """Return what an error of the package means for the caller."""
+    """Return the Blocked for an error of the package."""
     status = error.status_code
     if status is None:
         return _not_reached(error, place)

@@ -1,4 +1,4 @@
-"""What is used of NetApp's package. Importing this module imports the package."""
+"""Imports from NetApp's package. Import this module lazily, since it imports the package."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,14 +21,16 @@ class Kinds:
 
 
 def connect(place: OntapPlace, secrets: Mapping[str, str], seconds: tuple[float, float]) -> HostConnection:
-    """Return a connection that repeats nothing: commands are repeated as a whole. `seconds`: to connect, to answer."""
+    """Return a connection without retries, because commands are retried as a whole. `seconds`: limits to
+    connect and to answer."""
     connection = HostConnection(
         place.host, **secrets, port=place.port, verify=place.ca_file or True, protocol_timeouts=seconds
     )
     session = connection.session
-    # Neither a proxy nor another certificate authority of the environment gets the password.
+    # Ignore proxies and certificate authorities from the environment, which would get the password.
     session.trust_env = False
     session.mount(connection.origin, LoggingAdapter(connection, max_retries=0, timeout=seconds))
-    # With an incomplete Location, as ONTAP sends it while a job runs, the package waits for the job by itself.
+    # Without a complete Location header, as ONTAP sends it while a job runs, the package would wait for the
+    # job itself.
     session.hooks["response"].append(lambda answer, **_: answer.headers.pop("Location", None) and None)
     return connection

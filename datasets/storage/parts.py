@@ -1,4 +1,4 @@
-"""A large content that is arriving: a file that grows by parts, written by one request at a time."""
+"""The file of a large content that is arriving: parts are appended by one request at a time."""
 
 import fcntl
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 
 @contextmanager
 def locked_part(path: Path) -> Iterator[FileIO]:
-    """Open a file of parts, empty when there was none, and keep other requests from it."""
+    """Open the file of parts, created if missing, and lock it against other requests."""
     while True:
         with open(path, "ab", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            # Finished or removed by the request that held the lock.
+            # Completed or removed by the request that held the lock.
             if not _is_at(path, file):
                 continue
             yield file
@@ -22,8 +22,8 @@ def locked_part(path: Path) -> Iterator[FileIO]:
 
 
 def append(file: FileIO, offset: int, data: memoryview, size: int) -> int:
-    """Append what the file does not have of a content of `size` bytes; return its length. A file that is longer than
-    its content has parts of something else: it begins again."""
+    """Append the bytes that the file lacks of a content of `size` bytes; return the file's length. A file
+    longer than its content has wrong parts and is restarted."""
     held = os.fstat(file.fileno()).st_size
     if held > size:
         file.truncate(held := 0)

@@ -1,12 +1,12 @@
-"""How long a storage system may take."""
+"""Time limits of a storage system."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a storage system may take: to accept a connection, to answer a request, to end a job. `pause_seconds`:
-    between two looks at a job, the first and the longest."""
+    """Time limits of a storage system in seconds: to accept a connection, to answer a request, to end a job.
+    `pause_seconds`: first and longest pause between two polls of a job."""
 
     connect_seconds: float = 5.0
     answer_seconds: float = 30.0

@@ -1,7 +1,7 @@
-"""Where contents and manifests are in a bucket, and large contents as pieces.
+"""Store contents in a bucket; large ones are split into pieces.
 
-Pieces are stored as the content arrives, so that a break costs one of them at most. The first is stored last: with it,
-the content is complete.
+Pieces are stored while the content arrives, so that an interruption loses at most one. The first piece is
+stored last: a content that has it is complete.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,30 +14,30 @@ from datasets.storage.bucket import Bucket, KeyMissing, TooShort
 from datasets.storage.contents import WHOLE, Located
 
 PIECE_BYTES = 64 << 20
-# Of one request while a content is read.
+# Bytes per request while a content is read.
 _READ_BYTES = 16 << 20
 THREADS = 8
 
 
 class Pieces:
-    """The large contents of a bucket, and ranges of all contents."""
+    """The large contents of a bucket, and byte ranges of all contents."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
     def store(self, digest: bytes, path: Path, end: int) -> None:
-        """Store the pieces of a file before `end` that are not there, all but the first."""
+        """Store the missing pieces of a file before offset `end`, except the first."""
         self._store(digest, path, end, range(1, -(-end // PIECE_BYTES)))
 
     def complete(self, digest: bytes, path: Path, size: int) -> None:
-        """Store what is not there of a file of `size` bytes, and the first piece after all others."""
+        """Store the missing pieces of a file of `size` bytes, the first piece last."""
         self._store(digest, path, size, [*range(1, -(-size // PIECE_BYTES)), 0])
 
     def _store(self, digest: bytes, path: Path, end: int, numbers: Iterable[int]) -> None:
         there = dict(self._bucket.list(object_key(digest)))
         for number in numbers:
             key, length = piece_key(digest, number), min(PIECE_BYTES, end - number * PIECE_BYTES)
-            # By length: a piece that was cut off is stored again.
+            # Compare lengths: a truncated piece is stored again.
             if there.get(key) != length:
                 self._bucket.put_slice(key, path, number * PIECE_BYTES, length)
 
@@ -48,8 +48,7 @@ class Pieces:
             self._bucket.delete([key for keys in found for key in keys])
 
     def ranges(self, located: Located, offset: int, length: int) -> Iterator[bytes]:
-        """Yield the bytes of a content, some at a time. Raises ContentMissing and, where it is cut off,
-        ContentDamaged."""
+        """Yield bytes of a content in pieces. Raises ContentMissing and, if it is truncated, ContentDamaged."""
         while length > 0:
             key, start, most = key_of(located), located.offset + offset, length
             if located.pack == WHOLE:
@@ -70,7 +69,7 @@ class Pieces:
 
 @contextmanager
 def lost(located: Located) -> Iterator[None]:
-    """Translate what a bucket lacks into what the lake lacks."""
+    """Translate a missing or truncated object into ContentMissing or ContentDamaged."""
     try:
         yield
     except KeyMissing as error:
@@ -80,7 +79,7 @@ def lost(located: Located) -> Iterator[None]:
 
 
 def key_of(located: Located) -> str:
-    """Return the object, or the folder of pieces, that holds a content."""
+    """Return the key of the object that holds a content, or of the folder of its pieces."""
     return object_key(located.digest) if located.pack == WHOLE else shelf_key("packs", located.pack)
 
 
@@ -100,6 +99,6 @@ def piece_key(digest: bytes, number: int) -> str:
 
 
 def name_of(key: str) -> str:
-    """Return the name or digest that `shelf_key` made a key of."""
+    """Return the name or digest from a key of `shelf_key`."""
     _, shelf, rest = key.split("/")
     return shelf + rest

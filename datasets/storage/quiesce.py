@@ -1,13 +1,14 @@
-"""Ask the programs that write to a volume to pause while a snapshot is taken.
+"""Pause the programs that write to a volume while a snapshot is taken.
 
-A program that takes part makes VOLUME/.trainyard/listening/<job id>.<rank>. For a snapshot the control plane writes
-VOLUME/.trainyard/quiesce with the snapshot's id; the program finishes and flushes what it writes, writes that id into
-its file in `listening`, and writes nothing more until `quiesce` is gone. The wait is bounded; without an answer, the
-snapshot says that it is crash-consistent.
+A program that participates creates VOLUME/.trainyard/listening/<job id>.<rank>. For a snapshot the control
+plane writes VOLUME/.trainyard/quiesce with the snapshot's id; the program finishes and flushes its writes,
+writes that id into its file in `listening`, and writes nothing more until `quiesce` is removed. The wait is
+limited; without an answer, the snapshot is marked as crash-consistent.
 
-A job can put links in the place of these files: none is followed, and nothing is written outside of the volume.
+Jobs can replace these files by links: none is followed, and nothing is written outside of the volume.
 
-On a cluster whose volumes only pods see, this text runs in a pod (datasets/pod_quiesce.py), on Python 3.9 or later.
+On clusters whose volumes only pods can access, this module runs in a pod (datasets/pod_quiesce.py), on Python
+3.9 or later.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Pause:
-    """True if every running job has paused. `has_lasted` asks again after the copy: a program that could not wait any
-    longer has withdrawn its answer."""
+    """True if every running job has paused. `has_lasted` checks again after the copy: a program that could
+    not wait any longer has withdrawn its answer."""
 
     def __init__(self, own: int = -1, token: str = "", listeners: Collection[bytes] | None = None) -> None:
         self._own, self._token, self._listeners = own, token, listeners
@@ -40,7 +41,7 @@ class Pause:
         return self._listeners is not None
 
     def has_lasted(self) -> bool:
-        """Return whether the answers are still there. Within the block of `quiesced` only."""
+        """Return whether all answers still exist. Call it only inside the block of `quiesced`."""
         try:
             return all(_answer(self._own, name) == self._token for name in self._listeners or ()) and bool(
                 self
@@ -57,8 +58,8 @@ def quiesced(
     wait_seconds: float = WAIT_SECONDS,
     pods: Collection[str] | None = None,
 ) -> Iterator[Pause]:
-    """Yield whether every one of these running jobs has paused; they go on after the block. `pods`: "<job>.<rank>" of
-    those that run; the files of others, which were killed, do not count. None: all count."""
+    """Yield whether every one of these running jobs has paused; they continue after the block. `pods`:
+    "<job>.<rank>" of running pods, so that files of killed ones are ignored; None: all files count."""
     try:
         own = _open_own(volume)
     except OSError:
@@ -83,7 +84,7 @@ def _open_own(volume: Path) -> int:
 def _ask(
     own: int, token: str, jobs: Collection[str], pods: Collection[str] | None, wait_seconds: float
 ) -> list[bytes] | None:
-    """Return the programs that have all paused; None if one has not, or takes no part."""
+    """Return the answers of the programs if all have paused; None if one has not, or does not participate."""
     deadline = time.monotonic() + wait_seconds
     try:
         found = _listeners(own, jobs)
@@ -96,7 +97,7 @@ def _ask(
                 return None
             time.sleep(PAUSE_SECONDS)
     except (OSError, UnicodeDecodeError):
-        # A volume that cannot be read or written now is snapshotted as after a loss of power.
+        # If the volume cannot be read or written now, the snapshot is crash-consistent.
         return None
     return listeners
 
@@ -134,7 +135,8 @@ def _answer(own: int, name: bytes) -> str:
 
 
 def main(volume: str, token: str, jobs: str, pods: str) -> None:
-    """Print PAUSED or NOT, and after a line of input whether that has lasted. `jobs`, `pods`: with commas between."""
+    """Print PAUSED or NOT and, after a line of input, whether the pause has lasted. `jobs`, `pods`:
+    comma-separated."""
     with quiesced(Path(volume), token, jobs.split(","), pods=frozenset(pods.split(","))) as pause:
         _say(bool(pause))
         sys.stdin.readline()

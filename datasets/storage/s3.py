@@ -5,10 +5,10 @@
     manifests/ab/cdef...         encoded manifests
     quarantine/<digest>          contents that were found damaged
 
-A folder that all processes of the control plane share has the rest, and can be lost: the index (made again from the
-ends of the packs), large contents that are arriving, copies of manifests, and locks. Questions about what is there are
-answered from the index alone, so that no transaction waits for the endpoint. Pieces are stored as they arrive: after a
-break a sync goes on at its byte, and no piece is sent to the bucket twice.
+The rest is in a folder shared by all processes of the control plane, and can be rebuilt: the index (from the
+ends of the packs), arriving large contents, copies of manifests, and locks. Lookups use the index alone, so
+that no transaction waits for the endpoint. Pieces are stored as they arrive: an interrupted sync continues at
+its byte, and no piece is sent to the bucket twice.
 """
 
 import fcntl
@@ -96,7 +96,7 @@ class S3Lake(IndexedLake[AgedIndex]):
         path = self.root / "parts" / digest.hex()
         try:
             with locked_part(path) as file:
-                # asked under the lock: another request may have finished it
+                # Checked under the lock: another request may have completed it.
                 if not self.lacking([digest]):
                     path.unlink()
                     self.renew([digest])
@@ -104,7 +104,7 @@ class S3Lake(IndexedLake[AgedIndex]):
                 self._note([object_key(digest)])
                 held = os.fstat(file.fileno()).st_size
                 if held == 0 or held > size_bytes:
-                    # of bytes that are not known to be these
+                    # Pieces of bytes that turned out not to match the digest.
                     self._pieces.remove([object_key(digest)])
                 arrived = append(file, offset, data, size_bytes)
                 if arrived == size_bytes:
@@ -147,7 +147,7 @@ class S3Lake(IndexedLake[AgedIndex]):
         if not self.renew_manifest(name):
             self._refuse_removed([shelf_key("manifests", name)])
             self._bucket.put(shelf_key("manifests", name), stored)
-            # after it is there: `renew_manifest` answers from what was noted
+            # Recorded after it is stored: `renew_manifest` answers from the index.
             self._note([shelf_key("manifests", name)])
 
     def renew_manifest(self, name: str) -> bool:
@@ -214,7 +214,7 @@ class S3Lake(IndexedLake[AgedIndex]):
     def _store_pack(self, pack: bytes | memoryview, index: bytes) -> list[Located]:
         name = pack_name(index)
         located = [Located(name, one.offset, one.size_bytes, one.digest) for one in read_index(index)[0]]
-        # Noted before it is there: a collection that begins now leaves it alone.
+        # Recorded before it is stored, so that a concurrent collection keeps it.
         self._note([shelf_key("packs", name)])
         self._bucket.put(shelf_key("packs", name), pack)
         self._index.move(located)
@@ -224,7 +224,7 @@ class S3Lake(IndexedLake[AgedIndex]):
         with open(path, "rb", buffering=0) as file:
             found = hash_file(file.fileno(), size)
         if found != digest:
-            # before the part: as long as that is there, the next request finds the same
+            # Before the part is removed: while it exists, a repeated request gets the same answer.
             self._pieces.remove([object_key(digest)])
             path.unlink()
             raise ContentDamaged(digest)
@@ -233,9 +233,9 @@ class S3Lake(IndexedLake[AgedIndex]):
         path.unlink()
 
     def _damaged(self, located: Sequence[Located], budget: Budget) -> list[Located]:
-        """Return the contents of a file that are not what their digests say. Raises ContentMissing."""
+        """Return the contents of a file that do not match their digests. Raises ContentMissing."""
         if located[0].pack != WHOLE:
-            # Cut off: which contents it has is seen one by one.
+            # Truncated: check its contents one by one.
             with suppress(ContentDamaged):
                 found = dict(self.contents(located))
                 return [one for one in located if sha256(found[one.digest]).digest() != one.digest]
@@ -255,7 +255,7 @@ class S3Lake(IndexedLake[AgedIndex]):
         away = f"quarantine/{located.digest.hex()}"
         self._index.forget([located.digest])
         self._note([away])
-        # Another verification moved it away, or it is cut off.
+        # Another verification moved it, or it is truncated.
         with suppress(KeyMissing, TooShort):
             if located.pack == WHOLE:
                 for key, _ in list(self._bucket.list(object_key(located.digest))):
@@ -273,7 +273,7 @@ class S3Lake(IndexedLake[AgedIndex]):
             alive, full = sum(one.size_bytes for one in wanted), sum(one.size_bytes for one in held)
             if wanted and (len(wanted) == len(held) or alive * 2 > full):
                 continue
-            # More than half of it is dead: the rest moves to a pack of its own first.
+            # More than half of the pack is unused: copy the rest to a new pack first.
             if wanted:
                 self._store_contents(list(self.contents(wanted)))
             if self._remove([key], before):
@@ -281,7 +281,7 @@ class S3Lake(IndexedLake[AgedIndex]):
         return count, size
 
     def _collect_objects(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
-        """Remove dead large contents, and pieces of uploads that were never finished."""
+        """Remove unused large contents, and pieces of uploads that were never completed."""
         kept = {one.hex() for one in live}
         dead = [key for key in self._index.old("objects", before) if name_of(key) not in kept]
         count = size = 0
@@ -302,11 +302,12 @@ class S3Lake(IndexedLake[AgedIndex]):
         return len(removed)
 
     def _remove(self, keys: Sequence[str], before: float) -> list[str]:
-        """Remove objects that were not relied on meanwhile; return which. Killed in the middle, the next call finds the
-        same ones."""
+        """Remove objects that were not needed meanwhile; return their keys. If the process is killed, the
+        next call removes the rest."""
         if not keys:
             return []
-        # Held until all are gone; the lock that storing takes is not: a request would wait for the endpoint.
+        # This lock is held until all are removed; the one for storing is not, because requests would wait for
+        # the endpoint.
         with self._lock("removing", fcntl.LOCK_EX):
             with self._lock("removal", fcntl.LOCK_EX):
                 gone = self._index.begin_removal(keys, before)
@@ -314,7 +315,7 @@ class S3Lake(IndexedLake[AgedIndex]):
                     if key.startswith("packs/"):
                         self._index.forget_pack(name_of(key))
                 self._index.forget(bytes.fromhex(name_of(key)) for key in gone if key.startswith("objects/"))
-            # After the index has forgotten them: what is not named is not read.
+            # After they are removed from the index, so that none is read.
             self._bucket.delete([key for key in gone if not _is_folder(key)])
             self._pieces.remove([key for key in gone if _is_folder(key)])
             self._index.drop(gone)
@@ -326,13 +327,13 @@ class S3Lake(IndexedLake[AgedIndex]):
             self._index.note(keys, time.time())
 
     def _refuse_removed(self, keys: Sequence[str]) -> None:
-        """Raise Blocked for objects that are being removed: a deletion under way could follow what is stored now. The
-        mark of a removal that was killed is void."""
+        """Raise Blocked for objects that are being removed: a running deletion could delete what is stored
+        now. The mark of a killed removal is cleared."""
         if self._index.in_removal(keys) and is_locked(self.root / "removing"):
             raise Blocked("in_use", "The lake is removing the same content just now; try again.")
 
     def _keep_manifest(self, name: str, stored: bytes) -> None:
-        """Keep a copy beside the index: it survives a power cut whole, or is not there."""
+        """Keep a copy of a manifest beside the index, written atomically and durably."""
         fresh = self.root / "staging" / uuid4().hex
         try:
             write_flushed(fresh, self.root / "manifests" / name, stored)
@@ -342,7 +343,7 @@ class S3Lake(IndexedLake[AgedIndex]):
             fresh.unlink(missing_ok=True)
 
     def _fill_index(self) -> None:
-        # Young, all of it: when it was last relied on was in the index that is lost.
+        # Treat all of it as young: the times were in the lost index.
         now = time.time()
         packs = dict(self._bucket.list("packs"))
         self._index.note([*packs, *(key for key, _ in self._bucket.list("manifests"))], now)
@@ -354,7 +355,7 @@ class S3Lake(IndexedLake[AgedIndex]):
             sizes = dict(group)
             digest = bytes.fromhex(name_of(folder))
             self._index.note([folder], now)
-            # The first piece is stored last: without it the content is not complete.
+            # The first piece is stored last: without it the content is incomplete.
             if piece_key(digest, 0) in sizes:
                 self._index.add([Located(WHOLE, 0, sum(sizes.values()), digest)])
 
@@ -364,7 +365,7 @@ class S3Lake(IndexedLake[AgedIndex]):
             length = index_bytes(tail)
             places, _ = read_index(self._bucket.get_range(key, max(0, size - length), min(size, length)))
         except (PackInvalid, KeyMissing, TooShort):
-            # A pack that was cut off or is just being removed has nothing to offer.
+            # The pack is truncated or is just being removed.
             return []
         return [Located(name_of(key), place.offset, place.size_bytes, place.digest) for place in places]
 

@@ -1,4 +1,4 @@
-"""A lake as the target of a sync on its own machine: what worker processes open (see datasets.ingest.worker)."""
+"""Sinks that write into a lake on the same machine; worker processes open them (see datasets.ingest.worker)."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ from datasets.storage.contents import Located
 from datasets.storage.files import Sharing
 from datasets.storage.folder import FolderLake
 
-# What a process killed in the middle stores again, at most.
+# Upper bound of what must be stored again after a process is killed.
 FLUSH_BYTES = 512 << 20
 
 
@@ -54,21 +54,21 @@ class FolderSink:
 
 
 def folder_sink(root: str, adopt: str) -> FolderSink:
-    """Open the lake in a worker."""
+    """Return the sink that a worker uses (called in the worker process)."""
     return FolderSink(FolderLake(Path(root)), Sharing(adopt))
 
 
 def sink_of_folder(root: Path, adopt: Sharing = Sharing.REFLINK) -> SinkSpec:
-    """Return what a worker opens to write into a folder lake."""
+    """Return the spec of a sink into a folder lake; workers open it."""
     return f"{__name__}:folder_sink", (str(root), adopt.value)
 
 
-# Of a large file, at once.
+# Bytes read at once from a large file.
 PART_BYTES = 16 << 20
 
 
 class LakeSink:
-    """Writes into a lake of any kind as an upload does. What it returns from is stored."""
+    """Writes into a lake of any kind, in the form of uploads. Contents are stored when a call returns."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -86,7 +86,7 @@ class LakeSink:
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
         """See datasets.ingest.reader.Sink."""
-        # what arrived but was not finished is finished by the answer to another part
+        # If all bytes arrived but the content was not completed, sending one part again completes it.
         arrived = min(self._lake.part_bytes(digest), size_bytes - 1)
         with open(path, "rb", buffering=0) as file:
             while arrived < size_bytes:
@@ -103,7 +103,8 @@ class LakeSink:
 
 
 def bucket_sink(root: str, place: tuple[str, ...], packages: tuple[str, ...]) -> LakeSink:
-    """Open a lake in a bucket in a worker, which has no packages but those of the standard library."""
+    """Return the sink into a lake in a bucket (called in the worker process, which has only the standard
+    library and `packages`)."""
     sys.path += [path for path in packages if path not in sys.path]
     from datasets.storage.bucket import Bucket
     from datasets.storage.s3 import S3Lake
@@ -112,7 +113,8 @@ def bucket_sink(root: str, place: tuple[str, ...], packages: tuple[str, ...]) ->
 
 
 def sink_of_bucket(root: Path, place: BucketPlace) -> SinkSpec:
-    """Return the spec of the sink into a lake in a bucket, with its credentials: workers get it through a pipe."""
+    """Return the spec of the sink into a lake in a bucket, with its credentials: workers receive it through a
+    pipe."""
     packages = tuple(path for path in sys.path if path.endswith("-packages"))
     return f"{__name__}:bucket_sink", (str(root), astuple(place), packages)
 

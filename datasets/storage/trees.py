@@ -1,4 +1,4 @@
-"""Copy a directory tree that other processes may write to, without following a link out of it."""
+"""Copy a directory tree to which other processes may write, without following links out of it."""
 
 import errno
 import os
@@ -12,20 +12,21 @@ from datasets.ingest.tree import RACY_NS
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.files import blocked, copy_file, hard_link, reflink, sync_file_system
 
-# Of the control plane and of programs that take part in snapshots; no part of a volume's content.
+# Directory of the control plane and of programs that participate in snapshots; not part of a volume's
+# content.
 OWN = b".trainyard"
 NAMED_MOST = 10
 _TRIES = 3
 
-# Size, time of the last change in ns, time of the last change of the inode in ns, inode.
+# Size, mtime in ns, ctime in ns, inode.
 Seen = tuple[int, int, int, int]
 Index = dict[bytes, Seen]
 
 
 @dataclass(slots=True)
 class Copied:
-    """A copied tree. `new_bytes`: of the files that are no hard links to `before`. `changed`: files that changed while
-    they were read, `skipped`: sockets, pipes and devices; counted, the first ones by name."""
+    """A copied tree. `new_bytes`: of files that are not hard links to `before`. `changed`: files that changed
+    while they were read, `skipped`: sockets, pipes and devices; both as counts with the first names."""
 
     files: int = 0
     size_bytes: int = 0
@@ -38,7 +39,8 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """An earlier copy of the same tree, of which unchanged files are taken as hard links; both must stay unchanged."""
+    """An earlier copy of the same tree, to which unchanged files are hard-linked; both copies must stay
+    unmodified."""
 
     root: Path
     index: Index
@@ -52,11 +54,12 @@ def copy_tree(
     budget: Budget = UNLIMITED,
     report: Callable[[int, int], None] = lambda files, size_bytes: None,
 ) -> Copied:
-    """Copy `source` to `target`, which must not exist: modes, times and symbolic links as they are, contents by reflink
-    or by copy. Raises Blocked, what `budget` raises, and FileNotFoundError when there is no source."""
+    """Copy `source` to `target`, which must not exist: with modes, times and symbolic links; contents by
+    reflink or copy. Raises Blocked, what `budget` raises, and FileNotFoundError if there is no source."""
     copy = _Copy(os.fsencode(target), before, time.time_ns() - RACY_NS)
     try:
-        # A write through a memory map changes a file's time only when the page was clean before.
+        # A write through a memory map updates the mtime only when the page was clean before; flush the pages
+        # first.
         sync_file_system(source)
         for directory, names, descriptor in walk(source):
             budget.check()
@@ -71,8 +74,8 @@ def copy_tree(
 
 
 def walk(source: Path) -> Iterator[tuple[bytes, list[bytes], int]]:
-    """Yield each directory below `source` with its path from there, the names in it, and a descriptor of it. No link is
-    followed, also when one takes a directory's place meanwhile. OWN at the top is left out."""
+    """Yield each directory below `source`: its relative path, its names, and a descriptor. Follows no link,
+    even if one replaces a directory meanwhile. Omits OWN at the top."""
     top = os.fsencode(source)
     if not stat.S_ISDIR(os.lstat(top).st_mode):
         raise FileNotFoundError(top)
@@ -91,7 +94,7 @@ class _Copy:
 
     def directory(self, path: bytes, names: list[bytes], descriptor: int, budget: Budget) -> None:
         place = os.path.join(self._target, path) if path else self._target
-        # Never its parents: where those were removed meanwhile, another process has taken this work over.
+        # Does not create parents: if they were removed meanwhile, another process has taken over this work.
         os.mkdir(place, 0o700)
         self._directories.append((place, os.fstat(descriptor)))
         for count, name in enumerate(names):
@@ -100,11 +103,11 @@ class _Copy:
             try:
                 self._entry(os.path.join(path, name), name, descriptor, budget)
             except FileNotFoundError:
-                # removed since it was listed
+                # Removed since it was listed.
                 continue
 
     def finish(self) -> None:
-        """Give directories their modes and times, when nothing is written into them any more."""
+        """Set modes and times of directories, after all their files are written."""
         for place, found in reversed(self._directories):
             os.chmod(place, stat.S_IMODE(found.st_mode))
             os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))
@@ -145,13 +148,13 @@ class _Copy:
         try:
             return hard_link(source, Path(os.fsdecode(place)))
         except FileNotFoundError:
-            # the earlier snapshot is being removed
+            # The earlier snapshot is being removed.
             return False
 
     def _read(
         self, path: bytes, name: bytes, descriptor: int, place: bytes, budget: Budget
     ) -> os.stat_result:
-        """Copy one file, again while it changes; return its stat from before the last copy."""
+        """Copy one file, repeatedly while it changes; return its stat from before the last copy."""
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
         try:
             for _ in range(_TRIES):
@@ -173,7 +176,7 @@ class _Copy:
 
 
 def _share(file: int, place: bytes, budget: Budget) -> None:
-    # A hard link would let the writers of the volume write into the copy.
+    # No hard link: it would let the volume's programs write into the copy.
     source, target = f"/proc/self/fd/{file}".encode(), Path(os.fsdecode(place))
     target.unlink(missing_ok=True)
     if not reflink(source, target):

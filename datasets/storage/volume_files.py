@@ -1,5 +1,5 @@
-"""The files of volumes that the control plane sees as directories: listed, read and measured. A job can put a link
-anywhere while they are read: none is followed."""
+"""List, read and measure the files of volumes that are directories of this machine. Jobs can create links at
+any time: none is followed."""
 
 import os
 import stat
@@ -20,7 +20,7 @@ _PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How much a volume holds; `is_partial`: the measurement ended at its limit."""
+    """Content of a volume in files and bytes; `is_partial`: the measurement reached its limit."""
 
     files: int
     size_bytes: int
@@ -29,7 +29,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """An entry of a directory of a volume. `kind`: file, directory, link or other."""
+    """An entry of a volume's directory. `kind`: file, directory, link or other."""
 
     name: bytes
     kind: str
@@ -38,17 +38,18 @@ class Child:
 
 
 def is_mounted(path: Path, root: Path) -> bool:
-    """Return whether a directory is of another file system than the one that holds the mount root: without its mount,
-    a mount point is an ordinary directory."""
+    """Return whether a directory is on another file system than the mount root: an unmounted mount point is
+    an ordinary directory."""
     try:
-        # With the dot, autofs mounts what is only listed.
+        # The trailing dot makes autofs mount a directory that is only listed.
         return os.stat(f"{path}/.").st_dev != root.resolve().parent.stat().st_dev
     except OSError:
         return False
 
 
 def wait_until_mounted(path: Path, root: Path, seconds: float, budget: Budget, words: str) -> None:
-    """Wait until a volume is mounted below the mount root. Raises Blocked with `words`, and what `budget` raises."""
+    """Wait until a volume is mounted below the mount root. Raises Blocked with `words`, and what `budget`
+    raises."""
     ends = time.monotonic() + seconds
     while not is_mounted(path, root):
         budget.check()
@@ -58,8 +59,8 @@ def wait_until_mounted(path: Path, root: Path, seconds: float, budget: Budget, w
 
 
 def remove_own(volume: Path) -> None:
-    """Remove what programs are paused with from a volume that the storage has copied whole: its programs would wait for
-    a snapshot that nothing takes. Raises Blocked."""
+    """Remove the quiesce files from a volume that the storage has copied whole: programs would wait for a
+    snapshot that is never taken. Raises Blocked."""
     own = volume / os.fsdecode(OWN)
     try:
         if own.is_dir() and not own.is_symlink():
@@ -75,10 +76,10 @@ class VolumeFiles(ABC):
 
     @abstractmethod
     def path(self, volume: str) -> Path:
-        """Return the directory that jobs mount."""
+        """Return the directory of a volume, which jobs mount."""
 
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured:
-        """Count files and bytes, up to `most_files`, to the deadline of `budget`, or to a directory that cannot be
+        """Count files and bytes, up to `most_files`, the deadline of `budget`, or a directory that cannot be
         read. Raises ContentMissing and Cancelled."""
         files = size = 0
         try:
@@ -98,8 +99,8 @@ class VolumeFiles(ABC):
         return Measured(files, size, is_partial=False)
 
     def children(self, volume: str, directory: bytes, after: bytes, limit: int) -> list[Child]:
-        """Return entries of a directory in the order of their names, from the first above `after`. Raises
-        ContentMissing, also for a path that leads through a link."""
+        """Return entries of a directory sorted by name, beginning after `after`. Raises ContentMissing, also
+        for a path through a link."""
         with self._opened(volume, directory, os.O_DIRECTORY) as descriptor, os.scandir(descriptor) as entries:
             names = (os.fsencode(entry.name) for entry in entries)
             wanted = sorted(name for name in names if name > after and (directory or name != OWN))
@@ -116,7 +117,8 @@ class VolumeFiles(ABC):
 
     @contextmanager
     def _opened(self, volume: str, path: bytes, flags: int) -> Iterator[int]:
-        """Open a path step by step, so that no link is followed, whatever a job puts in its way meanwhile."""
+        """Open a path component by component, so that no link is followed, even one that a job creates
+        meanwhile."""
         wanted = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         steps = [step for step in path.split(b"/") if step]
         if any(step in (b".", b"..") for step in steps) or steps[:1] == [OWN] or b"\0" in path:

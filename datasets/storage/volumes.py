@@ -1,15 +1,16 @@
 """Volumes as directories of a file system, and their snapshots as trees that share unchanged files.
 
     ROOT/volumes/ID               what jobs mount
-    ROOT/snapshots/ID/tree        the files; one that did not change since the snapshot before is a hard link to it
+    ROOT/snapshots/ID/tree        the files; those unchanged since the previous snapshot are hard links to it
     ROOT/snapshots/ID/index       the stat of the volume's files when they were copied
     ROOT/snapshots/ID/taken.json  what `take` returned
-    ROOT/parts/ID.*               on the way: gets its name when it is complete and on disk
+    ROOT/parts/ID.*               in progress; renamed when complete and on disk
 
-No file of a snapshot is ever mounted where it can be written, so that sharing by hard links is safe between
-snapshots; between a volume and a snapshot it is not, and content is shared by reflink or copied.
+Snapshots are never mounted writable, so sharing by hard links is safe between snapshots. Between a volume and
+a snapshot it is not; there, content is shared by reflink or copied.
 
-Every call may be repeated after a crash: the id is its idempotency key. A repeat removes the parts of the one before.
+Every call may be repeated after a crash: the id is its idempotency key. A repeat removes the incomplete parts
+of the earlier call.
 """
 
 import fcntl
@@ -33,8 +34,8 @@ Report = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A snapshot that is there. `new_bytes`: of files that no earlier one shares. `notes`: what it lacks, in words.
-    None: the storage does not count it."""
+    """A snapshot that exists. `new_bytes`: of files that no earlier one shares, None if the storage does not
+    report it. `notes`: sentences about what it lacks."""
 
     files: int | None
     size_bytes: int
@@ -43,23 +44,25 @@ class Taken:
 
 
 class VolumeStorage(Protocol):
-    """The volumes and snapshots of one project in one class: directories (FolderVolumes), or claims of a cluster
-    (datasets.storage.csi). Every call may be repeated after a crash: the id is its idempotency key."""
+    """The volumes and snapshots of one project in one class: directories (FolderVolumes), volumes of a
+    storage system, or claims of a cluster (datasets.storage.csi). Every call may be repeated after a crash:
+    the id is its idempotency key."""
 
     def provision(self, volume: str, budget: Budget = ...) -> None:
-        """Make an empty volume, unless it is there. Raises Blocked."""
+        """Create an empty volume, unless it exists. Raises Blocked."""
 
     def clone(self, volume: str, source: str, budget: Budget = ..., report: Report = ...) -> None:
-        """Make a volume of what another one holds. Raises ContentMissing, Blocked and what `budget` raises."""
+        """Create a volume with another one's content. Raises ContentMissing, Blocked and what `budget`
+        raises."""
 
     def restore(self, volume: str, snapshot: str, budget: Budget = ..., report: Report = ...) -> None:
-        """Make a volume of a snapshot, which stays. Raises as `clone`."""
+        """Create a volume from a snapshot, which stays. Raises as `clone`."""
 
     def remove(self, volume: str) -> None:
         """Remove a volume with its content; snapshots stay."""
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = ...) -> None:
-        """Change what the storage gives a volume. Raises Blocked."""
+        """Change the size that the storage gives a volume. Raises Blocked."""
 
     def retier(self, volume: str, service_tier: str, budget: Budget = ...) -> None:
         """Change the service tier of a volume, which stays mounted. Raises Blocked."""
@@ -67,13 +70,13 @@ class VolumeStorage(Protocol):
     def take(
         self, snapshot: str, volume: str, before: str | None, budget: Budget = ..., report: Report = ...
     ) -> Taken:
-        """Make a snapshot, which may share with the one `before`. Raises as `clone`."""
+        """Take a snapshot, which may share files with the snapshot `before`. Raises as `clone`."""
 
     def remove_snapshot(self, snapshot: str) -> None:
         """Remove a snapshot."""
 
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured | None:
-        """Return what a volume holds; None where the control plane cannot see it."""
+        """Return what a volume holds; None if the control plane cannot access it."""
 
 
 class FolderVolumes(VolumeFiles):
@@ -83,14 +86,14 @@ class FolderVolumes(VolumeFiles):
         self.root = root
 
     def path(self, volume: str) -> Path:
-        """Return the directory that jobs mount."""
+        """Return the directory of a volume, which jobs mount."""
         return self.root / "volumes" / volume
 
     def has_snapshot(self, snapshot: str) -> bool:
         return (self._snapshot(snapshot) / "tree").is_dir()
 
     def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
-        """Make an empty volume, unless it is there. Raises Blocked."""
+        """Create an empty volume, unless it exists. Raises Blocked."""
         budget.check()
         try:
             self.path(volume).mkdir(parents=True, exist_ok=True)
@@ -100,7 +103,8 @@ class FolderVolumes(VolumeFiles):
     def clone(
         self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
     ) -> None:
-        """Make a volume of what another one holds. Raises ContentMissing, Blocked and what `budget` raises."""
+        """Create a volume with another one's content. Raises ContentMissing, Blocked and what `budget`
+        raises."""
         self._make_volume(volume, self.path(source), budget, report)
 
     def restore(
@@ -110,7 +114,7 @@ class FolderVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = lambda files, size: None,
     ) -> None:
-        """Make a volume of a snapshot, which stays. Raises as `clone`."""
+        """Create a volume from a snapshot, which stays. Raises as `clone`."""
         self._make_volume(volume, self._snapshot(snapshot) / "tree", budget, report)
 
     def remove(self, volume: str) -> None:
@@ -118,10 +122,10 @@ class FolderVolumes(VolumeFiles):
         self._remove(self.path(volume))
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
-        """Do nothing: no directory refuses a write beyond the size."""
+        """Do nothing: a directory does not enforce its size."""
 
     def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:
-        """Do nothing: no directory has a throttle."""
+        """Do nothing: directories have no service tiers."""
 
     def take(
         self,
@@ -131,7 +135,7 @@ class FolderVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = lambda files, size: None,
     ) -> Taken:
-        """Make a snapshot; files that did not change since the snapshot `before` are shared with it. Raises
+        """Take a snapshot; files unchanged since the snapshot `before` are shared with it. Raises
         ContentMissing, Blocked and what `budget` raises."""
         place = self._snapshot(snapshot)
         if not place.exists():
@@ -142,14 +146,14 @@ class FolderVolumes(VolumeFiles):
         return Taken(**json.loads((place / "taken.json").read_text()))
 
     def remove_snapshot(self, snapshot: str) -> None:
-        """Remove a snapshot; what others share with it stays theirs."""
+        """Remove a snapshot; files that other snapshots share stay."""
         self._remove(self._snapshot(snapshot))
 
     def _make_volume(self, volume: str, source: Path, budget: Budget, report: Report) -> None:
         place = self.path(volume)
         if not place.exists():
             with self._part(volume, place) as part:
-                # The copy makes it itself, with the modes of its source.
+                # Remove it: the copy creates it with the modes of its source.
                 part.rmdir()
                 self._copy(source, part, budget, report)
 
@@ -168,13 +172,13 @@ class FolderVolumes(VolumeFiles):
         try:
             index: Index = marshal.loads((place / "index").read_bytes())
         except (OSError, ValueError, EOFError, TypeError):
-            # without it, every file is copied
+            # Without the index, every file is copied.
             return None
         return Before(place / "tree", index)
 
     @contextmanager
     def _part(self, name: str, place: Path) -> Iterator[Path]:
-        """Yield a directory that gets the name `place` at the end of the block, when it is on disk."""
+        """Yield a directory that is flushed and renamed to `place` at the end of the block."""
         parts = self.root / "parts"
         part = parts / f"{name}.{uuid4().hex}"
         try:
@@ -188,7 +192,7 @@ class FolderVolumes(VolumeFiles):
         except OSError as error:
             raise blocked(error) from error
         finally:
-            # What cannot be removed now is removed by the next try.
+            # The next try removes what cannot be removed now.
             with suppress(OSError):
                 remove_tree(part)
 
@@ -197,15 +201,15 @@ class FolderVolumes(VolumeFiles):
         try:
             parts.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
-                # Out of the way at once; removing a large tree takes long, and may be broken off.
+                # Rename it away first: removing a large tree takes long and may be interrupted.
                 os.rename(place, parts / f"{place.name}.{uuid4().hex}")
             self._remove_parts(place.name)
         except OSError as error:
             raise blocked(error) from error
 
     def _remove_parts(self, name: str) -> None:
-        """Remove what earlier tries left. Each part is renamed first, so that a process that lost its claim and still
-        writes into one cannot complete it."""
+        """Remove parts left by earlier tries. Each is renamed first, so that a process that lost its claim
+        but still writes cannot complete it."""
         for left in (self.root / "parts").glob(f"{name}.*"):
             hidden = left.with_name(f"{name}.{uuid4().hex}")
             with suppress(FileNotFoundError):
@@ -229,7 +233,7 @@ def _taken(copied: Copied) -> Taken:
 def _rename_new(part: Path, place: Path) -> None:
     """Rename a directory, unless another process that did the same was first."""
     with open(part.parent / "lock", "a") as lock:
-        # A rename replaces an empty directory, which another process may just have completed.
+        # A rename would replace an empty directory that another process has just completed.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
             os.rename(part, place)

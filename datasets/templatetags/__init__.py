@@ -1,1 +1,1 @@
-"""Template tags of data."""
+"""Template tags for pages of data."""

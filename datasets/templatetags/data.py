@@ -1,4 +1,4 @@
-"""How sizes and caches look on a page."""
+"""Template tags that format sizes and caches."""
 
 from typing import Any
 
@@ -25,13 +25,13 @@ register.filter("size", formats.size)
 
 @register.simple_tag
 def cache_badge(state: str) -> SafeString:
-    """Return the state of a cache, with its colour."""
+    """Return the coloured badge of a cache's state, as HTML."""
     label, colour = LOOKS[state]
     return format_html('<span class="badge {}">{}</span>', colour, gettext(label))
 
 
 @register.filter
 def done_share(progress: dict[str, Any]) -> float:
-    """Return the share of a version's bytes that are there, 0 to 1."""
+    """Return the share of a version's bytes that are copied, 0 to 1."""
     total: int = progress["total_bytes"]
     return 1.0 if not total else float(progress["bytes"]) / total

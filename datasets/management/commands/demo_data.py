@@ -1,4 +1,5 @@
-"""`make demo`, second half: a dataset in two versions and a volume, in the teams that `manage.py demo` made."""
+"""`make demo`, second half: create a dataset with two versions and a volume in the projects of `manage.py
+demo`."""
 
 import struct
 import zlib
@@ -25,7 +26,7 @@ VOLUME = {"name": "checkpoints", "size": 10 << 30}
 
 
 class Command(BaseCommand):
-    """Seed data for the demo; what is there already is left alone."""
+    """Create the demo's data, except what exists."""
 
     help = "Create a dataset with two versions and a volume in the teams of the demo."
 
@@ -38,7 +39,7 @@ class Command(BaseCommand):
         try:
             dataset = create_dataset(project, {"name": "xray", "description": ABOUT}, actor=actor)
         except Conflict:
-            # It is there from an earlier run.
+            # Exists from an earlier run.
             return []
         add_version(dataset, _files(FIRST), "Pictures of the first scanner", actor)
         add_version(dataset, _files(FIRST + ADDED), "Six pictures more", actor)
@@ -61,7 +62,7 @@ def _project(name: str) -> Project:
 
 
 def add_version(dataset: Dataset, files: dict[str, bytes], message: str, actor: Actor) -> None:
-    """Store the files, by path, and make the next version of them."""
+    """Store files (path -> content) and create the next version from them."""
     contents = {sha256(content).digest(): content for content in files.values()}
     index = pack_index((digest, len(content)) for digest, content in contents.items())
     lake_of(dataset.project).put_pack(memoryview(b"".join((*contents.values(), index))))
@@ -73,14 +74,16 @@ def add_version(dataset: Dataset, files: dict[str, bytes], message: str, actor: 
 
 
 def _files(pictures: int) -> dict[str, bytes]:
-    """Return `pictures` drawn pictures in a directory per finding, and a table of them, by path."""
+    """Return `pictures` generated images, in one directory per finding, and a table of them, as path ->
+    content."""
     found = {f"{FINDINGS[each % 3]}/{each:03}.png": picture(each) for each in range(pictures)}
     rows = [f"{path},{path.partition('/')[0]}\n" for path in found]
     return {"labels.csv": "".join(["file,finding\n", *rows]).encode(), **found}
 
 
 def picture(seed: int) -> bytes:
-    """Return a grey PNG of SIDE x SIDE pixels: two bright fields on dark, and a spot whose place follows the seed."""
+    """Return a grey PNG of SIDE x SIDE pixels: two bright areas on dark, and a spot whose position depends on
+    the seed."""
     spot = (SIDE * (3 + seed * 7 % 13) // 18, SIDE * (3 + seed * 5 % 11) // 16)
     rows = (bytes([0, *(_grey(x, y, spot) for x in range(SIDE))]) for y in range(SIDE))
     header = struct.pack(">IIBBBBB", SIDE, SIDE, 8, 0, 0, 0, 0)
