@@ -15,7 +15,7 @@ from datasets.code_manifest import EXECUTABLE, LINK, Entry
 
 BLOCK = 512
 MOST_PER_FILE = 2 * BLOCK  # header and padding
-# A tar ends with two zero blocks; tar programs pad the file to this size.
+# Limit on the padding at the end of an archive, which tar programs add.
 MOST_BESIDE = 64 * 1024
 _CHUNK_BYTES = 1 << 20
 _PLAIN = (b"0", b"\0")
@@ -56,7 +56,7 @@ def write_archive(entries: Iterable[Entry], pieces: Callable[[Entry], Iterator[b
                 tarfile.SYMTYPE,
                 b"".join(pieces(entry)).decode(errors="surrogateescape"),
             )
-            # The oldest tar format that every tar program reads.
+            # Also readable by small tar programs, unlike the default format.
             yield info.tobuf(tarfile.GNU_FORMAT)
             continue
         info.size = entry.size

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from datasets.code_manifest import FILES_MOST, PATH_MOST_BYTES, Entry, TreeRefused, file_entry, link_entry
 
 SCHEMES = ("https", "http", "ssh", "file")
-# Allowance for a pack, which may also hold deltas and files that the tree's own limit refuses later.
+# Factor by which a pack may exceed the tree's limit: it also holds deltas, and files refused later.
 PACK_ROOM = 4
 LONGEST_SECONDS = 600.0
 POLL_SECONDS = 0.2

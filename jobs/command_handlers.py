@@ -38,7 +38,7 @@ class StartPod(CommandHandler):
         waiting.update(reason=refusal.code, message=refusal.message[:LONGEST_MESSAGE])
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        """Fail the pod, which never ran; for an offered pod, withdraw the offer of its job."""
+        """Fail the pod, which never ran; if the pod was only offered, fail its job."""
         refusal = _as_disruption(refusal)
         refused = Pod.objects.filter(name=command.subject_id, released_at=None).update(
             state="failed",

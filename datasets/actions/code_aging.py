@@ -15,7 +15,7 @@ from jobs.models import Job
 
 # Younger contents are kept even without a tree: their upload may still be running.
 GRACE = timedelta(hours=6)
-# Limit on the tree's stored diff and the audit log's copy of it.
+# How long finished imports are kept; their result is also in the tree and the audit log.
 KEEP_IMPORTS = timedelta(days=7)
 # Limit on the rows that are deleted in one transaction.
 BATCH = 500

@@ -18,7 +18,7 @@ from datasets.queries.volumes import VOLUME, claims_volumes
 from jobs.fields.mounts import is_volume
 
 Spec = dict[str, Any]
-# Limit on the characters of a volume's name in a message.
+# Limit on a volume's name, in characters.
 LONGEST_NAME = 63
 
 

@@ -92,7 +92,7 @@ class ArtifactDetail(ApiView):
 
 
 class ArtifactFiles(LakeView):
-    """An artifact as a tree."""
+    """Entries of one directory of an artifact."""
 
     @operation(
         "List a directory of an artifact",
@@ -129,7 +129,7 @@ class ArtifactManifest(LakeView):
 
 
 class ArtifactPack(LakeView):
-    """Contents on their way out."""
+    """Contents of an artifact's files, as a pack."""
 
     @operation(
         "Download the contents of files of an artifact as a pack: at most 64 MiB",

@@ -109,7 +109,7 @@ class CacheDetail(ApiView):
 
 
 class CachePin(ApiView):
-    """Keeping a cache."""
+    """Protect a cache from removal."""
 
     @operation("Keep a cache from being removed by age or for room", answer=ref("Cache"))
     def post(self, call: Call, cache_id: str) -> Answer:
@@ -118,7 +118,7 @@ class CachePin(ApiView):
 
 
 class CacheUnpin(ApiView):
-    """No longer keeping a cache."""
+    """End the protection of a cache."""
 
     @operation("Let a cache be removed by age or for room", answer=ref("Cache"))
     def post(self, call: Call, cache_id: str) -> Answer:
@@ -127,7 +127,7 @@ class CacheUnpin(ApiView):
 
 
 class CacheLocations(ApiView):
-    """Where caches are."""
+    """Cache locations of all clusters."""
 
     @operation(
         "List cache locations with their room and hits",
@@ -155,7 +155,7 @@ class CacheLocations(ApiView):
 
 
 class CacheLocationDetail(ApiView):
-    """One location."""
+    """One cache location."""
 
     @operation("A cache location", answer=ref("CacheLocation"))
     def get(self, call: Call, name: str) -> Answer:

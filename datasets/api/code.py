@@ -113,7 +113,7 @@ class ProjectCodeTrees(ApiView):
 
 
 class ProjectCodeTree(ApiView):
-    """One tree."""
+    """One code tree."""
 
     @operation(
         "A code tree, under the commit that it was last uploaded with or the one asked for",
@@ -126,7 +126,7 @@ class ProjectCodeTree(ApiView):
 
 
 class CodeContent(ApiView):
-    """Uploads of the files of a tree."""
+    """Upload of a tree's files."""
 
     parser_classes = [ArchiveParser]
 
@@ -147,7 +147,7 @@ class CodeContent(ApiView):
 
 
 class CodeCommit(ApiView):
-    """A tree whose files are all there."""
+    """Completion of an uploaded tree."""
 
     @operation(
         "Make a tree whose files are all there one that jobs can run",
@@ -161,7 +161,7 @@ class CodeCommit(ApiView):
 
 
 class CodeArchive(ApiView):
-    """A tree to take away."""
+    """A tree as a tar archive."""
 
     @operation(
         "Download a code tree as a tar archive", answer={"type": "string", "format": "binary"}, gives=TAR

@@ -21,7 +21,7 @@ REQUEST = {
 
 
 class CodeImports(ApiView):
-    """Requests to fetch code."""
+    """Imports of code from git."""
 
     @operation(
         "Fetch a commit of a git repository as a code tree",
@@ -36,7 +36,7 @@ class CodeImports(ApiView):
 
 
 class CodeImportDetail(ApiView):
-    """One request."""
+    """One import."""
 
     @operation("A fetch of code: pending, ready with its tree, or failed", answer=ref("CodeImport"))
     def get(self, call: Call, name: str, import_id: str) -> Answer:

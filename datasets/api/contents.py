@@ -59,7 +59,7 @@ class BytesParser(BaseParser):
 
 
 class Lacking(LakeView):
-    """What need not be sent."""
+    """Which contents the server lacks."""
 
     parser_classes = [BytesParser]
 
@@ -80,7 +80,7 @@ class Lacking(LakeView):
 
 
 class Packs(LakeView):
-    """Small contents on their way in."""
+    """Upload of small contents."""
 
     parser_classes = [BytesParser]
 
@@ -102,7 +102,7 @@ class Packs(LakeView):
 
 
 class Parts(LakeView):
-    """A large content on its way in."""
+    """Upload of a large content in parts."""
 
     parser_classes = [BytesParser]
 
@@ -136,7 +136,7 @@ class Parts(LakeView):
 
 
 class Manifests(LakeView):
-    """The list of files of a version to come."""
+    """Upload of the list of files of a future version."""
 
     parser_classes = [BytesParser]
 
@@ -167,7 +167,7 @@ class VersionManifest(LakeView):
 
 
 class VersionFiles(LakeView):
-    """A version as a tree."""
+    """Entries of one directory of a version."""
 
     @operation(
         "List a directory of a version",
@@ -179,7 +179,7 @@ class VersionFiles(LakeView):
 
 
 class VersionDiff(LakeView):
-    """Two versions beside each other."""
+    """Differences between two versions."""
 
     @operation(
         "What differs between this version and another of its dataset",
@@ -216,7 +216,7 @@ class VersionContent(LakeView):
 
 
 class VersionPack(LakeView):
-    """Contents on their way out."""
+    """Contents of a version's files, as a pack."""
 
     @operation(
         "Download the contents of files of a version as a pack: at most 64 MiB",
@@ -230,7 +230,7 @@ class VersionPack(LakeView):
 
 
 class VersionVerify(LakeView):
-    """Is all of it there?"""
+    """Check that all contents of a version are stored and undamaged."""
 
     @operation(
         "Read and hash the contents of files of a version; damaged ones are moved away",

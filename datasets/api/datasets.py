@@ -143,7 +143,7 @@ class DatasetDetail(ApiView):
 
 
 class Versions(ApiView):
-    """The history of a dataset."""
+    """Versions of a dataset."""
 
     @operation(
         "List versions, newest first", answer=VERSIONS.schema("DatasetVersion"), query=VERSIONS.parameters()
@@ -171,7 +171,7 @@ class Versions(ApiView):
 
 
 class NamedVersion(ApiView):
-    """A version as people name it."""
+    """A version by its number, a tag or `latest`."""
 
     @operation("The version with this number or tag, or `latest`", answer=ref("DatasetVersion"))
     def get(self, call: Call, dataset_id: str, version: str) -> Answer:
@@ -191,7 +191,7 @@ class VersionDetail(ApiView):
 
 
 class Tags(ApiView):
-    """Names for versions."""
+    """Tags of a dataset."""
 
     @operation("Give a version a tag, or move the tag to it", answer=ref("DatasetVersion"), body=NEW_TAG)
     def post(self, call: Call, dataset_id: str) -> Answer:

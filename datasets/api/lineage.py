@@ -10,7 +10,7 @@ from jobs.models import Job
 
 
 class ArtifactLineage(ApiView):
-    """How an artifact came to be."""
+    """What an artifact was made from."""
 
     @operation("What went into an artifact", answer=ref("Lineage"))
     def get(self, call: Call, artifact_id: str) -> Answer:
@@ -18,7 +18,7 @@ class ArtifactLineage(ApiView):
 
 
 class JobLineage(ApiView):
-    """What a job read and made."""
+    """Inputs and outputs of a job."""
 
     @operation("What went into a job, and what was made of it", answer=ref("Lineage"))
     def get(self, call: Call, job_id: str) -> Answer:
@@ -26,7 +26,7 @@ class JobLineage(ApiView):
 
 
 class VersionLineage(ApiView):
-    """What was made of a version."""
+    """What was made from a version."""
 
     @operation("What a version of a dataset came from, and what was made of it", answer=ref("Lineage"))
     def get(self, call: Call, version_id: str) -> Answer:
@@ -34,7 +34,7 @@ class VersionLineage(ApiView):
 
 
 class SnapshotLineage(ApiView):
-    """How a snapshot came to be, and what read it."""
+    """What a snapshot was made from, and which jobs read it."""
 
     @operation("What went into a snapshot, and what was made of it", answer=ref("Lineage"))
     def get(self, call: Call, snapshot_id: str) -> Answer:

@@ -25,8 +25,8 @@ HEADER = "X-Trainyard-Code-Token"
 
 
 class PodCode(ApiView):
-    """The tree of one attempt. The credential is the attempt's own, valid until the job has ended or is at a later
-    attempt."""
+    """The code tree of one attempt. Authenticated by the attempt's own token, valid until the job has ended
+    or has begun a later attempt."""
 
     authentication_classes = ()
     permission_classes = ()

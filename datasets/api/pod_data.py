@@ -29,7 +29,7 @@ _RANGES = re.compile(rf"{_RANGE.pattern}(?:,{_RANGE.pattern})*")
 
 
 class PodData(LakeView):
-    """The version of one cache. The credential is the cache's own, valid while it is being filled."""
+    """Contents for one cache. Authenticated by the cache's own token, valid while it is being filled."""
 
     authentication_classes = ()
     permission_classes = ()

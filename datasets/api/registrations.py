@@ -34,7 +34,7 @@ class Registrations(ApiView):
 
 
 class RegistrationDetail(ApiView):
-    """One request."""
+    """One registration of a directory."""
 
     @operation(
         "A registration: pending with its progress, ready or failed", answer=ref("DatasetRegistration")

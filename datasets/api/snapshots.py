@@ -61,7 +61,7 @@ class SnapshotDetail(ApiView):
 
 
 class SnapshotRestore(ApiView):
-    """A volume as it was."""
+    """Create a volume from a snapshot."""
 
     @operation("Make a new volume of a snapshot", answer=ref("Volume"), status=201, body=RESTORE)
     def post(self, call: Call, snapshot_id: str) -> Answer:

@@ -63,7 +63,7 @@ VOLUMES = Listing(
 
 
 class StorageClasses(ApiView):
-    """Where volumes can be."""
+    """Storage classes for volumes."""
 
     @operation(
         "The storage classes of this installation and of its Kubernetes clusters, defaults first",
@@ -117,7 +117,7 @@ class VolumeDetail(ApiView):
 
 
 class VolumeResize(ApiView):
-    """The size of a volume."""
+    """Change the size of a volume."""
 
     @operation("Change the size of a volume", answer=ref("Volume"), body=RESIZE)
     def post(self, call: Call, volume_id: str) -> Answer:
@@ -135,7 +135,7 @@ class VolumeClone(ApiView):
 
 
 class VolumeAccessMode(ApiView):
-    """How many jobs may have a volume at once."""
+    """Change how many jobs may mount a volume at once."""
 
     @operation("Change the access mode of a volume", answer=ref("Volume"), body=ACCESS_MODE)
     def post(self, call: Call, volume_id: str) -> Answer:
@@ -144,7 +144,7 @@ class VolumeAccessMode(ApiView):
 
 
 class VolumeServiceTier(ApiView):
-    """The performance class of a volume."""
+    """Change the service tier of a volume."""
 
     @operation(
         "Change the service tier of a volume; it stays mounted where it is",

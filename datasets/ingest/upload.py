@@ -25,7 +25,7 @@ class UploadRefused(Exception):
 
 
 class HttpSink:
-    """Sends content to one dataset of a server."""
+    """Sends contents to one dataset of a server; implements datasets.ingest.reader.Sink."""
 
     def __init__(self, url: str, headers: Mapping[str, str], dataset: str) -> None:
         self._parts = urlsplit(url)
@@ -34,17 +34,14 @@ class HttpSink:
         self._connection: http.client.HTTPConnection | None = None
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
-        """See datasets.ingest.reader.Sink."""
         answer = self._ask("POST", "lacking", b"".join(digests))
         return {digests[place] for place in answer["lacking"]}
 
     def put_contents(self, contents: Sequence[Content]) -> None:
-        """See datasets.ingest.reader.Sink."""
         index = pack_index((content.digest, len(content.data)) for content in contents)
         self._ask("PUT", "packs", b"".join((*(content.data for content in contents), index)))
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
-        """See datasets.ingest.reader.Sink."""
         address = f"parts/{digest.hex()}"
         arrived = int(self._ask("GET", address, b"")["size_bytes"])
         # All bytes arrived, but the content was not completed: sending one part again completes it.

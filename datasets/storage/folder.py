@@ -62,7 +62,7 @@ from datasets.storage.files import (
 from datasets.storage.indexed import IndexedLake, by_file
 from datasets.storage.parts import append, locked_part
 
-# Shared lock on stored objects during a flush.
+# Objects removed under one lock, which blocks flushes.
 _REMOVED_AT_ONCE = 200
 # Larger contents have their own file, which can be shared by link.
 WHOLE_BYTES = 256 << 10
@@ -70,18 +70,16 @@ _FOLDERS = ("objects", "packs", "manifests", "parts", "staging", "quarantine")
 
 
 class FolderLake(IndexedLake[ContentIndex]):
-    """A lake in a folder that this process can write to."""
+    """A lake in a folder that this process can write to; implements datasets.storage.base.Lake."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, _FOLDERS, ContentIndex)
 
     def renew(self, digests: Iterable[bytes]) -> None:
-        """See Lake."""
         for path in {self.path_of(one) for one in self._index.locate(set(digests))}:
             renew_file(path)
 
     def put_pack(self, pack: memoryview) -> None:
-        """See Lake."""
         contents = [Content(digest, bytes(data)) for digest, data in checked_contents(pack)]
         lacking = self.lacking(content.digest for content in contents)
         self.renew({content.digest for content in contents} - lacking)
@@ -131,7 +129,6 @@ class FolderLake(IndexedLake[ContentIndex]):
             raise Blocked("in_use", "Old content was removed while the same was stored; send it again.")
 
     def put_part(self, digest: bytes, offset: int, data: memoryview, size_bytes: int) -> int:
-        """See Lake."""
         path = self.root / "parts" / digest.hex()
         try:
             with locked_part(path) as file:
@@ -148,20 +145,17 @@ class FolderLake(IndexedLake[ContentIndex]):
             raise blocked(error) from error
 
     def read(self, digest: bytes, offset: int = 0, length: int | None = None) -> bytes:
-        """See Lake."""
         [located] = self.locate([digest])
         length = located.size_bytes - offset if length is None else min(length, located.size_bytes - offset)
         with open(self.path_of(located), "rb", buffering=0) as file:
             return os.pread(file.fileno(), max(0, length), located.offset + offset)
 
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
-        """See Lake."""
         with self._opened(located[0]) as file:
             for one in located:
                 yield one.digest, os.pread(file.fileno(), one.size_bytes, one.offset)
 
     def place(self, located: Located, target: Path, mode: int) -> None:
-        """See Lake."""
         with self._opened(located) as file:
             if hash_file(file.fileno(), located.size_bytes) != located.digest:
                 raise ContentDamaged(located.digest)
@@ -174,7 +168,6 @@ class FolderLake(IndexedLake[ContentIndex]):
         return self._path("packs", located.pack)
 
     def put_manifest(self, name: str, stored: bytes) -> None:
-        """See Lake."""
         target = self._named("manifests", name)
         if renew_file(target):
             return
@@ -185,18 +178,15 @@ class FolderLake(IndexedLake[ContentIndex]):
             raise blocked(error) from error
 
     def renew_manifest(self, name: str) -> bool:
-        """See Lake."""
         return renew_file(self._path("manifests", name))
 
     def manifest(self, name: str) -> bytes:
-        """See Lake."""
         try:
             return self._path("manifests", name).read_bytes()
         except FileNotFoundError as error:
             raise ContentMissing(f"The lake has no manifest {name}.") from error
 
     def verify(self, digests: Iterable[bytes], budget: Budget = UNLIMITED) -> Verified:
-        """See Lake."""
         wanted = set(digests)
         located = self._index.locate(wanted)
         damaged: list[Located] = []
@@ -218,7 +208,6 @@ class FolderLake(IndexedLake[ContentIndex]):
         older_than_seconds: float,
         budget: Budget = UNLIMITED,
     ) -> Collected:
-        """See Lake."""
         self._adopt_unindexed(budget)
         with self._lock("lock", fcntl.LOCK_EX):
             # Called under the lock: a request that creates a version waits for it.
@@ -232,7 +221,6 @@ class FolderLake(IndexedLake[ContentIndex]):
             return Collected(packs, objects, manifests, pack_bytes + object_bytes)
 
     def destroy(self) -> None:
-        """See Lake."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _write_pack(self, contents: Sequence[Content]) -> list[Located]:

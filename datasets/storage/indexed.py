@@ -29,7 +29,8 @@ def by_file(located: Sequence[Located]) -> Iterator[list[Located]]:
 
 
 class IndexedLake(ABC, Generic[Index]):
-    """A lake with index, locks and arriving contents below `root`, which all processes share."""
+    """A lake with index, locks and arriving contents below `root`, which all processes share. Implements a
+    part of datasets.storage.base.Lake."""
 
     _index: Index
 
@@ -46,30 +47,26 @@ class IndexedLake(ABC, Generic[Index]):
 
     @abstractmethod
     def manifest(self, name: str) -> bytes:
-        """See Lake."""
+        """Return an encoded manifest. Raises ContentMissing."""
 
     @abstractmethod
     def _fill_index(self) -> None:
         """Index everything that is stored."""
 
     def close(self) -> None:
-        """See Lake."""
         self._index.close()
 
     def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
-        """See Lake."""
         wanted = set(digests)
         return wanted - self._index.known(wanted)
 
     def part_bytes(self, digest: bytes) -> int:
-        """See Lake."""
         try:
             return (self.root / "parts" / digest.hex()).stat().st_size
         except FileNotFoundError:
             return 0
 
     def locate(self, digests: Iterable[bytes]) -> list[Located]:
-        """See Lake."""
         wanted = set(digests)
         located = self._index.locate(wanted)
         if len(located) != len(wanted):
@@ -79,12 +76,11 @@ class IndexedLake(ABC, Generic[Index]):
 
     @abstractmethod
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
-        """See Lake."""
+        """Yield (digest, bytes) of contents of one pack, or of one content with its own file."""
 
     def read_many(
         self, digests: Sequence[bytes], budget: Budget = UNLIMITED
     ) -> Iterator[tuple[bytes, bytes]]:
-        """See Lake."""
         for some in by_file(self.locate(digests)):
             budget.check()
             yield from self._contents_wherever(some)
@@ -100,7 +96,6 @@ class IndexedLake(ABC, Generic[Index]):
             return [found for some in by_file(moved) for found in self.contents(some)]
 
     def in_use(self, seconds: float | None = None) -> AbstractContextManager[None]:
-        """See Lake."""
         return self._lock("lock", fcntl.LOCK_SH, seconds)
 
     def _lock(self, name: str, kind: int, seconds: float | None = None) -> AbstractContextManager[None]:

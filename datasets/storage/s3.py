@@ -68,20 +68,18 @@ _FOLDERS = ("parts", "manifests", "staging")
 
 
 class S3Lake(IndexedLake[AgedIndex]):
-    """A lake in a bucket, with its index below `root`."""
+    """A lake in a bucket, with its index below `root`; implements datasets.storage.base.Lake."""
 
     def __init__(self, bucket: Bucket, root: Path) -> None:
         self._bucket, self._pieces = bucket, Pieces(bucket)
         super().__init__(root, _FOLDERS, AgedIndex)
 
     def renew(self, digests: Iterable[bytes]) -> None:
-        """See Lake."""
         keys = {key_of(one) for one in self._index.locate(set(digests))}
         with self._lock("removal", fcntl.LOCK_SH):
             self._index.renew(keys, time.time())
 
     def put_pack(self, pack: memoryview) -> None:
-        """See Lake."""
         contents = list(checked_contents(pack))
         digests = {digest for digest, _ in contents}
         lacking = self.lacking(digests)
@@ -92,7 +90,6 @@ class S3Lake(IndexedLake[AgedIndex]):
             self._store_contents([one for one in contents if one[0] in lacking])
 
     def put_part(self, digest: bytes, offset: int, data: memoryview, size_bytes: int) -> int:
-        """See Lake."""
         path = self.root / "parts" / digest.hex()
         try:
             with locked_part(path) as file:
@@ -116,13 +113,11 @@ class S3Lake(IndexedLake[AgedIndex]):
             raise blocked(error) from error
 
     def read(self, digest: bytes, offset: int = 0, length: int | None = None) -> bytes:
-        """See Lake."""
         [located] = self.locate([digest])
         length = located.size_bytes - offset if length is None else min(length, located.size_bytes - offset)
         return b"".join(self._pieces.ranges(located, offset, max(0, length)))
 
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
-        """See Lake."""
         if located[0].pack == WHOLE:
             for one in located:
                 yield one.digest, b"".join(self._pieces.ranges(one, 0, one.size_bytes))
@@ -131,7 +126,6 @@ class S3Lake(IndexedLake[AgedIndex]):
         yield from ((one.digest, data) for one, data in zip(located, found, strict=True))
 
     def place(self, located: Located, target: Path, mode: int) -> None:
-        """See Lake."""
         hashed = sha256()
         with open(target, "xb", buffering=0) as file:
             for data in self._pieces.ranges(located, 0, located.size_bytes):
@@ -142,7 +136,6 @@ class S3Lake(IndexedLake[AgedIndex]):
             raise ContentDamaged(located.digest)
 
     def put_manifest(self, name: str, stored: bytes) -> None:
-        """See Lake."""
         self._keep_manifest(name, stored)
         if not self.renew_manifest(name):
             self._refuse_removed([shelf_key("manifests", name)])
@@ -151,12 +144,10 @@ class S3Lake(IndexedLake[AgedIndex]):
             self._note([shelf_key("manifests", name)])
 
     def renew_manifest(self, name: str) -> bool:
-        """See Lake."""
         with self._lock("removal", fcntl.LOCK_SH):
             return self._index.renew([shelf_key("manifests", name)], time.time()) > 0
 
     def manifest(self, name: str) -> bytes:
-        """See Lake."""
         with suppress(FileNotFoundError):
             return (self.root / "manifests" / name).read_bytes()
         try:
@@ -167,7 +158,6 @@ class S3Lake(IndexedLake[AgedIndex]):
         return stored
 
     def verify(self, digests: Iterable[bytes], budget: Budget = UNLIMITED) -> Verified:
-        """See Lake."""
         wanted = set(digests)
         located = self._index.locate(wanted)
         moved_away: set[bytes] = set()
@@ -190,7 +180,6 @@ class S3Lake(IndexedLake[AgedIndex]):
         older_than_seconds: float,
         budget: Budget = UNLIMITED,
     ) -> Collected:
-        """See Lake."""
         with self._lock("lock", fcntl.LOCK_EX):
             names = set(live_manifests())
             live = self._contents_of(names)
@@ -203,7 +192,6 @@ class S3Lake(IndexedLake[AgedIndex]):
             return Collected(packs, objects, manifests, pack_bytes + object_bytes)
 
     def destroy(self) -> None:
-        """See Lake."""
         self._bucket.delete(key for key, _ in self._bucket.list())
         shutil.rmtree(self.root, ignore_errors=True)
 

@@ -20,7 +20,7 @@ FLUSH_BYTES = 512 << 20
 
 
 class FolderSink:
-    """Writes into a folder lake of this machine."""
+    """Writes into a folder lake of this machine; implements datasets.ingest.reader.Sink."""
 
     def __init__(self, lake: FolderLake, adopt: Sharing) -> None:
         self._lake, self._adopt = lake, adopt
@@ -28,21 +28,17 @@ class FolderSink:
         self._unflushed_bytes = 0
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
-        """See datasets.ingest.reader.Sink."""
         lacking = self._lake.lacking(digests)
         self._lake.renew(set(digests) - lacking)
         return lacking
 
     def put_contents(self, contents: Sequence[Content]) -> None:
-        """See datasets.ingest.reader.Sink."""
         self._written(self._lake.put_contents(contents, self._adopt))
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
-        """See datasets.ingest.reader.Sink."""
         self._written([self._lake.put_file(digest, path, size_bytes, self._adopt)])
 
     def flush(self) -> None:
-        """See datasets.ingest.reader.Sink."""
         self._lake.flush(self._unflushed)
         self._unflushed, self._unflushed_bytes = [], 0
 
@@ -68,24 +64,22 @@ PART_BYTES = 16 << 20
 
 
 class LakeSink:
-    """Writes into a lake of any kind, in the form of uploads. Contents are stored when a call returns."""
+    """Writes into a lake of any kind, in the form of uploads; implements datasets.ingest.reader.Sink.
+    Contents are stored when a call returns."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
-        """See datasets.ingest.reader.Sink."""
         lacking = self._lake.lacking(digests)
         self._lake.renew(set(digests) - lacking)
         return lacking
 
     def put_contents(self, contents: Sequence[Content]) -> None:
-        """See datasets.ingest.reader.Sink."""
         index = pack_index((content.digest, len(content.data)) for content in contents)
         self._lake.put_pack(memoryview(b"".join((*(content.data for content in contents), index))))
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
-        """See datasets.ingest.reader.Sink."""
         # If all bytes arrived but the content was not completed, sending one part again completes it.
         arrived = min(self._lake.part_bytes(digest), size_bytes - 1)
         with open(path, "rb", buffering=0) as file:

@@ -145,7 +145,7 @@ class ProjectJobBatch(ApiView):
 
 
 class ProjectJobPlan(ApiView):
-    """What a submission would lead to."""
+    """Preview of a submission: where and when the job would start."""
 
     @operation(
         "Where and when a job would start, and which jobs would stop for it; nothing is created",
@@ -193,7 +193,7 @@ class JobDetail(ApiView):
 
 
 class JobStop(ApiView):
-    """Stop for good."""
+    """Stop a job permanently."""
 
     @operation("Stop a job for good; its record stays", answer=ref("Job"))
     def post(self, call: Call, job_id: str) -> Answer:
@@ -202,7 +202,7 @@ class JobStop(ApiView):
 
 
 class JobSuspend(ApiView):
-    """Give the GPUs back for now."""
+    """Suspend a job: release its GPUs until it is resumed."""
 
     @operation(
         "Have the job save a checkpoint, give its GPUs back and hold it", answer=ref("Job"), body=SUSPEND
@@ -214,7 +214,7 @@ class JobSuspend(ApiView):
 
 
 class JobResume(ApiView):
-    """Back to the queue."""
+    """Queue a suspended job again."""
 
     @operation("Queue a suspended job again, at its first rank", answer=ref("Job"))
     def post(self, call: Call, job_id: str) -> Answer:
@@ -223,7 +223,7 @@ class JobResume(ApiView):
 
 
 class JobClone(ApiView):
-    """The same again."""
+    """Submit a copy of a job."""
 
     @operation("Submit the same job again under another name", answer=ref("Job"), status=201, body=CLONE)
     def post(self, call: Call, job_id: str) -> Answer:

@@ -54,7 +54,7 @@ class NodeDetail(ApiView):
 
 
 class NodeCordon(ApiView):
-    """No new pods."""
+    """Stop scheduling pods on a node."""
 
     @operation("Give the node no new pods", answer=ref("Node"))
     def post(self, call: Call, name: str) -> Answer:
@@ -63,7 +63,7 @@ class NodeCordon(ApiView):
 
 
 class NodeUncordon(ApiView):
-    """Pods again."""
+    """Allow new pods on a node again."""
 
     @operation(
         "Let the node take pods again, and withdraw an interruption notice that was given here; one of the node's"
@@ -76,7 +76,7 @@ class NodeUncordon(ApiView):
 
 
 class NodeDrain(ApiView):
-    """Empty a node."""
+    """Cordon a node and requeue its preemptible jobs."""
 
     @operation(
         "Cordon and send preemptible jobs back to the queue; a dry run lists them", answer=ref("Drain")
@@ -91,7 +91,7 @@ class NodeDrain(ApiView):
 
 
 class NodeInterruptionNotice(ApiView):
-    """A provider's announcement that it takes a spot node away."""
+    """Announce that the provider will withdraw a spot node."""
 
     @operation(
         "Say that the node's provider takes it away soon: it is cordoned, elastic jobs on it shrink, and the others"
@@ -107,7 +107,7 @@ class NodeInterruptionNotice(ApiView):
 
 
 class NodeConfirmDead(ApiView):
-    """An operator's word that a node is gone."""
+    """Confirm that an unreachable node is dead."""
 
     @operation(
         "Say that a node which does not answer is dead: its pods' GPUs are released and their jobs go on elsewhere;"

@@ -53,7 +53,7 @@ LOGS = {
 
 
 class JobPods(ApiView):
-    """Pods of every attempt, also those that are gone."""
+    """Pods of every attempt, including finished ones."""
 
     @operation("List a job's pods", answer=PODS.schema("Pod"), query=PODS.parameters())
     def get(self, call: Call, job_id: str) -> Answer:
@@ -62,7 +62,7 @@ class JobPods(ApiView):
 
 
 class JobEvents(ApiView):
-    """What happened to the job, newest first."""
+    """Events of a job, newest first."""
 
     @operation("List a job's events", answer=JOB_EVENTS.schema("Event"), query=JOB_EVENTS.parameters())
     def get(self, call: Call, job_id: str) -> Answer:
@@ -102,7 +102,7 @@ class JobLogs(ApiView):
 
 
 class JobMetrics(ApiView):
-    """Utilisation and reported progress."""
+    """Utilisation and reported progress of a job."""
 
     @operation("What the job uses, and what it reported last", answer=ref("JobMetrics"))
     def get(self, call: Call, job_id: str) -> Answer:
@@ -110,7 +110,7 @@ class JobMetrics(ApiView):
 
 
 class JobExplain(ApiView):
-    """Why the job is where it is."""
+    """Why the job is in its state."""
 
     @operation("Why the job waits, who holds the GPUs and what would start it", answer=ref("Explanation"))
     def get(self, call: Call, job_id: str) -> Answer:
@@ -120,7 +120,7 @@ class JobExplain(ApiView):
 
 
 class JobSpec(ApiView):
-    """What was asked for."""
+    """The spec of a job with defaults filled in."""
 
     @operation("The spec with defaults filled in", answer=ref("JobSpec"))
     def get(self, call: Call, job_id: str) -> Answer:

@@ -31,7 +31,7 @@ SERIES = {
 
 
 class Overview(ApiView):
-    """What the overview page shows, as of one event number."""
+    """Totals and lists of the overview page, as of one event number."""
 
     @operation(
         "The cluster in numbers: nodes, GPUs, projects, running and queued jobs", answer=ref("Overview")
@@ -45,7 +45,7 @@ class Overview(ApiView):
 
 
 class SeriesView(ApiView):
-    """Lines for charts."""
+    """Time series for charts."""
 
     @operation("Series of one metric over time", answer=ref("SeriesList"), query=SERIES)
     def get(self, call: Call) -> Answer:

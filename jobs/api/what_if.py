@@ -15,7 +15,7 @@ LAST_WEEK = query.switch(
 
 
 class ProjectWhatIf(ApiView):
-    """The cluster with another quota, weight, limit or priority of one project."""
+    """Simulation of the cluster with another quota, weight, limit or priority of one project."""
 
     @operation(
         "Who would start, stop and wait with another quota, weight, limit or priority; nothing is changed",
