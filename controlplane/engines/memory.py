@@ -1,7 +1,7 @@
 """An engine without processes: pods start and stop at once, a given clock provides the time, faults are scripted.
 
 For tests, benchmarks and replays of large clusters. A pod whose command is ["sleep", "N"] ends after N seconds;
-others run until stopped. Its pods end with the process that holds the engine.
+others run until stopped. Its pods exist only in the process that holds the engine.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class VirtualClock:
 
 @dataclass(slots=True)
 class Faults:
-    """Scripted faults, which tests and benchmarks set at any time.
+    """Faults that tests and benchmarks can set at any time.
 
     `start_refusal` (code, message) refuses every start, temporarily with `is_passing`; `call_seconds` is the real
-    duration of starts, stops and forgets; `stop_delay_seconds` is how long pods take to end after a stop (at most the
-    grace); `nodes_down` are not ready; with `loses_answers` start and stop take effect but raise. `foreign`: (node,
-    device index) held by other pods; `project_refusal` (code, message) refuses syncing projects; `start_waits` (code,
-    message) keeps pods starting, for that reason.
+    duration of starts, stops and forgets; `stop_delay_seconds` is how long pods take to end after a stop (at most
+    the grace); `nodes_down` are not ready; with `loses_answers` start and stop take effect but raise. `foreign`:
+    (node, device index) held by other pods; `project_refusal` (code, message) refuses syncing projects;
+    `start_waits` (code, message) keeps pods starting, for that reason.
     """
 
     is_unreachable: bool = False
@@ -110,12 +110,12 @@ class MemoryEngine(EngineDefaults):
         catalogue: Catalogue | None = None,
     ) -> None:
         self.faults = Faults()
-        # As it was told last.
+        # What the last `sync_projects` received.
         self.projects: tuple[ProjectReport, ...] = ()
         self.departments: tuple[DepartmentReport, ...] = ()
-        # By pod: what it was given last.
+        # By pod: the last membership that it received.
         self.memberships: dict[str, str] = {}
-        # By pod: what it answers; set by tests and replays.
+        # By pod: the report that `exchange` returns; set by tests and replays.
         self.said: dict[str, base.MemberReport] = {}
         self._nodes = simulated_nodes(settings["nodes"])
         self._clock = clock
@@ -217,7 +217,7 @@ class MemoryEngine(EngineDefaults):
         with self._changed:
             return self._changed.wait(timeout_seconds)
 
-    # The script of tests, benchmarks and replays.
+    # Methods by which tests, benchmarks and replays control pods.
 
     def finish(self, pod_name: str, exit_code: int = 0, reason: str = "", message: str = "") -> None:
         """End a running pod now."""
@@ -234,12 +234,12 @@ class MemoryEngine(EngineDefaults):
             self._changed.notify_all()
 
     def set_usage(self, pod_name: str, utilization: float, memory_used_mib: int) -> None:
-        """Set the pod's usage of its share, 0 to 1."""
+        """Set the pod's usage: `utilization` of its share, 0 to 1, and memory in MiB."""
         pod = self._pods[pod_name]
         pod.utilization, pod.memory_used_mib = utilization, memory_used_mib
 
     def print_line(self, pod_name: str, text: str) -> None:
-        """Print a line as the pod."""
+        """Append a line to the pod's log."""
         spec = self._pods[pod_name].spec
         if spec is not None:
             writer = LogWriter(spec.log_path)
@@ -280,7 +280,7 @@ class MemoryEngine(EngineDefaults):
             pod.ends_at, pod.ending = ends_at, (exit_code, base.STOPPED, "Stopped.")
 
     def _settle(self) -> None:
-        """End every pod that is due."""
+        """End every pod whose end time has come."""
         for pod in self._pods.values():
             self._settle_pod(pod)
 

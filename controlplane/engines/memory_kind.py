@@ -1,4 +1,4 @@
-"""The memory engine, described: pods are records of this process, for tests, benchmarks and replays."""
+"""The declaration of the memory engine: pods are records in this process, for tests, benchmarks and replays."""
 
 from controlplane.engines.kinds import EngineKind
 from controlplane.engines.node_settings import entry_reader, read_nodes

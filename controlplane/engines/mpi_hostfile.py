@@ -1,7 +1,7 @@
 """Host files for an MPI launcher, in the two formats that implementations read.
 
-Open MPI reads `host slots=n`, the Hydra launcher of MPICH and Intel MPI `host:n`. The variables make these files the
-default, so that a job's command is just `mpirun program`.
+Open MPI reads `host slots=n`, the Hydra launcher of MPICH and Intel MPI reads `host:n`. The variables make these
+files the default, so that a job's command is just `mpirun program`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 OPEN_MPI_FILE, HYDRA_FILE = "hostfile", "machinefile"
-# a new host's key is not known, and a host that starts may refuse for a moment
+# A new host's key is unknown, and a host that is starting may refuse connections for a moment.
 SSH_OPTIONS = (
     "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=20 -o LogLevel=ERROR"
 )
 
 
 def host_files(hosts: Iterable[str]) -> Mapping[str, str]:
-    """Return file name -> text, for one rank per entry of `hosts`; a repeated host takes several ranks."""
+    """Return file name -> text. `hosts`: one entry per rank; a repeated host gets several ranks."""
     slots = Counter(hosts)
     return {
         OPEN_MPI_FILE: "".join(f"{host} slots={count}\n" for host, count in slots.items()),

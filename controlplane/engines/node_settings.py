@@ -1,4 +1,5 @@
-"""Settings of the engines whose nodes are declared, not discovered: JSON, and the entries of TRAINYARD_CLUSTERS."""
+"""Settings of engines whose nodes are declared instead of discovered: as JSON, and as entries of
+TRAINYARD_CLUSTERS."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,9 +22,8 @@ _NODE = re.compile(
 
 
 def read_nodes(sent: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Read {"nodes": {"dgx1-1": {"devices": 8, "memory_mib": 32768, "pool": "default"}}}, or {"nodes": "nvml"}.
-    Raises SettingsInvalid.
-    """
+    """Read {"nodes": {"dgx1-1": {"devices": 8, "memory_mib": 32768, "pool": "default"}}}, or {"nodes": "nvml"} to
+    detect this machine's GPUs. Raise SettingsInvalid."""
     if sent is None:
         raise SettingsInvalid(
             [FieldError("", "required", "Give a value for settings: the nodes of the cluster.")]
@@ -35,9 +35,8 @@ def read_nodes(sent: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def entry_reader(*, may_detect: bool) -> Callable[[str], tuple[dict[str, Any], dict[str, Any]]]:
-    """Return a reader of `dgx1-1=8x32768,dgx1-2=8x32768@pool`; with `may_detect` also of `nvml`, this machine's GPUs.
-    It raises ValueError.
-    """
+    """Return a reader of `dgx1-1=8x32768,dgx1-2=8x32768@pool`; with `may_detect` also of `nvml` (this machine's
+    GPUs). The reader raises ValueError."""
 
     def read(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if text == NVML and may_detect:

@@ -1,7 +1,7 @@
-"""Write the files of a code tree into a directory, through no link that is in it.
+"""Write the files of a code tree into a directory without following any link in it.
 
-Standard library alone: on a Kubernetes cluster this text runs in a container of the pod (engines/kubernetes/
-code_delivery.py), by whatever Python from 3.9 on its image has.
+Imports only the standard library: on a Kubernetes cluster this text runs in a container of the pod
+(engines/kubernetes/code_delivery.py), on the image's own Python from 3.9 on.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 class Folders:
-    """Opens the directories of a tree, one at a time and each step below the last: no link is followed."""
+    """Opens the directories of a tree one at a time, component by component, so that no link is followed."""
 
     def __init__(self, root: Path) -> None:
         self._root, self._path, self._fd = root, "", os.open(root, _FOLDER_FLAGS)
 
     def open(self, path: str) -> int:
-        """Return a descriptor of this directory, made where it is missing; valid until the next call."""
+        """Return a descriptor of this directory, creating it if missing; valid until the next call."""
         if path != self._path:
             self.close()
             self._fd, self._path = os.open(self._root, _FOLDER_FLAGS), path
@@ -44,8 +44,8 @@ class Folders:
 
 
 def place(path: str, kind: str, pieces: Iterator[bytes], folders: Folders) -> None:
-    """Write a file, or a symbolic link whose target is its content; replace what an earlier attempt left there. Raises
-    NotADirectoryError, IsADirectoryError or FileExistsError when something else is in its place."""
+    """Write a file, or a symbolic link whose target is the content; replaces what an earlier attempt left there.
+    Raise NotADirectoryError, IsADirectoryError or FileExistsError if something of another kind is in its place."""
     parent, _, name = path.rpartition("/")
     folder = folders.open(parent)
     try:
@@ -56,7 +56,7 @@ def place(path: str, kind: str, pieces: Iterator[bytes], folders: Folders) -> No
 
 
 def _write(kind: str, name: str, folder: int, pieces: Iterator[bytes]) -> None:
-    """Raises FileExistsError before anything is taken from `pieces`."""
+    """Create the file and write the pieces. Raise FileExistsError before anything is taken from `pieces`."""
     if kind == LINK:
         if _is_there(name, folder):
             raise FileExistsError(name)

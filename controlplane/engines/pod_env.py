@@ -8,7 +8,8 @@ from controlplane.engines.base import PodSpec
 
 
 def identity_env(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
-    """Return the pod's identity, which users cannot override. `ports`: declared port -> the one to listen on."""
+    """Return the variables with the pod's identity, which users cannot override. `ports`: declared port -> the port
+    on which to listen."""
     words = {
         "TRAINYARD_JOB": spec.job_name,
         "TRAINYARD_JOB_ID": spec.job_id,
@@ -26,7 +27,7 @@ def identity_env(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
 
 
 def device_env(spec: PodSpec, indexes: Iterable[int]) -> dict[str, str]:
-    """Return which devices the pod sees, and its share of each."""
+    """Return the variables that name the pod's devices and its share of each."""
     share = min((share.milli_gpus for share in spec.devices), default=0)
     memory_mib = min((share.memory_mib for share in spec.devices), default=0)
     return {
@@ -37,5 +38,6 @@ def device_env(spec: PodSpec, indexes: Iterable[int]) -> dict[str, str]:
 
 
 def thread_env(spec: PodSpec) -> dict[str, str]:
-    """Limit compute threads to the pod's whole CPUs; libraries would use all of the machine's."""
+    """Return the variables that limit compute threads to the pod's whole CPUs; by default libraries would use all
+    CPUs of the machine."""
     return {"OMP_NUM_THREADS": str(max(1, spec.milli_cpus // 1000))}

@@ -23,8 +23,7 @@ class ClustersSyntaxError(ValueError):
 @dataclass(frozen=True, slots=True)
 class ClusterDeclaration:
     """A cluster to register at the first start. `settings`: JSON for `open_engine`; `credentials` are stored
-    separately.
-    """
+    separately."""
 
     name: str
     engine: str
@@ -33,18 +32,18 @@ class ClusterDeclaration:
 
 
 def open_engine(kind: str, settings: Mapping[str, Any], state_dir: Path) -> Engine:
-    """Return the engine of a registered cluster. Imports only what that kind needs.
+    """Return the engine of a registered cluster. Imports only the modules of that kind.
 
-    settings["nodes"]: {node name: {"devices": n, "memory_mib": MiB per device, "pool": name}}; for the local
-    engine "nvml" instead of the mapping takes the machine's own GPUs. A Kubernetes cluster has the knobs of
-    its kind, and beside them "credentials", "scheduler" and "cluster" (its name).
+    settings["nodes"]: {node name: {"devices": n, "memory_mib": MiB per device, "pool": name}}; for the local engine
+    "nvml" instead of the mapping selects the machine's own GPUs. A Kubernetes cluster has the settings of its kind,
+    plus "credentials", "scheduler" and "cluster" (its name).
     """
     engine: Engine = load(engine_kind(kind).opens)(settings, state_dir)
     return engine
 
 
 def check_cluster(kind: str, settings: Mapping[str, Any]) -> tuple[Check, ...]:
-    """Return the preflight's findings, before the engine is opened; () for engines without one."""
+    """Return the preflight's checks, without opening the engine; () for kinds without a preflight."""
     checks = engine_kind(kind).checks
     return tuple(load(checks)(settings)) if checks else ()
 
@@ -52,9 +51,9 @@ def check_cluster(kind: str, settings: Mapping[str, Any]) -> tuple[Check, ...]:
 def parse_clusters(text: str) -> tuple[ClusterDeclaration, ...]:
     """Read `local:dgx1-1=8x32768,dgx1-2=8x32768`; several clusters are separated by `;`.
 
-    A node is NAME=GPUSxMIB, optionally followed by @POOL. `local:nvml` takes the machine's own GPUs.
-    `kubernetes:in-cluster` is the cluster that we run in, `kubernetes:/path/to/kubeconfig@context` another one; the
-    file is read here.
+    A node is NAME=GPUSxMIB, optionally followed by @POOL. `local:nvml` selects the machine's own GPUs.
+    `kubernetes:in-cluster` is the cluster in which this process runs, `kubernetes:/path/to/kubeconfig@context`
+    another one; the file is read at once.
     """
     declarations = tuple(_parse_cluster(part.strip()) for part in text.split(";") if part.strip())
     names = [declaration.name for declaration in declarations]

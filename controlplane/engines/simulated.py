@@ -21,19 +21,19 @@ from controlplane.engines.base import (
 )
 
 MODEL = "Simulated GPU"
-# What a node has beside its GPUs unless the settings say otherwise: the proportions of a DGX-1.
+# The host resources of a node without settings for them, per GPU in the proportions of a DGX-1.
 MILLI_CPUS_PER_DEVICE = 10_000
 MEMORY_MIB_PER_DEVICE = 64 * 1024
 
 
 def simulated_nodes(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[NodeReport, ...]:
-    """From {name: {"devices": n, "memory_mib": per device, "pool": ..., "milli_cpus": ...,
+    """Return the nodes for {name: {"devices": n, "memory_mib": per device, "pool": ..., "milli_cpus": ...,
     "node_memory_mib": ...}}."""
     return tuple(_node(name, node) for name, node in nodes.items())
 
 
 def check_spec(spec: PodSpec, nodes: tuple[NodeReport, ...]) -> None:
-    """Raise EngineRefused unless the pod's name, node and devices are valid and it requests nothing else."""
+    """Raise EngineRefused unless the pod's name, node and devices are valid and it uses no Kubernetes-only field."""
     check_place(spec, nodes)
     _refuse_what_only_clusters_have(spec)
 

@@ -1,4 +1,4 @@
-"""Compute a device's usage from its pods', where no driver measures it."""
+"""Compute a device's usage from its pods' usage, if no driver measures it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from controlplane.engines.base import PodUsage, UsageReport
 
-# For so long a pod's last progress line counts.
+# How many seconds a pod's last progress line counts as its present usage.
 STALE_AFTER_SECONDS = 60.0
 
 Holder = tuple[PodUsage, int, int | None]
@@ -15,14 +15,14 @@ is not known."""
 
 
 def known_sum(amounts: Iterable[int | None]) -> int | None:
-    """Return the sum of the known amounts; None if there are holders but no known amount. Without holders it is 0."""
+    """Return the sum of the known amounts; 0 without holders, None if no holder's amount is known."""
     values = list(amounts)
     known = [amount for amount in values if amount is not None]
     return sum(known) if known or not values else None
 
 
 def part_of(amount: int | None, parts: int) -> int | None:
-    """Return an even part of an amount, None if unknown."""
+    """Return one of `parts` equal parts of an amount, None if unknown."""
     return None if amount is None else amount // parts
 
 

@@ -1,9 +1,9 @@
 """Read GPU usage from a Prometheus that scrapes NVIDIA's DCGM exporter.
 
-The exporter names physical GPUs; the planner's device numbers are places on a node, since a device plugin
-chooses the GPU. A pod's GPUs are therefore joined by its name, and its series go to the places that it holds,
-in order. Figures: DCGM_FI_DEV_GPU_UTIL (percent), DCGM_FI_PROF_GR_ENGINE_ACTIVE (0 to 1, exact where
-profiling is on) and DCGM_FI_DEV_FB_USED (MiB);
+The exporter names physical GPUs, while the planner numbers device places on a node, because a device plugin chooses
+the GPU. The GPUs of a pod are therefore found by the pod's name, and assigned in order to the places that it holds.
+Metrics: DCGM_FI_DEV_GPU_UTIL (percent), DCGM_FI_PROF_GR_ENGINE_ACTIVE (0 to 1, exact where profiling is enabled)
+and DCGM_FI_DEV_FB_USED (MiB);
 https://docs.nvidia.com/datacenter/dcgm/latest/dcgm-api/dcgm-api-field-ids.html
 """
 
@@ -21,7 +21,7 @@ ACTIVE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 UTILIZATION = "DCGM_FI_DEV_GPU_UTIL"
 MEMORY_USED = "DCGM_FI_DEV_FB_USED"
 QUERY = f'{{__name__=~"{ACTIVE}|{UTILIZATION}|{MEMORY_USED}"}}'
-# the same fact has another name where Prometheus keeps the exporter's labels apart from its own
+# The same label has another name if Prometheus renames labels that clash with its own.
 NODE_LABELS = ("Hostname", "kubernetes_node", "node", "exported_node", "instance")
 POD_LABELS = ("exported_pod", "pod")
 NAMESPACE_LABELS = ("exported_namespace", "namespace")
@@ -32,19 +32,19 @@ Get = Callable[[str, Mapping[str, str]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A running pod of ours: where it is, and which device places of its node it holds."""
+    """A running pod of ours: its node, and the device places that it holds there."""
 
     pod_name: str
     namespace: str
     node: str
     devices: tuple[DeviceShare, ...]
-    # what the cluster calls it, where an operator named it
+    # The pod's name in the cluster, if an operator named it.
     object_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One physical GPU's figures, None where one was not measured. `utilization` 0 to 1; `pod` is (namespace, name)."""
+    """The measurements of one physical GPU, None if not measured. `utilization`: 0 to 1; `pod`: (namespace, name)."""
 
     node: str
     order: tuple[int, str]
@@ -54,7 +54,7 @@ class Gpu:
 
 
 def read_gpus(get: Get) -> tuple[Gpu, ...]:
-    """Query Prometheus once for all figures. Raises EngineUnreachable, also for an unreadable answer."""
+    """Query Prometheus once for all metrics. Raise EngineUnreachable, also for an unreadable response."""
     answer = get("/api/v1/query", {"query": QUERY})
     try:
         series = [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
@@ -66,7 +66,7 @@ def read_gpus(get: Get) -> tuple[Gpu, ...]:
 def usage_of(
     nodes: Sequence[NodeReport], holdings: Iterable[Holding], gpus: Iterable[Gpu]
 ) -> tuple[UsageReport, ...]:
-    """Return one report per device place, in node and device order; figures without a series are None."""
+    """Return one report per device place, in node and device order; unmeasured values are None."""
     by_node: dict[str, list[Gpu]] = defaultdict(list)
     for gpu in sorted(gpus, key=lambda gpu: gpu.order):
         by_node[gpu.node].append(gpu)
@@ -98,7 +98,7 @@ def _node_usage(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gp
 
 
 def _places(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gpu]) -> dict[int, Gpu]:
-    """Give each GPU a place of the pod that it serves; those that serve none of ours take the places left."""
+    """Assign each GPU to a place of the pod that uses it; GPUs that no pod of ours uses get the remaining places."""
     placed: dict[int, Gpu] = {}
     rest = list(gpus)
     for holding in holdings:
@@ -111,7 +111,7 @@ def _places(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gpu]) 
             rest.remove(gpu)
     ours = {share.index for holding in holdings for share in holding.devices}
     empty = [device.index for device in node.devices if device.index not in placed]
-    # A pod that its series do not name yet is served last.
+    # A pod that no series names yet is assigned last.
     empty.sort(key=lambda index: index in ours)
     return placed | dict(zip(empty, rest, strict=False))
 
@@ -128,7 +128,8 @@ def _pod_usage(holding: Holding, placed: Mapping[int, Gpu]) -> PodUsage:
 
 
 def _gpus(series: Sequence[tuple[Mapping[str, str], float]]) -> tuple[Gpu, ...]:
-    """Gather the figures of each GPU; a shared GPU has a series per pod, and the first that names one counts."""
+    """Collect the measurements of each GPU. A shared GPU has a series per pod; the first series that names a pod
+    counts."""
     figures: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     labels: dict[tuple[str, str], Mapping[str, str]] = {}
     for metric, value in series:
@@ -154,8 +155,8 @@ def _gpu(labels: Mapping[str, str], figures: Mapping[str, float]) -> Gpu:
 
 
 def _pod(labels: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the pod that the GPU serves. Without "exported_" labels `pod` is the exporter itself where no container
-    that uses the GPU is named beside it."""
+    """Return the pod that uses the GPU. A `pod` label without "exported_" prefix names the exporter itself, unless
+    a container that uses the GPU is named with it."""
     is_user = bool(labels.get("exported_pod") or (labels.get("pod") and labels.get("container")))
     return (_first(labels, NAMESPACE_LABELS), _first(labels, POD_LABELS)) if is_user else None
 

@@ -1,5 +1,7 @@
-"""What an elastic pod has besides: a directory for its membership, and the address at which others reach it. Pure, but
-for reading the agent's text once."""
+"""The parts that only elastic pods have: a directory for the membership, and an address for the other workers.
+
+Pure, except that the agent's program is read from its file once.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,13 @@ DIRECTORY = "/run/trainyard/elastic"
 
 
 def has_membership(spec: PodSpec, profile: ClusterProfile) -> bool:
-    """Return whether the pods of the attempt may change. Where KAI decides they do not: it places whole gangs."""
+    """Return whether the set of the attempt's pods may change. Under KAI it never does, because KAI places whole
+    gangs."""
     return spec.is_elastic and profile.scheduler == PLANNER
 
 
 def environment(spec: PodSpec, profile: ClusterProfile) -> dict[str, dict[str, Any]]:
-    """Return variables by name, as the fields beside the name."""
+    """Return environment variables, by name, as the fields of a Kubernetes EnvVar other than the name."""
     if not has_membership(spec, profile):
         return {}
     return {
@@ -30,11 +33,11 @@ def environment(spec: PodSpec, profile: ClusterProfile) -> dict[str, dict[str, A
 
 
 def volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return volumes by name, each with its mount path and source."""
+    """Return volumes by name, each with its mount path and its source."""
     return {"elastic": (DIRECTORY, {"emptyDir": {}})} if has_membership(spec, profile) else {}
 
 
 @cache
 def agent_command() -> tuple[str, ...]:
-    """Return what runs in the pod beside its program."""
+    """Return the command of the agent, which runs in the pod in addition to its program."""
     return ("python3", "-I", "-c", inspect.getsource(member_agent), DIRECTORY)

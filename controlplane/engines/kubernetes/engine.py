@@ -61,9 +61,9 @@ from controlplane.kubernetes_api.names import Raw
 from controlplane.logstore.reader import LogPage, log_path, read_page
 from datasets.storage.csi import ClaimKind, CsiVolumes
 
-# How long a caller waits for the rest of an ended pod's log.
+# How long a stop or forget waits until the rest of an ended pod's log is copied.
 DRAIN_SECONDS = 5.0
-# For a certain look: other clusters may be waiting.
+# The time-out for reading a single pod, because the caller may serve other clusters too.
 FIND_SECONDS = 2.0
 RELEASE_TRIES = 5
 
@@ -74,8 +74,7 @@ def open_cluster(settings: Mapping[str, Any], state_dir: Path) -> base.Engine:
 
 
 class KubernetesEngine:
-    """Implement the engine interface, as the module's docstring says. Thread-safe: its memory holds only
-    caches."""
+    """The engine interface for Kubernetes; see the module's docstring. Thread-safe: its memory holds only caches."""
 
     def __init__(self, settings: Mapping[str, Any], state_dir: Path, *, access: Access | None = None) -> None:
         self._profile = profile_from(settings)
@@ -124,7 +123,7 @@ class KubernetesEngine:
         if not report.is_proven_gone:
             if reports.has_command_ended(pod):
                 self._require_log(pod, report)
-            # 0 would take the object away before the kubelet has ended the pod
+            # Grace 0 would delete the object before the kubelet has ended the pod.
             self._end(pod, max(1, grace_seconds))
 
     def _make_tombstone(self, pod_name: str, project: str) -> Raw:
@@ -140,9 +139,9 @@ class KubernetesEngine:
 
     def _end(self, pod: Raw, grace_seconds: int) -> None:
         metadata = pod["metadata"]
-        # 404, 409: it went in this moment, and the watch will say how
+        # Ignored, because the pod has just disappeared and the watch reports how.
         with refusals(404, 409):
-            # The label comes before the deletion: seen the other way round, the pod would count as deleted by others.
+            # The label is set before the deletion: in the other order, the pod would count as deleted by others.
             if names.STOPPED not in metadata["labels"]:
                 patch = manifests.stop_patch(has_ended=reports.has_command_ended(pod))
                 pod = self.client.merge(names.pod_path(pod), patch)
@@ -162,7 +161,7 @@ class KubernetesEngine:
         parts = base.parts_of(pod_name)
         path = names.list_path("Pod", self._profile.namespace_of(project))
         found = self._objects.read(f"{path}/{pod_name}", timeout_seconds=FIND_SECONDS, tries=2)
-        # One that an operator made has a name of the operator's.
+        # A pod that an operator created has a name of the operator's, so it is found by labels.
         if found is None and parts is not None:
             query = {"labelSelector": names.of_job(self._profile.installation, parts[0])}
             with refusals():
@@ -173,7 +172,7 @@ class KubernetesEngine:
             return None
         if not self._profile.is_our_pod(found):
             if names.FINALIZER not in (found["metadata"].get("finalizers") or ()):
-                # A pod of another owner: ours could not be created.
+                # A pod of another owner holds the name, so ours cannot exist.
                 return None
             raise EngineRefused(base.NAME_TAKEN, f"Pod {pod_name} is ours, and somebody changed its labels.")
         self._watching.observe(found)
@@ -201,23 +200,24 @@ class KubernetesEngine:
                 self.client.delete(names.path_of(claim, kind), uid=claim["metadata"]["uid"])
 
     def volumes(self, project: str, storage_class: str, size_bytes: int, access_mode: str) -> CsiVolumes:
-        """Return the project's volumes, claims of this cluster. New ones have this class, size and mode."""
+        """Return the project's volumes, which are claims in this cluster. New claims get this storage class, size
+        and access mode."""
         self._objects.require_namespace(tenancy.namespace(project, self._profile))
         labels = names.labels(self._profile.installation, project)
         kind = ClaimKind(storage_class, size_bytes, access_mode)
         return CsiVolumes(self.client, self._profile.namespace_of(project), labels, kind)
 
     def caches(self, project: str) -> CacheVolume:
-        """Return the volume of a project's caches."""
+        """Return the cache volume of a project."""
         self._objects.require_namespace(tenancy.namespace(project, self._profile))
         return CacheVolume(self.client, project, self._profile)
 
     def files_of(self, project: str) -> ClaimReader:
-        """Return the files of a project's volumes, as pods see them."""
+        """Return a reader of the files in a project's volumes."""
         return ClaimReader(self.client, project, self._profile)
 
     def outputs(self, project: str) -> OutputReader:
-        """Return the reader of what a project's jobs wrote into their working directories."""
+        """Return a reader of the files that a project's jobs wrote into their working directories."""
         return OutputReader(self.client, project, self._profile)
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
@@ -248,7 +248,7 @@ class KubernetesEngine:
     def exchange(self, pod_name: str, membership: str) -> base.MemberReport:
         """See engines.base.MembershipEngine."""
         pod = self._watching.last_seen(pod_name)
-        # From memory: every elastic pod is asked about in every cycle.
+        # Read from the cache, because every cycle asks about every elastic pod.
         is_running = pod is not None and reports.is_running(pod)
         return self._memberships.exchange(pod_name, membership, is_running=is_running)
 
@@ -258,7 +258,7 @@ class KubernetesEngine:
     def copy_logs(self, paths: Mapping[str, str]) -> None:
         self._paths = dict(paths)
         if paths and not self._watching.has_looked():
-            # A pod that we do not know yet is not one that is gone; we are told again in a second.
+            # Before the first list a pod that is missing here may exist; the loop calls again within a second.
             return
         self._copier.want(paths)
 
@@ -272,7 +272,7 @@ class KubernetesEngine:
             raise unswept
 
     def _sweep(self) -> EngineRefused | None:
-        """Remove leftovers of attempts. Return a refusal instead of raising it: project sync continues
+        """Remove leftovers of attempts. Return a refusal instead of raising it, so that the project sync continues
         without the removal."""
         try:
             self._sweeper.sweep(self._watching.look().ours.values())
@@ -291,7 +291,7 @@ class KubernetesEngine:
             self._scheduler.forget_project(project)
 
     def close(self) -> None:
-        # First what works on threads of its own by what is closed after it.
+        # Closed in this order, because the first ones have threads that use the last ones.
         self._memberships.close()
         self._copier.close()
         self._scheduler.close()
@@ -315,10 +315,10 @@ class KubernetesEngine:
         return self._known_reports.read(pod, self._watching.host_of(pod), self.client.server_time())
 
     def _remember_end(self, pod: Raw) -> None:
-        """Record in the attempt's anchor, if it exists, that this pod has ended or must not start, because a
-        start request may arrive late."""
+        """Record in the attempt's anchor, if it exists, that this pod has ended or must not start: a delayed start
+        request may still arrive."""
         parts = base.parts_of(names.pod_name(pod))
-        # A pod of another owner with our labels.
+        # A pod of another owner that has our labels.
         if parts is None:
             return
         anchors = names.list_path("ConfigMap", pod["metadata"]["namespace"])
@@ -328,19 +328,19 @@ class KubernetesEngine:
         self._objects.forget(path)
 
     def _remove(self, pod: Raw) -> None:
-        """Remove our finalizer and delete the pod, in that order: the process may die between the two."""
+        """Remove our finalizer and delete the pod. In this order, because the process may die between the two."""
         path, uid = names.pod_path(pod), pod["metadata"]["uid"]
-        # 409: another pod of this name
+        # A 409 means that another pod has this name now.
         with refusals(404, 409):
-            # The uid: a pod of the same name that was made since must not be deleted in place of this one.
+            # The uid prevents the deletion of a newer pod with the same name.
             released = self._release(path, pod)
             if released is not None and released["metadata"].get("deletionGracePeriodSeconds") != 0:
                 self.client.delete(path, grace_seconds=0, uid=uid)
         self._watching.hide(pod)
 
     def _release(self, path: str, pod: Raw) -> Raw | None:
-        # The patch names the version that it was computed from, since a list of finalizers is replaced whole: without
-        # it one that another controller added meanwhile would be lost.
+        # The patch contains the version that it was computed from. It replaces the whole list of finalizers, so
+        # without the version a finalizer added meanwhile by another controller would be lost.
         for _ in range(RELEASE_TRIES):
             try:
                 released: Raw = self.client.merge(path, manifests.release_patch(pod))
@@ -354,9 +354,10 @@ class KubernetesEngine:
         raise EngineUnreachable(f"{path} changes faster than it can be released.")
 
     def _running(self, pod_name: str) -> tuple[str, str]:
-        """Return the namespace and name of a running pod. Raises EngineRefused, EngineUnreachable.
+        """Return the namespace and name of a running pod. Raise EngineRefused or EngineUnreachable.
 
-        Reads the one pod from the server: a process that opens a shell needs no watch of the whole cluster.
+        Reads only this pod from the server, so that a process which opens shells needs no watch of the whole
+        cluster.
         """
         base.check_pod_name(pod_name)
         pod = self._found(pod_name)
@@ -367,8 +368,7 @@ class KubernetesEngine:
         return str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])
 
     def _found(self, pod_name: str) -> Raw | None:
-        """Read one of our pods from the server, by its labels: a pod of the MPI operator has a name of its
-        own."""
+        """Read one of our pods from the server by its labels, because the MPI operator gives its pods other names."""
         parts = base.parts_of(pod_name)
         if parts is None:
             return None
@@ -379,8 +379,8 @@ class KubernetesEngine:
         return next(ours, None)
 
     def _require_log(self, pod: Raw, report: PodReport) -> None:
-        """Refuse temporarily while the end of the pod's log is unread: deleting the pod deletes the log on
-        the node."""
+        """Raise a temporary refusal while the end of the pod's log has not been read: deleting the pod deletes the
+        log on its node."""
         ended = report.finished_at if reports.main_status(pod).get("containerID") else None
         ago = None if ended is None else (self.client.server_time() - ended).total_seconds()
         if not self._log_ends.is_read(report.name, self._log_path(report.name), ago):
@@ -388,7 +388,7 @@ class KubernetesEngine:
             raise EngineRefused(base.POD_NOT_GONE, words, is_passing=True)
 
     def _log_path(self, pod_name: str) -> Path:
-        """Return the log file of a pod: the path that the loop passed, else the standard place."""
+        """Return the log file of a pod: the path that the loop passed, else the default path."""
         base.check_pod_name(pod_name)
         if pod_name in self._paths:
             return Path(self._paths[pod_name])
@@ -398,8 +398,8 @@ class KubernetesEngine:
         return log_path(self._logs_dir, *parts)
 
     def _log_source(self, pod_name: str) -> LogSource | None:
-        """Return where the copier reads a pod's log, from the last known state of the pod; None without
-        one."""
+        """Return the source from which the copier reads a pod's log, by the last known state of the pod; None if
+        there is none."""
         pod = self._watching.last_seen(pod_name)
         if pod is None:
             return None

@@ -1,4 +1,4 @@
-"""Terminals and commands in pods, through the API server's exec."""
+"""Terminals and commands in pods, by the API server's exec."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from controlplane.kubernetes_api.errors import ApiError
 
 log = logging.getLogger(__name__)
 
-# The image has neither bash nor sh.
+# The code for an image that has neither bash nor sh.
 NO_SHELL = "no_shell"
 
 _PROTOCOLS = (V5_PROTOCOL, V4_PROTOCOL)
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
 _PIECE = struct.Struct(">BI")
-# For a prompt, or for the reason why there is none.
+# How long to wait for a prompt, or for the error message that explains its absence.
 _FIRST_WORD_SECONDS = 5.0
 _ENDING_SECONDS = 2.0
 
-# The outer sh leads the session. It carries a mark in its arguments, and what runs in it carries it in its environment.
+# The outer sh leads the session. It has a mark in its arguments; its children have the mark in their environment.
 _START = (
     'export TRAINYARD_SHELL="$0" TERM="${TERM:-xterm-256color}";'
     " if command -v bash >/dev/null 2>&1; then bash; else sh; fi; exit $?"
 )
 _RUN = f'export TRAINYARD_SHELL="$0"; {RUN_SCRIPT}'
-# Ends every process of every session in which a process has the mark $1. A connection that is cut ends some or none of
-# them. Only what every shell has built in, for images that have nothing else.
+# Kills every process of every session in which a process has the mark $1: cutting the connection may leave some
+# running. Uses only shell built-ins, because the image may have no other programs.
 _END = """
 mark=$1; sessions=
 session_of() { session=none; read -r line < "$1/stat" || return; set -- ${line##*) }; session=$4; }
@@ -66,7 +66,7 @@ exit 0
 
 
 def open_shell(access: Access, namespace: str, pod: str, container: str, columns: int, rows: int) -> PodShell:
-    """Open a terminal with bash, else sh. Raises EngineRefused, EngineUnreachable."""
+    """Open a terminal with bash, else sh. Raise EngineRefused or EngineUnreachable."""
     shell = PodShell(access, namespace, pod, container)
     shell.resize(columns, rows)
     shell.require_start()
@@ -74,8 +74,8 @@ def open_shell(access: Access, namespace: str, pod: str, container: str, columns
 
 
 class _Exec:
-    """A command in a container over one exec connection, and the end of its session: what a terminal and a plain
-    command have in common. Raises EngineRefused, EngineUnreachable."""
+    """A command in a container over one exec connection: the common part of terminals and plain commands. Raise
+    EngineRefused or EngineUnreachable on construction."""
 
     def __init__(
         self, access: Access, namespace: str, pod: str, container: str, script: str, command: Sequence[str]
@@ -110,24 +110,26 @@ class _Exec:
         except BlockingIOError:
             return 0
         except BrokenPipeError:
-            # It has ended, which `read` tells.
+            # The command has ended; `read` reports that.
             return len(data)
 
     def close(self) -> int | None:
-        """End the rest of the session in the container, then close the connection."""
+        """End the rest of the session in the container, then close the connection. Return the exit code, None if
+        unknown."""
         if self._is_closed:
             return None
         self._is_closed = True
         exit_code = self._messages.exit_code()
         if self._messages.status is None or self.is_terminal:
-            # First: once the connection is gone, the session has no leader to be known by.
+            # Done first, because the session can no longer be identified once its leader is gone with the
+            # connection.
             self._end_session()
         self._channel.near.close()
         self._channel.close()
         return exit_code
 
     def _end_session(self) -> None:
-        """End the session's processes. Ignores a pod that is gone or cannot be reached."""
+        """Kill the session's processes. Does nothing if the pod is gone or unreachable."""
         query = [("stdout", "true"), *self._command(_END, "trainyard-shell-end", self._mark)]
         try:
             channel = ChannelSocket(
@@ -136,7 +138,7 @@ class _Exec:
         except (ApiError, EngineUnreachable) as error:
             log.info("The session of a closed shell in %s could not be ended: %s", self._pod, error)
             return
-        # A node that does not answer must not hold up the caller.
+        # Bounded, because a node that does not answer must not delay the caller.
         channel.ended.wait(_ENDING_SECONDS)
         channel.near.close()
         channel.close()
@@ -153,7 +155,7 @@ class PodShell(_Exec):
         super().__init__(access, namespace, pod, container, _START, ())
 
     def require_start(self) -> None:
-        """Wait for the prompt. Raises EngineRefused where the shell could not be started."""
+        """Wait for the prompt. Raise EngineRefused if the shell could not be started."""
         self._messages.decided.wait(_FIRST_WORD_SECONDS)
         if (
             self._messages.has_output
@@ -177,7 +179,7 @@ class PodShell(_Exec):
 
 
 class PodProcess(_Exec):
-    """See engines.base.Process. A server older than Kubernetes 1.30 cannot be asked to end the command's input."""
+    """See engines.base.Process. Servers older than Kubernetes 1.30 cannot close the command's input."""
 
     is_terminal = False
 
@@ -191,8 +193,8 @@ class PodProcess(_Exec):
         return self.fileno()
 
     def read(self, limit: int = 65536) -> tuple[int, bytes]:
-        """Return the next output and its number. The refusal of a command that could not be started is its error
-        output. Raises EOFError at the end."""
+        """Return the stream (STDOUT or STDERR) and the bytes read. If the command could not be started, the reason
+        is its error output. Raise EOFError at the end."""
         if (piece := self._piece()) is not None:
             return piece
         try:
@@ -221,10 +223,10 @@ class PodProcess(_Exec):
 
 
 class _ExecMessages:
-    """Messages of an exec connection: output, and at the end a Status with the exit code."""
+    """The messages of an exec connection: output, and at the end a Status with the exit code."""
 
     def __init__(self, is_terminal: bool) -> None:
-        # It runs, or it could not be started.
+        # Set when the command runs or could not be started.
         self.decided = threading.Event()
         self.has_output = False
         self._is_terminal, self._is_refusal_read = is_terminal, False
@@ -249,7 +251,7 @@ class _ExecMessages:
         return int(codes[0]) if codes and codes[0].isdecimal() else None
 
     def refusal(self) -> bytes:
-        """Return, once, why the command did not run, as a piece of its error output; empty where it ran."""
+        """Return, on the first call only, why the command did not start, as error output; empty if it started."""
         if self.status is None or self.exit_code() is not None or self._is_refusal_read:
             return b""
         self._is_refusal_read = True

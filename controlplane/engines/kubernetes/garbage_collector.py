@@ -13,14 +13,15 @@ from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
 
-# With the interval of project sync this stays below a minute, within which nothing may be orphaned.
+# Together with the interval of the project sync less than a minute: no orphan may remain for longer.
 SWEEP_SECONDS = 15.0
-# Since it was made: a start that was on its way is told by it that its pod was already.
+# The minimum age of an anchor: a delayed start request finds in it that its pod has existed already.
 GRACE_SECONDS = 40.0
 
 
 class Sweeper:
-    """Used by one thread at a time, of the one process that decides what runs. `clock`: as for Objects."""
+    """Removes old anchors. Used by one thread at a time, of the process that holds the loop's lease. `clock`: as
+    for Objects."""
 
     def __init__(
         self,
@@ -34,14 +35,15 @@ class Sweeper:
         self._swept_at = float("-inf")
 
     def sweep(self, pods: Iterable[Raw]) -> None:
-        """Remove old anchors to which none of these pods (all of ours) belongs.
+        """Remove old anchors that belong to none of these pods (all of ours).
 
-        Works at most once per period; calls in between return at once. Raises EngineRefused on every call
-        until removal is permitted.
+        Does something at most once per period; other calls return at once. Raise EngineRefused on every call until
+        removal is permitted.
         """
         if self._clock() - self._swept_at < SWEEP_SECONDS:
             return
-        # From its beginning on, and set only after it worked: a sweep that was refused is due again at once.
+        # Taken before the sweep, but stored only after its success, so that a refused sweep is repeated at the next
+        # call.
         began_at = self._clock()
         used = {_attempt(pod) for pod in pods}
         with refusals():
@@ -63,7 +65,7 @@ class Sweeper:
         try:
             self._client.delete(_path(anchor), uid=anchor["metadata"]["uid"])
         except ApiError as error:
-            # Another one of this name.
+            # A newer anchor of the same name.
             if error.status != 409:
                 raise
 

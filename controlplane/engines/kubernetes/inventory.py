@@ -1,7 +1,7 @@
 """Build node reports from a cluster's nodes and all pods on them. Pure.
 
-A node's devices are numbered places: the device plugin chooses the GPU of a pod. Capacity that pods of others
-hold is unavailable to us: their GPUs are marked foreign, their CPUs and memory are subtracted.
+A node's devices are numbered places, because the device plugin chooses the GPU of a pod. Capacity held by other
+owners' pods is not available to us: their GPUs are marked foreign, their CPUs and memory are subtracted.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from controlplane.engines.kubernetes.sanitize import LARGEST, LARGEST_SMALL, cou
 from controlplane.kubernetes_api.names import RawView
 
 ANY_SHARE = 1000
-# Of one node: more is a node that tells tales.
+# The most devices of one node that are believed; a larger number is a false report.
 MOST_DEVICES = 1024
 MPS = "mps"
-# What the device plugin calls a resource that it shares, when told to rename it.
+# The suffix that the device plugin appends to a shared resource if it is configured to rename it.
 RENAMED = ".shared"
 NOT_FOR_WORK = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 
@@ -54,13 +54,13 @@ def node_reports(
 
 
 def most_parts(nodes: Iterable[RawView]) -> int:
-    """Return the largest number of parts into which any of these nodes divides a GPU; 1 where none does."""
+    """Return the largest number of parts into which any of these nodes divides a GPU; 1 if none does."""
     return max((_replicas(node["metadata"].get("labels") or {}) for node in nodes), default=1)
 
 
 def requests(pod: RawView, resource: str) -> Fraction:
-    """Return what a pod requests of a resource, as kube-scheduler counts it: the sum of what runs together,
-    or the largest init container."""
+    """Return how much of a resource a pod requests, counted as kube-scheduler does: the larger of the sum over its
+    containers and the largest init container."""
     spec = pod.get("spec") or {}
     running = sum((_request(one, resource) for one in spec.get("containers") or ()), Fraction(0))
     beside = peak = Fraction(0)
@@ -79,7 +79,7 @@ def _report(node: RawView, held: set[int], others: list[RawView], profile: Clust
     }
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     resource = profile.gpu_resource
-    # The device plugin's setting renameByDefault gives shared GPUs a name of their own.
+    # With the setting renameByDefault, the device plugin gives shared GPUs a resource name of their own.
     if resource + RENAMED in allocatable:
         resource += RENAMED
         labels = {**labels, names.GPU_RESOURCE: resource}
@@ -117,7 +117,7 @@ def _report(node: RawView, held: set[int], others: list[RawView], profile: Clust
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What the pod of another owner takes of its node."""
+    """The resources that another owner's pod holds on its node."""
 
     gpus: int
     milli_cpus: int
@@ -126,7 +126,7 @@ class _Taken:
 
 
 def _taken(pod: RawView, resource: str, extras: Iterable[str], profile: ClusterProfile) -> _Taken | None:
-    """Return what a pod takes, None for an unreadable pod."""
+    """Return the resources that a pod holds; None for an unreadable pod."""
     try:
         return _Taken(
             gpus=int(requests(pod, resource)) if _counts(pod, profile) else 0,
@@ -135,12 +135,12 @@ def _taken(pod: RawView, resource: str, extras: Iterable[str], profile: ClusterP
             extras={name: quantities.pieces(requests(pod, name)) for name in extras},
         )
     except ValueError:
-        # One pod that cannot be read must not hide its node; `_odd` names it.
+        # An unreadable pod must not make its node disappear; `_odd` reports it.
         return None
 
 
 def _odd(others: list[RawView], taken: list[_Taken | None]) -> str:
-    """Return why a node takes no new pods: a pod on it with unreadable requests. "" if all are readable."""
+    """Return why a node gets no new pods if a pod on it has unreadable requests; "" if all are readable."""
     for pod, known in zip(others, taken, strict=True):
         if known is None:
             name = f"{pod['metadata'].get('namespace')}/{pod['metadata'].get('name')}"
@@ -151,11 +151,11 @@ def _odd(others: list[RawView], taken: list[_Taken | None]) -> str:
 def _devices(
     node: RawView, resource: str, parts: int, held: set[int], taken_by_others: int
 ) -> tuple[DeviceReport, ...]:
-    """Return one place per GPU of the node, healthy or not. Unavailable places are the last ones that we do
-    not hold, so that a held place never disappears."""
+    """Return one place per GPU of the node, healthy or not. Of the places that we do not hold, the last are marked
+    unavailable, so that a held place never disappears."""
     labels, status = node["metadata"].get("labels") or {}, node.get("status") or {}
     allocatable = quantities.whole((status.get("allocatable") or {}).get(resource, 0))
-    # An unhealthy GPU is in the capacity only; its place must stay, since a pod may hold it.
+    # The capacity includes unhealthy GPUs. Their places must remain, because a pod may hold them.
     total = max(allocatable, quantities.whole((status.get("capacity") or {}).get(resource, 0)))
     taken = total - allocatable + taken_by_others
     places = range(min(total // parts, MOST_DEVICES))
@@ -179,8 +179,8 @@ def _left(there: int, taken: int, largest: int = LARGEST) -> int:
 
 
 def _counts(pod: RawView, profile: ClusterProfile) -> bool:
-    """Return whether a pod's GPUs are unavailable to us. KAI reserves a shared GPU with a pod of its own,
-    possibly for our pods."""
+    """Return whether a pod's GPUs are unavailable to us. KAI's reservation pods do not count: they hold shared
+    GPUs, possibly for our own pods."""
     return profile.scheduler != KAI or pod["metadata"].get("namespace") != kai.RESERVATIONS
 
 
@@ -189,7 +189,7 @@ def _replicas(labels: Mapping[str, str]) -> int:
 
 
 def _request(container: RawView, resource: str) -> Fraction:
-    """Return the request; the limit where only that is given, as the API server would fill it in."""
+    """Return a container's request; without one its limit, which the API server would fill in."""
     resources = container.get("resources") or {}
     for kind in ("requests", "limits"):
         if resource in (resources.get(kind) or {}):
@@ -200,13 +200,13 @@ def _request(container: RawView, resource: str) -> Fraction:
 def _is_for_work(node: RawView, profile: ClusterProfile) -> bool:
     """Return whether our pods may ever run on this node."""
     labels = node["metadata"].get("labels") or {}
-    # A profile that tolerates the control plane's taint makes its nodes workers.
+    # A profile that tolerates the control plane's taint makes control plane nodes workers.
     is_kept_apart = any(taint.get("key") in NOT_FOR_WORK for taint in _untolerated(node, profile))
     return not is_kept_apart and all(labels.get(key) == value for key, value in profile.node_selector.items())
 
 
 def _trouble(node: RawView) -> str:
-    """Return why a node is not ready, in the cluster's words; "" if it is."""
+    """Return why a node is not ready, in the cluster's words; "" if it is ready."""
     if node["metadata"].get("deletionTimestamp"):
         return "It is being removed from the cluster."
     conditions = (node.get("status") or {}).get("conditions") or ()
@@ -232,7 +232,7 @@ def _closure(node: RawView, profile: ClusterProfile) -> str:
 
 
 def _interruption(node: RawView) -> int | None:
-    """Return how soon after its notice the node's provider takes it away; None without a notice."""
+    """Return how many seconds after its notice the provider takes the node away; None without a notice."""
     taints = (node.get("spec") or {}).get("taints") or ()
     found = [INTERRUPTION_TAINTS[key] for taint in taints if (key := taint.get("key")) in INTERRUPTION_TAINTS]
     for condition in (node.get("status") or {}).get("conditions") or ():

@@ -1,9 +1,9 @@
-"""KAI Scheduler's objects from ours, and its answers in our words. Pure.
+"""Render KAI Scheduler's objects from ours, and translate its status into our reports. Pure.
 
-A `Queue` per project and department under one root of ours, so that queues of others keep what they have. A
-`PodGroup` per attempt that we make ourselves: its pods name it and carry the annotation that keeps KAI's own
-grouper off. Units are KAI's: GPUs in devices (0.5 is half of one), CPUs in millicores, memory in 10^6 bytes; -1 is
-"no bound", and an absent limit would mean "nothing allowed", so all nine numbers are always written.
+There is a `Queue` per project and department under a root of ours, so that other owners' queues keep their shares.
+We create the `PodGroup` of each attempt: its pods name it and have an annotation that disables KAI's own grouper.
+Units are KAI's: GPUs in devices (0.5 is half a device), CPUs in millicores, memory in 10^6 bytes. -1 means
+unlimited; an absent limit would mean that nothing is allowed, so all nine numbers are always written.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ GPU_MEMORY = "gpu-memory"  # MiB
 SHARED_CONFIG = "runai/shared-gpu-configmap"
 # Label: pods with the same value share one device.
 DEVICE_GROUP = "runai-gpu-group"
-# Namespace of the pods that hold a shared device whole.
+# The namespace of the pods by which KAI reserves a shared device.
 RESERVATIONS = "kai-resource-reservation"
 
 PRIORITY_CLASS = "trainyard-priority-"
 UNBOUNDED = -1
 
-# Reason of the events that KAI writes about a PodGroup that gives way.
+# The reason of the events that KAI writes about an evicted PodGroup.
 EVICTED = "Evict"
 EVICTION_EVENTS = f"reason={EVICTED},involvedObject.kind=PodGroup"  # field selector
-# Until which a pod's group, made before it, has surely been shown to us.
+# A pod's group was created before it; if it is not listed after this time, it was deleted.
 GROUP_DELAY = timedelta(seconds=30)
-# Between a pod's deletion and the event that tells whom it was for.
+# The longest time between a pod's deletion and the event that names its preemptor.
 EVENT_DELAY = timedelta(seconds=3)
 _EVICTOR = "evictor-pod-group-name"
 _EVICTOR_NAMESPACE = "evictor-pod-group-namespace"
@@ -52,7 +52,7 @@ _CONSOLIDATION = "consolidation"
 
 _GANG = re.compile(r"Resources were found for (\d+) pods while (\d+) are required")
 _SHORT_OF = (
-    # Also GPU memory.
+    # Also matches GPU memory.
     ("resources: GPU", None),
     ("resources: CPU", "cpus"),
     ("resources: memory", "memory"),
@@ -69,9 +69,9 @@ def queues(
     root = root_queue(profile)
     tops = [item.quota_milli_gpus for item in departments]
     tops += [item.quota_milli_gpus for item in projects if not item.department]
-    # without a bound of its own a department may use all, and so may the root above it
+    # A department without a quota may use everything, so the root must be unlimited too.
     quota = None if None in tops else sum(milli_gpus or 0 for milli_gpus in tops)
-    # with a weight of 0 no queue below would ever get idle GPUs
+    # With a weight of 0, no queue below the root would ever get idle GPUs.
     whole = _queue(root, "", quota, None, max(quota or 0, 1000), 0, profile)
     parents = [
         _queue(
@@ -92,7 +92,7 @@ def queues(
 
 
 def root_queue(profile: ClusterProfile) -> str:
-    """Return the parent of all our queues. No namespace of ours can have this name."""
+    """Return the name of the parent of all our queues. No namespace of ours can have this name."""
     return profile.namespace_prefix.rstrip("-.")
 
 
@@ -115,7 +115,7 @@ def _queue(
     priority: int,
     profile: ClusterProfile,
 ) -> dict[str, Any]:
-    # CPUs and memory are not divided between projects, as without KAI.
+    # CPUs and memory are not divided between projects, as is the case without KAI.
     free = {"quota": UNBOUNDED, "overQuotaWeight": 1, "limit": UNBOUNDED}
     gpu = {"quota": _devices(quota), "overQuotaWeight": _devices(weight), "limit": _devices(limit)}
     spec: dict[str, Any] = {
@@ -129,7 +129,7 @@ def _queue(
 
 
 def _devices(milli_gpus: int | None) -> float:
-    """Return devices from milli-GPUs; whole numbers as such, as the API server gives them back."""
+    """Convert milli-GPUs to devices; whole numbers as int, as the API server returns them."""
     if milli_gpus is None:
         return UNBOUNDED
     return milli_gpus // 1000 if milli_gpus % 1000 == 0 else milli_gpus / 1000
@@ -151,7 +151,7 @@ def priority_class(priority: int) -> dict[str, Any]:
 
 
 def beside(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> tuple[dict[str, Any], ...]:
-    """Return what must be there before the pod. `owner` is an ownerReference."""
+    """Return the objects that must exist before the pod. `owner` is an ownerReference."""
     maps = share_config_maps(spec, owner, profile) if is_share(spec) else ()
     return priority_class(spec.priority), pod_group(spec, owner, profile), *maps
 
@@ -161,12 +161,12 @@ def share_config_maps(
 ) -> tuple[dict[str, Any], ...]:
     """Return the empty config maps into which KAI's binder writes the device of a share.
 
-    Without them the binder creates them itself and reads them at once from a cache that may lack them; then
-    the bind fails, and the next share is placed on a device of its own. The binder adopts only objects equal
-    to its own, labels included, so these have no labels. After a bind that failed for another reason it
-    removes them and creates its own.
+    Without them the binder creates them and reads them at once from a cache that may not contain them yet; then the
+    bind fails, and the next share is placed on a device of its own. The binder adopts only objects equal to its
+    own, labels included, so these have no labels. After a bind that failed for another reason it deletes them and
+    creates its own.
     """
-    # Of the first container, which is the pod's main one.
+    # For the first container, which is the pod's main one.
     prefix = f"{_share_config(spec)}-0"
     metadata = {"namespace": profile.namespace_of(spec.project), "ownerReferences": [dict(owner)]}
     maps = (prefix, f"{prefix}-evar")
@@ -174,14 +174,14 @@ def share_config_maps(
 
 
 def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> dict[str, Any]:
-    """Return the PodGroup of the pod's attempt; equal for all of its pods."""
+    """Return the PodGroup of the pod's attempt; it is the same for all its pods."""
     queue = project_queue(spec.project, profile)
     wanted: dict[str, Any] = {
         "queue": queue,
         "minMember": spec.min_pods,
-        # KAI takes a priority by its class only, so each that is in use has one.
+        # KAI takes a priority only from a PriorityClass, so every priority in use has one.
         "priorityClassName": f"{PRIORITY_CLASS}{spec.priority}",
-        # said outright: else KAI would derive it from the priority's value
+        # Written explicitly, because KAI would derive it from the priority's value.
         "preemptibility": "preemptible" if spec.is_preemptible else "non-preemptible",
     }
     if profile.topology:
@@ -196,24 +196,26 @@ def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) 
 
 
 def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """Return a pod as KAI takes it: its scheduler, queue and group, and a share of a device by annotation. Which
-    devices it holds is noted when it has them."""
+    """Return a pod as KAI requires it: with its scheduler, queue and group, and a share of a device by annotation.
+
+    The annotation of the devices held is removed; `devices_patch` adds it after placement.
+    """
     metadata = pod["metadata"]
     labels = {**metadata.get("labels", {}), QUEUE_LABEL: project_queue(spec.project, profile)}
     noted = {key: value for key, value in metadata.get("annotations", {}).items() if key != names.DEVICES}
     annotations = {
         **noted,
-        # The group has the name of the anchor, which every pod of the attempt can derive.
+        # The group has the name of the anchor, which can be derived from each pod of the attempt.
         POD_GROUP: names.anchor_name(spec.job_id, spec.attempt),
         SKIP_GROUPER: "true",
         **share_annotations(spec),
     }
     body = {**pod["spec"], "schedulerName": profile.scheduler_name or SCHEDULER}
-    # KAI chooses the node itself, so what the plan would avoid has to be said in the pod.
+    # KAI chooses the node itself, so nodes to avoid must be excluded in the pod.
     if spec.avoid_nodes:
         body["affinity"] = _avoiding(spec.avoid_nodes, body.get("affinity") or {})
     if is_share(spec):
-        # KAI gives a share by annotation; the resource would be a whole device more.
+        # KAI assigns a share by annotation; the resource request would add a whole device.
         body["containers"] = [_without(profile.gpu_resource, container) for container in body["containers"]]
     return {
         **pod,
@@ -223,10 +225,10 @@ def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dic
 
 
 def _avoiding(nodes: Sequence[str], affinity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the affinity with these nodes excluded, in each of its terms, since they are alternatives."""
+    """Return the affinity with these nodes excluded, in each of its terms, because terms are alternatives."""
     kind = "requiredDuringSchedulingIgnoredDuringExecution"
     required = affinity.get("nodeAffinity", {}).get(kind, {"nodeSelectorTerms": [{}]})
-    # a field may be compared with one name only
+    # A match field accepts only one value, so each node has a field of its own.
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
     terms = [
         {**term, "matchFields": [*term.get("matchFields", ()), *fields]}
@@ -244,8 +246,8 @@ def is_share(spec: PodSpec) -> bool:
 
 
 def share_annotations(spec: PodSpec) -> dict[str, str]:
-    """Return what asks for a part of a device. The config map's name is what KAI's webhook would choose at random:
-    ours is kept by it, and where no webhook runs its binder finds one."""
+    """Return the annotations that request a share of a device; {} for whole devices. They name the config map:
+    KAI's webhook would choose a random name but keeps ours, and where no webhook runs the binder requires one."""
     if not is_share(spec):
         return {}
     device = spec.devices[0]
@@ -269,7 +271,7 @@ def _without(resource: str, container: Mapping[str, Any]) -> dict[str, Any]:
     return {**container, "resources": resources}
 
 
-# Answers
+# KAI's status
 
 
 def group_key(pod: Mapping[str, Any]) -> str:
@@ -278,18 +280,18 @@ def group_key(pod: Mapping[str, Any]) -> str:
 
 
 def devices_patch(spec: PodSpec) -> dict[str, Any]:
-    """Return a merge patch that notes which devices of its node we count a placed pod on."""
+    """Return a merge patch that records the devices of the node on which we count a placed pod."""
     return {"metadata": {"annotations": {names.DEVICES: write_devices(spec.devices)}}}
 
 
 def verdict(group: Mapping[str, Any], profile: ClusterProfile) -> Verdict | None:
     """Return why KAI does not place an attempt, from its PodGroup; None while it has reported nothing."""
     conditions = (group.get("status") or {}).get("schedulingConditions") or ()
-    # The newest comes last.
+    # The newest condition is the last.
     condition = next((item for item in reversed(conditions) if item.get("status", "True") == "True"), None)
     if condition is None:
         return None
-    # All that it says is read.
+    # A long bound, because the whole message is parsed.
     words = line(condition.get("message", ""), 4000)
     explained = condition.get("reasons") or ()
     for item in explained:
@@ -312,8 +314,8 @@ _BOUNDS = {
 
 
 def _numbers(code: str, queue: Mapping[str, Any] | None, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the numbers that KAI compared, under our names. Its lists count whole devices above one, and
-    contain 0 for a missing bound: a bound of 0 is kept only where it caused the refusal."""
+    """Return the numbers that KAI compared, under our names. Its lists contain 0 for an absent bound, so a bound of
+    0 is kept only if it caused the refusal."""
     if queue is None:
         return {}
     fields = {
@@ -354,7 +356,7 @@ TAKEN = "The cluster's scheduler took its room for other work."
 @dataclass(frozen=True, slots=True)
 class Eviction:
     """A preemption by KAI. `taken_by`: the id of our job that gets the capacity, `namespace/name` of another
-    owner's pod group, or "" when the pods were only moved. KAI's message is dropped: it names pods of other
+    owner's pod group, or "" if the pods were only moved. KAI's message is dropped, because it names pods of other
     projects."""
 
     taken_by: str
@@ -371,7 +373,7 @@ def eviction(event: Mapping[str, Any]) -> tuple[str, Eviction] | None:
 
 
 def _taker(noted: Mapping[str, str]) -> str:
-    """Return the beneficiary of an eviction, as in `Eviction.taken_by`; "" when the pods were only moved."""
+    """Return the preemptor as in `Eviction.taken_by`; "" if the pods were only moved."""
     group = noted.get(_EVICTOR, "")
     if not group or noted.get("evictor-action-type", "").lower() == _CONSOLIDATION:
         return ""
@@ -381,7 +383,7 @@ def _taker(noted: Mapping[str, str]) -> str:
 
 
 def without_group(report: PodReport, pod: Mapping[str, Any], now: datetime) -> PodReport:
-    """Return the report of a pod without its pod group. A waiting pod fails, so that it is created again with
+    """Return the report of a pod whose pod group was deleted. A waiting pod fails, so that it is created again with
     a group."""
     made_at = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
     if report.node or report.state != base.STARTING or now - made_at < GROUP_DELAY:
@@ -397,8 +399,7 @@ def with_answers(
     evicted: Eviction | None,
     now: datetime,
 ) -> PodReport:
-    """Add KAI's information to a pod's report: the group of its shared device, why it waits, which job
-    preempted it."""
+    """Add KAI's status to a pod's report: the group of its shared device, why it waits, and which job preempted it."""
     shared = (pod["metadata"].get("labels") or {}).get(DEVICE_GROUP, "")
     report = replace(report, device_group=shared)
     if not report.node and report.state == base.STARTING:
@@ -411,8 +412,8 @@ def with_answers(
 def _given_way(
     report: PodReport, pod: Mapping[str, Any], evicted: Eviction | None, now: datetime
 ) -> PodReport:
-    """Mark a pod that KAI preempted. KAI explains a deletion in a separate event, up to seconds later: a just
-    deleted pod is reported as running until then."""
+    """Mark a pod that KAI preempted. KAI explains a deletion in a separate event up to EVENT_DELAY later, so a pod
+    deleted just now is reported as running until then."""
     deleted_at = pod["metadata"].get("deletionTimestamp")
     if evicted is not None and deleted_at:
         return replace(report, reason=base.PREEMPTED, message=TAKEN, taken_by=evicted.taken_by)

@@ -1,4 +1,4 @@
-"""KAI Scheduler as a cluster's scheduler: it places pods by queue, and explains itself in pod groups and events."""
+"""KAI Scheduler as a cluster's scheduler: it places pods by queue and reports through pod groups and events."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from controlplane.kubernetes_api.names import Raw
 from controlplane.kubernetes_api.reflector import Reflector
 from controlplane.scheduling.reasons import ENGINE_UNREACHABLE
 
-# For both lists: other clusters are waiting, and the next look is a second away.
+# The time-out of both first lists: the caller serves other clusters too, and calls again a second later.
 SYNC_SECONDS = 0.5
 
 
 class KaiScheduler(Scheduler):
-    """Thread-safe. The watches of pod groups and evictions start with the first report."""
+    """Hooks for KAI. Thread-safe. The watches of pod groups and evictions start with the first report."""
 
     places_pods = True
 
@@ -64,7 +64,7 @@ class KaiScheduler(Scheduler):
         self._start()
         verdicts = self._groups.items()
         evictions = dict(found for found in self._evictions.items().values() if found is not None)
-        # A group that is not in an incomplete list may exist.
+        # In an incomplete list a missing group may exist.
         are_known = not self._groups.trouble and self._groups.wait_synced(0)
 
         def answered(report: PodReport) -> PodReport:
@@ -78,7 +78,7 @@ class KaiScheduler(Scheduler):
         return tuple(answered(report) for report in reports)
 
     def forget_project(self, project: str) -> None:
-        """Remove the project's queue, if it is ours. KAI keeps one that still has pod groups until they are gone."""
+        """Remove the project's queue if it is ours. KAI keeps a queue until its pod groups are gone."""
         path = self._queue_path(project)
         with refusals(404):
             found = self._client.get(path)
@@ -99,14 +99,15 @@ class KaiScheduler(Scheduler):
                 self._is_started = True
                 self._groups.start()
                 self._evictions.start()
-                # evictions before the first event are reported with the job that they were for
+                # Events read at the start are kept, so that evictions of pods still present are reported with their
+                # preemptor.
                 until = time.monotonic() + SYNC_SECONDS
                 self._groups.wait_listed(SYNC_SECONDS)
                 self._evictions.wait_listed(max(0.0, until - time.monotonic()))
 
     def _with_trouble(self, said: Verdict | None) -> Verdict | None:
-        """Return the verdict with an error added while KAI's pod groups or evictions are unreadable, for
-        example after a CRD was removed. Without evictions the reason for waiting is still known."""
+        """Return the verdict, with an error added while KAI's pod groups or evictions are unreadable, for example
+        after a CRD was removed. Without evictions the verdict itself is still valid."""
         if trouble := self._groups.trouble:
             return Verdict(ENGINE_UNREACHABLE, f"KAI's pod groups cannot be read: {trouble}")
         if trouble := self._evictions.trouble:

@@ -1,4 +1,4 @@
-"""The Kubernetes engine, described: knobs, credentials and their form, schedulers, preflight."""
+"""The declaration of the Kubernetes engine: settings, credentials and their form, schedulers, preflight."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,15 +54,15 @@ FORM = ClusterForm(
 
 
 def read_knobs(sent: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Keep only submitted settings, so that changed defaults apply to existing clusters."""
+    """Validate the settings, and return only the submitted ones, so that changed defaults apply to existing
+    clusters."""
     read = parse_settings(sent or {})
     return {name: list(read[name]) if isinstance(read[name], tuple) else read[name] for name in sent or {}}
 
 
 def check_credentials(given: Mapping[str, Any], is_new: bool, may_run_programs: bool) -> None:
-    """A new cluster needs a kubeconfig or `in_cluster`; later, a context alone selects another one of the same
-    kubeconfig. A refusal never quotes a kubeconfig, which contains secrets.
-    """
+    """Refuse incomplete credentials. A new cluster needs a kubeconfig or `in_cluster`; later, a context alone
+    selects another one of the same kubeconfig. A message never quotes a kubeconfig, which contains secrets."""
     if "allow_exec" in given and not may_run_programs:
         raise _refused(
             "/allow_exec",
@@ -82,7 +82,7 @@ def check_credentials(given: Mapping[str, Any], is_new: bool, may_run_programs: 
 
 
 def read_entry(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read `in-cluster`, or `/path/to/kubeconfig@context`; the file is read here. Raises ValueError."""
+    """Read `in-cluster`, or `/path/to/kubeconfig@context`; reads the file at once. Raise ValueError."""
     if text == IN_CLUSTER:
         return {}, {"in_cluster": True}
     path, _, context = text.partition("@")

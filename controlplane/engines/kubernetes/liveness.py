@@ -9,12 +9,12 @@ from collections.abc import Callable
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.kubernetes_api.errors import ApiError
 
-# A cluster that is there answers within this; one that takes longer is waited for once.
+# A reachable cluster answers within this time; an unreachable one delays only one caller once.
 ANSWER_SECONDS = 0.5
 
 
 class Probe:
-    """Probe with `ask`, on a thread of its own, one call at a time. Thread-safe."""
+    """Runs `ask` on a thread of its own, one call at a time. Thread-safe."""
 
     def __init__(self, ask: Callable[[], object]) -> None:
         self._ask = ask
@@ -24,12 +24,12 @@ class Probe:
         self._trouble = ""
 
     def require_answer(self, fresh_seconds: float) -> None:
-        """Raise EngineUnreachable unless the last success is at most `fresh_seconds` old. Starts a new probe
-        otherwise; waits for it only if the previous one did not fail."""
+        """Raise EngineUnreachable unless the last success is at most `fresh_seconds` old. Otherwise start a new
+        probe; wait for it only if the previous one succeeded."""
         if self._age() <= fresh_seconds:
             return
         with self._lock:
-            # An unreachable cluster is waited for once: loops have other clusters to serve.
+            # Wait for an unreachable cluster only once, because the loop has other clusters to serve.
             is_away = bool(self._trouble)
             if not self._is_asking:
                 self._is_asking = True

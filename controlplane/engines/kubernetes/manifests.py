@@ -27,11 +27,11 @@ from controlplane.engines.pod_env import device_env, identity_env, thread_env
 CHECKPOINT_DIR = f"{WORK_DIR}/checkpoints"
 MASTER_PORT = 29500
 MPS_MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-# A job is worth more than an emptier node: neither autoscaler may take a node away under it.
+# Neither autoscaler may remove a node to save cost while a job runs on it.
 KEEP_NODE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 
-# NVIDIA's runtime gives a container what these name, before anything in it runs. The device plugin sets the first for a
-# pod with GPUs, and what stands in the pod would win over that.
+# NVIDIA's runtime gives a container the devices that these variables name. The device plugin sets the first for a
+# pod with GPUs, but a value in the pod would override that.
 GIVES_DEVICES = frozenset(
     {
         "NVIDIA_VISIBLE_DEVICES",
@@ -54,14 +54,14 @@ def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
 
 
 def beside(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what must exist before the pod. `made`: the anchor as the cluster returned it."""
+    """Return the objects that must exist before the pod. `made`: the anchor as the cluster returned it."""
     claim = work_claim(spec, profile)
     found = [service(spec, profile, made)] if has_service(spec) else []
     return [*found, *([claim] if claim else [])]
 
 
 def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the headless service that gives each rank a host name, also before its pod is ready."""
+    """Return the headless service that gives each rank a host name, even before its pod is ready."""
     name = names.service_name(spec.job_id, spec.attempt)
     selected = {names.JOB_ID: spec.job_id, names.ATTEMPT: str(spec.attempt)}
     metadata = {**_metadata(spec, profile, name), "ownerReferences": [owner(made)]}
@@ -71,9 +71,9 @@ def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> 
 
 
 def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
-    """Return the claim of the working directory of (job, rank); None where the directory ends with the pod.
+    """Return the claim of the working directory of (job, rank); None if the directory is deleted with the pod.
 
-    No attempt owns it: the next attempt finds its checkpoints there.
+    It is owned by no attempt, so that the next attempt finds its checkpoints there.
     """
     if not profile.work_storage_class:
         return None
@@ -86,7 +86,7 @@ def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
 
 
 def claim_of(metadata: Mapping[str, Any], access_mode: str, storage_class: str, size: str) -> dict[str, Any]:
-    """Return a claim of a volume. `size`: a quantity such as 20Gi."""
+    """Return a claim for a volume. `size`: a quantity such as 20Gi."""
     spec = {
         "accessModes": [access_mode],
         "storageClassName": storage_class,
@@ -98,7 +98,8 @@ def claim_of(metadata: Mapping[str, Any], access_mode: str, storage_class: str, 
 def launch_key(
     spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any], private_key: str, public_key: str
 ) -> dict[str, Any]:
-    """Return the Secret with the attempt's own key pair, for a pod that `mpi.needs_launch`; `made` is the anchor."""
+    """Return the Secret with the attempt's own key pair, for a pod for which `mpi.needs_launch`; `made` is the
+    anchor."""
     metadata = _metadata(spec, profile, names.key_name(spec.job_id, spec.attempt))
     return mpi.key_secret({**metadata, "ownerReferences": [owner(made)]}, private_key, public_key)
 
@@ -106,10 +107,10 @@ def launch_key(
 def pod(
     spec: PodSpec, profile: ClusterProfile, node: NodeReport | None, made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the pod. `node` is the report of `spec.node`, None when the cluster's own scheduler chooses; `made` is
-    the anchor as the cluster answered it.
+    """Return the pod. `node`: the report of `spec.node`, None if the cluster's own scheduler chooses; `made`: the
+    anchor as the cluster returned it.
 
-    Raises EngineRefused(CANNOT_SHARE, IMAGE_UNKNOWN, NOT_SUPPORTED).
+    Raise EngineRefused(CANNOT_SHARE, IMAGE_UNKNOWN, NOT_SUPPORTED).
     """
     metadata = _metadata(spec, profile, spec.name)
     metadata["labels"] = {
@@ -126,7 +127,7 @@ def pod(
 
 
 def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str, Any]:
-    """Return a placeholder pod under a name that must never start. Its scheduling gate is never lifted."""
+    """Return a placeholder pod that occupies a name which must never start. Its scheduling gate is never removed."""
     job_id, attempt, rank = pod_name.rsplit("-", 2) if pod_name.count("-") >= 2 else (pod_name, "0", "0")
     labels = {
         **names.labels(profile.installation, project),
@@ -157,13 +158,14 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
 
 
 def stop_patch(*, has_ended: bool) -> dict[str, Any]:
-    """Return a merge patch, sent before a deletion, that records that we end the pod or that its command had
-    ended before."""
+    """Return a merge patch, to be sent before a deletion, that records that we stop the pod, and with `has_ended`
+    that its command had ended before."""
     return {"metadata": {"labels": {names.STOPPED: names.AFTER_ITS_END if has_ended else "true"}}}
 
 
 def release_patch(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a merge patch that removes our finalizer and keeps others. Gives 409 if it changed."""
+    """Return a merge patch that removes our finalizer and keeps others. The server answers 409 if the pod has
+    changed."""
     metadata = raw["metadata"]
     kept = [finalizer for finalizer in metadata.get("finalizers", ()) if finalizer != names.FINALIZER]
     return {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": kept or None}}
@@ -193,13 +195,13 @@ def write_devices(devices: Iterable[DeviceShare]) -> str:
 
 
 def read_devices(text: str) -> tuple[DeviceShare, ...]:
-    """Parse what `write_devices` wrote. Raises ValueError for anything else."""
+    """Parse the output of `write_devices`. Raise ValueError for anything else."""
     parts = [part.split(":") for part in text.split(",") if part]
     return tuple(DeviceShare(int(index), int(milli), int(mib)) for index, milli, mib in parts)
 
 
 def image_of(spec: PodSpec, profile: ClusterProfile) -> str:
-    """Return the image reference: an alias of the profile's, the name itself, or the default image."""
+    """Return the image reference: the profile's alias for the name, the name itself, or the default image."""
     bare = re.sub(r"(@.*|:[^/:]*)$", "", spec.image)
     reference = (
         profile.images.get(spec.image) or profile.images.get(bare) or spec.image or profile.default_image
@@ -213,9 +215,10 @@ def image_of(spec: PodSpec, profile: ClusterProfile) -> str:
 
 
 def gpu_request(spec: PodSpec, node: NodeReport | None) -> int:
-    """Return how many of the node's GPU resource the pod asks for: replicas where each device is given out in parts.
+    """Return how many units of the node's GPU resource the pod requests: replicas if its devices are assigned in
+    parts.
 
-    Without a node, whole GPUs are counted and shares are left to the scheduler that places them.
+    Without a node, only whole GPUs are counted; shares are requested from the scheduler that places them.
     """
     if node is None:
         return sum(share.milli_gpus == 1000 for share in spec.devices)
@@ -258,8 +261,8 @@ def _metadata(spec: PodSpec, profile: ClusterProfile, name: str) -> dict[str, An
 
 
 def _user_labels(spec: PodSpec) -> dict[str, str]:
-    """Return the job's labels that are valid in Kubernetes, under a prefix of ours: unprefixed ones may
-    trigger controllers."""
+    """Return the job's labels that are valid in Kubernetes, with our prefix: without it they could trigger
+    controllers."""
     return {names.USER_LABEL + key: value for key, value in spec.labels.items() if _is_plain(key, value)}
 
 
@@ -268,7 +271,7 @@ def _is_plain(key: str, value: str) -> bool:
 
 
 def _annotations(spec: PodSpec) -> dict[str, str]:
-    # Users' labels are free text; Kubernetes refuses a pod for one that is not in its form.
+    # Users' labels are free text; Kubernetes refuses a pod with an invalid label.
     rest = {key: value for key, value in spec.labels.items() if not _is_plain(key, value)}
     return without_empty(
         {
@@ -293,9 +296,9 @@ def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -
         "schedulerName": profile.scheduler_name,
         "serviceAccountName": profile.service_account,
         "automountServiceAccountToken": False,
-        # Else every service of the namespace, one per gang, would add variables to the environment.
+        # Otherwise every service of the namespace, one per gang, would add variables to the environment.
         "enableServiceLinks": False,
-        # as process 1 of its own a command would ignore SIGTERM, unless it was written to be one
+        # As process 1 of its PID namespace a command would ignore SIGTERM unless it installs a handler.
         "shareProcessNamespace": True,
         "runtimeClassName": profile.runtime_class if spec.devices else "",
         "imagePullSecrets": [{"name": name} for name in secrets],
@@ -340,8 +343,8 @@ def _program(spec: PodSpec) -> dict[str, list[str]]:
 
 
 def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, Any]]:
-    """Return the container's variables: defaults, then the cluster's, then the user's, then the pod's
-    identity and devices, which cannot be overridden."""
+    """Return the container's variables, later ones overriding earlier ones: defaults, the cluster's, the user's,
+    and finally the pod's identity and devices."""
     plain = {**_defaults(spec), **mpi.environment(spec), **profile.env, **spec.env}
     secret = {
         name: {"secretKeyRef": {"name": source.secret, "key": source.key}}
@@ -353,7 +356,8 @@ def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None
         **_mps_limit(spec, profile, node),
     }
     if not spec.devices:
-        # images of CUDA ask for every GPU, and where NVIDIA's runtime is the default one they would see them
+        # CUDA images request every GPU; where NVIDIA's runtime is the default, pods without GPUs would see them
+        # all.
         own["NVIDIA_VISIBLE_DEVICES"] = "void"
     values: dict[str, dict[str, Any]] = {name: {"value": _literal(value)} for name, value in plain.items()}
     values |= {name: {"valueFrom": source} for name, source in secret.items()}
@@ -411,7 +415,7 @@ def _volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dic
     work = (WORK_DIR, claim if profile.work_storage_class else {"emptyDir": {}})
     volumes = {"work": work, **mpi.volumes(spec), **elastic.volumes(spec, profile)}
     if spec.large_shm:
-        # it counts as the pod's memory, so more than that is never of use
+        # It counts as the pod's memory, so a larger size would be useless.
         size = min(profile.shm_mib or spec.memory_mib // 2, spec.memory_mib)
         volumes["shm"] = ("/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{size}Mi"}})
     for resource in sorted(spec.extra_resources):
@@ -422,8 +426,8 @@ def _volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dic
 
 
 def _affinity(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the affinity to the chosen node. By name and not by `nodeName`, so that kube-scheduler still
-    checks and binds the pod: taints, device plugins and WaitForFirstConsumer volumes need that."""
+    """Return the affinity to the chosen node. Not by `nodeName`: with an affinity kube-scheduler still checks and
+    binds the pod, which taints, device plugins and WaitForFirstConsumer volumes need."""
     if spec.node:
         fields = [{"key": "metadata.name", "operator": "In", "values": [spec.node]}]
         return _required([{"matchFields": fields}])
@@ -439,7 +443,7 @@ def _required(terms: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _tolerations(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, str]]:
     """Return the profile's tolerations, and those of spot taints if the pod may use a spot pool."""
-    # Without a node the cluster's scheduler may choose any of these.
+    # Without a node the cluster's scheduler may choose any of these pools.
     pools = [node.pool] if node else list(spec.node_pools) or ["*"]
     has_spot = any(profile.has_spot(pool) for pool in pools) and (node is not None or spec.is_preemptible)
     spot = [{"key": key, "operator": "Exists"} for key in SPOT_TAINTS] if has_spot else []
@@ -447,14 +451,14 @@ def _tolerations(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None
 
 
 def pod_security(profile: ClusterProfile) -> dict[str, Any]:
-    """Return the security context of a pod, as the cluster's settings say."""
+    """Return the security context of a pod, by the cluster's settings."""
     return _without_none(
         {
             "runAsNonRoot": True if profile.pod_security == "restricted" else None,
             "runAsUser": profile.run_as_user,
             "runAsGroup": profile.run_as_group,
             "fsGroup": profile.run_as_group,
-            # a large volume that has the right owner already is not walked through at every start
+            # Ownership of a large volume is not changed file by file at every start if its root is right already.
             "fsGroupChangePolicy": "OnRootMismatch" if profile.run_as_group else None,
             "seccompProfile": {"type": "RuntimeDefault"},
         }
@@ -462,8 +466,8 @@ def pod_security(profile: ClusterProfile) -> dict[str, Any]:
 
 
 def container_security(profile: ClusterProfile) -> dict[str, Any]:
-    """Return the security context of a container that the pod security standard asks for."""
-    # The other standards ask for nothing here, and images may need what this takes away.
+    """Return the security context of a container that the pod security standard requires."""
+    # Other standards require nothing here, and images may need what this forbids.
     if profile.pod_security != "restricted":
         return {}
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -474,5 +478,5 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop empty texts, lists and dicts, and None; keep False and 0."""
+    """Drop empty strings, lists and dicts, and None; keep False and 0."""
     return {name: value for name, value in fields.items() if value not in ("", [], {}, None)}

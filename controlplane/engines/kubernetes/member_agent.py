@@ -1,9 +1,10 @@
-"""What runs in an elastic pod beside its program: it replaces the membership file, and reports the program's status.
+"""The agent that runs in an elastic pod in addition to its program: it writes the membership file and reports the
+status.
 
-Sent as text over an exec (see membership.py), so it imports nothing of ours, and runs on Python 3.9. It reads a JSON
-string per line, the membership's text, and prints JSON lines: {"text": the status file} after each change of it, and
-{"age": seconds since its last beat}. The names of the files are those of workloads/common/membership.py. It ends with
-its input.
+Sent as text over an exec (see membership.py), so it imports nothing of ours and runs on Python 3.9. It reads one
+JSON string per line, the text of the membership, and prints JSON lines: {"text": the status file} after each change
+of it, and {"age": seconds since its last heartbeat}. The file names are those of workloads/common/membership.py. It
+ends when its input ends.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import time
 from pathlib import Path
 
 MEMBERSHIP, STATUS, DOORBELL = "membership.json", "status.json", "doorbell"
-# Programs write what they like.
+# The most bytes read of a status file, because programs may write anything.
 LONGEST_STATUS = 64 * 1024
-# Between two looks without a ring of the doorbell, and between two ages.
+# The interval between checks without a notification, and between reports of the age.
 LOOK_SECONDS, AGE_SECONDS = 0.1, 1.0
 
 
@@ -40,14 +41,14 @@ def main(directory: Path) -> None:
 
 
 class Reports:
-    """What was said of the status file."""
+    """What has been reported of the status file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.mark, self.text, self.aged_at = path, (0, 0), "", 0.0
 
     def look(self) -> None:
-        """Report a change, and the age once a second. A beat changes the time of the file alone, so the time does not
-        show a change; a text of the same size in the same inode is found with the next age."""
+        """Report a change of the file, and its age once a second. A heartbeat changes only the file's time, so a
+        new time alone is no change; new text of equal size in the same inode is noticed with the next age."""
         try:
             found = os.stat(self.path)
             mark, is_due = (found.st_ino, found.st_size), time.monotonic() - self.aged_at >= AGE_SECONDS
@@ -68,37 +69,37 @@ class Reports:
 
 
 def doorbell_of(directory: Path) -> int:
-    """Return the doorbell, a named pipe that the program writes to after an urgent report; replace what is there."""
+    """Return the doorbell, a named pipe that the program writes to after an urgent report; replace any other file
+    there."""
     path = directory / DOORBELL
     if not path.is_fifo():
         path.unlink(missing_ok=True)
         os.mkfifo(path, 0o600)
-    # For writing too: a pipe without a writer is at its end, and `select` would return at once for ever.
+    # Opened for writing too: a pipe without a writer is always readable, so `select` would never block.
     return os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
 
 def deliver(path: Path, text: str) -> None:
-    """Replace the membership, unless it is newer: the connection of a former leader may open late. Its readers see the
-    old text or the new."""
+    """Replace the membership file atomically, unless it is newer: the connection of a former leader may open late."""
     if generation_of(text) < generation_in(path):
         return
-    # By rename, and under a name of this process: an agent of an older connection may still write.
+    # By rename, and with the process id in the name, because the agent of an older connection may still be writing.
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(text)
     fresh.replace(path)
 
 
 def generation_in(path: Path) -> int:
-    """Return the generation of the membership in a file, 0 where there is none."""
+    """Return the generation of the membership in a file; 0 if there is none."""
     try:
         return generation_of(path.read_text())
     except (OSError, UnicodeDecodeError):
-        # Whatever is there instead is older than any membership.
+        # Anything else in its place counts as older than any membership.
         return 0
 
 
 def generation_of(text: str) -> int:
-    """Return the generation of a membership, 0 for other text."""
+    """Return the generation of a membership; 0 for any other text."""
     try:
         return int(json.loads(text)["generation"])
     except (ValueError, KeyError, TypeError):
@@ -106,13 +107,13 @@ def generation_of(text: str) -> int:
 
 
 def text_of(path: Path) -> str:
-    """Return the first part of a file."""
+    """Return the first part of a file's text."""
     with open(path, "rb") as file:
         return file.read(LONGEST_STATUS).decode("utf-8", "replace")
 
 
 def say(**fields: object) -> None:
-    """Print one line."""
+    """Print one JSON line."""
     sys.stdout.write(f"{json.dumps(fields)}\n")
     sys.stdout.flush()
 

@@ -1,7 +1,7 @@
-"""Memberships of elastic pods, over one exec per pod that stays open.
+"""Exchange memberships with elastic pods, over one long-lived exec per pod.
 
-The agent at its other end (member_agent.py) replaces the membership file and reports the worker's status. What is lost
-with a connection is sent again over the next one. Decision 54 has the measurements.
+The agent in the pod (member_agent.py) writes the membership file and reports the worker's status. What is lost with
+a connection is sent again over the next one. Decision 54 has the measurements.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from controlplane.engines.base import STDOUT, EngineRefused, EngineUnreachable, 
 
 logger = logging.getLogger(__name__)
 
-# Connections that are opened at once.
+# How many connections are being opened at the same time, at most.
 OPENING = 8
-# Connections that are ended at once while all are closed, and how long `close` waits for them: without an API server,
-# each takes as long as it takes to connect, and the engine of the next settings waits for this one.
+# How many connections are being closed at the same time, and how long `close` waits for them. Without an API server
+# each takes as long as a connection time-out, and the engine with the next settings waits for this.
 CLOSING, CLOSING_SECONDS = 200, 15.0
-# After a connection ended or could not be opened. It doubles, up to the longest, with each connection that soon ended
-# without a report (an image without python3) or printed too much.
+# The pause after a connection ended or could not be opened. It doubles, up to the longest, with each connection
+# that soon ended without a report (an image without python3) or printed too much.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-# A pod that no cycle asked about for this long is no elastic job's any more.
+# A pod for which `exchange` was not called for this long is no longer part of an elastic job.
 UNASKED_SECONDS = 120.0
-# Of one line; a status has at most 64 KiB, and its escapes may take six times as much.
+# The longest line: a status has at most 64 KiB, and JSON escapes may take six times as much.
 LONGEST_LINE = 512 * 1024
-# What one pod prints is read this often before it is another's turn.
+# How many reads from one pod are done before the next pod's turn.
 READS_PER_TURN = 16
-# In a second, also of error output; each 64 KiB of a piece are one. The python3 in a pod is its user's.
+# The most lines per second from one pod, error output included; every 64 KiB count as one. The user controls the
+# pod's python3, so its output must be limited.
 MOST_LINES = 500
 
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """The connection to one pod. `text`, `age`: what its agent reported last; they outlive the connection."""
+    """The connection to one pod. `text`, `age`: its agent's last report, kept when the connection ends."""
 
     wanted: str = ""
     sent: str = ""
@@ -53,7 +54,8 @@ class _Line:
     asked_at: float = 0.0
     unread: bytearray = field(default_factory=bytearray)
     unsent: bytes = b""
-    # Of this connection. `has_rest`: the last turn did not read all; its descriptor need not be readable for that.
+    # State of the present connection. `has_rest`: the last turn left data unread, so the descriptor may not be
+    # readable although there is more.
     has_rest: bool = False
     has_reported: bool = False
     has_complained: bool = False
@@ -77,13 +79,13 @@ class Memberships:
         self._is_closed = False
 
     def exchange(self, pod_name: str, membership: str, *, is_running: bool) -> MemberReport:
-        """See engines.base.MembershipEngine. Returns at once: what is sent arrives within milliseconds, and what the
-        pod wrote is what its agent reported last."""
+        """See engines.base.MembershipEngine. Returns at once: the membership arrives within milliseconds, and the
+        report is the last one of the pod's agent."""
         now = time.monotonic()
         with self._lock:
             line = self._lines.setdefault(pod_name, _Line())
             line.asked_at = now
-            # A caller without news asks with "": what was to be sent before is still to be sent.
+            # With "" the membership passed before remains to be sent.
             line.wanted = membership or line.wanted
             wants_open = is_running and line.process is None and not line.is_opening
             if wants_open and now >= line.not_before and not self._is_closed:
@@ -97,7 +99,7 @@ class Memberships:
         return report
 
     def forget(self, pod_name: str) -> None:
-        """Drop what is known of a pod that has ended."""
+        """Drop the state of a pod that has ended."""
         with self._lock:
             line = self._lines.get(pod_name)
             if line is not None:
@@ -105,7 +107,7 @@ class Memberships:
         self._wake()
 
     def close(self) -> None:
-        """Close all connections, at once. Returns after CLOSING_SECONDS at the latest; what ends later does so on
+        """Close all connections. Returns after CLOSING_SECONDS at the latest; the remaining ones are closed on
         daemon threads."""
         with self._lock:
             self._is_closed, lines = True, list(self._lines.values())
@@ -132,7 +134,7 @@ class Memberships:
             logger.info("the membership of pod %s is not delivered yet: %s", pod_name, error)
         finally:
             with self._lock:
-                # `close` has ended those that it found, and this one was not among them.
+                # `close` did not see this connection, which was still being opened.
                 late, process = (process, None) if self._is_closed else (None, process)
                 line.process, line.is_opening = process, False
                 line.sent, line.unsent = "", b""
@@ -148,11 +150,12 @@ class Memberships:
         try:
             self._far.send(b".", socket.MSG_DONTWAIT)
         except OSError:
-            # Full: it is awake. Or closed.
+            # If the buffer is full, the thread has been woken already; if the socket is closed, nothing is left to
+            # wake.
             pass
 
     def _serve(self) -> None:
-        """Read and write all connections, on a thread of its own."""
+        """Read and write all connections; runs on a thread of its own."""
         while not self._is_closed:
             with selectors.DefaultSelector() as ready:
                 ready.register(self._near, selectors.EVENT_READ)
@@ -164,15 +167,15 @@ class Memberships:
                 rest = [line for line in lines if line.has_rest]
                 found = {key.data for key, _ in ready.select(0 if rest else PAUSE_SECONDS)}
                 if None in found:
-                    # Any number of wake-ups is one.
+                    # One read consumes any number of wake-ups.
                     self._near.recv(4096)
                 for line in lines:
                     if line.has_rest or line in found:
                         self._turn(line)
 
     def _open_lines(self) -> list[_Line]:
-        """Return the connections that are open, after those of forgotten pods were closed, with what they are to
-        send."""
+        """Close the connections of forgotten pods, write pending memberships, and return the connections that are
+        open."""
         now = time.monotonic()
         with self._lock:
             old = [name for name, line in self._lines.items() if now - line.asked_at > UNASKED_SECONDS]
@@ -229,27 +232,28 @@ class Memberships:
                     line.text = str(said["text"])
                     self._on_change()
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-                # The lines are the pod's user's to write: what is no report of the agent is passed over.
+                # The user controls the pod's output, so a line that is no report of the agent is skipped.
                 continue
 
     def _end(self, line: _Line) -> None:
         process, line.process = line.process, None
         if process is None:
             return
-        # Its age is not known while there is no connection, and a pod is not frozen for that.
+        # Without a connection the age is unknown, which must not make the pod appear frozen.
         line.age, line.has_rest = 0.0, False
         now = time.monotonic()
-        # A worker that imports for long has nothing to report yet, and something between us may cut the connection.
+        # A worker with long imports has nothing to report yet, and a proxy may cut the connection, so a long one
+        # counts as useful.
         is_useful = line.has_reported or now - line.opened_at > LONGEST_PAUSE_SECONDS
         line.pause = PAUSE_SECONDS if is_useful else min(2 * line.pause, LONGEST_PAUSE_SECONDS)
         line.not_before = now + line.pause
-        # It may wait for the pod.
+        # On another thread, because closing may wait for the pod.
         self._workers.submit(process.close, CLOSING if self._is_closed else OPENING)
 
 
 class _Workers:
-    """Threads for calls that may wait for a pod. They end when there is nothing to do; daemons, since those of a lost
-    API server must not hold up the end of the process."""
+    """Threads for calls that may block on a pod. They end when idle; daemon threads, so that a lost API server
+    cannot delay the end of the process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -257,7 +261,7 @@ class _Workers:
         self._running = 0
 
     def submit(self, call: Callable[[], object], most: int) -> None:
-        """Make the call soon, beside at most `most` - 1 others."""
+        """Run the call soon, with at most `most` calls at the same time."""
         with self._changed:
             self._calls.append(call)
             if self._running >= most:
@@ -291,7 +295,7 @@ def _log_once(line: _Line, data: bytes) -> None:
 
 
 def _is_flood(line: _Line, data: bytes) -> bool:
-    """Count what was read; return whether it is more than an agent sends."""
+    """Count what was read; return whether it is more than an agent would send."""
     now = time.monotonic()
     if now - line.counted_at >= 1.0:
         line.counted, line.counted_at = 0, now

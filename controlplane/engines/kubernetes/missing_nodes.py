@@ -1,7 +1,7 @@
-"""Track nodes to which pods are bound and that the cluster does not list.
+"""Track nodes that the cluster does not list although pods are bound to them.
 
-A deleted node may register again within moments, its containers still running: only a node that stays away is
-gone. After a start of this process the absence counts from its first observation.
+A deleted node may register again within moments with its containers still running, so only a node that stays absent
+counts as gone. After a restart of this process an absence begins at its first observation.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from controlplane.kubernetes_api.names import Raw
 
 
 class Absences:
-    """Thread-safe. `clock` returns monotonic seconds."""
+    """The nodes that are missing, and since when. Thread-safe. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._since: dict[str, float] = {}
 
     def hosts(self, nodes: Mapping[str, Raw], wanted: Iterable[str]) -> Mapping[str, Raw]:
-        """Return `nodes`, and those of `wanted` that have been missing for a short time, as nodes that do not
-        respond."""
+        """Return `nodes`, plus those of `wanted` that have been missing for a short time only; the latter appear as
+        nodes that do not respond."""
         now, missing = self._clock(), {name for name in wanted if name and name not in nodes}
         with self._lock:
             self._since = {name: since for name, since in self._since.items() if name not in nodes}

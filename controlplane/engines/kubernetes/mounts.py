@@ -1,4 +1,4 @@
-"""Volumes of a pod for what its job mounts: claims, and directories of the node. Pure."""
+"""The volumes of a pod for what its job mounts: claims, and directories of the node. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def volumes_of(
 def volume_mounts(
     volumes: Mapping[str, tuple[str, Mapping[str, Any]]], mounts: Sequence[Mount]
 ) -> list[dict[str, Any]]:
-    """Return how a container mounts volumes, given by name with their mount path."""
+    """Return a container's volumeMounts for these volumes, given by name with their mount path."""
     return [
         {
             "name": name,

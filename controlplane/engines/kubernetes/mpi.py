@@ -1,7 +1,8 @@
-"""How a launcher reaches its ranks without an operator: a host file, a key of the attempt and sshd in every host. Pure.
+"""How a launcher reaches its ranks without an operator: a host file, a key of the attempt, and sshd in every host.
+Pure.
 
-The hosts are the attempt's pods by their names behind its headless service. Their sshd runs as the pod's own user on a
-port above 1,024, takes the attempt's key alone, and gives each rank the environment of the pod that it runs in.
+The hosts are the attempt's pods, by their names in its headless service. Each runs sshd as the pod's own user on a
+port above 1,024, accepts only the attempt's key, and gives each rank the environment of the pod that it runs in.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ LAUNCH_DIR, KEY_DIR = "/etc/trainyard/launch", "/etc/trainyard/ssh"
 PRIVATE_KEY, PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"
 SSH_PORT = 2222
 WAITING = "wait-for-hosts"
-# For all hosts together to answer; one that cannot start is reported by itself, earlier.
+# The time in which all hosts must answer. A host that cannot start is reported earlier, as a failed pod.
 WAIT_SECONDS = 900
 ENVIRONMENT_FILE, SESSIONS = "/tmp/trainyard-environment", "/tmp/trainyard-sessions"
 CONFIG_FILE, HOST_FILE, WAIT_FILE = "sshd_config", "host.sh", "wait.sh"
@@ -34,8 +35,8 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 ForceCommand . {ENVIRONMENT_FILE} && touch {SESSIONS}/$$ && exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"
 """
-# A host that is stopped starts no more ranks, and lets its launcher end those that it has, for as long as its grace
-# lasts. It never ends well by itself: sshd's 0 on SIGTERM is no success.
+# A stopped host starts no more ranks, and for its grace period lets its launcher end the running ones. It always
+# exits with an error: that sshd returns 0 on SIGTERM is no success.
 HOST_SCRIPT = f"""\
 sshd=$(PATH=$PATH:/usr/sbin command -v sshd)
 [ "$sshd" ] || {{ echo "This image has no sshd, by which mpirun reaches this host."; exit 127; }}
@@ -55,7 +56,7 @@ while [ "$stopped" ] && runs_a_rank; do sleep 0.1; done
 [ $code != 0 ] || code=1
 exit $code
 """
-# A host has to answer, and to find the launcher, to which its rank connects back.
+# Every host must answer, and must resolve the launcher's name, because its rank connects back to the launcher.
 WAIT_SCRIPT = f"""\
 command -v ssh > /dev/null || {{ echo "This image has no ssh, by which mpirun reaches its hosts."; exit 127; }}
 end=$(( $(date +%s) + {WAIT_SECONDS} ))
@@ -87,7 +88,7 @@ def hosts(spec: PodSpec) -> list[str]:
 
 
 def launch_data(spec: PodSpec) -> Mapping[str, str]:
-    """Return the launch files that the anchor holds, by file name; equal for every pod of the attempt."""
+    """Return the launch files for the anchor, by file name; the same for every pod of the attempt."""
     if not needs_launch(spec):
         return {}
     scripts = {CONFIG_FILE: SSHD_CONFIG, HOST_FILE: HOST_SCRIPT, WAIT_FILE: WAIT_SCRIPT}
@@ -95,7 +96,8 @@ def launch_data(spec: PodSpec) -> Mapping[str, str]:
 
 
 def key_secret(metadata: Mapping[str, Any], private_key: str, public_key: str) -> dict[str, Any]:
-    """Return the attempt's key pair, in OpenSSH's forms. `metadata` is that of an object which the anchor owns."""
+    """Return the Secret data with the attempt's key pair in OpenSSH's formats. `metadata`: that of an object owned
+    by the anchor."""
     data = {PRIVATE_KEY: private_key, PUBLIC_KEY: public_key}
     return names.manifest("Secret", metadata, type="kubernetes.io/ssh-auth", stringData=data)
 
@@ -106,11 +108,11 @@ def host_command(spec: PodSpec) -> list[str] | None:
 
 
 def environment(spec: PodSpec) -> Mapping[str, str]:
-    """Return a launcher's variables; a job may override them."""
+    """Return a launcher's environment variables; a job may override them."""
     if not spec.launches:
         return {}
     variables = launch_variables(LAUNCH_DIR, len(spec.launches))
-    # Hydra would give every rank the launcher's environment, who it is included
+    # Otherwise Hydra would give every rank the launcher's environment, including the launcher's identity.
     return {"HYDRA_ENV": "none"} | {
         name: value.replace(SSH_OPTIONS, SSH) for name, value in variables.items()
     }
@@ -127,7 +129,8 @@ def volumes(spec: PodSpec) -> Mapping[str, tuple[str, dict[str, Any]]]:
             LAUNCH_DIR,
             {"configMap": {"name": anchor, "items": [{"key": file, "path": file} for file in files]}},
         ),
-        # ssh refuses a key that others may read; a pod's fsGroup lets its group read it, which is fine for root's file
+        # ssh refuses a private key that others may read. With the pod's fsGroup the group may read it, which ssh
+        # accepts for a file of root's.
         "ssh": (
             KEY_DIR,
             {"secret": {"secretName": names.key_name(spec.job_id, spec.attempt), "defaultMode": 0o400}},
@@ -136,21 +139,20 @@ def volumes(spec: PodSpec) -> Mapping[str, tuple[str, dict[str, Any]]]:
 
 
 def dns_config(spec: PodSpec, namespace: str) -> dict[str, Any]:
-    """Return DNS settings that resolve the launcher's bare host name, which Hydra passes to its hosts."""
+    """Return DNS settings that resolve the launcher's host name without a domain, as Hydra passes it to its hosts."""
     if not needs_launch(spec):
         return {}
     return {"searches": [f"{names.service_name(spec.job_id, spec.attempt)}.{namespace}.svc.cluster.local"]}
 
 
 def wait_container(spec: PodSpec, main: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the init container that delays a launcher until every host responds; None without other
-    hosts."""
+    """Return the init container that delays a launcher until every host answers; None without other hosts."""
     if len(spec.launches) < 2:
         return None
     kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts")
     return {
         "name": WAITING,
-        # mpirun gives up at the first host that refuses, and pods of a gang start seconds apart.
+        # mpirun gives up at the first host that refuses a connection, and pods of a gang start seconds apart.
         "command": ["/bin/sh", f"{LAUNCH_DIR}/{WAIT_FILE}", *hosts(spec)],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},

@@ -1,4 +1,4 @@
-"""MPI jobs as MPIJobs: the operator makes an attempt's pods, which become ours one by one."""
+"""MPI jobs as MPIJobs: the operator creates an attempt's pods, and we turn them one by one into ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
 
-# The operator makes five objects a second; ranks are started in the order in which it makes them.
+# The operator creates five objects a second; ranks are started in the order in which it creates them.
 OPERATOR_SECONDS = (0.1,) * 10 + (0.3,) * 30
 
 Render: TypeAlias = Callable[[PodSpec, ClusterProfile], Raw]
@@ -27,18 +27,20 @@ class MpiOperator:
         self._client, self._objects, self._pods, self._profile = client, objects, pods, profile
 
     def mark(self, anchor: Raw, spec: PodSpec) -> Raw:
-        """Return the anchor, marked if the operator is to make this attempt's pods. The mark decides for all ranks."""
+        """Return the anchor, marked if the operator is to create this attempt's pods. The mark applies to all
+        ranks."""
         return mpijobs.marked(anchor, spec) if mpijobs.suits(spec, self._profile) else anchor
 
     def makes_pods_of(self, anchor: Raw) -> bool:
         return mpijobs.is_marked(anchor)
 
     def start(self, spec: PodSpec, pod: Raw, anchor: Raw, render: Render) -> None:
-        """Create the MPIJob with the launcher, and turn the pod that the operator made for this rank into ours.
+        """Create the MPIJob when the launcher starts, and turn the pod that the operator created for this rank into
+        ours.
 
-        Raises EngineRefused, for now, while the operator has not made it.
+        Raise a temporary EngineRefused while the operator has not created the pod.
         """
-        # The launcher's start makes the job; the starts of other ranks wait for the pods.
+        # Only the launcher's start creates the job; the starts of other ranks wait for their pods.
         if spec.launches:
             self._make_job(spec, pod, anchor, render)
         found = self._made(names.operated(mpijobs.mpi_job_name(spec), spec.rank))
@@ -47,7 +49,7 @@ class MpiOperator:
                 patch = mpijobs.placement(found, pod, self._profile.gpu_resource)
                 found = self._client.merge(names.pod_path(found), patch)
         except ApiError as error:
-            # Both are the operator at work on the same pod: it was replaced, or changed since it was read.
+            # In both cases the operator has replaced or changed the pod since it was read.
             if error.status not in (404, 409):
                 raise as_refusal(error) from error
             raise _waiting("The MPI operator is changing this pod.") from error

@@ -18,11 +18,11 @@ from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.mpi_hostfile import host_files
 from controlplane.kubernetes_api.names import RawView
 
-# In the anchor's data.
+# A key in the anchor's data.
 LAUNCHED_BY, OPERATOR = "launched_by", "mpi-operator"
-# Where the operator mounts its key; our launcher has its own.
+# The path where the operator mounts its key; our launcher uses its own key.
 OPERATORS_KEY_DIR = "/etc/trainyard/operator-ssh"
-# Annotation: a variable of one host, which the template reads from there.
+# The annotation with one host's value of a variable; the template refers to it.
 OWN_WORD = "own-word.trainyard.io/"
 OWN_WORDS = ("TRAINYARD_RANK", "TRAINYARD_NODE", "TRAINYARD_GPU_DEVICES", "TRAINYARD_GPU_MEMORY_MIB", "RANK")
 
@@ -30,14 +30,14 @@ OWN_WORDS = ("TRAINYARD_RANK", "TRAINYARD_NODE", "TRAINYARD_GPU_DEVICES", "TRAIN
 def suits(spec: PodSpec, profile: ClusterProfile) -> bool:
     """Return whether the operator can run the attempt; the same for each of its pods.
 
-    The request of a GPU share depends on its node, which one template for all hosts cannot express.
+    It cannot if pods request GPU shares: such a request depends on the node, but one template serves all hosts.
     """
     is_whole = all(share.milli_gpus == 1000 for share in spec.devices)
     return mpi.needs_launch(spec) and spec.world_size > 1 and is_whole and profile.gives_to_mpi_operator
 
 
 def marked(anchor: RawView, spec: PodSpec) -> dict[str, Any]:
-    """Return the anchor, marked for the operator. The first anchor created decides for all pods of the
+    """Return the anchor, marked for the operator. The first anchor that is created decides for all pods of the
     attempt."""
     return {**anchor, "data": {**anchor["data"], LAUNCHED_BY: OPERATOR, **host_files(hosts(spec))}}
 
@@ -61,14 +61,13 @@ def hosts(spec: PodSpec) -> list[str]:
 
 
 def host_of(launcher: PodSpec) -> PodSpec:
-    """Return the spec of this launcher's hosts as if they were one pod."""
+    """Return the spec for the template of this launcher's hosts, as if they were one pod."""
     name = pod_name(launcher.job_id, launcher.attempt, 1)
     return replace(launcher, name=name, rank=1, role="worker", launches=(), is_host=True)
 
 
 def host_profile(profile: ClusterProfile) -> ClusterProfile:
-    """Return the profile without persistent working directories: one template cannot name a claim per
-    host."""
+    """Return the profile without persistent working directories, because one template cannot name a claim per host."""
     return replace(profile, work_storage_class="")
 
 
@@ -91,13 +90,13 @@ def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> d
         "ownerReferences": [manifests.owner(made)],
     }
     body = {
-        # A rank per pod, as without the operator.
+        # One rank per pod, as without the operator.
         "slotsPerWorker": 1,
         # The launcher is rank 0 (decision 13).
         "runLauncherAsWorker": True,
         "mpiImplementation": "MPICH",
         "sshAuthMountPath": OPERATORS_KEY_DIR,
-        # Pods stay until we have read their ends, and retries are ours.
+        # Pods stay until we have read how they ended, and we do the retries ourselves.
         "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
         "mpiReplicaSpecs": replicas,
     }
@@ -105,8 +104,11 @@ def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> d
 
 
 def placement(found: RawView, wanted: RawView, gpu_resource: str) -> dict[str, Any]:
-    """Return a merge patch that makes one of our pods of `found`, which the operator made; `wanted` is that pod as we
-    would make it. 409 when it changed. Raises EngineRefused(CANNOT_SHARE)."""
+    """Return a merge patch that turns `found`, a pod created by the operator, into `wanted`, the pod that we would
+    create.
+
+    The server answers 409 if `found` has changed. Raise EngineRefused(CANNOT_SHARE).
+    """
     if _gpus(found, gpu_resource) != _gpus(wanted, gpu_resource):
         words = "Its nodes divide their GPUs differently, and the MPI operator makes equal pods."
         raise EngineRefused(CANNOT_SHARE, f"{words} Choose one node pool, or set mpi_operator to false.")
@@ -117,7 +119,7 @@ def placement(found: RawView, wanted: RawView, gpu_resource: str) -> dict[str, A
     tolerations += [one for one in wanted["spec"].get("tolerations") or () if one not in tolerations]
     return {
         "metadata": {
-            # The operator writes the same object: a patch of what it changed since would undo that.
+            # The operator writes the same object; with this version the patch cannot undo its changes.
             "resourceVersion": metadata["resourceVersion"],
             "labels": {**wanted["metadata"]["labels"], names.POD: wanted["metadata"]["name"]},
             "annotations": {**wanted["metadata"]["annotations"], **own},

@@ -1,5 +1,4 @@
-"""What our objects are called in a cluster, where they are, and the labels and annotations by which we know them again.
-Pure."""
+"""The names and paths of our objects in a cluster, and the labels and annotations that identify them. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any
 from controlplane.engines.base import PodSpec
 from controlplane.kubernetes_api.names import FIELD_MANAGER, selector
 
-# The version of each kind of object that we make, and the word for it in paths.
+# The API version and the plural name in paths of each kind of object that we create.
 KINDS = {
     "Namespace": ("v1", "namespaces"),
     "Pod": ("v1", "pods"),
@@ -28,12 +27,13 @@ KINDS = {
 }
 
 # Labels of pods, anchors, services and claims. All values are valid label values: ids, DNS labels and numbers.
-# Ours, among several control planes on one cluster.
+# The installation that owns the object; several may share a cluster.
 INSTALLATION = "trainyard.io/installation"
 PROJECT = "trainyard.io/project"
-# Beside it, on pods that work on a project's data, and its claim of caches: the installation. Such a pod is no job's.
+# In its place on the claim of a project's caches and on pods that work on a project's data: the installation. Such
+# a pod belongs to no job.
 DATA_OF = "trainyard.io/data-of"
-# On those that show files of volumes: "volumes".
+# On pods that show files of volumes: "volumes".
 READS = "trainyard.io/reads"
 JOB_ID = "trainyard.io/job-id"
 JOB_NAME = "trainyard.io/job"
@@ -41,12 +41,12 @@ ATTEMPT = "trainyard.io/attempt"
 RANK = "trainyard.io/rank"
 ROLE = "trainyard.io/role"
 KIND = "trainyard.io/kind"
-# On a pod that we were asked to stop: "true", or AFTER_ITS_END.
+# On a pod that we were asked to stop: "true", or AFTER_ITS_END if its command had ended before.
 STOPPED = "trainyard.io/stopped"
 AFTER_ITS_END = "after-its-end"
-# What we call a pod that an operator made and named.
+# Our name for a pod that an operator created and named.
 POD = "trainyard.io/pod"
-# Before each of the job's own labels.
+# The prefix of the job's own labels.
 USER_LABEL = "user.trainyard.io/"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 # Labels that the MPI operator gives to the pods of an MPIJob.
@@ -54,10 +54,10 @@ MPI_JOB, MPI_ROLE = "training.kubeflow.org/job-name", "training.kubeflow.org/job
 
 # Labels of nodes, ours and those of NVIDIA's feature discovery.
 POOL = "trainyard.io/pool"
-# in our reports only: the resource of a node that renames shared GPUs
+# Only in our reports: the resource name on a node that renames shared GPUs.
 GPU_RESOURCE = "trainyard.io/gpu-resource"
 GPU_MODEL = "nvidia.com/gpu.product"
-# MiB of a whole device, also where it is shared.
+# MiB of a whole device, even if it is shared.
 GPU_MEMORY = "nvidia.com/gpu.memory"
 GPU_REPLICAS = "nvidia.com/gpu.replicas"
 SHARING_STRATEGY = "nvidia.com/gpu.sharing-strategy"
@@ -66,14 +66,14 @@ SHARING_STRATEGY = "nvidia.com/gpu.sharing-strategy"
 # "0:1000:32768,1:500:16384": index, milli-GPUs, MiB of each device held.
 DEVICES = "trainyard.io/devices"
 DECLARED_PORTS = "trainyard.io/ports"  # "8888,6006"
-# The job's own labels that a cluster does not take as labels, as JSON.
+# The job's own labels that are invalid as Kubernetes labels, as JSON.
 USER_LABELS = "trainyard.io/labels"
 
-# Keeps a pod's end readable until we have recorded it.
+# Keeps the end of a pod readable until we have recorded it.
 FINALIZER = "trainyard.io/report"
 # The scheduling gate of a pod that must never start.
 STOP_GATE = "trainyard.io/stopped"
-# of one that an operator made, until we have said which pod it is and where it goes
+# The scheduling gate of a pod created by an operator, until we have assigned its identity and node.
 PLACE_GATE = "trainyard.io/place"
 
 WORK_DIR = "/work"
@@ -81,19 +81,19 @@ MAIN_CONTAINER = "main"
 
 
 def manifest(kind: str, metadata: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
-    """Return an object of a kind of ours. `rest`: its spec, or what it has instead."""
+    """Return an object of one of KINDS. `rest`: its spec, or the fields that it has instead."""
     return {"apiVersion": KINDS[kind][0], "kind": kind, "metadata": dict(metadata), **rest}
 
 
 def list_path(kind: str, namespace: str = "") -> str:
-    """Return the path of the objects of a kind: of one namespace, else of all."""
+    """Return the path of the objects of a kind, in one namespace or in all."""
     version, plural = KINDS[kind]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
 
 
 def path_of(raw: Mapping[str, Any], kind: str = "") -> str:
-    """Return the path of an object. `kind`: of one from a list, where objects do not say it."""
+    """Return the path of an object. `kind`: needed for objects from a list, which do not contain it."""
     metadata = raw["metadata"]
     return f"{list_path(kind or raw['kind'], metadata.get('namespace', ''))}/{metadata['name']}"
 
@@ -104,44 +104,45 @@ def namespace_of(project: str, prefix: str = "yard-") -> str:
 
 
 def anchor_name(job_id: str, attempt: int) -> str:
-    """Return the ConfigMap that owns everything of an attempt."""
+    """Return the name of the ConfigMap that owns all objects of an attempt."""
     return f"{job_id}-{attempt}"
 
 
 def service_name(job_id: str, attempt: int) -> str:
-    """Return the headless service of an attempt. It begins with a letter, as services must."""
+    """Return the name of an attempt's headless service. It begins with a letter, as services must."""
     return f"job-{job_id}-{attempt}"
 
 
 def key_name(job_id: str, attempt: int) -> str:
-    """Return the Secret with the key by which an attempt's launcher enters its hosts."""
+    """Return the name of the Secret with the key by which an attempt's launcher logs in to its hosts."""
     return f"{job_id}-{attempt}-ssh"
 
 
 def host_name(rank: int) -> str:
-    """Return a pod's host name behind its attempt's service; it depends on the rank only."""
+    """Return a pod's host name in its attempt's service; it depends only on the rank."""
     return f"rank-{rank}"
 
 
 def claim_name(job_id: str, rank: int) -> str:
-    """Return the claim of the working directory that all attempts of (job, rank) share."""
+    """Return the name of the claim for the working directory, which all attempts of (job, rank) share."""
     return f"work-{job_id}-{rank}"
 
 
 def pod_name(raw: Mapping[str, Any]) -> str:
-    """Return what we call a pod of ours: its name, unless an operator gave it that."""
+    """Return our name for a pod of ours: its own name, or the label value if an operator named it."""
     metadata = raw["metadata"]
     return str((metadata.get("labels") or {}).get(POD) or metadata["name"])
 
 
 def made_by(raw: Mapping[str, Any]) -> str | None:
-    """Return the installation whose label an object has."""
+    """Return the installation in an object's label, None without one."""
     theirs: str | None = (raw["metadata"].get("labels") or {}).get(INSTALLATION)
     return theirs
 
 
 def is_unplaced(raw: Mapping[str, Any]) -> bool:
-    """Return whether an operator has made this pod for us and it is none of our pods yet: it waits behind our gate."""
+    """Return whether an operator has created this pod for us but it has no identity of ours yet: it waits behind
+    our gate."""
     labels = raw["metadata"].get("labels") or {}
     return MPI_ROLE in labels and POD not in labels
 
@@ -152,8 +153,8 @@ def operated(mpi_job: str, rank: int) -> str:
 
 
 def operated_by(raw: Mapping[str, Any]) -> str:
-    """Return the key of an unplaced pod, as `operated`: the launcher is rank 0, `<job>-worker-0` is rank 1. A pod with
-    other labels or another name is its own key."""
+    """Return the key of an unplaced pod in the form of `operated`: the launcher is rank 0, `<job>-worker-0` is rank
+    1. A pod with other labels or another name is its own key."""
     labels, name = raw["metadata"]["labels"], str(raw["metadata"]["name"])
     number = name.rpartition("-")[2]
     is_launcher = labels[MPI_ROLE] == "launcher"
@@ -171,7 +172,7 @@ def pod_path(raw: Mapping[str, Any]) -> str:
 
 
 def labels(installation: str, project: str = "") -> dict[str, str]:
-    """Return the labels of an installation's objects, or of those of one of its projects."""
+    """Return the labels of an installation's objects, with `project` of those of one project."""
     ours = {MANAGED_BY: FIELD_MANAGER, INSTALLATION: installation}
     return {**ours, PROJECT: project} if project else ours
 

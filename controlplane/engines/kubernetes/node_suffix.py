@@ -1,6 +1,6 @@
-"""Wrap an engine so that its nodes have a suffix, where another cluster uses the same node names.
+"""Wrap an engine so that its node names have a suffix, for clusters that use the same node names as another one.
 
-The engine below and the cluster use the cluster's own names; callers see only those of
+The wrapped engine and the cluster use the cluster's own names; callers see only those of
 `controlplane.clusters.node_names`.
 """
 
@@ -25,16 +25,16 @@ def with_suffix(engine: Engine, suffix: str) -> Engine:
 
 
 class RenamedNodes:
-    """Wrap an engine; see the module's docstring. Thread-safe as the engine is: its memory holds only a
-    cache."""
+    """An engine with renamed nodes; see the module's docstring. As thread-safe as the wrapped engine: its memory
+    holds only a cache."""
 
     def __init__(self, engine: Engine, suffix: str) -> None:
         self._engine, self._suffix = engine, suffix
-        # by pod: what was said, and the same renamed
+        # By pod: the original report, and the renamed one.
         self._known: dict[str, tuple[PodReport, PodReport]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the engine does without naming nodes."""
+        """Return the wrapped engine's attribute, for everything that contains no node names."""
         return getattr(self._engine, name)
 
     def nodes(self) -> tuple[NodeReport, ...]:
@@ -65,9 +65,9 @@ class RenamedNodes:
     def _renamed(
         self, report: PodReport, known: tuple[PodReport, PodReport] | None
     ) -> tuple[PodReport, PodReport]:
-        """Return the report with its node renamed, from a cache: most of ten thousand pods are unchanged from
-        one second to the next."""
-        # The engine below returns the same object while nothing changed.
+        """Return (original, renamed) for a report. Uses the cached pair if the report is the same object, as most
+        of ten thousand are from one second to the next."""
+        # The wrapped engine returns the same object while nothing has changed.
         if known is not None and known[0] is report:
             return known
         return report, replace(report, node=self._here(report.node))

@@ -1,4 +1,4 @@
-"""Create objects once: one that an earlier lost request or another process created is found and adopted."""
+"""Create objects once: an object that an earlier lost request or another process has created is found and adopted."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
 
-# How long an object that we saw is taken for granted.
+# How long an object that was seen is assumed to exist.
 REMEMBERED_SECONDS = 30.0
-# An object is not swept so long after its last use.
+# An object is not swept until this long after its last use.
 IN_USE_SECONDS = 30.0
 # Labels that identify an object's owner; other values mean another owner.
 IDENTITY = (names.INSTALLATION, names.PROJECT, names.JOB_ID, names.ATTEMPT, names.RANK)
@@ -29,22 +29,22 @@ _ELSEWHERE = (
 
 
 class Objects:
-    """Create objects in one cluster, for one installation. Thread-safe. `clock` returns monotonic seconds."""
+    """Creates objects in one cluster, for one installation. Thread-safe. `clock` returns monotonic seconds."""
 
     def __init__(
         self, client: Client, installation: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client, self._installation, self._clock = client, installation, clock
         self._seen: dict[str, tuple[float, Raw]] = {}
-        # When it was last requested, or its last use ended.
+        # By path: when the object was last requested, or its last use ended.
         self._used: dict[str, float] = {}
-        # How many are at work with it.
+        # By path: how many blocks of `in_use` are running.
         self._users = Counter[str]()
         self._tidied_at = clock()
         self._lock = threading.Lock()
 
     def read(self, path: str, **options: Any) -> Raw | None:
-        """Return an object, None if it does not exist. `options`: of `Client.get`. Raises EngineRefused."""
+        """Return an object, None if it does not exist. `options`: those of `Client.get`. Raise EngineRefused."""
         try:
             found: Raw = self._client.get(path, **options)
         except ApiError as error:
@@ -54,33 +54,33 @@ class Objects:
         return found
 
     def make(self, body: Raw) -> Raw:
-        """Return the object in the cluster, created now or earlier by us. Raises EngineRefused."""
+        """Return the object as it is in the cluster, creating it unless we created it earlier. Raise EngineRefused."""
         try:
             created: Raw = self._client.create(_list_of(body), body)
             return created
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise as_refusal(error, body["kind"]) from error
-        # We may not read secrets; no other client has a reason to take an attempt's name.
+        # We may not read secrets, and no other client has a reason to use the name of an attempt's secret.
         if body["kind"] == "Secret":
             return body
         return self._adopt(names.path_of(body), body)
 
     def make_remembered(self, body: Raw) -> Raw:
-        """As `make`, without a request for an object seen moments ago."""
+        """As `make`, but without a request for an object that was seen moments ago."""
         return self._remembered(names.path_of(body), lambda: self.make(body))
 
     def require_namespace(self, body: Raw) -> Raw:
-        """Create the namespace if missing. Raises EngineRefused for one that is not ours."""
+        """Create the namespace if it is missing. Raise EngineRefused if it is not ours."""
         path = names.path_of(body)
         return self._remembered(path, lambda: self._require_namespace(path, body))
 
     def require_queue(self, path: str) -> None:
-        """As `check_queue`, without a request for a Queue checked moments ago."""
+        """As `check_queue`, but without a request for a Queue that was checked moments ago."""
         self._remembered(path, lambda: self.check_queue(path))
 
     def check_queue(self, path: str) -> Raw:
-        """Return the Queue, {} if it does not exist yet. Raises EngineRefused for one that is not ours."""
+        """Return the Queue, {} if it does not exist yet. Raise EngineRefused if it is not ours."""
         found = self.read(path)
         if found is None:
             return {}
@@ -93,13 +93,13 @@ class Objects:
         return found
 
     def forget(self, prefix: str) -> None:
-        """Forget what was seen under this path, because it was removed or changed."""
+        """Drop what is remembered of objects under this path, because they were removed or changed."""
         with self._lock:
             self._seen = {path: seen for path, seen in self._seen.items() if not path.startswith(prefix)}
 
     @contextlib.contextmanager
     def in_use(self, path: str) -> Iterator[None]:
-        """Mark the object as in use while the block runs, however long its requests take."""
+        """Context manager that marks the object as in use, however long the requests of its block take."""
         with self._lock:
             self._users[path] += 1
         try:
@@ -112,7 +112,7 @@ class Objects:
                     del self._users[path]
 
     def is_in_use(self, path: str) -> bool:
-        """Return whether this process uses the object, or did moments ago and may retry."""
+        """Return whether this process uses the object, or used it moments ago and may retry."""
         if path in self._users:
             return True
         used_at = self._used.get(path)
@@ -139,7 +139,7 @@ class Objects:
     def _require_namespace(self, path: str, body: Raw) -> Raw:
         found = self.read(path)
         if found is None:
-            # 409: another process was first
+            # A 409 means that another process created it first.
             with refusals(409):
                 found = self._client.create(_list_of(body), body)
         found = found or self._read_made(path)
@@ -151,14 +151,15 @@ class Objects:
         wanted, labels = body["metadata"].get("labels") or {}, found["metadata"].get("labels") or {}
         if any(labels.get(key) != wanted.get(key) for key in IDENTITY):
             raise EngineRefused(NAME_TAKEN, f"{path} exists and is not ours.")
-        # The garbage collector of the cluster will remove it with its old anchor, under the new pod.
+        # The cluster's garbage collector will delete it together with its old anchor, although the new pod needs
+        # it.
         if _anchor_of(found) and _anchor_of(body) not in ("", _anchor_of(found)):
             raise EngineUnreachable(f"{path} goes with the anchor of an earlier try, which is gone.")
         return found
 
     def _read_made(self, path: str) -> Raw:
-        """Return an object that exists by the last answer. Raises EngineUnreachable if it went since: the caller's next
-        try makes it."""
+        """Return an object that exists according to the last response. Raise EngineUnreachable if it has
+        disappeared since; the caller's next try creates it."""
         found = self.read(path)
         if found is None:
             raise EngineUnreachable(f"{path} was there and is gone.")
@@ -168,7 +169,7 @@ class Objects:
         now = self._clock()
         with self._lock:
             self._used[path] = now
-            # Thousands of attempts come and go in a day.
+            # The number of entries is bounded, because thousands of attempts come and go in a day.
             if now - self._tidied_at > IN_USE_SECONDS:
                 self._tidied_at = now
                 self._used = {path: at for path, at in self._used.items() if self.is_in_use(path)}
@@ -187,7 +188,7 @@ def _list_of(body: Raw) -> str:
 
 
 def _anchor_of(raw: Raw) -> str:
-    """Return the uid of the anchor that owns an object; "" for pods, which are identified by labels alone
-    because the end of a pod that is being deleted is still observed."""
+    """Return the uid of the anchor that owns an object. "" for pods, which are identified by labels alone: the end
+    of a pod that is being deleted must still be observed."""
     owners = raw["metadata"].get("ownerReferences") or () if raw.get("kind") != "Pod" else ()
     return next((owner["uid"] for owner in owners if owner["kind"] == "ConfigMap"), "")

@@ -1,7 +1,7 @@
 """Copy a directory of a job's output from the claim of its working directory.
 
-A pod of the control plane mounts the claim read-only, and an exec in it sends the directory as a tar (output_send.py).
-A caller that dies leaves the pod; a repeat uses it, and it ends by itself.
+A pod of the control plane mounts the claim read-only, and an exec in it sends the directory as a tar stream
+(output_send.py). If the caller dies, a repeat uses the same pod, which otherwise ends by itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from datasets.storage.base import Blocked, Budget
 from datasets.storage.claims import OutputTask
 
 ROOT = "/output"
-# The longest that a copy may take.
+# The longest time that a copy may take.
 POD_SECONDS = 6 * 3600
 SILENCE_SECONDS = 60.0
 CHUNK_BYTES = 1 << 20
@@ -42,20 +42,20 @@ _BLOCKED = {
     output_send.UNREADABLE: "output_unreadable",
 }
 
-# Files and bytes that have come, and those that are announced.
+# Files and bytes that have arrived, and the totals that were announced.
 Report = Callable[[int, int, int, int], None]
 
 
 class OutputReader:
-    """The output of a project's jobs in one cluster."""
+    """Copies the output of a project's jobs in one cluster."""
 
     def __init__(self, client: Client, project: str, profile: ClusterProfile) -> None:
         self._client, self._project, self._profile = client, project, profile
         self._namespace = profile.namespace_of(project)
 
     def copy(self, task: OutputTask, target: Path, budget: Budget, report: Report) -> None:
-        """Copy the files of a directory into an empty one. Raises Blocked and what `budget` and `report` raise;
-        `report` may refuse what is announced, and sees what has come."""
+        """Copy the files of a directory into an empty one. Raise Blocked and what `budget` and `report` raise.
+        `report` is called with the totals first, which it may refuse, and then with the progress."""
         pod = DataPod(
             self._client, self._namespace, f"trainyard-output-{task.name}", "reads the output of jobs"
         )
@@ -93,11 +93,12 @@ class OutputReader:
 
 
 def receive(process: Process, target: Path, budget: Budget, report: Report) -> None:
-    """Write what a command of `send_command` sends into an empty directory, and end it. Raises as OutputReader.copy."""
+    """Write the output of a `send_command` process into an empty directory, and end the process. Raise as
+    OutputReader.copy."""
     stream, problem = OutputStream(process, budget, report), ""
     try:
         unpack(stream, target)
-        # After the end of a tar the sender's exit code still comes, which decides whether it was all.
+        # The exit code, which arrives after the tar, decides whether the copy is complete.
         stream.drain()
     except (tarfile.TarError, OSError, EOFError) as error:
         problem = f"The output could not be copied: {error}."
@@ -108,7 +109,7 @@ def receive(process: Process, target: Path, budget: Budget, report: Report) -> N
 
 
 class OutputStream(io.RawIOBase):
-    """What an exec sends, read as a file; counts what has come."""
+    """The output of an exec as a readable file, with counters of what has arrived."""
 
     def __init__(self, process: Process, budget: Budget, report: Report) -> None:
         self._process, self._budget, self._report = process, budget, report
@@ -127,26 +128,27 @@ class OutputStream(io.RawIOBase):
         return size
 
     def note(self, files: int, size: int) -> None:
-        """Count what has come."""
+        """Add to the counters of files and bytes."""
         self.files += files
         self.bytes += size
         files, size = self._announced or (0, 0)
         self._report(self.files, self.bytes, max(files, self.files), max(size, self.bytes))
 
     def drain(self) -> None:
-        """Read what comes after the tar, to the end."""
+        """Read and discard the rest of the output after the tar."""
         while self._next():
             continue
 
     def failure(self, code: int | None, otherwise: str) -> Blocked:
-        """Return why the command failed, by its exit code. `otherwise`: the reason where that is not one of its own."""
+        """Return why the command failed, by its exit code. `otherwise`: the reason for a code that is not one of
+        the program's."""
         if code not in _BLOCKED:
             return Blocked("output_not_read", line(otherwise))
         words = bytes(self._words).decode(errors="replace").strip().splitlines()
         return Blocked(_BLOCKED[code], line(words[-1] if words else otherwise), is_passing=False)
 
     def _next(self) -> bytes:
-        """Return what comes next, b"" at the end."""
+        """Return the next bytes; b"" at the end."""
         deadline = time.monotonic() + SILENCE_SECONDS
         while time.monotonic() < deadline:
             self._budget.check()
@@ -169,21 +171,22 @@ class OutputStream(io.RawIOBase):
                 first = json.loads(self._words.partition(b"\n")[0])
                 self._announced = int(first["files"]), int(first["bytes"])
             except (ValueError, TypeError, KeyError):
-                # The pod's own python3 may write what it likes; then the copy has no total to show.
+                # The first line may be invalid, because the image's python3 is not trusted; then the copy shows no
+                # total.
                 return
             self.note(0, 0)
 
 
 def unpack(stream: OutputStream, target: Path) -> None:
-    """Write a tar's files into an empty directory. The pod is trusted with nothing: no path may leave the directory, no
-    link in it is followed, and what is neither file, link nor pipe ends it. Raises TarError, OSError."""
+    """Write a tar's files into an empty directory. The sender is not trusted: no path may leave the directory, no
+    link in it is followed, and any entry other than a file, link or pipe is an error. Raise TarError or OSError."""
     folders = place_files.Folders(target)
     try:
         with tarfile.open(
             fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape", bufsize=CHUNK_BYTES
         ) as archive:
             for member in archive:
-                # Else it keeps one object for each.
+                # Cleared, because tarfile keeps an object in memory for every entry.
                 archive.members = []  # type: ignore[attr-defined] # typeshed lacks it
                 _write(archive, member, folders, stream)
     finally:
@@ -218,5 +221,5 @@ def _pieces(file: IO[bytes], stream: OutputStream) -> Iterator[bytes]:
 
 @cache
 def send_command() -> tuple[str, ...]:
-    """Return what runs in the pod; its arguments are the claim's directory and the path in it."""
+    """Return the command to run in the pod; the caller appends the claim's directory and the path in it."""
     return ("python3", "-I", "-c", inspect.getsource(output_send))

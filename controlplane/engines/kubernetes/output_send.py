@@ -1,7 +1,7 @@
-"""What runs in a pod to send a directory of a job's output: a tar on stdout.
+"""The program that runs in a pod to send a directory of a job's output as a tar to stdout.
 
-Sent as text over an exec (see output_reader.py), so it imports nothing of ours, and runs on Python 3.9. The first line
-on stderr is {"files": , "bytes": } of what follows; when it fails, the last one is the reason. No step of the
+Sent as text over an exec (see output_reader.py), so it imports nothing of ours and runs on Python 3.9. The first
+line on stderr is {"files": N, "bytes": N}, the totals; after a failure, the last line is the reason. No part of the
 directory's path may be a link.
 """
 
@@ -22,13 +22,13 @@ NAMED = 5
 
 
 def main(root: str, path: str) -> None:
-    """Send, or exit with a code that names the failure."""
+    """Send the directory, or exit with a code that names the failure."""
     try:
         top = directory_of(root, path)
         found = list(entries_of(top))
         sizes = [status.st_size for _, status in found if stat.S_ISREG(status.st_mode)]
         sys.stderr.write(f"{json.dumps({'files': len(found), 'bytes': sum(sizes)})}\n")
-        # The totals go ahead of the data, which another stream carries.
+        # The totals are sent first; the data is on stdout.
         sys.stderr.flush()
         send(top, found, sys.stdout.buffer)
     except OSError as error:
@@ -36,7 +36,7 @@ def main(root: str, path: str) -> None:
 
 
 def directory_of(root: str, path: str) -> str:
-    """Return the directory below the root."""
+    """Return the path of the directory below the root."""
     place = root
     for step in path.split("/"):
         place = os.path.join(place, step)
@@ -51,7 +51,7 @@ def directory_of(root: str, path: str) -> str:
 
 
 def entries_of(top: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield what is no directory, with its path below the top."""
+    """Yield everything except directories, with its path relative to the top."""
     for folder, folders, files in os.walk(top, onerror=fail):
         folders.sort()
         # `os.walk` lists a link to a directory among the directories, and does not follow it.
@@ -62,12 +62,13 @@ def entries_of(top: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def fail(error: OSError) -> NoReturn:
-    """Raise what os.walk would pass over."""
+    """Raise an error that os.walk would ignore."""
     raise error
 
 
 def send(top: str, found: list[tuple[str, os.stat_result]], out: IO[bytes]) -> None:
-    """Write the tar. What is neither file nor link is in it as a pipe: the receiver names and leaves it out."""
+    """Write the tar. An entry that is neither file nor link is written as a pipe; the receiver reports and skips
+    it."""
     with tarfile.open(
         fileobj=out,
         mode="w|",
@@ -93,7 +94,7 @@ def send(top: str, found: list[tuple[str, os.stat_result]], out: IO[bytes]) -> N
 
 
 def leave(code: int, words: str) -> NoReturn:
-    """End with this exit code and reason."""
+    """Exit with this code and reason."""
     sys.stderr.write(f"{words}\n")
     sys.exit(code)
 

@@ -16,7 +16,7 @@ from controlplane.engines.kubernetes.ssh_keys import new_key_pair
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.names import Raw
 
-# In an anchor's data, by pod name.
+# The value in an anchor's data, by pod name, of a pod that must not start again.
 FORGOTTEN = "forgotten"
 SETTLING_SECONDS = (0.1, 0.2, 0.4, 0.8)
 
@@ -35,12 +35,12 @@ class PodStarter:
         self._operator = MpiOperator(client, objects, pods, profile)
 
     def start(self, spec: PodSpec, node: NodeReport | None) -> None:
-        """Start the pod once. `node` None: the cluster's own scheduler chooses. Raises EngineRefused."""
+        """Start the pod once. `node` None: the cluster's own scheduler chooses. Raise EngineRefused."""
         known = self._pods.pod(spec.name)
         if self._scheduler.places_pods and spec.node:
             self._note_devices(known, spec)
             return
-        # A repeated command: the pod was made by an earlier try, or stands as a tombstone.
+        # A repeated command: an earlier try created the pod, or a stop created a tombstone under its name.
         if known is not None:
             return
         for pause_seconds in SETTLING_SECONDS:
@@ -48,7 +48,7 @@ class PodStarter:
                 self._start(spec, node)
                 return
             except EngineRefused as refusal:
-                # A remembered object may be gone, and a new namespace takes a moment to be usable.
+                # A cached object may have been deleted, and a new namespace takes a moment to become usable.
                 self._objects.forget(names.namespace_path(self._profile.namespace_of(spec.project)))
                 if not refusal.is_passing or refusal.code != ADMISSION_REFUSED:
                     raise
@@ -65,7 +65,7 @@ class PodStarter:
                 self._start_under(anchor, spec, node)
 
     def _start_under(self, anchor: Raw, spec: PodSpec, node: NodeReport | None) -> None:
-        """Create what the attempt's anchor owns: the pod and the objects beside it."""
+        """Create the pod and the other objects of the attempt that are needed before it."""
 
         def render(of: PodSpec, profile: ClusterProfile) -> Raw:
             return self._scheduler.dress(manifests.pod(of, profile, node, anchor), of)
@@ -77,7 +77,7 @@ class PodStarter:
         if mpi.needs_launch(spec):
             key = manifests.launch_key(spec, self._profile, anchor, *new_key_pair())
             self._objects.make_remembered(key)
-        # By the anchor and not by the settings, which may have changed since its first pod was started.
+        # Decided by the anchor, because the settings may have changed since the attempt's first pod was started.
         if self._operator.makes_pods_of(anchor):
             self._operator.start(spec, pod, anchor, render)
             return
@@ -86,7 +86,7 @@ class PodStarter:
         self._pods.observe(self._objects.make(pod))
 
     def _note_devices(self, known: Raw | None, spec: PodSpec) -> None:
-        """Note the devices of a pod that the cluster's scheduler has placed. One that is gone is not created again."""
+        """Record the devices of a pod that the cluster's scheduler has placed. Does nothing for a pod that is gone."""
         if known is None or reports.devices_of(known) == spec.devices:
             return
         with refusals(404):

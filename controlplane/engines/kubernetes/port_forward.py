@@ -1,4 +1,4 @@
-"""Ports of pods, through the API server's port-forward."""
+"""Connections to ports of pods, by the API server's port-forward."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from controlplane.engines.kubernetes.api_errors import pod_refusals
 from controlplane.kubernetes_api.channel_socket import V4_PROTOCOL, ChannelSocket
 from controlplane.kubernetes_api.credentials import Access
 
-# a refusal arrives within 10 ms on one machine; a later one is an end without a reason
+# A refusal arrives within 10 ms on one machine; a later error ends the stream without a reason.
 _REFUSING_SECONDS = 0.05
 
 
 def open_port(access: Access, namespace: str, pod: str, port: int) -> socket.socket:
-    """Return a connected stream to a port of the pod.
+    """Return a stream connected to a port of the pod.
 
-    Either side's close ends it. After the caller shut down writing, it can still read; the pod's process cannot do the
-    same, since the protocol has no message for it. Raises ConnectionRefusedError where no process listens,
+    Closing either side ends it. After the caller has shut down writing it can still read; the pod's process cannot
+    do the same, since the protocol has no message for that. Raise ConnectionRefusedError if no process listens,
     EngineRefused, EngineUnreachable.
     """
     messages = _PortMessages()
@@ -32,7 +32,8 @@ def open_port(access: Access, namespace: str, pod: str, port: int) -> socket.soc
 
 
 class _PortMessages:
-    """Messages of a forwarded port: the stream on channel 0, an error on channel 1; the first of each is the port."""
+    """The messages of a forwarded port: the stream on channel 0, an error on channel 1. The first message on each
+    contains only the port."""
 
     def __init__(self) -> None:
         self.decided = threading.Event()

@@ -14,13 +14,13 @@ from controlplane.engines.kubernetes.dcgm import Get
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 
-# It is asked every second, and the second before is as good.
+# Short, because Prometheus is queried every second and a missed second does no harm.
 TIMEOUT_SECONDS = 3.0
 MOST_BYTES = 32 * 1024 * 1024
 
 
 def prometheus_at(url: str, token: str = "") -> Get:
-    """Return a function that sends a GET below `url`. It raises EngineUnreachable without a good answer."""
+    """Return a function that sends a GET below `url`. It raises EngineUnreachable unless the response is usable."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     pool = urllib3.PoolManager(timeout=TIMEOUT_SECONDS, retries=False, maxsize=2, headers=headers)
 
@@ -31,13 +31,14 @@ def prometheus_at(url: str, token: str = "") -> Get:
 
 
 def prometheus_behind(client: Client, namespace: str, service: str, port: int) -> Get:
-    """Return a function that sends a GET to a service through the API server. It raises as `prometheus_at`'s
-    does."""
+    """Return a function that sends a GET to a service through the API server. It raises the same as that of
+    `prometheus_at`."""
     root = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy"
 
     def get(path: str, query: Mapping[str, str]) -> Any:
         try:
-            # a second try is for a connection that was closed meanwhile; more is left to the next look
+            # Two tries, in case a pooled connection was closed meanwhile; further retries are left to the next
+            # call.
             return client.get(root + path, query, timeout_seconds=TIMEOUT_SECONDS, tries=2)
         except ApiError as error:
             raise EngineUnreachable(f"Prometheus does not answer: {error}") from error
@@ -46,7 +47,7 @@ def prometheus_behind(client: Client, namespace: str, service: str, port: int) -
 
 
 def prometheus_of(settings: Mapping[str, Any] | None, client: Client) -> Get | None:
-    """Return the access to the Prometheus of a cluster's settings; None if none is set."""
+    """Return the function to query the Prometheus in a cluster's settings; None if none is set."""
     if settings is None:
         return None
     return prometheus_at(settings["url"]) if "url" in settings else prometheus_behind(client, **settings)
@@ -55,7 +56,7 @@ def prometheus_of(settings: Mapping[str, Any] | None, client: Client) -> Get | N
 def _answer(pool: urllib3.PoolManager, address: str) -> Any:
     try:
         answer = pool.request("GET", address, preload_content=False)
-        # One byte more shows that there is more.
+        # One byte more than allowed, to detect a response that is too long.
         body = answer.read(MOST_BYTES + 1)
         answer.release_conn()
     except (urllib3.exceptions.HTTPError, OSError) as error:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile
 from controlplane.engines.kubernetes.tenancy import RBAC, ROLE_NAMES
 
-# When a rule is needed: always, with a setting, or for one feature without which the rest works.
+# When a rule is needed: always, with a setting, or only for one optional feature.
 ALWAYS, WITH_KAI, WITH_MPI_OPERATOR, OPTIONAL = "always", "kai", "mpi_operator", "optional"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Verbs on one resource ("pods", "pods/log"), in all namespaces. `without_it`: what does not work then. `names`:
-    those of its objects that it is about, empty for all."""
+    """Verbs on one resource ("pods", "pods/log"), in all namespaces. `without_it`: the effect of a missing right.
+    `names`: the objects that the rule covers, empty for all."""
 
     group: str
     resource: str
@@ -36,7 +36,7 @@ _SNAPSHOTS = "snapshot.storage.k8s.io"
 _JOBS, _TENANCY = "No job can run.", "Projects cannot be set up."
 NO_KUBECTL = "Jobs run; users of kubectl get no rights in their projects."
 _KEPT = ("get", "list", "create", "patch", "delete")
-# What is compared all at once and never looked at singly.
+# Kinds that are only listed and compared, never read one by one.
 _LISTED = ("list", "create", "patch", "delete")
 
 NEEDED: tuple[Rule, ...] = (
@@ -51,9 +51,9 @@ NEEDED: tuple[Rule, ...] = (
     ),
     Rule("", "persistentvolumeclaims", ("watch", "patch"), "Volumes are not made or resized.", OPTIONAL),
     Rule("", "pods/log", ("get",), "Logs are not kept."),
-    # Websockets are opened by GET; newer servers ask for create as well.
-    # With the chart only web pods use these two, and have an account for it. The one list has them all the same: a
-    # cluster's look, which the worker takes, asks for all that a kubeconfig must allow, and that serves both.
+    # Websockets are opened by GET; newer servers require `create` as well.
+    # With the Helm chart only web pods need these two rights, and have an account for them. They are in this list
+    # all the same, because the cluster check by the worker requires all rights of a kubeconfig, which serves both.
     Rule("", "pods/exec", ("get", "create"), "There is no terminal in pods.", OPTIONAL),
     Rule("", "pods/portforward", ("get", "create"), "Notebooks and other ports cannot be opened.", OPTIONAL),
     Rule("", "resourcequotas", _LISTED, _TENANCY),
@@ -79,7 +79,7 @@ NEEDED: tuple[Rule, ...] = (
         WITH_MPI_OPERATOR,
     ),
     Rule("scheduling.run.ai", "queues", _KEPT, "KAI cannot be told of projects.", WITH_KAI),
-    # one for each priority of jobs, made beside their pods
+    # A priority class per job priority, created before the job's pods.
     Rule("scheduling.k8s.io", "priorityclasses", ("get",), "Jobs of KAI have no priorities.", WITH_KAI),
     Rule(
         "scheduling.run.ai",
@@ -88,17 +88,18 @@ NEEDED: tuple[Rule, ...] = (
         "KAI cannot be given gangs.",
         WITH_KAI,
     ),
-    # Only these events name the job that an eviction was for: without them an evicted pod looks deleted by a user.
+    # Only these events name the job for which KAI evicted a pod; without them, evicted pods appear as deleted by a
+    # user.
     Rule("", "events", ("list", "watch"), "It is not told for whom KAI preempts jobs.", WITH_KAI),
 )
 
-# Besides, where the setting `prometheus` names a service. It opens every service of the cluster; the chart's template
-# has it under the same condition.
+# Needed only if the setting `prometheus` names a service. It opens every service of the cluster; the chart's
+# template has it under the same condition.
 BEHIND_SERVER = Rule(
     "", "services/proxy", ("get",), "Prometheus is not reached through the API server.", OPTIONAL
 )
 
-# What a web process uses of it, which opens terminals and ports and does nothing else in a cluster.
+# The rights of a web process, which opens terminals and ports and does nothing else in a cluster.
 OF_WEB: tuple[Rule, ...] = (
     Rule("", "pods", ("list",), "Pods are not found."),
     *(rule for rule in NEEDED if rule.resource in ("pods/exec", "pods/portforward")),
@@ -106,7 +107,7 @@ OF_WEB: tuple[Rule, ...] = (
 
 
 def needed_for(profile: ClusterProfile) -> Iterator[Rule]:
-    """Yield the rules that matter on a cluster with these settings."""
+    """Yield the rules that are needed on a cluster with these settings."""
     settings = {
         ALWAYS: True,
         OPTIONAL: True,

@@ -21,22 +21,22 @@ from controlplane.engines.kubernetes.manifests import read_devices
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.names import RawView as Raw
 
-# How long a pod may wait before it counts as failed, in seconds.
-# In which a scheduler that says nothing is at it.
+# How many seconds a pod may wait for the following before it counts as failed.
+# For the first report of the cluster's scheduler.
 SILENT_SECONDS = 3
-# A pod that we sent to a node: its room there was free by all that we knew.
+# For its binding to the node that we chose, whose capacity was free by our data.
 BIND_SECONDS = 60
-# For a volume to be provisioned and bound, before the pod itself is.
+# For a volume that must be provisioned and bound before the pod is.
 VOLUME_SECONDS = 300
-# An image whose pull fails: registries have short troubles.
+# For an image whose pull fails, since registries have short outages.
 PULL_SECONDS = 300
-# An image that the registry says it has not, or not for us.
+# For an image that the registry reports as missing or forbidden.
 REFUSED_PULL_SECONDS = 30
-# A container that cannot be created, for example for a secret that is missing.
+# For a container that cannot be created, for example because of a missing secret.
 CREATE_SECONDS = 120
-# A volume that hangs on a lost node is let go after six minutes.
+# For a volume that is still attached to a lost node; Kubernetes detaches it after six minutes.
 MOUNT_SECONDS = 900
-# A node that is this new to the cluster may not have been shown to us yet.
+# For its node to appear in our cache, because it may be new.
 NODE_GONE_SECONDS = 60
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -86,7 +86,7 @@ def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
         return _end(raw, base.NODE_LOST, lost, is_gone=True)
     container = main_status(raw)
     if "terminated" in (container.get("state") or {}):
-        # only what stands beside the command still runs, such as the proxy of a service mesh
+        # Only sidecars are still running, such as the proxy of a service mesh.
         return _ended(raw, container["state"]["terminated"], is_gone=False)
     if "running" in (container.get("state") or {}):
         reason, message = _trouble(raw, nodes)
@@ -108,14 +108,14 @@ def unreadable(raw: Raw, error: Exception) -> PodReport:
 
 
 def has_ended(raw: Raw) -> bool:
-    """Return whether the pod's command has ended for certain, by the pod object alone."""
+    """Return whether the pod object alone proves that the pod's command has ended."""
     is_unbound = not _node_name(raw)
     is_over = bool(raw["metadata"].get("deletionTimestamp")) or _is_gated(raw)
     return _phase(raw) in TERMINAL or (is_unbound and is_over)
 
 
 def is_running(raw: Raw) -> bool:
-    """Return whether the pod's command runs, by the pod object alone."""
+    """Return whether the pod object alone shows that the pod's command is running."""
     return _phase(raw) not in TERMINAL and "running" in (main_status(raw).get("state") or {})
 
 
@@ -139,7 +139,7 @@ def devices_of(raw: Raw) -> tuple[DeviceShare, ...]:
     try:
         return read_devices((raw["metadata"].get("annotations") or {}).get(names.DEVICES, ""))
     except ValueError:
-        # Edited by hand: better none than another pod's.
+        # The annotation was edited by hand; reporting no devices is better than reporting another pod's.
         return ()
 
 
@@ -158,7 +158,7 @@ def pinned_node(raw: Raw) -> str:
 
 
 def _final(raw: Raw, nodes: Mapping[str, Raw]) -> PodReport:
-    """Report a pod in a final phase. A pod written off while its container ran is gone only with its node."""
+    """Report a pod in a final phase; one that was declared failed while it ran is proven gone only with its node."""
     state = main_status(raw).get("state") or {}
     is_gone = "running" not in state or _is_dead(_node_name(raw), nodes)
     return _ended(raw, state.get("terminated") or {}, is_gone=is_gone)
@@ -199,7 +199,7 @@ def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
 
 
 def _unprepared(raw: Raw) -> tuple[str, str]:
-    """Return reason and message of what failed before the command could begin."""
+    """Return reason and message of a failure before the command could begin."""
     words: tuple[object, ...] = (_status(raw).get("reason"), _status(raw).get("message"))
     for status in _status(raw).get("initContainerStatuses") or ():
         if without_code := code_delivery.failure(status):
@@ -212,7 +212,7 @@ def _unprepared(raw: Raw) -> tuple[str, str]:
 
 
 def _taken_away(raw: Raw) -> tuple[str, str] | None:
-    """Return why the cluster itself ended the pod, by its DisruptionTarget condition or kubelet reason."""
+    """Return why the cluster itself ended the pod (condition or kubelet's reason); None if it did not."""
     status, condition = _status(raw), _condition(raw, "DisruptionTarget")
     if condition.get("status") == "True":
         words = _said("Taken away by the cluster", condition.get("reason"), condition.get("message"))
@@ -224,7 +224,7 @@ def _taken_away(raw: Raw) -> tuple[str, str] | None:
 
 
 def _rejected(raw: Raw, ended: Raw) -> tuple[str, str] | None:
-    """Return why the kubelet rejected the pod at admission: the scheduler's data was outdated."""
+    """Return why the kubelet rejected the pod (the scheduler's data was outdated); None if it did not."""
     status = _status(raw)
     if ended or status.get("containerStatuses") or not status.get("reason"):
         return None
@@ -261,13 +261,13 @@ def _out_of_memory(raw: Raw) -> str:
 
 
 def _was_deleted(raw: Raw, ended: Raw) -> bool:
-    """Return whether a deletion by others came before the end. Deleting an ended pod changes nothing."""
+    """Return whether a user deleted the pod before it ended. Deleting an ended pod does not count."""
     deleted = _time(raw["metadata"].get("deletionTimestamp"))
     if deleted is None or _stop_word(raw):
         return False
     finished = _time(ended.get("finishedAt"))
     grace = timedelta(seconds=raw["metadata"].get("deletionGracePeriodSeconds") or 0)
-    # Both in whole seconds.
+    # Both times are in whole seconds.
     return finished is None or finished >= deleted - grace - timedelta(seconds=1)
 
 
@@ -275,7 +275,7 @@ def _was_deleted(raw: Raw, ended: Raw) -> bool:
 
 
 def _unbound(raw: Raw, now: datetime) -> PodReport:
-    """Report a pod without a node. The API server binds no deleted pod."""
+    """Report a pod without a node. The API server binds no pod that is being deleted."""
     if raw["metadata"].get("deletionTimestamp"):
         if _is_stopped(raw):
             return _end(raw, base.STOPPED, "Stopped before it was started.", is_gone=True)
@@ -351,7 +351,7 @@ def _late(raw: Raw, reason: str, message: str, is_too_late: bool) -> PodReport:
 def _lost(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> str:
     """Return why a bound pod is certainly dead, or "" if it may still run."""
     name = _node_name(raw)
-    # Pods and nodes come by two watches, and that of the nodes may be behind.
+    # Pods and nodes arrive by two watches, and that of the nodes may be behind.
     if name not in nodes and _age(_bound_at(raw), now) > NODE_GONE_SECONDS:
         return f"Its node {name} was removed from the cluster."
     if _is_dead(name, nodes) and name in nodes:
@@ -360,7 +360,7 @@ def _lost(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> str:
 
 
 def _trouble(raw: Raw, nodes: Mapping[str, Raw]) -> tuple[str, str]:
-    """Return what currently happens to an unfinished pod: a reason that may become its end, or nothing."""
+    """Return reason and message of what disturbs an unfinished pod and may end it; ("", "") if nothing does."""
     name = _node_name(raw)
     taints = _taints(nodes.get(name, {}))
     if any(taint in taints for taint in SILENT_NODE_TAINTS):
@@ -407,8 +407,7 @@ _SHELL_CODES = {base.COMMAND_NOT_FOUND: 127, base.COMMAND_NOT_EXECUTABLE: 126, b
 
 
 def _exit_code(reason: str, ended: Raw, state: str) -> int | None:
-    """Return the command's exit code; None where the runtime invented one for a container that it could not
-    start or find."""
+    """Return the command's exit code; None if the runtime invented one because it could not start the container."""
     if reason in _SHELL_CODES:
         return _SHELL_CODES[reason]
     if ended.get("reason") in (*_START_ERRORS, "ContainerStatusUnknown"):
@@ -420,8 +419,8 @@ def _exit_code(reason: str, ended: Raw, state: str) -> int | None:
 
 
 def _fallback_end(raw: Raw) -> datetime | None:
-    """Return the best known end time of a pod without a container status; never `now`, because an end time
-    must not change."""
+    """Return the best known end time of a pod without a container status. Never `now`, because an end time must not
+    change."""
     times = [_time(_condition(raw, kind).get("lastTransitionTime")) for kind in ("DisruptionTarget", "Ready")]
     times += [
         _time(raw["metadata"].get("deletionTimestamp")),
@@ -431,7 +430,7 @@ def _fallback_end(raw: Raw) -> datetime | None:
 
 
 def _said(sentence: str, *words: object) -> str:
-    """Return a sentence of ours and, after a colon, the cluster's own words, on one line."""
+    """Return our sentence and, after a colon, the cluster's own message, on one line."""
     said = ": ".join(part for part in (line(word or "").rstrip(".") for word in words) if part)
     text = f"{sentence}: {said}." if said else f"{sentence}."
     return line(text)
@@ -470,7 +469,7 @@ def _is_gated(raw: Raw) -> bool:
 
 
 def main_status(raw: Raw) -> Raw:
-    """Return the status of the container that runs the command; service meshes and agents add others."""
+    """Return the status of the container that runs the command; service meshes and agents add other containers."""
     statuses: list[Raw] = _status(raw).get("containerStatuses") or []
     return next((one for one in statuses if one.get("name") == names.MAIN_CONTAINER), {})
 
@@ -491,7 +490,7 @@ def _bound_at(raw: Raw) -> str | None:
 
 
 def _age(since: str | None, now: datetime) -> float:
-    """Return seconds since a time of the cluster; 0 for one that is not known."""
+    """Return the seconds since a time of the cluster; 0 if the time is unknown."""
     time = _time(since)
     return (now - time).total_seconds() if time else 0.0
 

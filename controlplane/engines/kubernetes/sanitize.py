@@ -1,16 +1,16 @@
 """Clean text from a cluster before it is stored or shown. Pure.
 
-A tenant's process writes its own termination message, and a node's operator its labels: remove what a
-database refuses or a terminal executes.
+Users' processes write their own termination messages, and cluster operators write labels: remove what a database
+refuses or a terminal would execute.
 """
 
 from __future__ import annotations
 
 import re
 
-# of what is kept as an integer, as a small one
+# The largest value that is stored as a small integer.
 LARGEST, LARGEST_SMALL = 2**31 - 1, 2**15 - 1
-# ASCII's and Unicode's control characters, and those that turn the direction of what follows
+# ASCII's and Unicode's control characters, including those that change the direction of text.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
@@ -21,5 +21,5 @@ def line(text: object, longest: int = 480) -> str:
 
 
 def count(text: str, largest: int = LARGEST) -> int:
-    """Return a label's number, at most `largest`; 0 for anything that is not a number."""
+    """Return the number in a label, at most `largest`; 0 for anything that is not a number."""
     return min(int(text), largest) if text.isascii() and text.isdecimal() else 0

@@ -59,7 +59,8 @@ def _not_ours(read: dict[str, str]) -> dict[str, str]:
 
 
 def toleration(value: Any) -> dict[str, str]:
-    """{"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}; only the key is needed."""
+    """Read {"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}; only the key is
+    required."""
     known = {
         "key": qualified_name,
         "operator": one_of("Exists", "Equal"),
@@ -76,7 +77,7 @@ def toleration(value: Any) -> dict[str, str]:
 
 
 def prometheus(value: Any) -> dict[str, Any]:
-    """{"url": "http://..."}, or {"namespace", "service", "port"} to ask through the cluster's API server."""
+    """Read {"url": "http://..."}, or {"namespace", "service", "port"} for queries through the cluster's API server."""
     if isinstance(value, dict) and value.keys() == {"url"}:
         return {"url": url(value["url"])}
     if not isinstance(value, dict) or value.keys() != {"namespace", "service", "port"}:
@@ -92,8 +93,8 @@ def prometheus(value: Any) -> dict[str, Any]:
 
 
 def topology(value: Any) -> dict[str, str]:
-    """{"topology": NAME, "requiredTopologyLevel": LABEL, "preferredTopologyLevel": LABEL}: a KAI Topology, and the
-    levels of it within which a gang must or should stay. Empty: none."""
+    """Read {"topology": NAME, "requiredTopologyLevel": LABEL, "preferredTopologyLevel": LABEL}: a KAI Topology, and
+    its levels within which a gang must or should stay. An empty object means none."""
     readers = {
         "topology": object_name,
         "requiredTopologyLevel": qualified_name,
@@ -109,7 +110,7 @@ def topology(value: Any) -> dict[str, str]:
 
 
 def host_paths(value: Any) -> dict[str, str]:
-    """Read {"/in/the/pod": "/on/the/node"}, refusing paths that pods use otherwise."""
+    """Read {"/in/the/pod": "/on/the/node"}, refusing paths that pods use for other purposes."""
     paths: dict[str, str] = fields.mapped(MOUNT_PATHS, mount_path, 20)(value)
     for inside, outside in paths.items():
         is_taken = any(f"{inside}/".startswith(f"{place}/") for place in TAKEN_PATHS)
@@ -147,7 +148,7 @@ def _knob(read: fields.Reader, default: Any, words: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of one cluster, as they were read."""
+    """The validated settings of one cluster."""
 
     gpu_resource: str = _knob(qualified_name, "nvidia.com/gpu", "The resource by which nodes give out GPUs.")
     extra_resources: tuple[str, ...] = _knob(
@@ -309,7 +310,7 @@ KNOBS: dict[str, Knob] = {each.name: each.metadata["knob"] for each in dataclass
 
 
 def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every setting with its value or default; lists become tuples. Raises SettingsInvalid with all errors."""
+    """Return every setting, given or default; lists become tuples. Raise SettingsInvalid with all errors."""
     settings, errors = fields.read_fields(body, KNOBS, "setting")
     errors = errors or _check_together(settings)
     if errors:

@@ -1,8 +1,7 @@
-"""Build the objects that represent our projects: namespaces, quotas, network policies and role bindings.
-Pure.
+"""Build the objects that represent our projects: namespaces, quotas, network policies and role bindings. Pure.
 
-The planner decides how many GPUs a project holds. The quotas only hold users of `kubectl` to the same bounds:
-a project's limit, and its quota for work that cannot be preempted.
+The planner decides how many GPUs a project holds. The quotas only apply the same bounds to users of `kubectl`: a
+project's limit, and its quota for non-preemptible pods.
 """
 
 from __future__ import annotations
@@ -18,17 +17,18 @@ from controlplane.kubernetes_api.names import FIELD_MANAGER
 
 RBAC = "rbac.authorization.k8s.io"
 POD_SECURITY = "pod-security.kubernetes.io"
-# By which the kubelet chooses when a node runs out of memory.
+# The priority values by which the kubelet selects pods to evict when a node runs out of memory.
 GUARANTEED_VALUE, PREEMPTIBLE_VALUE = 1000, 0
 
-# Where AWS, Azure, Google and others, AWS by IPv6, and Alibaba tell a machine who it is and give it its rights.
+# The cloud metadata addresses, which give a machine its identity and credentials: AWS, Azure, Google and others;
+# AWS over IPv6; Alibaba.
 METADATA = ("169.254.169.254/32", "fd00:ec2::254/128", "100.100.100.200/32")
 
 READ = ("get", "list", "watch")
-# What each role may do in its project's namespace with kubectl, weakest first; each may also do what those before it
-# may. No role may create or change pods, which would bypass the planner. Secrets are for those who run jobs.
-# They are ClusterRoles, which we may `bind` by their names: the API server refuses a role with rights that its author
-# lacks, so a role per project would need an account that may read the secrets of the whole cluster.
+# What each role may do with kubectl in its project's namespace, weakest role first; each also has the rights of the
+# roles before it. No role may create or change pods, which would bypass the planner. Secrets are for users who may
+# run jobs. They are ClusterRoles that we `bind` by name: the API server refuses to create a role with rights that
+# its author lacks, so a role per project would need an account that may read all secrets of the cluster.
 RULES: dict[str, tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = {
     "viewer": (
         (
@@ -89,18 +89,18 @@ def namespace(project: str, profile: ClusterProfile) -> dict[str, Any]:
 
 
 def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> list[dict[str, Any]]:
-    """Limit what pods of the namespace request: GPUs up to the limit, and up to the quota for guaranteed
-    work.
+    """Return ResourceQuotas that limit the GPUs requested in the namespace: by the project's limit, and by its
+    quota for guaranteed (non-preemptible) pods.
 
-    Counted in what nodes offer, which is parts of GPUs where those are shared: a GPU counts as the most
-    `parts` of any node, so a bound is never tighter than the planner's. Under KAI nothing is limited here:
-    waiting jobs exist as pods in the cluster, and KAI's queues have the bounds.
+    `parts`: the most parts into which any node divides a GPU. Quotas count in the units that nodes offer, which are
+    parts of shared GPUs, so a bound is never tighter than the planner's. Under KAI there are none: waiting jobs
+    exist as pods in the cluster, and KAI's queues have the bounds.
     """
     found = []
     if project.limit_milli_gpus is not None:
         found.append(_quota("limit", project, project.limit_milli_gpus, parts, profile))
     guaranteed = _quota("guaranteed", project, project.quota_milli_gpus, parts, profile)
-    # By priority class, since quotas cannot select by label.
+    # Selected by priority class, since quotas cannot select by label.
     scope = {"scopeName": "PriorityClass", "operator": "In", "values": [profile.priority_class(False)]}
     guaranteed["spec"]["scopeSelector"] = {"matchExpressions": [scope]}
     return [*found, guaranteed]
@@ -120,8 +120,8 @@ def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
 
 
 def _anywhere_but(addresses: Sequence[str]) -> list[dict[str, Any]]:
-    """Return peers of a network policy. Some network plug-ins do not match pods by address, so pods are
-    listed separately."""
+    """Return the peers of a network policy: all addresses except these, and all pods. Pods are listed separately
+    because some network plug-ins do not match them by address."""
     blocks = [
         {"cidr": every, "except": [address for address in addresses if (":" in address) == (":" in every)]}
         for every in ("0.0.0.0/0", "::/0")
@@ -130,8 +130,8 @@ def _anywhere_but(addresses: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def cluster_roles() -> list[dict[str, Any]]:
-    """Return what each role may do with kubectl, for all projects and installations; the chart and deploy/rbac.yaml
-    have them."""
+    """Return the ClusterRoles for kubectl users, shared by all projects and installations. The chart and
+    deploy/rbac.yaml contain the same."""
     return [_cluster_role(name) for name in ROLES]
 
 
@@ -146,8 +146,8 @@ def _cluster_role(name: str) -> dict[str, Any]:
 
 
 def binding(project: ProjectReport, name: str, profile: ClusterProfile) -> dict[str, Any]:
-    """Return who has the role: the members by their user names, and a group that a site may put into its tokens."""
-    # Sorted, so that an equal project gives an equal object and no request.
+    """Return the RoleBinding of a role: its members by user name, and a group that a site may put into its tokens."""
+    # Sorted, so that an unchanged project yields an equal object and causes no request.
     users = sorted(user for user, held in project.members if held == name)
     subjects = [("Group", f"trainyard:{project.name}:{name}"), *(("User", user) for user in users)]
     return names.manifest(
@@ -159,8 +159,8 @@ def binding(project: ProjectReport, name: str, profile: ClusterProfile) -> dict[
 
 
 def priority_classes(profile: ClusterProfile) -> list[dict[str, Any]]:
-    """Return the priority classes by which quotas count preemptible and guaranteed pods. They never preempt:
-    the planner decides that."""
+    """Return the priority classes by which quotas distinguish preemptible and guaranteed pods. They never preempt,
+    because the planner decides that."""
     values = {True: PREEMPTIBLE_VALUE, False: GUARANTEED_VALUE}
     return [
         names.manifest(
@@ -181,7 +181,7 @@ def _quota(
     hard = {f"requests.{profile.gpu_resource}": _whole(milli_gpus * parts)}
     if profile.scheduler == KAI:
         hard = {}
-    # Shared GPUs may be given out under either name, and a quota limits each name by itself.
+    # Shared GPUs may appear under either resource name, and a quota limits each name separately.
     elif parts > 1:
         hard[f"requests.{profile.gpu_resource}{RENAMED}"] = _whole(milli_gpus * parts)
     metadata = _metadata(f"trainyard-{name}", project.name, profile)

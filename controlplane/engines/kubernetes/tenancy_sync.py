@@ -1,7 +1,7 @@
-"""Keep each project's objects in the cluster as they should be, also after manual edits.
+"""Keep each project's objects in the cluster equal to the wanted ones, even after manual edits.
 
-All objects of a kind are listed once a minute, and when the wanted objects change, by our label; an object
-that is already right costs no request. Objects of ours that are no longer wanted are removed.
+All objects of a kind are listed by our label once a minute, and when the wanted objects change; an object that is
+already right costs no request. Objects of ours that are no longer wanted are removed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 60.0
 BINDING, NAMESPACE, QUEUE = "RoleBinding", "Namespace", "Queue"
-# Kinds of which we remove what is not wanted. Namespaces go with their projects (`forget_project`), and bindings with
-# those.
+# Kinds of which unwanted objects are removed. Namespaces are removed with their projects (`forget_project`), and
+# bindings with their namespaces.
 REMOVED = ("ResourceQuota", "NetworkPolicy")
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was last asked for, and what it looked like in the cluster after that."""
+    """An object as we last applied it, and as the cluster returned it."""
 
     asked: Raw
     found: Raw
@@ -40,22 +40,22 @@ class _Known:
 
 @dataclass(slots=True)
 class Syncer:
-    """Apply differences. Used by one thread at a time."""
+    """Applies differences between wanted and present objects. Used by one thread at a time."""
 
     client: Client
     objects: Objects
     profile: ClusterProfile
     _known: dict[str, _Known] = field(default_factory=dict)
-    # By identity, at the last look.
+    # The cluster's objects by identity, at the last listing.
     _there: dict[str, Raw] = field(default_factory=dict)
-    # Identities, since the last look.
+    # The identities of the wanted objects at the last listing.
     _wanted: frozenset[str] = frozenset()
     _checked_at: float = -CHECK_SECONDS
-    # without it users of kubectl have no rights, which the look at the cluster tells
+    # False if the roles cannot be bound; then users of kubectl have no rights, which the cluster check reports.
     _may_bind: bool = True
 
     def sync(self, wanted: Iterable[Raw]) -> None:
-        """Apply all wanted objects. Raises EngineRefused for the first that failed, after trying the rest."""
+        """Apply all wanted objects. Raise EngineRefused for the first that failed, after trying the rest."""
         wanted = tuple(wanted)
         identities = frozenset(_identity(body) for body in wanted)
         is_due = time.monotonic() - self._checked_at >= CHECK_SECONDS or identities != self._wanted
@@ -70,13 +70,13 @@ class Syncer:
             raise first
 
     def _sync_all(self, wanted: tuple[Raw, ...]) -> EngineRefused | None:
-        """Apply the objects that differ; return the first refusal."""
+        """Apply the objects that differ; return the first refusal, None if there was none."""
         first: EngineRefused | None = None
-        # Identities of what others are in or below of.
+        # The identities of refused objects that other objects are contained in or below.
         refused: set[str] = set()
         for body in wanted:
             is_binding = body["kind"] == BINDING
-            # It would be refused for the same reason, and hide the first message.
+            # It would be refused because of its refused parent, with a less useful message.
             if _above(body) in refused:
                 refused.add(_identity(body))
                 continue
@@ -93,7 +93,7 @@ class Syncer:
         return first
 
     def _has_roles(self) -> bool:
-        """Return whether the roles that projects refer to exist; create them if our account may."""
+        """Return whether the roles that bindings refer to exist, creating them if our account may."""
         return all(self._has_role(body) for body in tenancy.cluster_roles())
 
     def _has_role(self, role: Raw) -> bool:
@@ -132,7 +132,8 @@ class Syncer:
         self._known[_identity(body)] = _Known(body, _shape(found))
 
     def _take_stock(self, wanted: tuple[Raw, ...]) -> None:
-        """Compare with the cluster's objects; forget those that differ, so that they are applied again."""
+        """Compare with the cluster's objects, and drop the record of those that differ, so that they are applied
+        again."""
         kinds = dict.fromkeys((*REMOVED, *((QUEUE,) if self._has_queues() else ())))
         self._there = {}
         for kind in kinds | dict.fromkeys(body["kind"] for body in wanted):
@@ -154,13 +155,13 @@ class Syncer:
         return self.profile.scheduler == KAI
 
     def _remove_unwanted(self) -> None:
-        """Remove our objects that are no longer wanted: in namespaces of existing projects, and queues."""
+        """Remove our objects that are no longer wanted: those in namespaces of existing projects, and queues."""
         for identity, found in self._there.items():
             if identity in self._wanted or not self._may_go(found):
                 continue
             path = names.path_of(found)
             log.info("%s is not wanted any more: it is removed", path)
-            # 409: another one of this name
+            # A 409 means that a newer object has this name.
             with refusals(409):
                 self.client.delete(path, uid=found["metadata"]["uid"])
 
@@ -175,23 +176,23 @@ class Syncer:
         try:
             items = self.client.get(names.list_path(kind), query)["items"]
         except ApiError as error:
-            # A kind that this cluster does not have (any more).
+            # The cluster does not define this kind, or no longer does.
             if error.status == 404:
                 return {}
             if error.status == 403 and kind == BINDING:
                 self._may_bind = False
                 return {}
             raise as_refusal(error) from error
-        # Lists leave it out.
+        # Objects in a list do not contain their kind.
         found = ({**item, "kind": kind} for item in items)
         return {_identity(item): item for item in found}
 
 
 def contains(found: Any, wanted: Any) -> bool:
-    """Return whether everything wanted is in the found object; the server adds fields and rewrites
-    quantities."""
+    """Return whether `found` contains everything wanted. It may contain more, because the server adds fields, and
+    quantities in another notation."""
     if found is None:
-        # The server leaves out what says nothing.
+        # The server omits empty fields.
         return not wanted
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(
@@ -209,8 +210,8 @@ def contains(found: Any, wanted: Any) -> bool:
 
 
 def added(found: Raw, wanted: Raw) -> Raw:
-    """Return a merge patch that removes fields added by others, which server-side apply keeps. Only for kinds
-    that are entirely ours."""
+    """Return a merge patch that removes fields added by others, which a server-side apply would keep. Only for
+    kinds that are entirely ours; {} for others."""
     if wanted["kind"] not in REMOVED:
         return {}
     return _less(found.get("spec") or {}, wanted["spec"])
@@ -225,7 +226,7 @@ def _less(found: Any, wanted: Any) -> Raw:
             patch[key] = None
         elif isinstance(value, list):
             if any(_less(*pair) for pair in zip(value, wanted[key], strict=False)):
-                # A merge patch has lists whole or not at all.
+                # A merge patch can replace a list only as a whole.
                 patch[key] = wanted[key]
         elif less := _less(value, wanted[key]):
             patch[key] = less
@@ -245,7 +246,7 @@ def _above(body: Raw) -> str:
 
 
 def _shape(found: Raw) -> Raw:
-    """Return the object without the fields that change by themselves."""
+    """Return the object without the fields that change without an edit."""
     metadata = found["metadata"]
     return {
         key: value for key, value in found.items() if key not in ("status", "metadata", "kind", "apiVersion")

@@ -1,4 +1,4 @@
-"""A job's code as files of its pods' working directories."""
+"""Write a job's code into the working directories of its pods."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from datasets.code_store import FOLDER, ContentCorrupt, ProjectCode
 
 
 def place_code(code: CodeSource, state_dir: Path, target: Path) -> None:
-    """Write the tree's files into a directory. What an earlier attempt changed of them is written anew, what it made
-    beside them stays. Never writes through a link that it left. Raises EngineRefused(CODE_MISSING, CODE_NOT_PLACED)."""
+    """Write the tree's files into a directory. Files that an earlier attempt changed are replaced; files that it
+    added remain. Never writes through a link that it left. Raise EngineRefused(CODE_MISSING, CODE_NOT_PLACED)."""
     store = ProjectCode(state_dir / FOLDER, code.project_id)
     try:
         entries = store.entries(code.tree)

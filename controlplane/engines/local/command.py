@@ -1,6 +1,5 @@
 """Run a command in a pod without a terminal, with the pod's environment, directory and token, so that it ends with
-the pod.
-"""
+the pod."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _ENDING_SECONDS = 2.0
 
 
 class LocalProcess:
-    """See engines.base.Process. `fileno` is an epoll descriptor, readable when either output is."""
+    """See engines.base.Process. `fileno` returns an epoll descriptor that is readable when either output is."""
 
     def __init__(self, prepared: Prepared, pid: int, command: Sequence[str]) -> None:
         words = ["sh", "-c", RUN_SCRIPT, "sh", *command]
@@ -66,7 +65,8 @@ class LocalProcess:
         self._stdin.close()
 
     def close(self) -> int | None:
-        """Wait a moment for a command whose output has ended; kill everything else of it."""
+        """Wait a moment for a command whose output has ended, then kill what is left of its session. Return its
+        exit code if it ended by itself, else None."""
         if self._is_closed:
             return None
         self._is_closed = True

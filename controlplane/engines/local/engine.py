@@ -45,20 +45,20 @@ from controlplane.engines.simulated import check_spec
 from controlplane.logstore.reader import LogPage, read_page
 
 SHIM = Path(__file__).with_name("shim.py")
-# Of one pod's log, unless the cluster's settings say otherwise.
+# The most bytes of one pod's log, unless the cluster's settings give another limit.
 LOG_MOST_BYTES = 1 << 30
-# Of a pod that only holds devices for ranks which its launcher starts.
+# The command of a pod that only holds devices for ranks which its launcher starts.
 IDLE = ("sleep", "infinity")
-# Under which the launcher's pod leases the port where rank 0 of a torch program listens.
+# The declared port under which the launcher's pod leases a host port, where rank 0 of a torch program listens.
 RANK_0_PORT = 29500
 SPAWN_TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
-# After the grace: then the shim itself is stuck.
+# If a pod still runs this long after its grace period, its shim does not respond.
 OVERDUE_SECONDS = 5.0
 
 
 class LocalEngine(EngineDefaults):
-    """See the module's docstring. Thread-safe: its memory holds only caches."""
+    """The engine for pods on this machine; see the module's docstring. Thread-safe: its memory holds only caches."""
 
     capabilities: Capabilities = frozenset(
         {
@@ -95,7 +95,7 @@ class LocalEngine(EngineDefaults):
         if not pod.path.exists():
             node = next(node for node in nodes if node.name == spec.node)
             self._create(pod, self._prepare(spec, node))
-        # Looked for last: it is there before a forgotten pod's directory goes.
+        # Checked last, because the mark is written before a forgotten pod's directory is removed.
         if self._mark_of_end(pod).exists():
             self._remove(pod)
             return
@@ -152,7 +152,7 @@ class LocalEngine(EngineDefaults):
         return LocalProcess(*self._running(pod_name), command)
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
-        # Refuses a pod that there is not.
+        # Called for its exception: there is no such pod.
         self._prepared(pod_name)
         address = self._report(self._pod(pod_name)).ports.get(port)
         if address is None:
@@ -169,7 +169,7 @@ class LocalEngine(EngineDefaults):
             try:
                 os.mkfifo(self._bell, 0o600)
             except FileExistsError:
-                # Another process made it in this moment.
+                # Another process has just created it.
                 pass
         bell = os.open(self._bell, os.O_RDWR | os.O_NONBLOCK)
         try:
@@ -178,7 +178,7 @@ class LocalEngine(EngineDefaults):
                 os.read(bell, 65536)
             return is_rung
         except BlockingIOError:
-            # Another process waits on this bell too and read it first.
+            # Another process also waits on this pipe and read it first.
             return True
         finally:
             os.close(bell)
@@ -187,7 +187,8 @@ class LocalEngine(EngineDefaults):
         return PodDir(self._pods_dir / name)
 
     def _mark_of_end(self, pod: PodDir) -> Path:
-        """Return the file that marks a pod as forgotten: a caller paused since its check must not start it again."""
+        """Return the file that marks a pod as forgotten, so that a start request that was delayed does not start it
+        again."""
         return self._ended_dir / pod.name.rsplit("-", 2)[0] / pod.name
 
     def _create(self, pod: PodDir, prepared: Prepared) -> None:
@@ -218,7 +219,7 @@ class LocalEngine(EngineDefaults):
         except FileNotFoundError:
             if pod.path.exists():
                 raise
-            # Forgotten by another caller while we looked.
+            # Another caller removed the pod meanwhile.
             return None
 
     def _prepared(self, pod_name: str) -> Prepared:
@@ -229,7 +230,7 @@ class LocalEngine(EngineDefaults):
         return prepared
 
     def _running(self, pod_name: str) -> tuple[Prepared, int]:
-        """Return a running pod and the pid of its command."""
+        """Return a running pod and the pid of its command. Raise EngineRefused if it does not run."""
         prepared, pod = self._prepared(pod_name), self._pod(pod_name)
         started = pod.start_record()
         if started is None or self._report(pod).state != base.RUNNING:
@@ -245,7 +246,7 @@ class LocalEngine(EngineDefaults):
                     yield prepared.spec
 
     def _prepare(self, spec: PodSpec, node: NodeReport) -> Prepared:
-        """Resolve command, environment, directories and ports. Raises EngineRefused."""
+        """Resolve command, environment, directories and ports. Raise EngineRefused."""
         catalogue = load_catalogue(BUILT_IN, self._state_dir / ADDED)
         command = IDLE if spec.is_host else command_line(catalogue, spec)
         image = catalogue.find(spec.image) or Image(spec.image)
@@ -264,7 +265,7 @@ class LocalEngine(EngineDefaults):
         return Prepared(stored_spec, argv, env, work_dir, ports, self._log_most_bytes)
 
     def _rank_environments(self, spec: PodSpec) -> dict[str, dict[str, str]]:
-        """Return the variables of a launcher's ranks that differ from its own, by pod."""
+        """Return, by pod, the variables of a launcher's ranks that differ from its own."""
         nodes = {node.name: node for node in self.nodes()}
         found = {}
         for member in spec.launches:
@@ -277,7 +278,7 @@ class LocalEngine(EngineDefaults):
         return found
 
     def _places(self, spec: PodSpec, image: Image) -> dict[str, Path]:
-        """Return the pod's directories, creating those that are the engine's."""
+        """Return the pod's directories by purpose, creating those that the engine owns."""
         job_dir = job_directory(self._state_dir, spec.job_id)
         own = work_directory(self._state_dir, spec.job_id, spec.rank)
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -306,7 +307,8 @@ class LocalEngine(EngineDefaults):
 
 
 def _has_ended(process: subprocess.Popen[bytes], timeout_seconds: float) -> bool:
-    """Wait by pidfd: `Popen.wait` with a timeout polls, which costs up to 16 ms here."""
+    """Wait for the end of a process. By pidfd, because `Popen.wait` with a timeout polls, which takes up to 16 ms
+    longer."""
     pidfd = os.pidfd_open(process.pid)
     try:
         return _is_readable(pidfd, timeout_seconds)
@@ -315,14 +317,14 @@ def _has_ended(process: subprocess.Popen[bytes], timeout_seconds: float) -> bool
 
 
 def _is_readable(fd: int, timeout_seconds: float) -> bool:
-    """Wait for one descriptor; `select` cannot take those above 1,023."""
+    """Wait for one descriptor to become readable. Not by `select`, which cannot take descriptors above 1,023."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_seconds * 1000))
 
 
 def _check_text(spec: PodSpec) -> None:
-    """Refuse text that no process can receive, with a clear message."""
+    """Raise EngineRefused for text that cannot be passed to a process, such as NUL."""
     texts = [*spec.command, *spec.args, *spec.env, *spec.env.values(), spec.working_dir or "", spec.log_path]
     if any("\0" in text for text in texts):
         raise EngineRefused(base.INVALID_POD, "Commands, arguments and environments cannot have NUL in them.")

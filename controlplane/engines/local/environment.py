@@ -1,4 +1,4 @@
-"""Build the environment of a pod's command, which contains nothing of the control plane's own."""
+"""Build the environment of a pod's command, which contains nothing of the control plane's own environment."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def pod_environment(
     places: Mapping[str, Path],
     token: str,
 ) -> dict[str, str]:
-    """Merge defaults, then the image's variables, then the user's, then the pod's identity, which cannot be
-    overridden.
+    """Return the variables, later ones overriding earlier ones: defaults, the image's, the user's, and finally the
+    pod's identity.
 
     `places`: `work` (the working directory), `checkpoints` and `library` (contains the workloads package).
     """
@@ -51,9 +51,11 @@ def device_variables(
 ) -> dict[str, str]:
     """Return the variables that describe the pod's devices and shares.
 
-    On a simulated node of a machine with real GPUs, hides them from CUDA: they are not the pod's.
+    On a simulated node of a machine with real GPUs they hide those from CUDA, because they do not belong to the
+    pod.
     """
-    # a launcher's ranks run beside it, so it sees the devices of its whole gang on this node, its own first
+    # A launcher's ranks run in its pod's environment, so it sees the devices of its whole gang on this node, its
+    # own first.
     others = [index for member in spec.launches if member.node == spec.node for index in member.devices]
     indexes = list(dict.fromkeys([*(share.index for share in spec.devices), *others]))
     uuids = {device.index: device.uuid for device in node.devices}

@@ -1,8 +1,8 @@
-"""Usage of devices and pods.
+"""Measure the usage of devices and pods.
 
-A simulated device reports what its jobs print: each pod's last progress line, weighted by its share of the device. A
-pod without a recent line uses nothing. A real device is read through NVML, and progress lines only divide the reading
-among its pods.
+For a simulated device, the usage is what its pods print: each pod's last progress line, weighted by its share of
+the device. A pod without a recent line counts as idle. A real device is read through NVML, and progress lines only
+divide the reading among its pods.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class _Seen:
 
 
 class Gauges:
-    """Keeps the read offset of each log, so that an unchanged log costs one stat."""
+    """Reads usage from logs and readings. Keeps the read offset of each log, so that an unchanged log costs one
+    stat."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
@@ -35,7 +36,8 @@ class Gauges:
         running: Iterable[PodSpec],
         readings: Mapping[int, UsageReport],
     ) -> tuple[UsageReport, ...]:
-        """Return one report per device. `readings`: the driver's, by device index; empty when simulated."""
+        """Return one report per device. `readings`: the driver's readings, by device index; empty for simulated
+        devices."""
         specs = tuple(running)
         usages = {spec.name: self._pod_usage(spec) for spec in specs}
         self._seen = {
@@ -70,7 +72,7 @@ class Gauges:
         if seen is None or seen.size != size:
             progress = latest_progress(path)
             if progress is None and seen is not None:
-                # It scrolled out of what is looked back at.
+                # The progress line is too far back in the log to be read again.
                 progress = seen.progress
             seen = self._seen[path] = _Seen(size, progress)
         return seen.progress

@@ -45,7 +45,7 @@ class NvmlInventory:
         return (NodeReport(name, "default", devices, cpus * 1000, _machine_memory_mib(), is_ready=True),)
 
     def readings(self) -> dict[int, UsageReport]:
-        """Return the driver's reading of each device; None for one that it refuses."""
+        """Return the driver's reading of each device, by index; values that the driver refuses are None."""
         with _nvml() as nvml:
             return {index: _reading(nvml, index) for index in range(nvml.nvmlDeviceGetCount())}
 
@@ -89,7 +89,7 @@ def _reading(nvml: Any, index: int) -> UsageReport:
     try:
         utilization = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
     except nvml.NVMLError:
-        # A MIG parent has no utilisation of its own.
+        # A GPU in MIG mode has no utilisation as a whole.
         utilization = None
     return UsageReport("", index, utilization, nvml.nvmlDeviceGetMemoryInfo(handle).used // MIB)
 

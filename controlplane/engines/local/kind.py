@@ -1,4 +1,5 @@
-"""The local engine, described: pods are processes of this machine, nodes are declared or detected through NVML."""
+"""The declaration of the local engine: pods are processes of this machine, nodes are declared or detected through
+NVML."""
 
 from controlplane.engines.kinds import EngineKind
 from controlplane.engines.node_settings import entry_reader, read_nodes

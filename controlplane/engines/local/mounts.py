@@ -1,4 +1,5 @@
-"""Mounts of one pod, in a mount namespace of its own. The shim uses it: imports only what starts in milliseconds."""
+"""Mount directories for one pod, in a mount namespace of its own. Used by the shim, so it imports only fast
+modules."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC = 0x1, 0x20, 0x1000, 0x4000
 MS_UNBINDABLE, MS_PRIVATE, MS_RELATIME = 0x20000, 0x40000, 0x200000
 MNT_DETACH = 2
-# nosuid, nodev, noexec, noatime and nodiratime: the same numbers in statvfs and in mount.
+# The flags nosuid, nodev, noexec, noatime and nodiratime, which have the same numbers in statvfs and in mount.
 KEPT_FLAGS, ST_RELATIME = 0xC0E, 0x1000
-# Entries of a directory that is shown again around a new mount point; each is a mount.
+# The most entries of a directory that is rebuilt around a new mount point, because each entry is a mount.
 ENTRIES_MOST = 5000
 
 Mounts = list[tuple[str, str, bool]]
@@ -23,9 +24,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 def bind(mounts: Mounts, work_dir: str, scratch: str) -> None:
     """Mount (source, place, is_read_only) for this process and its children only.
 
-    A place that does not exist is made in the pod's view alone: the machine's file system gets no new directory, except
-    below the pod's own `work_dir` or another mount. `scratch`: a directory to create where a new root is put together.
-    Without root, it takes a user namespace. Raises OSError."""
+    A missing place is created in the pod's view only: no directory is added to the machine's file system, except
+    below the pod's own `work_dir` or another mount. `scratch`: a directory to create, in which a new root is
+    assembled. Without root rights a user namespace is used. Raise OSError.
+    """
     if not mounts:
         return
     _unshare()
@@ -46,7 +48,7 @@ def _unshare() -> None:
         _check(libc.unshare(CLONE_NEWNS))
         return
     _check(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS))
-    # without this, the kernel refuses a map of groups
+    # Without this the kernel refuses to map groups.
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{uid} {uid} 1")
     _write("/proc/self/gid_map", f"{gid} {gid} 1")
@@ -67,7 +69,7 @@ def _make_place(place: str, ours: list[str], scratch: str) -> None:
 
 
 def _cover(directory: str) -> None:
-    """Put a writable copy over a directory, in memory, that shows what the directory holds."""
+    """Mount an in-memory directory over this one that shows the same entries and is writable."""
     mode = os.stat(directory).st_mode & 0o7777
     old = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     _mount(b"tmpfs", directory, 0, b"tmpfs")
@@ -79,7 +81,7 @@ def _cover(directory: str) -> None:
 def _cover_root(scratch: str) -> None:
     os.makedirs(scratch, exist_ok=True)
     _mount(b"tmpfs", scratch, 0, b"tmpfs")
-    # else the new root would contain itself
+    # Otherwise the new root would contain itself.
     _mount(b"none", scratch, MS_UNBINDABLE)
     os.chmod(scratch, 0o755)
     _show("/", scratch)
@@ -90,7 +92,7 @@ def _cover_root(scratch: str) -> None:
 
 
 def _show(source: str, target: str) -> None:
-    """Make every entry of one directory visible in another that is empty."""
+    """Bind-mount every entry of one directory into another, empty one."""
     with os.scandir(source) as found:
         entries = list(found)
     if len(entries) > ENTRIES_MOST:
@@ -108,7 +110,7 @@ def _show(source: str, target: str) -> None:
 
 
 def _flags(place: str) -> int:
-    """Return the flags of a mount: a remount in a user namespace must not clear them."""
+    """Return the present mount flags of a place, because a remount in a user namespace must not clear them."""
     found = os.statvfs(place).f_flag
     return found & KEPT_FLAGS | (MS_RELATIME if found & ST_RELATIME else 0)
 

@@ -1,8 +1,8 @@
 """Start the ranks of an MPI job on this machine, each with the devices of its planned pod.
 
-Hydra, the launcher of MPICH and Intel MPI, starts a proxy on each host through a launch agent, as a rule ssh. Here the
-hosts are the pods of the gang, and the agent (rank_agent.py) starts the proxy with the pod's rank, node and devices.
-Open MPI's ranks run beside the launcher and see the devices of the whole gang.
+Hydra, the launcher of MPICH and Intel MPI, starts a proxy on each host through a launch agent, normally ssh. Here
+the hosts are the pods of the gang, and the agent (rank_agent.py) starts the proxy with the pod's rank, node and
+devices. Open MPI's ranks run in the launcher's pod and see the devices of the whole gang.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from controlplane.engines.local.records import Prepared, read_shared
 from controlplane.engines.mpi_hostfile import HYDRA_FILE, OPEN_MPI_FILE, host_files, launch_variables
 
 AGENT = Path(__file__).with_name("rank_agent.py")
-# The launcher's first error, in the file that this variable names, is part of the pod's message.
+# Names the file in which the launcher's first error is stored; it becomes part of the pod's message.
 ERROR_FILE = "TRAINYARD_ERROR_FILE"
 ERROR_MOST_BYTES = 300
-# Ranks inherit their environment through the agent. Sent by mpirun, the launcher's own would replace the pod's.
+# Ranks get their environment through the agent. If mpirun sent the launcher's environment, it would replace the
+# pod's.
 _HYDRA = {
     "HYDRA_LAUNCHER": "ssh",
     "HYDRA_ENV": "none",
@@ -34,8 +35,8 @@ _FOR_SSH = ("HYDRA_LAUNCHER_EXTRA_ARGS", "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"
 def prepare_launch(
     spec: PodSpec, folder: Path, environments: Mapping[str, Mapping[str, str]], port: int
 ) -> Mapping[str, str]:
-    """Write host files, the launch agent and `environments` (pod -> its variables). Returns the launcher's variables.
-    `port`: where rank 0 of a torch program listens."""
+    """Write host files, the launch agent and `environments` (pod -> its variables). Return the launcher's
+    variables. `port`: where rank 0 of a torch program listens."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / HYDRA_FILE).write_text(host_files(member.pod_name for member in spec.launches)[HYDRA_FILE])
     (folder / OPEN_MPI_FILE).write_text(host_files("localhost" for _ in spec.launches)[OPEN_MPI_FILE])
@@ -57,11 +58,11 @@ def prepare_launch(
 
 
 def first_error(prepared: Prepared) -> str:
-    """Return what a launcher wrote of the rank that failed first, "" if nothing."""
-    # In any other pod, the variable is the user's and could name any file of this machine.
+    """Return the error message of the rank that failed first; "" if a launcher wrote none."""
+    # In a pod that is no launcher, the user sets the variable and could name any file of this machine.
     if not prepared.spec.launches or ERROR_FILE not in prepared.env:
         return ""
     text, _ = read_shared(Path(prepared.env[ERROR_FILE]), ERROR_MOST_BYTES)
-    # Databases refuse NUL.
+    # NUL is removed because databases refuse it.
     printable = "".join(character if character.isprintable() else " " for character in text)
     return " ".join(printable.split())

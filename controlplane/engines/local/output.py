@@ -1,7 +1,7 @@
 """Store a pod's output in the log; missing output is marked and never stops the job.
 
-Output is lost on a full disk and for jobs that print without end: beyond `most_bytes` of log only the last part is
-kept, since it contains the reason of a failure, and it is written when the pod ends.
+Output is lost on a full disk, and for jobs that print endlessly: beyond `most_bytes` of log only the last part is
+kept, because it contains the reason of a failure; it is written when the pod ends.
 
 Imported by the shim, so it must import almost nothing.
 """
@@ -15,7 +15,7 @@ CHUNK_BYTES = 64 * 1024
 
 
 class Output:
-    """Owns the pod's LogWriter."""
+    """Writes one pod's output through a LogWriter."""
 
     def __init__(self, path: str, most_bytes: int) -> None:
         self._log = LogWriter(path)
@@ -30,11 +30,11 @@ class Output:
             self._write(kind, data)
 
     def flush(self) -> None:
-        """Write lines without a newline, such as a prompt, after a moment without output."""
+        """Write output without a final newline, such as a prompt, after a moment without further output."""
         try:
             self._log.flush()
         except OSError:
-            # The disk is full: they stay where they are.
+            # The disk is full; the lines are kept in memory.
             return
 
     @property
@@ -42,7 +42,7 @@ class Output:
         return self._log.has_partial()
 
     def end(self, message: str, cut: str = "") -> None:
-        """Write the retained output and the end. `cut`: why output is missing at the end."""
+        """Write the retained output and the end record. `cut`: why output is missing at the end."""
         kept, self._kept = self._kept, []
         self._trim(kept, KEPT_BYTES)
         for kind, data in kept:
@@ -69,7 +69,7 @@ class Output:
             self._trim(self._kept, KEPT_BYTES)
 
     def _trim(self, kept: list[tuple[bytes, bytes]], most_bytes: int) -> None:
-        """Drop the oldest output until at most `most_bytes` are left."""
+        """Drop the oldest output until at most `most_bytes` remain."""
         size, first = sum(len(chunk) for _, chunk in kept), 0
         while size > most_bytes:
             size -= len(kept[first][1])

@@ -11,7 +11,7 @@ _TRIES = 100
 
 
 def lease_ports(folder: Path, pod_name: str, declared: Iterable[int]) -> dict[int, int]:
-    """Return a free host port for each declared port; `release_ports` returns them."""
+    """Return a free host port for each declared port; `release_ports` gives them back."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return {port: _lease(folder, pod_name) for port in declared}
 
@@ -29,7 +29,7 @@ def _lease(folder: Path, pod_name: str) -> int:
                 file.write(pod_name)
             return port
         except FileExistsError:
-            # Given to another pod that does not listen yet.
+            # Leased to another pod that does not listen yet.
             continue
     raise OSError("no free port was found on this machine")
 

@@ -1,4 +1,4 @@
-"""Find live processes and end them safely.
+"""Find live processes and kill them safely.
 
 A process is identified by pid, kernel start time and boot id, because pids are reused. Zombies count as dead.
 Imported by the shim, so it must import almost nothing.
@@ -10,12 +10,13 @@ import os
 
 SIGKILL = 9
 SIGTERM = 15
-# Of what runs in a pod: the usual one, because the control plane's 077 would surprise jobs that share files.
+# The umask of processes in a pod: the usual 022, because the control plane's 077 would surprise jobs that share
+# files.
 POD_UMASK = 0o022
-# Marks every process of a pod, also one that left its session.
+# The variable that marks every process of a pod, including those that left its session.
 TOKEN_VARIABLE = "TRAINYARD_POD_TOKEN"
 
-# Fields of /proc/<pid>/stat after the command's name.
+# The positions of fields in /proc/<pid>/stat, counted after the command's name.
 _STATE, _PARENT, _SESSION, _START_TICKS = 0, 1, 3, 19
 
 
@@ -37,13 +38,13 @@ def boot_id() -> str:
 
 
 def find(pid: int) -> Process | None:
-    """Return the live process of that pid; None if there is none or it is a zombie."""
+    """Return the live process with this pid; None if there is none or it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # A program may have blanks and brackets in its name, so the last bracket ends it.
+            # A program's name may contain blanks and brackets, so it ends at the last bracket.
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        # The process may end between the opening and the reading of the file.
+        # The process may end after its file was opened.
         return None
     if not fields or fields[_STATE] in (b"Z", b"X"):
         return None
@@ -51,7 +52,7 @@ def find(pid: int) -> Process | None:
 
 
 def is_alive(pid: int, start_ticks: int, boot: str) -> bool:
-    """Return whether that process lives, as opposed to another one with its pid."""
+    """Return whether that process is alive; another process with the same pid does not count."""
     process = find(pid)
     return process is not None and process.start_ticks == start_ticks and boot == boot_id()
 
@@ -76,7 +77,7 @@ def descendants(root: int, processes: list[Process]) -> list[int]:
 
 
 def with_token(token: str, processes: list[Process]) -> list[int]:
-    """Return the pids whose environment contains the pod's token."""
+    """Return the pids of the processes whose environment contains the pod's token."""
     needle = f"{TOKEN_VARIABLE}={token}".encode()
     return [process.pid for process in processes if needle in _environment(process.pid)]
 
@@ -103,5 +104,5 @@ def _environment(pid: int) -> list[bytes]:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")
     except OSError:
-        # Gone meanwhile, or another user's: then it is not one of ours.
+        # The process has ended, or belongs to another user and thus not to the pod.
         return []

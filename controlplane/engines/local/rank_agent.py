@@ -1,6 +1,7 @@
-"""Launch agent of mpirun on the local engine, called as ssh is: `agent RANKS [OPTIONS] HOST COMMAND...`.
+"""Launch agent of mpirun on the local engine, called like ssh: `agent RANKS [OPTIONS] HOST COMMAND...`.
 
-HOST is a pod, and RANKS a file of its variables. Runs isolated and without site-packages: standard library alone.
+HOST is a pod, and RANKS a file with the pods' variables. Runs isolated and without site-packages, so it imports
+only the standard library.
 """
 
 import json
@@ -9,12 +10,12 @@ import re
 import sys
 from collections.abc import Sequence
 
-# mpirun listens on this machine, whose own name need not resolve
+# mpirun listens on this machine, whose own host name may not resolve.
 _CONTROL_PORT = re.compile(r"(--control-port )\S+:(\d+)")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Become the command, with the variables of the pod."""
+    """Replace this process by the command, with the variables of the pod."""
     ranks, *rest = arguments
     while rest[0].startswith("-"):
         rest.pop(0)
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str]) -> None:
     with open(ranks) as file:
         own = json.load(file)[pod]
     command = _CONTROL_PORT.sub(r"\g<1>127.0.0.1:\2", " ".join(words))
-    # as sshd does, by a shell: mpirun quotes for one
+    # By a shell, as sshd does, because mpirun quotes its command for one.
     os.execve("/bin/sh", ["sh", "-c", command], {**os.environ, **own})
 
 

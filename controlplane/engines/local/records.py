@@ -1,8 +1,8 @@
-"""The directory of one pod: what the engine wrote before its start and what its shim wrote since.
+"""The directory of one pod: what the engine wrote before its start and what its shim has written since.
 
 launch  for the shim      spec   for the engine      stop   the grace of a stop, in seconds
 start   command and shim  exit   how it ended        lock   held by the shim while it lives
-elastic/  membership file, and what the pod says of itself, where its job may change its size
+elastic/  membership file and status reports, for jobs whose size may change
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 from controlplane.engines.base import CodeSource, DeviceShare, GangMember, MemberReport, Mount, PodSpec
 from controlplane.engines.local import processes
 
-# as in workloads.common.membership
+# As in workloads.common.membership.
 MEMBERSHIP, STATUS, DOORBELL = (
     "membership.json",
     "status.json",
     "doorbell",
 )
-# Bytes; a pod writes it; more is cut, and is no JSON then.
+# The most bytes read of a status file, which the pod writes; a longer one is truncated and thus invalid JSON.
 LONGEST_STATUS = 64 * 1024
 SPEC, LAUNCH, START, EXIT, STOP, LOCK, CONTROL = "spec", "launch", "start", "exit", "stop", "lock", "control"
-# Directory that the pod and the engine share.
+# The directory that the pod and the engine share.
 ELASTIC = "elastic"
 
 
@@ -54,7 +54,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """Written before the command runs. Ticks are kernel start times: with pid and boot id, the identity."""
+    """Written before the command runs. Ticks are kernel start times; with pid and boot id they identify a process."""
 
     shim_pid: int
     shim_ticks: int
@@ -69,7 +69,7 @@ class StartRecord:
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """How the pod ended; exists only once no process of the pod is left."""
+    """How the pod ended. It exists only once no process of the pod is left."""
 
     reason: str
     exit_code: int | None
@@ -79,14 +79,14 @@ class ExitRecord:
 
 
 class PodDir:
-    """Read and write the files of one pod. Every file appears whole or not at all."""
+    """The files of one pod. Every file is written atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = path.name
 
     def create(self, prepared: Prepared, bell: Path) -> bool:
-        """Create the directory with spec and launch atomically. Return False, changing nothing, if it exists."""
+        """Create the directory with spec and launch files atomically. Return False, without a change, if it exists."""
         fresh = self.path.with_name(f".{self.name}.{prepared.token[:8]}")
         fresh.mkdir(mode=0o700)
         stored = {**asdict(prepared), "ports": {str(k): v for k, v in prepared.ports.items()}}
@@ -100,7 +100,7 @@ class PodDir:
         except OSError:
             shutil.rmtree(fresh)
             if self.path.exists():
-                # Another start or a stop was first.
+                # Another start or a stop has created it first.
                 return False
             # The disk is full.
             raise
@@ -124,7 +124,7 @@ class PodDir:
         sequences = {name: tuple(spec[name]) for name in ("command", "args", "ports")}
         mounts = tuple(Mount(*mount) for mount in spec.get("mounts", ()))
         code = CodeSource(**spec["code"]) if spec.get("code") else None
-        # what an older version wrote has no gang
+        # Files of older versions have no gang.
         gang = tuple(
             GangMember(**{**member, "devices": tuple(member["devices"])})
             for member in spec.get("launches", ())
@@ -176,16 +176,16 @@ class PodDir:
         return now - (self.path / STOP).stat().st_mtime
 
     def request_stop(self, grace_seconds: float) -> None:
-        """Write the request, then wake the shim; in this order a shim that is starting also finds it."""
+        """Write the request, then notify the shim; in this order a shim that is just starting also finds it."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         self._write(STOP, str(grace_seconds))
         try:
             fd = os.open(self.path / CONTROL, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
-            # No shim yet, or none any more.
+            # The shim has not started yet, or has ended.
             return
         try:
-            # It ended since.
+            # The pod has ended since.
             with suppress(BrokenPipeError):
                 os.write(fd, b"s")
         finally:
@@ -193,7 +193,7 @@ class PodDir:
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """Yield True if no shim lives; none can start inside the block."""
+        """Context manager that yields True if no shim lives; none can start inside the block."""
         fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:
@@ -231,13 +231,13 @@ class PodDir:
 
 
 def own_mounts(spec: PodSpec) -> list[Mount]:
-    """Return the mounts that take a mount namespace: not those of a writable directory at its own path."""
+    """Return the mounts that need a mount namespace: all except writable directories mounted at their own path."""
     return [mount for mount in spec.mounts if mount.is_read_only or mount.source != mount.path]
 
 
 def read_shared(path: Path, most: int) -> tuple[str, float]:
-    """Return the first bytes of a file that a pod can replace, as text, and when it was written, in Unix seconds; ("",
-    0.0) for anything but a regular file. Never blocks, as the open of a named pipe would."""
+    """Return the first `most` bytes of a file that a pod can replace, as text, and its modification time in Unix
+    seconds; ("", 0.0) for anything but a regular file. Never blocks, unlike opening a named pipe."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
@@ -252,7 +252,8 @@ def read_shared(path: Path, most: int) -> tuple[str, float]:
 
 
 def _launch(prepared: Prepared, bell: Path) -> bytes:
-    """Return the shim's input, see `shim.Launch`. Process arguments and environments cannot contain NUL."""
+    """Return the shim's input (see `shim.Launch`). NUL separates values, because arguments and environments cannot
+    contain it."""
     items = [f"work={prepared.work_dir}", f"log={prepared.spec.log_path}", f"bell={bell}"]
     items += [f"log_most_bytes={prepared.log_most_bytes}"]
     for mount in own_mounts(prepared.spec):

@@ -18,10 +18,11 @@ from controlplane.logstore.writer import LogWriter
 
 
 def report(pod: PodDir) -> PodReport:
-    """Return the pod's state by its records and the process table. Kills the leftovers of a lost pod."""
+    """Return the pod's state by its records and the process table. Kills remaining processes of a pod that lost its
+    shim."""
     ended = pod.exit_record()
     started = pod.start_record()
-    # Asked once: a shim that ends in good order between two questions would be reported as lost.
+    # Read once: a shim that ends normally between two reads would be reported as lost.
     is_alive = started is not None and started.is_shim_alive()
     if ended is None and not is_alive:
         ended = _settle_if_there_is_room(pod, started)
@@ -37,7 +38,8 @@ def report(pod: PodDir) -> PodReport:
 
 
 def _declared_ports(prepared: Prepared) -> dict[int, tuple[str, int]]:
-    """Return the ports that users may reach; a launcher leases one more for its ranks."""
+    """Return the declared ports and their addresses, without the additional port that a launcher leases for its
+    ranks."""
     return {
         declared: (HOST, port) for declared, port in prepared.ports.items() if declared in prepared.spec.ports
     }
@@ -53,7 +55,7 @@ def kill_stuck(pod: PodDir) -> None:
     except ProcessLookupError:
         return
     try:
-        # Checked while the pidfd pins the process: its pid cannot pass to another.
+        # Checked while the pidfd is open, so that the pid cannot have been reused.
         if started.is_shim_alive():
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     finally:
@@ -61,7 +63,8 @@ def kill_stuck(pod: PodDir) -> None:
 
 
 def _settle_if_there_is_room(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
-    """Call `_settle`; while the disk is full, leave the pod's end open so that other pods are still reported."""
+    """Call `_settle`. While the disk is full, leave the pod's end unrecorded, so that other pods are still
+    reported."""
     try:
         return _settle(pod, started)
     except OSError as error:
@@ -71,15 +74,15 @@ def _settle_if_there_is_room(pod: PodDir, started: StartRecord | None) -> ExitRe
 
 
 def _settle(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
-    """Write the end of a pod without a shim: stopped before its start, or its shim was killed.
+    """Record the end of a pod without a shim: stopped before its start, or its shim was killed.
 
-    Holds the pod's lock so that no shim can start; returns None while the pod may still live or start.
+    Holds the pod's lock so that no shim can start. Return None while the pod may still live or start.
     """
     with pod.locked() as is_alone:
         if not is_alone:
-            # another reader looks as well; if the shim ended in good order since our look, its record is there now
+            # Another reader holds the lock. If the shim has ended normally since, its record exists now.
             return pod.exit_record()
-        # The shim may have ended in good order in the meantime.
+        # The shim may have ended normally in the meantime.
         ended = pod.exit_record()
         started = started or pod.start_record()
         if ended is not None:
@@ -98,7 +101,7 @@ def _kill_leftovers(pod: PodDir, started: StartRecord) -> bool:
     found = processes.table()
     prepared = pod.prepared()
     token = prepared.token if prepared else ""
-    # Both ways: the session has what forked, the token what left the session.
+    # Both searches are needed: the session finds forked processes, the token those that left the session.
     pids = {*processes.in_session(started.pid, started.ticks, found), *processes.with_token(token, found)}
     processes.kill(sorted(pids))
     return bool(pids)

@@ -20,7 +20,7 @@ from controlplane.engines.local.records import Prepared, own_mounts
 
 SHELLS = ("bash", "sh")
 ENDING_SECONDS = 2.0
-# Runs in the new session and makes the terminal its own, which needs a process of one thread.
+# Runs in the new session and makes the terminal its controlling terminal, which needs a single-threaded process.
 _TAKE_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -29,13 +29,13 @@ os.execv(sys.argv[1], [sys.argv[2]])
 
 
 def entering(prepared: Prepared, pid: int) -> list[str]:
-    """Return a command prefix that enters the mounts of the pod's process; [] if it has none of its own."""
+    """Return a command prefix that enters the mount namespace of the pod's process; [] if it has none of its own."""
     if not own_mounts(prepared.spec):
         return []
     enter = ["nsenter", f"--mount=/proc/{pid}/ns/mnt"]
     if os.geteuid() != 0:
         enter += [f"--user=/proc/{pid}/ns/user", "--preserve-credentials"]
-    # Entering leads to the root directory.
+    # Entering the namespace changes the directory to the root, so it is set again.
     return [
         *enter,
         "sh",
@@ -48,7 +48,7 @@ def entering(prepared: Prepared, pid: int) -> list[str]:
 def start_program(
     words: list[str], prepared: Prepared, pid: int, *, stdin: int, stdout: int, stderr: int
 ) -> subprocess.Popen[bytes]:
-    """Start a program beside the pod's process, in a session of its own. Raises EngineRefused."""
+    """Start a program in the environment of the pod's process, in a session of its own. Raise EngineRefused."""
     try:
         return subprocess.Popen(
             [*entering(prepared, pid), *words],
@@ -65,7 +65,7 @@ def start_program(
 
 
 def _refusal(error: OSError, prepared: Prepared) -> EngineRefused:
-    """Return in words why the system started no program."""
+    """Return the exception that explains why the system started no program."""
     reason = error.strerror or str(error)
     if error.filename == prepared.work_dir:
         return EngineRefused(
@@ -108,7 +108,7 @@ class LocalShell:
             except BlockingIOError:
                 _wait_readable(self._master)
             except OSError:
-                # EIO: every process of the terminal has ended.
+                # EIO means that every process of the terminal has ended.
                 self._has_ended = True
                 return b""
 
@@ -123,7 +123,8 @@ class LocalShell:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
 
     def close(self) -> int | None:
-        """Hang up, then kill the rest of the terminal's session."""
+        """Hang up the terminal, then kill the rest of its session. Return the exit code if the shell ended by
+        itself, else None."""
         if self._is_closed:
             return None
         self._is_closed = True
@@ -135,7 +136,8 @@ class LocalShell:
         return exit_code
 
     def _own_exit_code(self) -> int | None:
-        """Wait briefly for the shell's end, which follows the terminal's."""
+        """Wait briefly for the exit of the shell, which follows the end of its terminal. Return its exit code or
+        None."""
         try:
             code = self._process.wait(ENDING_SECONDS if self._has_ended else 0)
         except subprocess.TimeoutExpired:
@@ -144,7 +146,7 @@ class LocalShell:
 
 
 def _shell_of(prepared: Prepared) -> str:
-    """Return the path of the best shell of the pod. Raises EngineRefused."""
+    """Return the path of the best available shell. Raise EngineRefused if there is none."""
     for name in SHELLS:
         if found := shutil.which(name, path=prepared.env.get("PATH")):
             return found

@@ -45,7 +45,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Launch:
-    """What to run, as the engine wrote it: NUL-separated KEY=VALUE, `argv` and `env` once per element."""
+    """What to run, from the engine's file: NUL-separated KEY=VALUE, with `argv` and `env` once per element."""
 
     def __init__(self, path: str) -> None:
         self.argv: list[str] = []
@@ -67,7 +67,8 @@ class Launch:
 
 
 class Child:
-    """The command, blocked until `go`, so that the start record is written before it runs."""
+    """The command's process, which waits for `go` before it executes the command, so that the start record is
+    written first."""
 
     def __init__(self, launch: Launch, scratch: str) -> None:
         self._launch, self._scratch = launch, scratch
@@ -83,7 +84,7 @@ class Child:
         self.pidfd = os.pidfd_open(self.pid)
 
     def go(self) -> tuple[str, int] | None:
-        """Let it run. Return None, or what failed (`chdir` or `exec`) and the errno."""
+        """Let the command run. Return None, or which step failed (`chdir` or `exec`) and its errno."""
         os.write(self._go, b"g")
         os.close(self._go)
         what, _, number = os.read(self._failure, 64).decode().partition(" ")
@@ -91,16 +92,16 @@ class Child:
         return (what, int(number)) if what else None
 
     def _become(self, go: int, failure: int, out: int, err: int) -> None:
-        """Run in the child; never returns."""
+        """Execute the command in the child process; never returns."""
         what = "exec"
         try:
             os.setsid()
             libc.prctl(PR_SET_PDEATHSIG, processes.SIGKILL)
-            # Else our own copy would keep the pipe open when the shim dies.
+            # Otherwise the child's own copy would keep the pipe open when the shim dies.
             os.close(self._go)
             if os.read(go, 1) != b"g":
                 os._exit(NOT_EXECUTABLE)
-            # Python ignores these two, and an ignored signal survives exec.
+            # Python ignores these two signals, and an ignored signal survives exec.
             for number in (SIGPIPE, SIGXFSZ):
                 libc.signal(number, None)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -135,7 +136,7 @@ class Shim:
         self._cut = ""
 
     def run(self, started: int) -> None:
-        """Start, report to `started` (a pipe's end), supervise, record the end."""
+        """Start, report to `started` (the write end of a pipe), supervise, record the end."""
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
         if os.path.exists(f"{self._dir}/stop"):
             self._finish("stopped", None)
@@ -164,8 +165,8 @@ class Shim:
     def _supervise(self, child: Child) -> None:
         """Store output, handle stops and reap orphans until the command has ended.
 
-        After a stop the command's whole group gets the grace: a shell dies of SIGTERM at once, while the training
-        under it must still save its checkpoint.
+        After a stop, the command's whole process group gets the grace period: a shell dies of SIGTERM at once, but
+        its training program must still save a checkpoint.
         """
         self._streams = {child.out: STDOUT, child.err: STDERR}
         for fd in (child.out, child.err, child.pidfd, self._control):
@@ -178,7 +179,7 @@ class Shim:
                 elif fd == self._control:
                     self._read_stop(child)
                 else:
-                    # The pidfd: the command has ended.
+                    # The pidfd is readable: the command has ended.
                     self._poll.unregister(fd)
             if not events and self._output.has_partial:
                 self._output.flush()
@@ -210,10 +211,10 @@ class Shim:
         os.close(fd)
 
     def _read_stop(self, child: Child) -> None:
-        """Handle a stop request: SIGTERM to the command's group, later SIGKILL to everything.
+        """Handle a stop request: SIGTERM to the command's group, and after the grace period SIGKILL to everything.
 
-        The grace is in a file written before the pipe, so no stop is missed: `run` reads one that came before the
-        pipe existed.
+        The grace period is written to a file before the pipe is notified, so no stop is missed: `run` reads a
+        request from before the pipe existed.
         """
         os.read(self._control, 4096)
         with open(f"{self._dir}/stop") as file:
@@ -224,7 +225,7 @@ class Shim:
         _signal_group(child.pid, processes.SIGTERM)
 
     def _reap(self, child: Child) -> None:
-        """Collect ended processes; orphans are ours because we are their subreaper."""
+        """Collect ended processes. Orphans become our children because this process is a subreaper."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -236,17 +237,19 @@ class Shim:
                 self._status = status
 
     def _kill_all(self) -> bool:
-        """Kill what lives of the pod. Return whether there was any: what it forked meanwhile is not among it."""
+        """Kill all live processes of the pod. Return whether there were any; processes forked meanwhile may survive
+        this call."""
         found = processes.table()
         below = processes.descendants(os.getpid(), found)
         processes.kill(below)
-        # Those that left the tree by a double fork keep their environment, and shells were never in it.
+        # Also by token, for processes that left the process tree by a double fork, and for shells, which were never
+        # in it.
         others = processes.with_token(self._launch.env[processes.TOKEN_VARIABLE], found)
         processes.kill(others)
         return bool(below or others)
 
     def _end_all(self) -> None:
-        """End the pod after its command: kill every process left, including daemons."""
+        """End the pod after its command: kill every remaining process, including daemons."""
         while True:
             was_any = self._kill_all()
             try:
@@ -258,7 +261,7 @@ class Shim:
             time.sleep(KILL_PAUSE_SECONDS)
 
     def _drain(self) -> None:
-        """Read the rest of the pipes, for a bounded time since outside processes may hold them open."""
+        """Read the rest of the pipes, for a limited time because processes outside the pod may hold them open."""
         deadline = time.monotonic() + DRAIN_SECONDS
         self._poll.unregister(self._control)
         while self._streams and time.monotonic() < deadline:
@@ -287,7 +290,7 @@ class Shim:
             return "stopped", code if code >= 0 else 128 - code, max(0, -code), 0
         if code >= 0:
             return ("exit_code" if code else "completed"), code, 0, 0
-        # The kernel says nowhere which process it killed for memory; only the count of all is known.
+        # The kernel does not report which process it killed for lack of memory, only the total number.
         is_oom = -code == processes.SIGKILL and _oom_kills() > self._oom_kills
         return ("out_of_memory" if is_oom else "killed"), 128 - code, -code, 0
 
@@ -303,18 +306,19 @@ class Shim:
         self._ring()
 
     def _ring(self) -> None:
-        """Notify the control plane, if it listens."""
+        """Notify the control plane, if it is listening."""
         try:
             fd = os.open(self._launch.values["bell"], os.O_WRONLY | os.O_NONBLOCK)
             os.write(fd, b"!")
             os.close(fd)
         except OSError:
-            # No engine listens, or its buffer is full: it polls by itself.
+            # No engine is listening, or the buffer is full; engines also poll.
             pass
 
 
 def main(pod_dir: str) -> int:
-    """Fork away from the control plane; return once the command runs (or could not)."""
+    """Detach from the control plane in a forked process. Return the exit code once the command runs (or could not
+    be started)."""
     started, started_write = os.pipe()
     os.setsid()
     if os.fork() != 0:
@@ -333,7 +337,8 @@ def _has_record(pod_dir: str) -> bool:
 
 
 def _lock(path: str) -> bool:
-    """Hold the pod's lock until this process ends. The engine holds it for moments, another shim for good."""
+    """Take the pod's lock until this process ends; return False if another shim has it. The engine holds it only
+    for moments."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     for _ in range(LOCK_TRIES):
         try:
@@ -347,7 +352,7 @@ def _lock(path: str) -> bool:
 
 
 def _leave_standard_streams(pod_dir: str) -> None:
-    """Close the starter's descriptors; errors of the shim go to POD_DIR/shim.err."""
+    """Replace the inherited standard streams; errors of the shim go to POD_DIR/shim.err."""
     null = os.open(os.devnull, os.O_RDWR)
     errors = os.open(f"{pod_dir}/shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target, source in ((0, null), (1, null), (2, errors)):
@@ -360,7 +365,7 @@ def _pipe() -> tuple[int, int]:
     try:
         fcntl.fcntl(read, F_SETPIPE_SZ, PIPE_BYTES)
     except OSError:
-        # The user's limit for pipes is reached: the usual 64 KiB do.
+        # The user's limit for pipe buffers is reached; the default of 64 KiB is sufficient.
         pass
     return read, write
 
@@ -368,7 +373,7 @@ def _pipe() -> tuple[int, int]:
 def _open_fifo(path: str) -> int:
     if not os.path.exists(path):
         os.mkfifo(path, 0o600)
-    # Read and write: a pipe without a writer would be readable all the time.
+    # Opened for reading and writing, because a pipe without a writer would always be readable.
     return os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
 
@@ -376,7 +381,7 @@ def _write_record(path: str, text: str) -> None:
     """Write the file atomically and durably."""
     fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        # A disk that is filling takes a part of a write without an error.
+        # On a disk that is filling up, a write may succeed in part without an error.
         if os.write(fd, text.encode()) < len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(fd)
@@ -386,7 +391,7 @@ def _write_record(path: str, text: str) -> None:
 
 
 def _once_there_is_room(write: Callable[[], None]) -> None:
-    """Retry the write while the disk is full: the pod counts as running until its end is recorded."""
+    """Repeat the write while the disk is full; until it succeeds the pod counts as running."""
     while True:
         try:
             return write()
@@ -397,7 +402,7 @@ def _once_there_is_room(write: Callable[[], None]) -> None:
 
 
 def _signal_group(group: int, signal_number: int) -> bool:
-    """Signal the group; return whether it existed."""
+    """Send a signal to the process group; return whether the group existed."""
     try:
         os.killpg(group, signal_number)
     except ProcessLookupError:
@@ -417,5 +422,5 @@ def _now_ms() -> int:
 
 
 if __name__ == "__main__":
-    # Without the interpreter's clean-up: nothing is left to flush.
+    # Without the interpreter's clean-up, because nothing has to be flushed.
     os._exit(main(sys.argv[1]))
