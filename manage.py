@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""The operator's door: `python manage.py up` starts everything on this machine."""
+"""Django's command line for operators: `python manage.py up` starts everything on this machine."""
 
 import os
 import sys

@@ -1,9 +1,9 @@
-"""The pages' Django app: templates and template tags, no models."""
+"""Django application of the pages: templates and template tags, no models."""
 
 from django.apps import AppConfig
 
 
 class DashboardsConfig(AppConfig):
-    """Holds templates and tags."""
+    """Registers the app's templates and template tags."""
 
     name = "dashboards"

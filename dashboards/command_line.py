@@ -1,4 +1,4 @@
-"""The `yard` line that submits what a form or a job says. Pure; shown beside the form and on the job's spec."""
+"""Write the `yard` command line that submits a filled form or an existing job. Pure."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -9,19 +9,19 @@ from jobs.fields.declared import DECLARED
 from jobs.kinds.base import Kind
 from jobs.kinds.registry import DEFAULT, kind_named
 
-# Written at the end of the line, after --.
+# The job's own command comes last, after --.
 _TRAILING = ("command", "args")
 
 
 def yard_submit(project: str, spec: Mapping[str, Any]) -> str:
-    """Return one shell line. `spec` is a submission as REST takes it; fields that are defaults are left out."""
+    """Return one shell line. `spec`: a submission in REST form; fields with their default value are omitted."""
     kind = kind_named(str(spec.get("kind"))) or DEFAULT
     words = ["yard", kind.command, str(spec.get("name") or "NAME"), "-p", project or "PROJECT"]
     for field in DECLARED:
         if field.name not in _TRAILING and spec.get(field.name) not in (None, "", [], {}):
             words += _options(kind, field, spec[field.name])
     if spec.get("code"):
-        # No option names a tree that was uploaded; the directory that it came from makes the same one.
+        # No option takes an uploaded tree; --code DIR with its source directory gives the same tree.
         words += ["--code", "."]
     command = [word for name in _TRAILING for word in spec.get(name) or ()]
     words += [*kind.command_flags, *(["--", *command] if command else [])]

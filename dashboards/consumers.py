@@ -1,4 +1,4 @@
-"""The live feed's websocket. The hub holds topics, rights and states."""
+"""Websocket of live updates. The hub (controlplane.live) holds topics, access rights and states."""
 
 import asyncio
 from collections.abc import Mapping
@@ -17,16 +17,17 @@ from controlplane.live.identity import BEARER
 from controlplane.live.listener import Listener
 
 MESSAGE_MOST_BYTES = 4096
-# A page follows a few topics when it opens; a script that follows many sends them at once.
+# Pages subscribe to a few topics when they open; scripts that follow many topics send all at once.
 MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 20, 300
-# A websocket close code.
+# Websocket close code of a client that sends too many messages.
 TOO_FAST = 4429
-# For a closing frame to a client that may not be reading.
+# Time limit for sending a close frame to a client that may not be reading.
 CLOSE_SECONDS = 1.0
 
 
 class LiveConsumer(AsyncWebsocketConsumer):
-    """One browser tab or script: `subscribe` and `unsubscribe` in, frames out, `ping` for clients that ask."""
+    """Connection of one browser tab or script. It sends `subscribe`, `unsubscribe` and `ping`, and receives
+    frames."""
 
     listener: Listener | None = None
 
@@ -45,7 +46,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
             self._leave()
 
     async def dispatch(self, message: Message) -> None:
-        """Handle a message here: Channels would first hop to a thread to look after connections that none opened."""
+        """Handle a message on the event loop. Channels' own method would first switch to a thread to close
+        unused database connections, but this consumer opens none."""
         handlers = {
             "websocket.connect": self.websocket_connect,
             "websocket.receive": self.websocket_receive,
@@ -95,25 +97,26 @@ class LiveConsumer(AsyncWebsocketConsumer):
         self._closing = asyncio.create_task(self._say_goodbye(code, reason))
 
     async def _say_goodbye(self, code: int, reason: str) -> None:
-        """Close, but never wait for a client that does not read: the connection ends with the application."""
+        """Send a close frame without waiting for a client that does not read; the connection ends with the
+        application."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.close(code, reason)
         except (TimeoutError, OSError):
-            # It is gone or blocked; ending the application drops the connection.
+            # The client left or does not read; when the application ends, the server drops the connection.
             pass
         finally:
             self._ended.set()
 
     def _until_ended(self, receive: Receive) -> Receive:
-        """Receive messages until the hub has let the client go; then say that it has disconnected."""
+        """Return a `receive` that reports a disconnect once the hub has removed the client."""
 
         async def next_message() -> Message:
             incoming = asyncio.ensure_future(receive())
             ended = asyncio.ensure_future(self._ended.wait())
             try:
                 await asyncio.wait((incoming, ended), return_when=asyncio.FIRST_COMPLETED)
-                # First: a message that has come must not be lost for the end.
+                # Check for a message first, so that one that has arrived is not lost.
                 if incoming.done():
                     return incoming.result()
                 return {"type": "websocket.disconnect", "code": 1000}
@@ -125,7 +128,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
 
 def _parsed(text: str | None) -> Mapping[str, Any]:
-    """Return the message as an object; an empty one if it is not JSON, not an object or too long."""
+    """Return the message as an object; {} if it is not a JSON object or too long."""
     if text is None or len(text) > MESSAGE_MOST_BYTES:
         return {}
     try:

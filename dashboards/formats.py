@@ -1,13 +1,13 @@
-"""Numbers, units and times as people read them; static/js/format.js writes the same in the browser. Pure.
+"""Format numbers, units and times for people; static/js/format.js does the same in the browser. Pure.
 
 Three rules for numbers:
 
-- what is counted or given out (jobs, CPUs, GPUs) is exact, to three decimals at most: `number`;
-- what is summed or averaged over time (GPU hours, mean GPUs) has the decimals that suit its size: `measured`;
-- a value of unknown range, such as a loss, has three significant figures: `figure`.
+- counts and allocations (jobs, CPUs, GPUs) are exact, with at most three decimals: `number`; - sums and means
+over time (GPU hours, mean GPUs) have decimals that depend on their size: `measured`; - values of unknown
+range, such as a loss, have three significant figures: `figure`.
 
-The decimal points of a column stand below one another: each value gets the decimals that the column needs, from
-`decimals` or `measured_decimals`, or from `lined_up` once it is written.
+In table columns the decimal points are aligned: each value is padded to the decimals of its column, as
+returned by `decimals` or `measured_decimals`, or afterwards by `lined_up`.
 """
 
 import re
@@ -16,15 +16,15 @@ from typing import Any
 
 NOTHING = "–"
 NBSP = "\u00a0"
-# Spaces as wide as a point and as a digit.
+# Spaces with the width of a point and of a digit.
 POINT_WIDE, DIGIT_WIDE = "\u2008", "\u2007"
 MOST_DECIMALS = 3
 NUMBER = re.compile(r"-?[\d,]+(\.\d+)?")
 
 
 def number(value: float | None, column: int = 0) -> str:
-    """Format a count: 1234.5 -> "1,234.5"; at most three decimals. In a column with `column` decimals blanks
-    fill the missing ones."""
+    """Format a count: 1234.5 -> "1,234.5"; at most three decimals. `column`: the decimals of its column;
+    missing ones are padded with blanks."""
     if value is None:
         return NOTHING
     text = f"{value:,.{MOST_DECIMALS}f}".rstrip("0").rstrip(".")
@@ -32,12 +32,13 @@ def number(value: float | None, column: int = 0) -> str:
 
 
 def decimals(values: Iterable[float | None]) -> int:
-    """Return the decimals that a column of exact numbers needs."""
+    """Return the number of decimals that a column of exact numbers needs."""
     return max((_decimals(number(value)) for value in values), default=0)
 
 
 def lined_up(texts: Sequence[str]) -> list[str]:
-    """Return the texts of a column with blanks where numbers lack its decimals; what is no number stays as it is."""
+    """Return the texts of a column, padded with blanks so that decimal points align; text without a number is
+    unchanged."""
     column = max((_decimals(text) for text in texts if NUMBER.fullmatch(text)), default=0)
     return [_filled(text, column) if NUMBER.fullmatch(text) else text for text in texts]
 
@@ -55,13 +56,14 @@ def measured(value: float | None, column: int | None = None) -> str:
 
 
 def measured_decimals(values: Iterable[float | None]) -> int:
-    """Return the decimals of a column of sums or means, by its largest: 2 below 100, 1 below 1,000, then none."""
+    """Return the decimals of a column of sums or means, by its largest value: 2 below 100, 1 below 1,000,
+    else 0."""
     largest = max((abs(value) for value in values if value is not None), default=0)
     return 2 if largest < 100 else 1 if largest < 1000 else 0
 
 
 def percent(share: float | None) -> str:
-    """Format a share: 0.97 -> "97 %"; a share that would round down to 0 is "<1 %"."""
+    """Format a share: 0.97 -> "97 %"; a positive share that rounds to 0 is "<1 %"."""
     if share is None:
         return NOTHING
     return f"{'<1' if 0 < share < 0.005 else _half_up(share * 100)}{NBSP}%"
@@ -75,7 +77,7 @@ def mebibytes(mib: float | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """`512 B`, `4.2 MB`, `1.5 TB`; a dash for None."""
+    """Format bytes in decimal units: `512 B`, `4.2 MB`, `1.5 TB`; a dash for None."""
     if count is None:
         return NOTHING
     amount = float(count)
@@ -88,7 +90,7 @@ def size(count: int | None) -> str:
 
 
 def binary_size(count: int | None) -> str:
-    """`512 B`, `4.2 MiB`, `10 GiB`; a dash for None."""
+    """Format bytes in binary units: `512 B`, `4.2 MiB`, `10 GiB`; a dash for None."""
     if count is None:
         return NOTHING
     amount = float(count)
@@ -117,12 +119,12 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(seconds: float) -> str:
-    """ "just now", "3 m ago"."""
+    """Format an age in seconds: "just now", "3 m ago"."""
     return "just now" if seconds < 5 else f"{duration(seconds)} ago"
 
 
 def figure(value: float | None) -> str:
-    """Three significant figures, for losses and the like: 0.08634 -> "0.0863"."""
+    """Format a value with three significant figures: 0.08634 -> "0.0863"."""
     if value is None or value != value or value in (float("inf"), float("-inf")):
         return NOTHING
     rounded = float(f"{value:.3g}")
@@ -130,7 +132,7 @@ def figure(value: float | None) -> str:
 
 
 def fraction(progress: Any) -> float | None:
-    """Return how much of a job is done, 0 to 1, from its progress record {"step", "total_steps", ...}; None when
+    """Return a job's completed share, 0 to 1, from its progress record {"step", "total_steps", ...}; None if
     unknown."""
     if not isinstance(progress, dict) or not progress.get("total_steps") or progress.get("step") is None:
         return None
@@ -138,7 +140,7 @@ def fraction(progress: Any) -> float | None:
 
 
 def rounded(value: float, places: int) -> float | int:
-    """Return a number as the browser writes it into an attribute: 25.0 -> 25."""
+    """Return a number rounded as in JavaScript: 25.0 -> 25."""
     short = round(value, places)
     return int(short) if short == int(short) else short
 
@@ -155,7 +157,7 @@ def _decimals(text: str) -> int:
 
 
 def _half_up(value: float) -> int:
-    """Round as JavaScript's Math.round does, so that both sides agree on 0.5."""
+    """Round as JavaScript's Math.round does, so that server and browser agree on 0.5."""
     return int(value + 0.5)
 
 

@@ -1,12 +1,12 @@
-"""What a GPU's utilisation means, in one place: tables, bars, device cells and figures take word and colour from here.
+"""Classify GPU utilisation. Tables, bars, device cells and figures take label and colour from here.
 
-    nothing measures it   –      no colour
+    not measured          –      no colour
     not held, at 0 %      free   no colour
     held, at 0 %          idle   amber, and the bar is an empty outline
     up to 50 %            low    amber
     above 50 %            busy   green
 
-Colour never stands alone: idle and low have their word beside the number, idle has its outline. Pure.
+Colour is never the only sign: idle and low have a label beside the number, idle has its outline. Pure.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ LOW_AT_MOST = 0.5
 
 
 class Use(StrEnum):
-    """A step of the scale; the value is its CSS class."""
+    """A class of utilisation; its value is a CSS class."""
 
     UNKNOWN = "unknown"
     FREE = "free"
@@ -27,7 +27,7 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UseLook:
-    """How a step is shown: word, and colour as a token name of static/css/tokens.css, "" for none."""
+    """Label of a class, and colour as a token name of static/css/tokens.css, "" for none."""
 
     word: str
     colour: str
@@ -40,12 +40,13 @@ LOOKS: dict[Use, UseLook] = {
     Use.LOW: UseLook("low", "warning"),
     Use.BUSY: UseLook("busy", "good"),
 }
-# Their word stands beside the number.
+# Classes whose label is shown beside the number.
 SAID_ALOUD = frozenset({Use.IDLE, Use.LOW})
 
 
 def use_of(share: float | None, *, is_held: bool = True) -> Use:
-    """Return the step of a utilisation from 0 to 1. `is_held`: a job holds the device, or some of the node's."""
+    """Return the class of a utilisation from 0 to 1, None if not measured. `is_held`: a job holds the device
+    or a part of the node."""
     if share is None:
         return Use.UNKNOWN
     if share == 0:

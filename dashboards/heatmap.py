@@ -1,8 +1,8 @@
-"""Hundreds of nodes as one drawing that fits its panel: a square a device, or a square a node when there are thousands
-of devices. Pure: blocks in, the `d` of SVG paths out.
+"""Draw hundreds of nodes as one SVG picture that fits its panel: one square per device, or per node if there
+are thousands of devices. Pure: returns the `d` attributes of SVG paths.
 
-All squares of one project and width are one path of vertical strokes, so that 10,000 devices are some tens of elements.
-x is in units that the page stretches to its panel; y is in pixels.
+All squares of the same project and width form one path of vertical strokes, so that 10,000 devices need only
+some tens of elements. x is in units that the page stretches to its panel; y is in pixels.
 """
 
 import math
@@ -10,20 +10,20 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-# Units between the centres of two squares of a block: their sum.
+# Width of a square, and the gap to the next in the same block, in x units.
 SQUARE, GAP = 8, 2
-# More units between two nodes.
+# Additional distance between two nodes, in x units.
 BLOCK_GAP = 6
-# Devices of a node side by side; more of them make more lines.
+# Devices of a node per line; a node with more has several lines.
 PER_LINE = 8
-# Pixels that the drawing is made to fill, as far as squares stay between these heights.
+# Target height of the drawing in pixels, and limits on the height of a square.
 HEIGHT = 340
 LEAST_HEIGHT, MOST_HEIGHT = 7, 34
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A project's part of a square: its width and its use, both 0 to 1."""
+    """A project's part of a square: width and utilisation, both 0 to 1."""
 
     project: str
     width: float
@@ -36,13 +36,13 @@ class Square:
 
     parts: tuple[Part, ...]
     is_idle: bool = False
-    # not ours to give out, or its node is not ready
+    # Not allocatable: the device is used by others, or its node is not ready.
     is_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A node: what stands on one place of the grid."""
+    """The squares of a node, at one place of the grid."""
 
     name: str
     squares: tuple[Square, ...]
@@ -50,7 +50,7 @@ class Block:
 
 @dataclass(slots=True)
 class Layer:
-    """What one project holds: (width of the stroke, `d`) of the shares, and of their use."""
+    """The paths of one project: (stroke width, `d`) for allocated shares and for their utilisation."""
 
     project: str
     held: list[tuple[float, str]] = field(default_factory=list)
@@ -59,8 +59,8 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """The drawing. `columns`, `pitch_x` and `pitch_y` are the grid that its blocks stand on, in the order of `names`;
-    `off` and `idle` are paths over squares of SQUARE units."""
+    """The drawing. `columns`, `pitch_x` and `pitch_y`: the grid of blocks, in the order of `names`. `off` and
+    `idle`: paths over squares of SQUARE units."""
 
     width: int
     height: int
@@ -76,7 +76,7 @@ class HeatMap:
 
 
 def draw(blocks: Sequence[Block]) -> HeatMap:
-    """Return the drawing of these blocks in their order, on a grid whose places are as large as the largest block."""
+    """Return the drawing of these blocks, in order, on a grid with cells for the largest block."""
     largest = max((len(block.squares) for block in blocks), default=1)
     across, lines = min(largest, PER_LINE), math.ceil(largest / PER_LINE)
     pitch_x = across * (SQUARE + GAP) + (BLOCK_GAP if across > 1 else 0)
@@ -94,7 +94,7 @@ def draw(blocks: Sequence[Block]) -> HeatMap:
 
 @dataclass(slots=True)
 class _Pen:
-    """Collect strokes; `height` is that of a square in pixels."""
+    """Collects strokes. `height`: of a square, in pixels."""
 
     height: int
     free: list[str] = field(default_factory=list)
@@ -147,7 +147,7 @@ class _Pen:
 
 
 def _columns(blocks: int, across: int, lines: int) -> int:
-    """Return how many blocks stand side by side: more squares across than down, since they are drawn
-    upright."""
+    """Return the number of blocks per row. Squares are drawn taller than wide, so there are more across than
+    down."""
     squares = blocks * across * lines
     return max(1, min(blocks, round(math.sqrt(squares * 3.2) / across)))

@@ -1,4 +1,4 @@
-"""Navigation entries of the pages that this app has."""
+"""Navigation entries of this app's pages."""
 
 from django.utils.translation import gettext_noop
 

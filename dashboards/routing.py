@@ -1,4 +1,4 @@
-"""Which consumer serves which websocket."""
+"""Websocket routes."""
 
 from channels.routing import URLRouter
 from django.urls import path

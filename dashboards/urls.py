@@ -1,4 +1,4 @@
-"""The pages here, and those that other apps declare in `pages.urls`."""
+"""URL routes of the pages: those of this app, and those that other apps declare in `pages.urls`."""
 
 from django.urls import include, path, re_path
 
@@ -39,7 +39,7 @@ urlpatterns = [
     path("jobs/<str:job_id>/log-index.json", jobs.job_log_index, name="job-log-index"),
     re_path(rf"^jobs/(?P<job_id>[^/]+)/do/(?P<verb>{JOB_VERBS})$", jobs.job_verb, name="job-verb"),
     path("jobs/<str:job_id>/scale", scaling.job_scale, name="job-scale"),
-    # of its own, since it is for members only
+    # A separate route, because only members may use it.
     path("jobs/<str:job_id>/terminal", jobs.job_page, {"tab": "terminal"}, name="job-terminal"),
     path("jobs/<str:job_id>/<str:tab>", jobs.job_page, name="job-tab"),
     path("projects", projects.project_list, name="projects"),

@@ -1,5 +1,5 @@
-"""A small web server on the pod's port that shows its working directory: an interactive job to try ports
-with."""
+"""A small web server on the pod's port that shows its working directory, as a simple interactive job for
+trying ports."""
 
 from __future__ import annotations
 

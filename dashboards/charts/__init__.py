@@ -1,1 +1,2 @@
-"""Rows in, Plotly figures out. Pure: no Django, no clock. Plotly is imported on the first figure (templates.py)."""
+"""Build Plotly figures from rows. Pure: no Django, no clock. Plotly is imported for the first figure
+(templates.py)."""

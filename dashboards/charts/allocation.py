@@ -1,4 +1,4 @@
-"""Allocated GPUs over time as steps: of every project with the names at the line ends, or of one against its quota."""
+"""Charts of allocated GPUs over time as step lines: all projects, or one project with its quota."""
 
 import itertools
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dashboards.charts.labels import most_labels
 from dashboards.charts.palette import Palette, Theme, palette_for
 from dashboards.charts.series import Chart, Line, Point
 
-# the browser fills it again as live points come.
+# The browser fills in the placeholder again when live points arrive.
 SAYS = "GPUs at the end of the range: {each}."
 # Lines with equal values are drawn this far apart, so that none hides another.
 DODGE_PIXELS = 2.2
@@ -20,7 +20,7 @@ Steps = Sequence[tuple[datetime, float]]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a project held over a range, in GPUs."""
+    """A project's GPU use over a range, in GPUs: area, mean and peak."""
 
     gpu_hours: float
     mean: float
@@ -29,7 +29,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Return a project's line over exactly the range."""
+    """A project's line, cut to the range."""
 
     line: Line
     points: Steps
@@ -44,9 +44,9 @@ def allocation_chart(
     live_seconds: int | None = None,
     capacity: Sequence[Point] = (),
 ) -> Chart:
-    """Return the figure of one step line a project; points are (time, GPUs) change points. `live_seconds`: the range
-    moves with now. `capacity`: change points of all GPUs there are; with them the chart is tall and shows the sum of
-    all projects."""
+    """Return the figure with one step line per project. Points are (time, GPUs) change points.
+    `live_seconds`: length of a range that moves with the current time, None for a fixed one. `capacity`:
+    change points of all existing GPUs; if given, the chart is taller and also shows the sum of all projects."""
     palette = palette_for(theme)
     held = [
         _Held(line, carried(line.points, start, end)) for line in sorted(lines, key=lambda line: line.is_gone)
@@ -74,7 +74,7 @@ def quota_chart(
     name: str, palette_index: int, held: Sequence[Point], quota: Sequence[Point], *, theme: Theme,
     start: datetime, end: datetime, live_seconds: int | None = None,
 ) -> Chart:  # fmt: skip
-    """Draw one project's allocated GPUs and its quota; both are change points."""
+    """Return the figure of one project's allocated GPUs and its quota; both are change points."""
     palette = palette_for(theme)
     used, allowed = carried(held, start, end), carried(quota, start, end, is_known_before=True)
     top = nice_ceiling(max(value for _x, value in [*used, *allowed]))
@@ -108,8 +108,9 @@ def quota_chart(
 def carried(
     points: Sequence[Point], start: datetime, end: datetime, *, is_known_before: bool = False
 ) -> list[tuple[datetime, float]]:
-    """Return change points as a line over exactly start..end: what held before the start enters, the last value runs
-    out. Nothing is held before the first point, unless `is_known_before`: then the first value is."""
+    """Return change points as a line over exactly start..end: it begins with the value valid at the start,
+    and the last value extends to the end. Before the first point the value is 0 or, if `is_known_before`,
+    that of the first point."""
     value, inside = (points[0][1] if is_known_before and points else 0.0), []
     for at, level in points:
         assert isinstance(at, datetime)
@@ -130,7 +131,7 @@ def usage(points: Steps) -> Usage:
 
 
 def summed(lines: Sequence[Steps]) -> list[tuple[datetime, float]]:
-    """Return the sum of step lines, with a point wherever one of them changes."""
+    """Return the sum of step lines, with a point at every change of one of them."""
     changes: dict[datetime, float] = {}
     for line in lines:
         before = 0.0
@@ -188,7 +189,7 @@ def _row(line: Line, used: Usage) -> tuple[object, ...]:
 
 
 def _quota_rows(used: Steps, allowed: Steps) -> tuple[tuple[object, ...], ...]:
-    """Return the newest changes of either line, newest first; the end of the range is no change."""
+    """Return table rows of the newest changes of either line, newest first, without the end of the range."""
     times = sorted({at for line in (used, allowed) for at, _value in line[:-1]})[-60:]
     at_time = [(at, _value_at(used, at), _value_at(allowed, at)) for at in reversed(times)]
     return tuple((at.isoformat().replace("+00:00", "Z"), held, quota) for at, held, quota in at_time)

@@ -1,4 +1,4 @@
-"""One curve of a job over its steps: loss or accuracy, all attempts on one line."""
+"""Charts of one metric of a job over its steps, such as loss or accuracy; all attempts on one line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ StepPoint = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What a curve shows. `scale` multiplies stored values; `colour` names a colour of the palette."""
+    """How to draw a metric. `scale`: factor for stored values; `colour`: name of a palette colour."""
 
     key: str
     name: str
@@ -25,7 +25,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one attempt reported: (step, value) in the order of its output."""
+    """The values that one attempt reported: (step, value) in the order of its output."""
 
     attempt: int
     points: tuple[StepPoint, ...]
@@ -33,8 +33,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Join all attempts to one curve. `redone`: values that were later computed again from an earlier step;
-    marks are the steps at which an attempt begins or resumes."""
+    """All attempts as one curve. `redone`: values that a later attempt computed again; `marks`: steps at
+    which an attempt begins or resumes."""
 
     points: list[StepPoint]
     redone: list[Gapped]
@@ -49,8 +49,8 @@ CURVES = {
 
 
 def joined(runs: Sequence[Run]) -> Joined:
-    """Return the attempts as one curve whose steps only grow: where an attempt resumes at an earlier step, what the one
-    before reported from that step on is redone."""
+    """Return the attempts as one curve with increasing steps. If an attempt resumes at an earlier step, the
+    previous attempt's values from that step on go to `redone`."""
     points: list[StepPoint] = []
     redone: list[Gapped] = []
     marks: list[Mark] = []
@@ -68,7 +68,8 @@ def joined(runs: Sequence[Run]) -> Joined:
 
 
 def curve_chart(curve: Curve, runs: Sequence[Run], *, theme: Theme, marks: Sequence[Mark] = ()) -> Chart:
-    """Return the figure of one curve; values as stored. `marks`: what happened at which step, beside the attempts."""
+    """Return the figure of one curve. `runs`: values as stored; `marks`: events at steps, besides the starts
+    of attempts."""
     palette, whole = palette_for(theme), joined(runs)
     whole.marks.extend(marks)
     scaled = [(x, value * curve.scale) for x, value in whole.points]

@@ -1,4 +1,4 @@
-"""Line figures as graph objects: every chart over time or steps is a list of strokes on two axes."""
+"""Line figures as Plotly graph objects: charts over time or steps are lists of strokes on two axes."""
 
 import math
 from collections.abc import Sequence
@@ -14,20 +14,21 @@ from dashboards.charts.templates import graph_objects, template_name
 TOP, BOTTOM, LEFT = 8, 38, 46
 SMALL, TALL = 170, 340
 MINUTE, DAY = 60_000, 86_400_000
-# By distance between ticks, in milliseconds; one line each.
+# Time formats of tick labels by the distance between ticks in milliseconds; each fits on one line.
 TIME_TICKS = [
     {"dtickrange": [None, MINUTE - 1], "value": "%H:%M:%S"},
     {"dtickrange": [MINUTE, DAY - 1], "value": "%H:%M"},
     {"dtickrange": [DAY, None], "value": "%-d %b"},
 ]
-# Of the x axis that the word at a mark needs.
+# Share of the x axis that a mark's label needs.
 MARK_SHARE = 0.16
 
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """One line of a figure. `key` is what live values are addressed to, `scale` what they are multiplied by; `shift`:
-    drawn this far from its true value; `label`: the text at its end, in which {value} is its last value."""
+    """One line of a figure. `key`: addresses live values to the line; `scale`: factor for these; `shift`:
+    offset at which the line is drawn; `label`: text at its end, in which {value} is replaced by its last
+    value."""
 
     key: str
     name: str
@@ -43,13 +44,13 @@ class Stroke:
 
     @property
     def last(self) -> float | None:
-        """Return the newest value."""
+        """Return the newest value, None if there is none."""
         return next((value for _x, value in reversed(self.points) if value is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A vertical line with a word at its top."""
+    """A vertical line with a label at its top."""
 
     x: datetime | float
     text: str
@@ -57,8 +58,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """The labels and range of the two axes. `unit` follows values in the list under the pointer; `x_range`
-    None: the range of the points."""
+    """Titles and ranges of the two axes. `unit`: shown after values in the hover list. `x_range`: None for
+    the range of the points."""
 
     x_title: str
     y_title: str
@@ -73,14 +74,14 @@ class Axes:
 
     @property
     def plot_pixels(self) -> int:
-        """Return the height that the lines have."""
+        """Return the height of the plot area in pixels."""
         return self.height - TOP - BOTTOM
 
 
 def line_figure(
     strokes: Sequence[Stroke], axes: Axes, *, theme: Theme, marks: Sequence[Mark] = ()
 ) -> dict[str, Any]:
-    """Return the figure as JSON-able data; its template is a name that the browser resolves."""
+    """Return the figure as JSON data; its template is a name that the browser resolves."""
     plotly = graph_objects()
     labels = [
         _end_label(stroke, stroke.last) for stroke in strokes if stroke.label and stroke.last is not None
@@ -104,34 +105,35 @@ def line_figure(
         "meta": {"unit": axes.unit, **axes.meta},
     }
     found = as_json(plotly.Figure([_trace(stroke) for stroke in strokes], layout), theme)
-    # Plotly checks arrays value by value, twice: 3 ms for a line of 400 points that this module has just computed
+    # Bypass Plotly's validation of arrays, which checks each value twice: 3 ms for a line of 400 points that
+    # was computed here.
     for trace, stroke in zip(found["data"], strokes, strict=True):
         trace.update(_values(stroke))
     return found
 
 
 def as_json(figure: Any, theme: Theme) -> dict[str, Any]:
-    """Return a figure as plain data that names its template instead of carrying it."""
+    """Return a figure as plain data with its template's name in place of the template."""
     found: dict[str, Any] = figure.to_plotly_json()
     found["layout"]["template"] = template_name(theme)
     return found
 
 
 def time_axis(title: str, x_range: tuple[datetime, datetime] | None) -> dict[str, Any]:
-    """Return an axis of times; without a range it is as long as the points are."""
-    # Plotly takes over no list of formats from a template
+    """Return a time axis; without a range it fits the points."""
+    # Plotly does not take a list of formats from a template.
     axis: dict[str, Any] = {"type": "date", "title": {"text": title}, "tickformatstops": TIME_TICKS}
     return axis | ({"range": [edge(end) for end in x_range]} if x_range else {})
 
 
 def sliding(start: datetime, end: datetime, live_seconds: int | None) -> dict[str, Any]:
-    """Return the meta of a range that the browser moves with live points: it keeps at most `live_seconds`, and never
-    goes back behind `start`. None: the range stays."""
+    """Return the metadata of a range that the browser moves with live points: it keeps at most `live_seconds`
+    and never begins before `start`. None: the range is fixed."""
     return {"span_seconds": live_seconds, "since": edge(start)}
 
 
 def nice_ceiling(value: float) -> float:
-    """Return the next round number at or above a value, so that the top of an axis has a label; 1 for none."""
+    """Return the next round number at or above a value, so that the axis's top has a label; 1 for 0."""
     if value <= 0 or not math.isfinite(value):
         return 1.0
     step = 1.0
@@ -190,7 +192,8 @@ def _mark_line(mark: Mark) -> dict[str, Any]:
 
 
 def _mark_texts(marks: Sequence[Mark], axes: Axes, strokes: Sequence[Stroke]) -> list[dict[str, Any]]:
-    """Return the labels of the marks, beside their lines; of marks close together only the last has one."""
+    """Return the labels beside the marks' lines; of marks that are close together only the last gets a
+    label."""
     ends = axes.x_range or _ends(strokes)
     if not ends:
         return []

@@ -1,19 +1,20 @@
-"""Names at the ends of lines instead of a legend, kept apart. static/js/charts.js moves them as live values come."""
+"""Labels at the ends of lines, in place of a legend, moved apart so that they do not overlap.
+static/js/charts.js moves them when live values arrive."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 GAP_PIXELS = 13.0
-# Pixels right of the plot: without labels, and at most.
+# Pixels to the right of the plot: without labels, and the maximum.
 NARROW, WIDE = 12, 120
-# Of a letter; the browser measures the text and shortens what does not fit.
+# Estimated width of a letter in pixels; the browser measures the text and shortens what does not fit.
 EM_PIXELS = 7.0
 
 
 @dataclass(frozen=True, slots=True)
 class EndLabel:
-    """The label at the end of the line `key`; `value` is the line's last value."""
+    """The label at the end of the line `key`; `value`: the line's last value."""
 
     key: str
     text: str
@@ -22,10 +23,11 @@ class EndLabel:
 
 
 def spread(values: Sequence[float], low: float, high: float, plot_pixels: float) -> list[float]:
-    """Return how many pixels each label moves (negative is down) so that none overlap and none leave the plot.
+    """Return the vertical shift of each label in pixels (negative is down) so that none overlap or leave the
+    plot.
 
-    Labels go from the highest value down, equal values in their order; those that would fall out at the bottom push
-    the others up. More labels than fit share the height evenly.
+    Labels are placed from the highest value down, equal values in the given order; labels that would leave
+    the plot at the bottom push the others up. If there are too many, they share the height evenly.
     """
     units_per_pixel = (high - low) / plot_pixels
     gap = min(GAP_PIXELS, plot_pixels / max(len(values) - 1, 1)) * units_per_pixel
@@ -42,12 +44,12 @@ def spread(values: Sequence[float], low: float, high: float, plot_pixels: float)
 
 
 def most_labels(plot_pixels: float) -> int:
-    """Return how many labels fit beside each other without touching."""
+    """Return how many labels fit one below the other."""
     return int(plot_pixels // GAP_PIXELS) + 1
 
 
 def room_for(labels: Sequence[str]) -> int:
-    """Return the pixels that labels need right of the plot, whatever the value in them is."""
+    """Return the pixels that labels need to the right of the plot, for values of any length."""
     longest = max((len(label.replace("{value}", "100")) for label in labels), default=0)
     if not longest:
         return NARROW
@@ -57,7 +59,7 @@ def room_for(labels: Sequence[str]) -> int:
 def annotations(
     labels: Sequence[EndLabel], low: float, high: float, plot_pixels: float
 ) -> list[dict[str, Any]]:
-    """Return Plotly annotations right of the plot, beside each line's last value."""
+    """Return Plotly annotations to the right of the plot, beside each line's last value."""
     shifts = spread([label.value for label in labels], low, high, plot_pixels)
     return [
         {

@@ -1,4 +1,4 @@
-"""Colours of charts in both themes; the same values as static/css/tokens.css (a test compares them)."""
+"""Chart colours of both themes; the same values as in static/css/tokens.css (a test compares them)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ Theme = Literal["light", "dark"]
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """The colours that a figure may use; `projects` in palette-index order."""
+    """The colours of a theme; `projects` is indexed by palette index."""
 
     surface: str
     line: str
@@ -21,7 +21,7 @@ class Palette:
     projects: tuple[str, ...]
 
     def project(self, index: int) -> str:
-        """Return the colour of a project's palette index."""
+        """Return the colour for a project's palette index."""
         return self.projects[index % len(self.projects)]
 
 
@@ -56,5 +56,5 @@ DARK = Palette(
 
 
 def palette_for(theme: str) -> Palette:
-    """Return the palette of a theme; light for anything but "dark"."""
+    """Return the palette of a theme; the light one for any other name than "dark"."""
     return DARK if theme == "dark" else LIGHT

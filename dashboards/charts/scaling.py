@@ -1,4 +1,4 @@
-"""What more workers bring: throughput, efficiency and the share of communication, by number of workers."""
+"""Charts of a scaling report: throughput, efficiency and communication time by number of workers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ MOST_TICKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run. Shares are from 0 to 1; None where the program does not report it."""
+    """Measurements of one run. Shares are 0 to 1; None if the program does not report them."""
 
     workers: int
     samples_per_second: float
@@ -24,8 +24,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """One run beside the smallest: `speed_up` is by how much faster than one worker would be, if the smallest run of
-    several workers scaled ideally; `efficiency` is its share of the workers."""
+    """A run compared with the run of fewest workers. `speed_up`: relative to one worker, assuming that the
+    smallest run scaled ideally; `efficiency`: `speed_up` divided by the number of workers."""
 
     run: Measured
     speed_up: float
@@ -33,7 +33,7 @@ class Scaled:
 
 
 def scaled(runs: Sequence[Measured]) -> list[Scaled]:
-    """Return the runs by workers, each compared with the one of fewest workers. Rates must be above 0."""
+    """Return the runs by number of workers, each compared with the smallest. Rates must be above 0."""
     ordered = sorted(runs, key=lambda run: run.workers)
     found = []
     for run in ordered:
@@ -43,12 +43,12 @@ def scaled(runs: Sequence[Measured]) -> list[Scaled]:
 
 
 def throughput_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
-    """Return the figure of samples per second against what the smallest run promises."""
+    """Return the figure of samples per second, with the ideal line extrapolated from the smallest run."""
     palette, found = palette_for(theme), scaled(runs)
     rates = [(float(one.run.workers), one.run.samples_per_second) for one in found]
     ideal = [(x, found[0].run.samples_per_second / found[0].run.workers * x) for x, _rate in rates]
     top = nice_ceiling(max((y for _x, y in [*rates, *ideal]), default=1.0))
-    # the axis has room for four characters
+    # The axis has space for labels of four characters.
     unit, scale = ("1,000 samples/s", 1000) if top >= 1000 else ("samples/s", 1)
     axes = _axes(unit, top / scale, unit, found)
     shown, best = ([(x, y / scale) for x, y in points] for points in (rates, ideal))
@@ -64,7 +64,7 @@ def throughput_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
 
 
 def efficiency_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
-    """Speed-up by workers, as a share of the ideal."""
+    """Return the figure of efficiency: speed-up as a share of the ideal."""
     palette, found = palette_for(theme), scaled(runs)
     points = [(float(one.run.workers), one.efficiency * 100) for one in found]
     top = max(100.0, nice_ceiling(max((y for _x, y in points), default=100.0)))
@@ -79,7 +79,7 @@ def efficiency_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
 
 
 def allreduce_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
-    """Return the figure of the share of a step in which gradients are under way."""
+    """Return the figure of the share of each step during which all-reduces run."""
     palette, found = palette_for(theme), [one for one in scaled(runs) if one.run.allreduce_share is not None]
     points = [(float(one.run.workers), (one.run.allreduce_share or 0.0) * 100) for one in found]
     strokes = [Stroke("allreduce", "all-reduce", points, palette.accent)]

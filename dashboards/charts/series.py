@@ -1,4 +1,4 @@
-"""What a figure is drawn from: named lines of (x, value) points, and how they are thinned for a screen."""
+"""Input of figures: named lines of (x, value) points, and reducing the number of points for a screen."""
 
 import itertools
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ MOST_POINTS = 400
 X = datetime | float
 Point = tuple[X, float]
 TimePoint = tuple[datetime, float]
-# None: the line is interrupted.
+# A value of None interrupts the line.
 Gapped = tuple[X, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line. `key` is what live values are addressed to; `points` are in x order. `is_gone`: what it is about has
-    been deleted."""
+    """One line. `key`: addresses live values to it; `points`: sorted by x. `is_gone`: its subject was
+    deleted."""
 
     key: str
     name: str
@@ -28,7 +28,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure with its equivalents for people who cannot see it: one sentence, and a table."""
+    """A figure with its accessible equivalents: a sentence and a table."""
 
     figure: dict[str, Any]
     summary: str
@@ -36,15 +36,15 @@ class Chart:
     rows: tuple[tuple[object, ...], ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the browser fetches."""
+        """Return the JSON that the browser fetches."""
         table = {"columns": list(self.columns), "rows": [list(row) for row in self.rows]}
         return {"figure": self.figure, "summary": self.summary, "table": table}
 
 
 def thin(points: Sequence[Gapped], most: int = MOST_POINTS) -> list[Gapped]:
-    """Return at most `most` points: of every stretch its first, lowest, highest and last, in order.
+    """Return at most `most` points: the first, lowest, highest and last of each section, in order.
 
-    Peaks and dips stay; so do the values at the edges of a stretch, which is what keeps a step line true.
+    Keeps peaks and dips; keeping the first and last values preserves step lines.
     """
     if len(points) <= most:
         return list(points)
@@ -60,7 +60,7 @@ def thin(points: Sequence[Gapped], most: int = MOST_POINTS) -> list[Gapped]:
 
 
 def with_gaps(points: Sequence[TimePoint], longest: timedelta) -> list[Gapped]:
-    """Return points over time with an interruption wherever two of them are further apart than `longest`."""
+    """Return points over time, with a gap (None) between two points that are more than `longest` apart."""
     line: list[Gapped] = []
     for (before, _value), (at, value) in itertools.pairwise([*points[:1], *points]):
         if at - before > longest:
@@ -70,5 +70,5 @@ def with_gaps(points: Sequence[TimePoint], longest: timedelta) -> list[Gapped]:
 
 
 def edge(x: X) -> str | float:
-    """Return an x value as JSON carries it."""
+    """Return an x value in its JSON form."""
     return x.isoformat().replace("+00:00", "Z") if isinstance(x, datetime) else x

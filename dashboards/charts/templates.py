@@ -1,5 +1,5 @@
-"""One registered Plotly template per theme: no box, faint horizontal lines, one size of text. Figures name it; the
-browser fetches it once."""
+"""One registered Plotly template per theme: no box, faint horizontal grid lines, one text size. Figures
+contain its name; the browser fetches it once."""
 
 import functools
 from typing import Any
@@ -11,7 +11,7 @@ CLEAR = "rgba(0,0,0,0)"
 
 
 def theme_of(name: object) -> Theme:
-    """Return "dark" or "light"; light for anything but "dark"."""
+    """Return "dark" or "light"; "light" for any other value than "dark"."""
     return "dark" if name == "dark" else "light"
 
 
@@ -22,8 +22,9 @@ def template_name(theme: Theme) -> str:
 
 @functools.cache
 def graph_objects() -> Any:
-    """Return plotly.graph_objects, with the templates registered in plotly.io."""
-    # imported late: 38 MB and half a second on a busy machine, which an instance without opened charts does not pay
+    """Return the module plotly.graph_objects; registers the templates on first use."""
+    # Imported late: it takes 38 MB and half a second on a busy machine, which is avoided until a chart is
+    # opened.
     from plotly import graph_objects as found
     from plotly import io
 
@@ -34,7 +35,7 @@ def graph_objects() -> Any:
 
 @functools.cache
 def template_json(theme: Theme) -> dict[str, Any]:
-    """Return the template of a theme as Plotly's JavaScript takes it."""
+    """Return the template of a theme in the form that Plotly's JavaScript takes."""
     graph_objects()
     from plotly import io
 
@@ -58,8 +59,8 @@ def _template(plotly: Any, palette: Palette) -> Any:
         "plot_bgcolor": CLEAR,
         "font": {"family": FONT, "size": 12, "color": palette.second},
         "showlegend": False,
-        # static/js/chart-hover.js draws the line and the list of values: Plotly's own list leaves out every line that
-        # has no point at just this x, which step lines mostly have not
+        # static/js/chart-hover.js draws the hover line and list: Plotly's own omits lines without a point at
+        # exactly this x, as most step lines.
         "hovermode": False,
         "dragmode": "zoom",
         "xaxis": axis | {"nticks": 6},

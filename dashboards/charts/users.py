@@ -1,4 +1,4 @@
-"""GPU hours of users as bars, the most first."""
+"""Bar chart of users' GPU hours."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ ROW_PIXELS, AROUND_PIXELS = 22, 52
 
 
 def users_chart(hours: Sequence[tuple[str, float]], *, theme: Theme) -> Chart:
-    """Draw bars of (user, GPU hours), the most first; users beyond the first 15 are in the table only."""
+    """Return the figure of (user, GPU hours), largest first; users after the first 15 are in the table only."""
     plotly, palette = graph_objects(), palette_for(theme)
     # Plotly draws the first bar at the bottom.
     shown = list(reversed(hours[:BARS_MOST]))

@@ -1,4 +1,4 @@
-"""GPU and memory utilisation over time: of the cluster, of a node and its devices, of a job."""
+"""Charts of GPU and memory utilisation over time: of the cluster, of a node with its devices, of a job."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -8,7 +8,7 @@ from dashboards.charts.figures import SMALL, Axes, Mark, Stroke, line_figure, sl
 from dashboards.charts.palette import Theme, palette_for
 from dashboards.charts.series import Chart, Line, Point, TimePoint, edge, thin, with_gaps
 
-# The browser fills it again as live points come.
+# The browser fills in the placeholders again when live points arrive.
 SAYS = "GPU utilisation is {last} now, {mean} on average."
 SAYS_BOTH = "GPU utilisation is {last} now, {mean} on average; memory is {second}."
 ROWS_MOST = 60
@@ -24,8 +24,8 @@ def utilisation_chart(
     live_seconds: int | None,
     height: int = SMALL,
 ) -> Chart:
-    """Draw two lines of shares (0 to 1) in percent over start..end. `live_seconds`: the range moves with the
-    current time."""
+    """Return the figure of two lines of shares (0 to 1), drawn in percent, over start..end. `live_seconds`:
+    length of a range that moves with the current time, None for a fixed one."""
     palette = palette_for(theme)
     says = SAYS_BOTH if memory else SAYS
     meta = {"says": says, "rounds": "share", "points": len(gpu), "mean": _mean(gpu) * 100}
@@ -44,7 +44,7 @@ def utilisation_chart(
 def device_chart(
     what: str, whole: Line, devices: Sequence[Line], *, theme: Theme, start: datetime, end: datetime
 ) -> Chart:
-    """Draw a node's line of shares (0 to 1) and a thin one for each of its devices, in percent. `what`:
+    """Return the figure of a node's line of shares (0 to 1) with a thin line per device, in percent. `what`:
     "utilisation" or "memory", for the summary."""
     palette = palette_for(theme)
     strokes = [
@@ -76,8 +76,8 @@ def job_use_chart(
     scale: float, top: float, longest_gap: timedelta, span: tuple[datetime, datetime],
     live_seconds: int | None,
 ) -> Chart:  # fmt: skip
-    """Draw what a job uses over time, with a gap where it had no pod. Values are multiplied by `scale`; marks
-    are the starts of its attempts."""
+    """Return the figure of a job's use over time, with a gap while it had no pod. `scale`: factor for the
+    values; `marks`: the starts of its attempts."""
     palette = palette_for(theme)
     scaled = [(x, value * scale) for x, value in points]
     says = f"{name} is {{last}} {unit}; lowest {{low}} {unit}, highest {{high}} {unit}."

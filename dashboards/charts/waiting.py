@@ -1,4 +1,4 @@
-"""How long jobs waited before they started, over time."""
+"""Bar chart of jobs' waiting times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ MINUTE, HOUR = 60.0, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """The jobs that started in a span of time: their mean and longest wait in seconds, and how many they are."""
+    """Jobs that started within a time interval: their number, mean and longest wait in seconds."""
 
     at: datetime
     mean: float
@@ -25,8 +25,8 @@ class Waited:
 def waiting_chart(
     spans: Sequence[Waited], span_seconds: int, *, theme: Theme, start: datetime, end: datetime
 ) -> Chart:
-    """Draw bars of the mean wait with the longest above it as a tick; spans in which no job started are
-    empty."""
+    """Return the figure with a bar of the mean wait per interval and a tick at the longest; intervals in
+    which no job started are empty."""
     longest = max((span.longest for span in spans), default=0.0)
     unit, seconds = _unit(longest)
     axes = Axes("Time", f"Wait, {unit}", (0, max(longest / seconds, 1.0) * 1.08), unit, x_range=(start, end))
@@ -43,7 +43,7 @@ def _figure(
     spans: Sequence[Waited], span_seconds: int, axes: Axes, seconds: float, theme: Theme
 ) -> dict[str, object]:
     plotly, palette = graph_objects(), palette_for(theme)
-    # Four fifths of a span, in milliseconds.
+    # Bar width: four fifths of an interval, in milliseconds.
     width = span_seconds * 800
     times = [edge(span.at) for span in spans]
     means = plotly.Bar(

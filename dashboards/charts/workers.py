@@ -1,4 +1,4 @@
-"""The workers of an elastic job over time: a line for each while it runs, a mark for each generation."""
+"""Chart of an elastic job's workers over time: a line for each while it runs, a mark for each generation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ HEIGHT_PER_WORKER, LEAST_HEIGHT, MOST_HEIGHT = 16, 180, 520
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One worker from its start to its end. `is_lost`: it ended without having been asked to."""
+    """The run of one worker. `is_lost`: it ended without being asked to."""
 
     rank: int
     node: str
@@ -30,7 +30,7 @@ def worker_chart(
     start: datetime,
     end: datetime,
 ) -> Chart:
-    """Return the figure of spans of one attempt by rank; `generations` are (time, number, workers)."""
+    """Return the figure of one attempt's workers by rank. `generations`: (time, number, workers)."""
     palette, highest = palette_for(theme), max((span.rank for span in spans), default=0)
     height = min(MOST_HEIGHT, max(LEAST_HEIGHT, HEIGHT_PER_WORKER * (highest + 4)))
     axes = Axes("Time", "Worker", (-0.6, highest + 0.6), y_step=1, x_range=(start, end), height=height)

@@ -1,1 +1,1 @@
-"""Every list of the pages as one declaration: its columns, filters, order and rows."""
+"""The lists of the pages, each declared by its columns, filters, order and rows."""

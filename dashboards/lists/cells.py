@@ -1,4 +1,4 @@
-"""Cells that several lists share: functions from a row to its markup. Text is escaped here, once."""
+"""Cells shared by several lists: functions from a row to HTML. Values are escaped here."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,37 +22,37 @@ def text(key: str) -> Cell:
 
 
 def number(key: str) -> Cell:
-    """Return a number with separators."""
+    """Show the value as a number with thousands separators."""
     return lambda row: formats.number(row[key])
 
 
 def ago(key: str, otherwise: Text = formats.NOTHING) -> Cell:
-    """Show how long ago a moment was, updated in the browser; `otherwise` if there is none."""
+    """Show the age of a time, updated in the browser; `otherwise` if there is none."""
     return lambda row: str(otherwise) if row[key] is None else since(row[key], "ago")
 
 
 def linked(page: str, key: str) -> Cell:
-    """Return the name of the row's object, as the link to its page."""
+    """Show the name of the row's object as a link to its page."""
     return lambda row: link(reverse(page, args=[row[key]]), row[key])
 
 
 def part(template: str, **names: str) -> Cell:
-    """Return a template's markup; `names`: its variables, each the name of the row's value."""
+    """Render a template; `names` maps its variables to keys of the row."""
     return lambda row: render_to_string(template, {name: row[key] for name, key in names.items()})
 
 
 def link(url: str, label: str) -> SafeString:
-    """Return the main link of a row."""
+    """Return the main link of a row as HTML."""
     return format_html('<a class="main" href="{}" title="{}">{}</a>', url, label, label)
 
 
 def badge(tone: str, label: Text) -> SafeString:
-    """Return a state in its colour."""
+    """Return a coloured badge as HTML."""
     return format_html('<span class="badge {}">{}</span>', tone, label)
 
 
 def chip(palette_index: int | None, name: str, *, is_link: bool = True) -> SafeString:
-    """Return a project in its colour, as the link to its page."""
+    """Return a project's coloured chip as HTML, by default a link to its page."""
     colour = palette_index or 0
     if not is_link:
         return format_html('<span class="chip p-{}">{}</span>', colour, name)
@@ -60,7 +60,7 @@ def chip(palette_index: int | None, name: str, *, is_link: bool = True) -> SafeS
 
 
 def bar(share: float | None, tone: str = "") -> SafeString | str:
-    """Show a share of 1 as a bar with its number; a dash if unknown."""
+    """Return a bar with its percentage for a share from 0 to 1; a dash if unknown."""
     if share is None:
         return formats.NOTHING
     value = formats.percent(share)
@@ -70,5 +70,5 @@ def bar(share: float | None, tone: str = "") -> SafeString | str:
 
 
 def of_total(used: str, total: str) -> SafeString:
-    """Show a number with its total: "6/8"."""
+    """Return a number with its total: "6/8"."""
     return format_html('<b>{}</b><span class="second">/{}</span>', used, total)

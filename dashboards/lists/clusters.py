@@ -1,4 +1,4 @@
-"""The list of clusters, for admins: what needs a hand first."""
+"""The list of clusters, for admins; clusters with problems first."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -40,14 +40,14 @@ from jobs.project_status import largest_device_mib
 from jobs.queries import job_rows
 
 UNFINISHED, ACTIVE, FINISHED = "unfinished", "active", "finished"
-# Columns that a table beside other panels has no room for.
+# Columns omitted from tables beside other panels, which are narrower.
 BESIDE = ("kind", "node", "use")
-# Characters: what fits on two lines of the column.
+# Longest reason in characters; fits on two lines of the column.
 REASON_LENGTH = 90
 
 
 def rows_of(actor: Actor, jobs: QuerySet[Job], colours: dict[str, int] | None = None) -> list[Row]:
-    """Return jobs as the columns show them, in the queryset's order."""
+    """Return jobs as list rows, in the queryset's order."""
     known = palette() if colours is None else colours
     return [
         job | {"key": job["id"], "palette_index": known.get(job["project"])}
@@ -56,7 +56,8 @@ def rows_of(actor: Actor, jobs: QuerySet[Job], colours: dict[str, int] | None = 
 
 
 def unfinished_of(actor: Actor, project: Project, limit: int = 20) -> tuple[list[Row], int]:
-    """Return a project's unfinished jobs, those with GPUs first and then the newest, and how many there are."""
+    """Return (rows, total) of a project's unfinished jobs: those with GPUs first, then the newest, at most
+    `limit` rows."""
     unfinished = Job.objects.filter(project=project).exclude(state__in=FINAL_STATES)
     is_waiting = Case(When(state__in=ACTIVE_STATES, then=Value(0)), default=Value(1))
     shown = unfinished.order_by(is_waiting, "-submit_rank")[:limit]
@@ -65,7 +66,7 @@ def unfinished_of(actor: Actor, project: Project, limit: int = 20) -> tuple[list
 
 
 def latest_of(actor: Actor, user: User, limit: int = 20) -> list[Row]:
-    """Return the user's newest jobs that the actor sees."""
+    """Return rows of the user's newest jobs that the actor may see."""
     return rows_of(actor, visible_jobs(actor).filter(user=user).order_by("-submit_rank")[:limit])
 
 
@@ -96,8 +97,9 @@ def _progress(row: Row) -> str:
 
 
 def shortened(code: str, message: str, most: int = REASON_LENGTH) -> str:
-    """Return a reason in at most `most` characters. A queued job's next step goes first: it is the same for all with
-    its reason. Then the middle goes: the numbers that were compared, or the error itself, are at the end."""
+    """Return a reason in at most `most` characters. First removes a queued job's advice, which is the same
+    for all jobs with that reason; then shortens the middle, since compared numbers and errors are at the
+    end."""
     if len(message) <= most:
         return message
     if code in QUEUED_REASONS:
@@ -144,8 +146,8 @@ def _states(actor: Actor) -> list[tuple[str, Text]]:
 
 
 def _summary(jobs: QuerySet[Job]) -> str:
-    """Return how many jobs, and the GPUs that they ask for and hold. A request in MiB counts as its share of the
-    cluster's largest GPU, as in a project's requested GPUs."""
+    """Return a text with the number of jobs and the GPUs that they request and hold. A request in MiB counts
+    as its share of the cluster's largest GPU, as in a project's requested GPUs."""
     shapes = jobs.order_by().values_list("project__cluster_id", "milli_gpus", "gpu_memory_mib", "pods_wanted")
     counted = list(shapes.annotate(Count("pk"), Sum("allocated_milli")))
     largest = largest_device_mib() if any(shape[2] for shape in counted) else {}

@@ -1,4 +1,4 @@
-"""The list of nodes: what needs a hand first."""
+"""The list of nodes; nodes with problems first."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -34,7 +34,7 @@ from jobs.lifecycle import STOPPING
 from jobs.models import Pod
 from jobs.node_pods import reserved_on
 
-# In the order of the list: the most urgent first.
+# Order of the list: the most urgent condition first.
 AWAY, NOT_READY, INTERRUPTED, DRAINING, CORDONED, READY = range(6)
 PROBLEMS = "problems"
 CONDITIONS: dict[str, tuple[int, Text]] = {
@@ -48,7 +48,7 @@ CONDITIONS: dict[str, tuple[int, Text]] = {
 
 
 def first_of(cluster: Cluster, limit: int = 50) -> list[Row]:
-    """Return the first nodes of a cluster in the list's order, as the columns show them without device cells."""
+    """Return the first `limit` nodes of a cluster as list rows, without device cells."""
     nodes = Node.objects.filter(cluster=cluster).select_related("cluster", "pool")
     return _described(list(nodes.order_by(_condition(), "name")[:limit]))
 
@@ -61,7 +61,7 @@ def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
 
 
 def _described(nodes: Sequence[Node]) -> list[Row]:
-    """Return nodes as the columns show them, their devices' cells excepted."""
+    """Return nodes as list rows, without device cells."""
     reserved = reserved_on(node.pk for node in nodes)
     return [
         row
@@ -72,7 +72,7 @@ def _described(nodes: Sequence[Node]) -> list[Row]:
 
 
 def condition(row: Row) -> int:
-    """Return the condition of a node's row; `_condition` is the same in SQL."""
+    """Return the condition of a node's row; `_condition` computes the same in SQL."""
     if not row["is_reachable"]:
         return AWAY
     if not row["is_ready"]:
@@ -126,13 +126,13 @@ def _conditions(actor: Actor) -> list[tuple[str, Text]]:
 
 
 def _of_devices(value: Any) -> Any:
-    """Return a sum or mean over a node's devices, as an expression to sort by."""
+    """Return an expression for a sum or mean over a node's devices, to sort by."""
     found = Device.objects.filter(node=OuterRef("pk")).order_by().values("node").annotate(found=value)
     return lambda at: Subquery(found.values("found"))
 
 
 def _of_pods(column: str) -> Any:
-    """Return what the pods on a node reserve of one resource, as an expression to sort by."""
+    """Return an expression for the amount of one resource that the node's pods reserve, to sort by."""
     held = Pod.objects.filter(node=OuterRef("pk"), released_at=None).order_by().values("node")
     return lambda at: Subquery(held.annotate(found=Sum(column)).values("found"))
 

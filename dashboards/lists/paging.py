@@ -1,4 +1,5 @@
-"""Keyset pages of a queryset in any order: each page is one range query, and none repeats or skips a row."""
+"""Keyset pagination of a queryset in any order: each page is one range query, and none repeats or skips a
+row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,27 +11,28 @@ from django.core.signing import BadSignature, Signer
 from django.db.models import F, Q, QuerySet
 from django.db.models.expressions import OrderBy
 
-# Signed, so that a cursor holds values of the types that its columns have.
+# Signed, so that a cursor can only hold values of its columns' types.
 SIGNER = Signer(salt="dashboards.lists.paging")
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One column of an order, by the name it has in the queryset. Null values come last in both directions."""
+    """One column of an order, by its name in the queryset. Nulls sort last in both directions."""
 
     name: str
     is_descending: bool = False
     is_nullable: bool = False
 
     def ordering(self, *, is_backward: bool) -> OrderBy:
-        """Return the term for order_by; reversed when pages are read backwards."""
+        """Return the term for order_by, reversed for reading backwards."""
         descending = self.is_descending != is_backward
-        # Named only where nulls can be: PostgreSQL uses an index for its own order of nulls alone.
+        # Named only for nullable columns: PostgreSQL uses an index only with the index's own order of nulls.
         first, last = (is_backward or None, not is_backward or None) if self.is_nullable else (None, None)
         return OrderBy(F(self.name), descending=descending, nulls_first=first, nulls_last=last)
 
     def beyond(self, value: Any, *, is_backward: bool) -> Q:
-        """Return the rows that this term puts after `value`; before it, when read backwards."""
+        """Return a filter for rows that sort after `value` by this term, or before it when reading
+        backwards."""
         if value is None:
             return Q(**{f"{self.name}__isnull": False}) if is_backward else Q(pk__in=())
         lookup = "lt" if self.is_descending != is_backward else "gt"
@@ -41,8 +43,8 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a list is sorted by. The last term is unique. `key` is the order's name in the address, `at` the time that
-    its running durations are measured at: the same on every page."""
+    """The order of a list. The last term must be unique. `key`: the order's name in the URL. `at`: the time
+    at which durations that still grow are measured, the same on every page."""
 
     key: str
     terms: tuple[Term, ...]
@@ -51,7 +53,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The primary keys of one page, and the cursors of its neighbours, None at the ends."""
+    """Primary keys of one page, and the cursors of the neighbouring pages, None at the ends."""
 
     pks: list[Any]
     before: str | None
@@ -59,7 +61,8 @@ class Keys:
 
 
 def read_page(rows: QuerySet[Any], order: Order, asked: Mapping[str, str], limit: int) -> Keys:
-    """Return the page after `?after=<cursor>` or before `?before=<cursor>`; the first one without a valid cursor."""
+    """Return the page after `?after=<cursor>` or before `?before=<cursor>`; the first page without a valid
+    cursor."""
     is_backward = bool(asked.get("before"))
     position = _position(rows, order, asked.get("before") or asked.get("after") or "")
     is_backward = is_backward and position is not None
@@ -67,7 +70,7 @@ def read_page(rows: QuerySet[Any], order: Order, asked: Mapping[str, str], limit
         rows = rows.filter(_beyond(order.terms, position, is_backward=is_backward))
     ordering = [term.ordering(is_backward=is_backward) for term in order.terms]
     names = [term.name for term in order.terms]
-    # One more than is shown says whether there is another page.
+    # Read one row more than shown, to find out whether there is another page.
     found = list(rows.order_by(*ordering).values_list("pk", *names)[: limit + 1])
     has_more, shown = len(found) > limit, found[:limit]
     if is_backward:
@@ -75,7 +78,7 @@ def read_page(rows: QuerySet[Any], order: Order, asked: Mapping[str, str], limit
     if not shown:
         return Keys([], None, None)
     has_before = has_more if is_backward else position is not None
-    # Read backwards, the page that was left is after this one.
+    # Read backwards: the page from which the user came is the next one.
     has_after = is_backward or has_more
     return Keys(
         [row[0] for row in shown],
@@ -85,7 +88,7 @@ def read_page(rows: QuerySet[Any], order: Order, asked: Mapping[str, str], limit
 
 
 def moment_of(cursor: str) -> datetime | None:
-    """Return the time at which a cursor's order measures durations, None without a valid cursor."""
+    """Return the time at which the cursor's order measures durations; None without a valid cursor."""
     try:
         return datetime.fromisoformat(SIGNER.unsign_object(cursor)[1]) if cursor else None
     except (BadSignature, ValueError):
@@ -93,7 +96,7 @@ def moment_of(cursor: str) -> datetime | None:
 
 
 def _beyond(terms: Sequence[Term], values: Sequence[Any], *, is_backward: bool) -> Q:
-    """Return rows after `values` in the order of the terms: a > x, or a = x and b > y."""
+    """Return a filter for rows after `values` in the order of the terms: a > x, or a = x and b > y."""
     found, equal = Q(pk__in=()), Q()
     for term, value in zip(terms, values, strict=True):
         found |= equal & term.beyond(value, is_backward=is_backward)
@@ -112,7 +115,7 @@ def _written(value: Any) -> Any:
 
 
 def _position(rows: QuerySet[Any], order: Order, cursor: str) -> list[Any] | None:
-    """Return the values of a cursor's row; None when it is not of this list in this order."""
+    """Return the values of a cursor's row; None if the cursor belongs to another list or order."""
     try:
         key, _at, values = SIGNER.unsign_object(cursor) if cursor else ("", "", [])
         if key != order.key or len(values) != len(order.terms):

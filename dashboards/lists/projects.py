@@ -1,4 +1,4 @@
-"""The list of projects. All users see quota and allocation; members open the project's page."""
+"""The list of projects. All users see quota and allocation; only members get a link to the project's page."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def _name(row: Row) -> str:
 
 
 def _of_jobs(value: Any, **states: Any) -> Any:
-    """Return a sum over a project's jobs, as an expression to sort by."""
+    """Return an expression for a sum over a project's jobs, to sort by."""
     jobs = Job.objects.filter(project=OuterRef("pk"), **states).exclude(state__in=FINAL_STATES)
     found = jobs.order_by().values("project").annotate(found=value)
     return lambda at: Coalesce(Subquery(found.values("found")), 0)

@@ -1,7 +1,7 @@
-"""A list as data: what its columns show and sort by, what it can be filtered by, and how a page of it is read.
+"""Declaration of a list: its columns, sorting, filters, and how a page of it is read.
 
-The declarations are in the modules beside this one; parts/list.html draws all of them. What a page is filtered and
-sorted by is in its address: `?state=queued&sort=-gpus`.
+The declarations are in the other modules of this package; parts/list.html renders all of them. Filters and
+sorting of a page are in its URL: `?state=queued&sort=-gpus`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +19,15 @@ from dashboards.lists.paging import Keys, Order, Term, moment_of, read_page
 
 Row = dict[str, Any]
 Text = str | Promise
-# The annotation that an expression is sorted by.
+# Name of the annotation with the sort expression.
 SORTED_BY = "sort_value"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `sort`: the path, or a function from the time of reading to the expression, that it is sorted by;
-    None for a column that is not. `css`: classes of its cells. `is_nullable`: `sort` may be null; such rows come last.
-    `falls`: the first click on its head puts the largest first."""
+    """One column. `sort`: the field path to sort by, or a function from the current time to an expression;
+    None if not sortable. `css`: classes of its cells. `is_nullable`: `sort` may be null; such rows come last.
+    `falls`: the first click on the header sorts descending."""
 
     key: str
     label: Text
@@ -40,7 +40,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One filter by `?<key>=`. `choices` offers (value, label) pairs; None makes it a text field."""
+    """A filter by `?<key>=`. `choices` returns (value, label) pairs; None makes it a text field."""
 
     key: str
     label: Text
@@ -50,8 +50,8 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class ListView:
-    """A list. `rows` returns what the columns show for a page's primary keys, in their order, each with its `key`;
-    `unique` is the path that breaks ties; `summary` says what the filtered set is in all."""
+    """A list. `rows` returns the data of a page's primary keys, in their order, each with its `key`.
+    `unique`: the field that makes the order unique. `summary` returns a sentence about the filtered rows."""
 
     name: str
     columns: tuple[Column, ...]
@@ -61,17 +61,17 @@ class ListView:
     summary: Callable[[QuerySet[Any]], str]
     filters: tuple[Filter, ...] = ()
     size: int = 100
-    # the parts of the topic `activity` that redraw it; "" for a list that is not live
+    # Parts of the topic `activity` that trigger a redraw; "" for a list that is not live.
     live: str = ""
-    # what can be done with selected rows: (verb, label of its button)
+    # Actions on selected rows: (verb, label of its button).
     verbs: tuple[tuple[str, Text], ...] = ()
-    # the template shown when there is no row
+    # Template shown when there are no rows.
     empty: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A column's head: where a click on it leads, and how the list is sorted by it now."""
+    """A column header: its link and the current sorting."""
 
     label: Text
     css: str
@@ -81,7 +81,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A filter as the form shows it."""
+    """A filter with its current value, as the form shows it."""
 
     key: str
     label: Text
@@ -91,8 +91,8 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with their cells, ready to be drawn: a cell is (css, label, markup), with a label where the markup alone
-    does not say what it is. A table without heads' links is not sorted by hand."""
+    """Rows with their cells as (css, label, HTML); the label is shown where the header is not visible. If
+    header links are empty, the table cannot be sorted."""
 
     id: str
     heads: list[Head]
@@ -111,7 +111,7 @@ class Page:
     summary: str
     before: str | None
     after: str | None
-    # the filters that narrow it
+    # The active filters.
     asked: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -122,7 +122,8 @@ class Page:
 def list_page(
     view: ListView, actor: Actor, rows: QuerySet[Any], asked: Mapping[str, str], *, can_select: bool = False
 ) -> Page:
-    """Read the page of a list that an address asks for. An unknown sort or cursor is that of the first page."""
+    """Return the page of a list that the query parameters request. An unknown sort or cursor gives the first
+    page."""
     narrowed = {item.key: text for item in view.filters if (text := asked.get(item.key, "").strip())}
     for item in view.filters:
         if item.key in narrowed:
@@ -150,7 +151,7 @@ def table(
     without: Sequence[str] = (),
     can_select: bool = False,
 ) -> Table:
-    """Return rows as the list draws them; without an order its heads are no links."""
+    """Return the table of these rows; without `order` its headers are not links."""
     columns = [column for column in view.columns if column.key not in without]
     written = [(column, lined_up([column.cell(row) for row in rows])) for column in columns]
     return Table(
@@ -165,14 +166,14 @@ def table(
 
 
 def named(rows: Callable[[Actor], QuerySet[Any]]) -> Callable[[Actor], list[tuple[str, Text]]]:
-    """Return the choices of a filter by the `name` of some rows."""
+    """Return a filter's choices: the `name` of these rows."""
     return lambda actor: [
         (name, name) for name in rows(actor).order_by("name").values_list("name", flat=True).distinct()
     ]
 
 
 def in_order(rows: QuerySet[Any], pks: Sequence[Any]) -> list[Any]:
-    """Return the rows with these keys in the order of the keys; rows deleted meanwhile are left out."""
+    """Return the rows with these keys, in the order of the keys; omits rows deleted meanwhile."""
     found = rows.in_bulk(pks)
     return [found[pk] for pk in pks if pk in found]
 
@@ -199,7 +200,8 @@ def _ordered(
 
 
 def _beside(column: Column) -> Text:
-    """Return what stands beside a cell where its head does not stand above it: numbers need it, words do not."""
+    """Return the label of a cell for narrow screens, where headers are hidden: numbers need one, words do
+    not."""
     return column.label if "num" in column.css.split() else ""
 
 

@@ -1,4 +1,4 @@
-"""The list of one's own API tokens; revoked ones are left out."""
+"""The list of the user's own API tokens, without revoked ones."""
 
 from collections.abc import Sequence
 from typing import Any

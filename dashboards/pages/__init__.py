@@ -1,1 +1,1 @@
-"""One file a group of pages: thin views over access, actions and reads."""
+"""Page views, one file per group of pages. They combine access, actions and reads."""

@@ -1,4 +1,5 @@
-"""The recorded history over any range: allocation, utilisation, waiting, users; charts, tables, CSV."""
+"""Page of recorded history over any range: allocation, utilisation, waiting and users, as charts, tables and
+CSV."""
 
 import csv
 import io
@@ -26,13 +27,14 @@ from dashboards.reads import history, series
 from jobs.estimate_record import estimate_counts
 
 PRESETS = {"1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400, "90d": 90 * 86400}
-# Sums with times outside of them may leave the calendar.
+# Arithmetic with times outside this range can overflow datetime.
 YEARS = range(1970, 9999)
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From when to when; `preset` when it ends now, `error` when what was asked made no sense."""
+    """A time range. `preset`: its name if it ends now, else "". `error`: why the requested range was
+    invalid."""
 
     start: datetime
     end: datetime
@@ -42,7 +44,7 @@ class Range:
 
 @signed_in
 def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show the page; its charts come by themselves."""
+    """Show the page; the browser loads the charts separately."""
     chosen = _chosen(request)
     lines = series.allocation_lines(chosen.start, chosen.end)
     used = [(line, usage(carried(line.points, chosen.start, chosen.end))) for line in lines]
@@ -63,7 +65,7 @@ def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def analytics_chart(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Show a chart of the page, over the range that the page was asked for."""
+    """Return a chart of the page over the requested range."""
     if name not in _CHARTS:
         raise NotVisible(f"There is no chart {name!r}.")
     return answer(_CHARTS[name](actor, _chosen(request), theme(request)))
@@ -71,7 +73,7 @@ def analytics_chart(request: HttpRequest, actor: Actor, name: str) -> HttpRespon
 
 @signed_in
 def analytics_csv(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Return the recorded changes of the range as CSV: time, project, GPUs held from then on."""
+    """Return the recorded changes in the range as CSV: time, project, GPUs held from then on."""
     chosen = _chosen(request)
     out = io.StringIO()
     writer = csv.writer(out)
@@ -84,7 +86,7 @@ def analytics_csv(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 def read_range(preset: str, start: str, end: str, now: datetime) -> Range:
-    """Return the range that was asked for: a preset that ends now, or two times; the last day otherwise."""
+    """Return the requested range: a preset that ends now, or two times. The last day if neither is valid."""
     default = Range(now - timedelta(days=1), now, "24h")
     if preset in PRESETS:
         return Range(now - timedelta(seconds=PRESETS[preset]), now, preset)

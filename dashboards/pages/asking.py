@@ -1,6 +1,6 @@
-"""Asking first: a page that says what a verb will do before it does it. GET asks, POST to the same address acts.
+"""Confirmation pages: GET shows what a verb will do, POST to the same URL does it.
 
-static/js/ask.js shows the page as a dialog where scripts run.
+static/js/ask.js shows the page as a dialog if scripts run.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from dashboards.pages.base_page import show
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """An object that a question names: its page and what is to be said of it."""
+    """An object named by a question: its URL and a text about it."""
 
     label: str
     url: str = ""
@@ -24,8 +24,8 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What will happen, in sentences, and to what; `do` is the label of the button that does it, "" for a page that
-    only reports. `fields` are sent with the answer."""
+    """A question: sentences about what will happen, and the affected objects. `do`: label of the button, ""
+    for a page that only reports. `fields`: sent with the answer."""
 
     title: str
     sentences: Sequence[str]
@@ -37,6 +37,6 @@ class Question:
 
 
 def ask(request: HttpRequest, actor: Actor, question: Question) -> HttpResponse:
-    """Render the question; its form posts to the page's own address."""
+    """Render the question; its form posts to the page's own URL."""
     keep = _("Cancel") if question.do else _("Back")
     return show(request, actor, "dashboards/ask.html", {"question": question, "keep": keep})

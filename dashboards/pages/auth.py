@@ -1,4 +1,4 @@
-"""Sign-in, sign-out, and the one-time set-up of the first admin."""
+"""Sign-in, sign-out, and the one-time setup of the first admin."""
 
 from urllib.parse import urlsplit
 
@@ -22,9 +22,9 @@ from dashboards.pages.errors import used_link
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def sign_in(request: HttpRequest) -> HttpResponseBase:
-    """Sign in with name and password, then go to the page that was asked for."""
+    """Sign in with name and password, then redirect to the requested page."""
     target = request.POST.get("next") or request.GET.get("next") or "/"
-    # A link to our sign-in must not lead on to another site.
+    # Prevent an open redirect: a link to our sign-in must not lead to another site.
     if not url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
         target = "/"
     if request.user.is_authenticated:
@@ -37,7 +37,7 @@ def sign_in(request: HttpRequest) -> HttpResponseBase:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def set_up(request: HttpRequest, secret: str) -> HttpResponseBase:
-    """The first admin chooses a name and a password; the link works once."""
+    """Create the first admin with a chosen name and password; the link works once."""
     if not is_setup_link_open(secret):
         return used_link(request)
     if request.method != "POST":
@@ -84,8 +84,8 @@ def _try_sign_in(request: HttpRequest, target: str) -> HttpResponse:
 
 
 def _lead_on(target: str) -> HttpResponse:
-    """Redirect the browser after its form. Ports of jobs are on other hosts, which our form policy excludes,
-    and browsers apply that policy to redirects after a form: such a redirect goes through a page of its own."""
+    """Redirect the browser after a form. Jobs' ports are on other hosts, and browsers apply our form-action
+    policy to redirects after a form: such a redirect goes through an intermediate page."""
     if not urlsplit(target).path.startswith("/services/"):
         return HttpResponseRedirect(target)
     address = iri_to_uri(target)

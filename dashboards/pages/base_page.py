@@ -1,4 +1,4 @@
-"""The frame of every page: navigation with counts, clusters, translated messages, and the signed-in user."""
+"""Parts of every page: navigation with counts, clusters, translated messages, and the signed-in user."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
@@ -20,7 +20,7 @@ from dashboards.pages.js_messages import words
 from dashboards.pages.navigation import navigation
 from dashboards.reads.base_page import clusters
 
-# of clusters' states
+# Labels of cluster states.
 WRONG = {"unreachable": gettext_noop("not reachable"), "refused": gettext_noop("refused")}
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, Actor, P], HttpResponseBase]
@@ -35,8 +35,8 @@ def actor_of(request: HttpRequest) -> Actor:
 
 
 def signed_in(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
-    """Make a view for signed-in users: invisible objects answer 404, insufficient roles 403, a conflict a
-    message."""
+    """Wrap a view for signed-in users: it answers 404 for invisible objects, 403 for insufficient roles, and
+    shows a conflict as a message."""
 
     def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         if not request.user.is_authenticated:
@@ -53,7 +53,7 @@ def signed_in(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpRespon
 
 
 def attempt(request: HttpRequest, verb: Callable[[], object], done: str) -> bool:
-    """Run an action from a button; show that it is done, or why it failed."""
+    """Run the action of a button; show `done` or the error as a message. Return whether it succeeded."""
     try:
         verb()
     except Conflict as conflict:
@@ -70,7 +70,7 @@ def show(
     context: dict[str, Any] | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """Render a page inside the frame."""
+    """Render a page with navigation and header."""
     framed = (context or {}) | {
         "frame": _frame(request, actor),
         "server_now": timezone.now().isoformat().replace("+00:00", "Z"),
@@ -89,8 +89,8 @@ def _frame(request: HttpRequest, actor: Actor) -> dict[str, Any]:
 
 
 def standing(known: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the only cluster's name, or the number of clusters, and in `wrong` what is wrong with how many;
-    "" if nothing is."""
+    """Return the only cluster's name, or the number of clusters; and in `wrong` how many have which problem,
+    "" if none."""
     name = _("none") if not known else known[0]["name"]
     if len(known) > 1:
         name = ngettext("{count} cluster", "{count} clusters", len(known)).format(count=len(known))

@@ -1,4 +1,4 @@
-"""Figures as JSON, for static/js/charts.js: `{"figure", "summary", "table"}`, in the theme that is asked for."""
+"""Figures as JSON for static/js/charts.js: `{"figure", "summary", "table"}`, in the requested theme."""
 
 from datetime import datetime
 
@@ -19,13 +19,13 @@ from jobs.access import job_for
 from jobs.kinds.registry import KINDS
 
 SHORTEST, LONGEST = 60, 400 * 86400
-# A browser keeps the template this long; a new version may bring another.
+# How long a browser caches the template; a new version may change it.
 TEMPLATE_SECONDS = 300
 
 
 @signed_in
 def template(request: HttpRequest, actor: Actor, theme: str) -> HttpResponseBase:
-    """Return the Plotly template that the figures of a theme name."""
+    """Return the Plotly template of a theme, which figures reference by name."""
     response = HttpResponse(orjson.dumps(template_json(theme_of(theme))), content_type="application/json")
     response["Cache-Control"] = f"private, max-age={TEMPLATE_SECONDS}"
     return response
@@ -33,7 +33,7 @@ def template(request: HttpRequest, actor: Actor, theme: str) -> HttpResponseBase
 
 @signed_in
 def utilisation(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """GPU and memory utilisation over the last `span` seconds."""
+    """Return the chart of GPU and memory utilisation over the last `span` seconds."""
     span, start, now = _range(request)
     gpu, memory = series.utilisation_points(start, now)
     return answer(
@@ -43,7 +43,7 @@ def utilisation(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def allocation(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Allocated GPUs by project over the last `span` seconds."""
+    """Return the chart of allocated GPUs by project over the last `span` seconds."""
     span, start, now = _range(request)
     lines = series.allocation_lines(start, now)
     return answer(allocation_chart(lines, theme=theme(request), start=start, end=now, live_seconds=span))
@@ -51,7 +51,7 @@ def allocation(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def project_quota(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Show a project's allocated GPUs against its quota over the last `span` seconds."""
+    """Return the chart of a project's allocated GPUs and quota over the last `span` seconds."""
     project = project_for(actor, name)
     span, start, now = _range(request)
     held, quota = history.project_levels(project, start, now)
@@ -64,7 +64,7 @@ def project_quota(request: HttpRequest, actor: Actor, name: str) -> HttpResponse
 
 @signed_in
 def node_use(request: HttpRequest, actor: Actor, name: str, metric: str) -> HttpResponseBase:
-    """Utilisation or memory of a node and each of its devices over the last `span` seconds."""
+    """Return the chart of a node's and its devices' utilisation or memory over the last `span` seconds."""
     node = node_for(actor, name)
     _span, start, now = _range(request)
     whole, devices = history.NODE_LINES[metric](node, start, now)
@@ -73,7 +73,7 @@ def node_use(request: HttpRequest, actor: Actor, name: str, metric: str) -> Http
 
 @signed_in
 def job_curve(request: HttpRequest, actor: Actor, job_id: str, name: str) -> HttpResponseBase:
-    """Show loss or accuracy of a job over its steps, or what it uses over time."""
+    """Return the chart of a job's metric over its steps, or of its GPU use over time."""
     job = job_for(actor, job_id)
     if name in history.JOB_USES:
         return answer(job_use_chart(**history.job_use(job, name, timezone.now()), theme=theme(request)))
@@ -86,19 +86,19 @@ def job_curve(request: HttpRequest, actor: Actor, job_id: str, name: str) -> Htt
 
 
 def answer(chart: Chart) -> HttpResponse:
-    """Return a chart as the browser fetches it; never from a cache."""
+    """Return the response with a chart; it must not be cached."""
     response = HttpResponse(orjson.dumps(chart.as_json()), content_type="application/json")
     response["Cache-Control"] = "no-store"
     return response
 
 
 def theme(request: HttpRequest) -> Theme:
-    """Return the theme that was asked for."""
+    """Return the requested theme."""
     return theme_of(request.GET.get("theme"))
 
 
 def _range(request: HttpRequest) -> tuple[int, datetime, datetime]:
-    """Return (seconds asked for, start, now). The start is not before the first sample of the cluster."""
+    """Return (requested seconds, start, now). The start is not before the cluster's first sample."""
     text, now = request.GET.get("span", ""), timezone.now()
     span = min(max(int(text), SHORTEST), LONGEST) if text.isdecimal() and len(text) < 10 else 3600
     return span, series.first_seen(now, span), now

@@ -1,4 +1,4 @@
-"""Clusters, for admins: list, one with what was found there, attach, edit, check again, detach."""
+"""Pages of clusters, for admins: list, details, attach, edit, check again, detach."""
 
 import json
 from datetime import timedelta
@@ -31,13 +31,13 @@ from dashboards.lists.table import list_page, table
 from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.reads import clusters as reads
 
-# Larger than any credential: what is read of an uploaded file before it is refused.
+# Limit in bytes on an uploaded file, larger than any credential.
 UPLOAD_BYTES = 1024 * 1024
 
 
 @signed_in
 def cluster_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show every cluster with how it stands."""
+    """Show all clusters with their conditions."""
     require_admin(actor)
     page = list_page(CLUSTERS, actor, Cluster.objects.filter(detached_at=None), request.GET.dict())
     return show(request, actor, "dashboards/clusters.html", {"page": page})
@@ -45,7 +45,7 @@ def cluster_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def cluster_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Show one cluster: what was found there, its nodes, what detaching takes along."""
+    """Show one cluster: the result of its checks, its nodes, and what detaching removes."""
     require_admin(actor)
     cluster = _cluster_for(name)
     context = {
@@ -99,7 +99,7 @@ def cluster_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
 @require_POST
 @signed_in
 def cluster_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpResponseBase:
-    """Check again, or detach."""
+    """Check a cluster again, or detach it."""
     require_admin(actor)
     cluster = _cluster_for(name)
     if verb == "check":
@@ -120,7 +120,7 @@ def _cluster_for(name: str) -> Cluster:
 
 
 def _kind_to_attach(request: HttpRequest) -> EngineKind:
-    """Return the kind that the address names, else the first that has a form."""
+    """Return the engine kind named in the URL, else the first kind that has a form."""
     kinds = [kind for kind in engine_kinds().values() if kind.form is not None]
     return next((kind for kind in kinds if kind.name == request.GET.get("engine")), kinds[0])
 
@@ -154,7 +154,8 @@ def _edit(request: HttpRequest, actor: Actor, cluster: Cluster) -> None:
 
 
 def _access(request: HttpRequest, kind: EngineKind) -> dict[str, Any]:
-    """Return how the cluster is reached, as REST takes it: one of the kind's ways, or its fields."""
+    """Return the fields that say how to reach the cluster, in REST form: those of the selected access method
+    of the kind."""
     for name in _widgets(kind, "way"):
         if request.POST.get("reach") == name:
             return {name: True}
@@ -170,7 +171,7 @@ def _widgets(kind: EngineKind, widget: str) -> list[str]:
 
 
 def _upload(request: HttpRequest, kind: EngineKind, name: str) -> str:
-    """Return the chosen file, or what was pasted."""
+    """Return the content of the uploaded file, or the pasted text."""
     chosen = request.FILES.get(f"{name}_file")
     text = request.POST.get(name, "").strip()
     try:
@@ -184,7 +185,7 @@ def _upload(request: HttpRequest, kind: EngineKind, name: str) -> str:
 
 
 def _settings(request: HttpRequest) -> dict[str, Any]:
-    """One KNOB=VALUE a line; a value that is JSON is taken as that, any other is text."""
+    """Parse one KNOB=VALUE per line; a value that is valid JSON is decoded, any other is text."""
     settings: dict[str, Any] = {}
     for line in request.POST.get("settings", "").splitlines():
         name, equals, value = (part.strip() for part in line.partition("="))
@@ -202,7 +203,7 @@ def _settings(request: HttpRequest) -> dict[str, Any]:
 
 
 def _by_field(refused: Invalid) -> dict[str, str]:
-    """Return errors by the form's fields; an error of a setting names it."""
+    """Return errors by form field; an error of a setting names the setting."""
     found: dict[str, str] = {}
     for error in refused.errors:
         field, _slash, inside = error.pointer.removeprefix("/").partition("/")
@@ -214,7 +215,7 @@ def _by_field(refused: Invalid) -> dict[str, str]:
 def _form(
     request: HttpRequest, actor: Actor, kind: EngineKind, cluster: Cluster | None, errors: dict[str, str]
 ) -> HttpResponseBase:
-    # uploaded credentials are never sent back
+    # Never send uploaded credentials back.
     kept = ("name", "reach", "scheduler", "settings", *_widgets(kind, "text"), *_widgets(kind, "switch"))
     context = {
         "cluster": cluster,

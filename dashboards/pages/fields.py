@@ -1,4 +1,4 @@
-"""Form fields in Trainyard's units: GPUs as decimals, durations as text such as "2h"."""
+"""Form fields for Trainyard's units: GPUs as decimals, durations as text such as "2h"."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -12,7 +12,7 @@ from controlplane.notation import parse_duration, write_duration
 
 
 class DurationField(forms.CharField):
-    """Seconds inside, "2h" or "30m" in the form."""
+    """A duration: seconds as value, "2h" or "30m" in the form."""
 
     def clean(self, value: Any) -> int | None:
         text = super().clean(value)
@@ -31,7 +31,7 @@ class DurationField(forms.CharField):
 
 
 class GpuField(forms.DecimalField):
-    """Milli-GPUs inside, GPUs with up to three decimals in the form."""
+    """A number of GPUs: milli-GPUs as value, GPUs with up to three decimals in the form."""
 
     def __init__(self, **kwargs: Any) -> None:
         number = _("Write a number of GPUs from 0 to 1,000,000, with at most three decimals.")
@@ -64,7 +64,7 @@ class NameField(forms.CharField):
 
 
 def offer(form: forms.Form, name: str, values: Iterable[object]) -> None:
-    """Set what the choice field of this name offers; each value is shown as it is."""
+    """Set the choices of a choice field; values are their own labels."""
     field = form.fields[name]
     assert isinstance(field, forms.ChoiceField)
     field.choices = [(str(value), str(value)) for value in values]

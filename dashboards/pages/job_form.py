@@ -1,4 +1,4 @@
-"""The submit form: text fields in, the same submission body as REST out, refusals back at their fields."""
+"""The submit form: converts text fields to the REST submission body, and shows errors at their fields."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ from jobs.kinds.registry import DEFAULT, KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec
 
 INPUTS = tuple(field for field in DECLARED if field.input)
-# Checkboxes that belong to all entries of a list.
+# Checkboxes that apply to all entries of a list.
 CHECKS = [(field.name, field.entries) for field in INPUTS if field.entries and field.entries.label]
 
-# Where a volume is mounted that an address names.
+# Mount path of a volume that the URL names.
 MOUNT_PATH = "/mnt"
 
 Errors = dict[str, str]
@@ -46,7 +46,7 @@ class Unreadable(ValueError):
 
 
 def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
-    """Return the submission of a filled form; empty fields are left out. Raises Unreadable."""
+    """Return the submission of a filled form; omits empty fields. Raises Unreadable."""
     body, errors = read_body(raw)
     if errors:
         raise Unreadable(errors)
@@ -54,7 +54,7 @@ def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
-    """Parse a filled form; return the values, and an error for each field that is invalid."""
+    """Parse a filled form; return the values, and the errors by field."""
     errors: Errors = _too_long(raw)
     filled = {name: text.strip() for name, text in raw.items() if name not in errors and text.strip()}
     body: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def parse_text(field: Field, text: str) -> Any:
 
 
 def _piece(field: Field, text: str, line: int = 0) -> Any:
-    """Parse one numbered line, one word or the whole of a field; in lines, blanks around "=" are dropped."""
+    """Parse one numbered line, one word or the whole of a field; strips blanks around "=" in lines."""
     written = "=".join(part.strip() for part in text.strip().split("=", 1)) if line else text
     try:
         return field.value.parse(written)
@@ -94,7 +94,7 @@ def _piece(field: Field, text: str, line: int = 0) -> Any:
 
 
 def to_fields(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the form fields that stand for a submission: to_body's way back."""
+    """Return the form fields of a submission, the inverse of to_body."""
     body = {**body, "command": [*(body.get("command") or ()), *(body.get("args") or ())]}
     fields = {
         field.name: field.value.show(body[field.name])
@@ -108,7 +108,7 @@ def to_fields(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def initial_fields() -> dict[str, str]:
-    """Return the text of an empty form: the defaults."""
+    """Return the form fields of an empty form: the defaults."""
     shown = {field.name: field.value.show(field.omitted) for field in INPUTS if field.omitted}
     stated = {field.name: field.input.initial for field in INPUTS if field.input and field.input.initial}
     return shown | stated | {"kind": DEFAULT.name}
@@ -116,7 +116,7 @@ def initial_fields() -> dict[str, str]:
 
 @signed_in
 def job_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show the form, empty or filled from another job (`?clone=<id>`), and the submission itself."""
+    """Show the form, empty or filled from another job (`?clone=<id>`); submit it on POST."""
     if request.method == "POST":
         return _submit(request, actor)
     raw = initial_fields() | {
@@ -134,7 +134,7 @@ def job_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_POST
 @signed_in
 def job_preview(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show what a submission would be: the command line, refusals by field, and what to expect. Writes nothing."""
+    """Show the preview of a submission: command line, errors by field, and expected wait. Writes nothing."""
     raw = request.POST.dict()
     checked = _check(actor, raw)
     return JsonResponse(
@@ -145,7 +145,8 @@ def job_preview(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_POST
 @signed_in
 def job_plan(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show a part of the form: where and when a submission would start, and what would stop for it. Writes nothing."""
+    """Show, as a part of the form, where and when a submission would start and which jobs would stop for it.
+    Writes nothing."""
     raw = request.POST.dict()
     checked, context = _check(actor, raw), dict[str, Any]()
     try:
@@ -161,18 +162,18 @@ def job_plan(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A filled form as far as it can be read, everything that is wrong with it, and what to expect of it."""
+    """The parsed values of a form, all its errors, and the expected wait."""
 
     body: dict[str, Any]
     errors: Errors
     expectation: str = ""
 
     def command(self, raw: Mapping[str, str]) -> str:
-        """Return the same from a shell, with what is filled in."""
+        """Return the equivalent `yard` command line."""
         return yard_submit(raw.get("project", ""), self.body)
 
     def hint(self, raw: Mapping[str, str]) -> str:
-        """Return what to expect, or what is in the way of knowing it."""
+        """Return a sentence about the expected wait, or why it is not known."""
         others = [detail for field, detail in self.errors.items() if field != "name"]
         if others:
             return others[0]
@@ -194,8 +195,8 @@ def _submit(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 def _check(actor: Actor, raw: Mapping[str, str]) -> Checked:
-    """Check everything at once: the actor's access to the project, the fields, and the spec. For an actor who
-    may submit nowhere, nothing is read."""
+    """Check a form at once: access to the project, fields, and spec. For an actor who may not submit
+    anywhere, nothing is parsed."""
     try:
         project = project_for(actor, raw.get("project", "")[:SHORT], needed=Role.MEMBER)
     except (NotVisible, Forbidden) as refusal:
@@ -212,7 +213,7 @@ def _check(actor: Actor, raw: Mapping[str, str]) -> Checked:
 
 
 def _outlook(project: Project, spec: Mapping[str, Any]) -> str:
-    """Return what to expect of a submission, and what is odd about it."""
+    """Return a sentence about the expected wait, with warnings about the submission."""
     return " ".join(filter(None, (reads.expectation(project, spec), image_notice(project, spec))))
 
 
@@ -227,7 +228,7 @@ def _spec_errors(body: Mapping[str, Any]) -> Errors:
 def _form(
     request: HttpRequest, actor: Actor, raw: Mapping[str, str], checked: Checked, *, is_refused: bool
 ) -> HttpResponseBase:
-    """Show the form; refusals are shown at their fields once it was sent, not while it is still empty."""
+    """Show the form; errors are shown only after it was sent, not while it is still empty."""
     more = {field.name for field in INPUTS if field.input and field.input.section == MORE}
     offers = {
         "kinds": [(kind.name, kind.label) for kind in KINDS.values()],
@@ -259,7 +260,7 @@ def _by_field(refusal: Exception) -> Errors:
 
 
 def _sections(offers: Mapping[str, list[tuple[str, str]]]) -> dict[str, list[list[dict[str, Any]]]]:
-    """Return the rows of inputs of each section; `offers`: choices by the name that declarations have for them."""
+    """Return the rows of inputs by section. `offers`: choices, by the name used in field declarations."""
     sections: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for field in INPUTS:
         if field.input:
@@ -296,7 +297,8 @@ def _too_long(raw: Mapping[str, str]) -> Errors:
 
 
 def _on_volume(body: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
-    """Return the submission with the volume `?volume=` in the place of `?instead=`, or beside the others."""
+    """Return the submission with the volume `?volume=` mounted: in place of the volume `?instead=`, or in
+    addition."""
     name, instead = asked.get("volume"), asked.get("instead")
     if not name:
         return body

@@ -1,4 +1,4 @@
-"""Jobs: the list, one job with its tabs, and the verbs on it."""
+"""Pages of jobs: the list, one job with its tabs, and its verbs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +46,7 @@ TABS = ("overview", "workers", "logs", "metrics", "events", "pods", "spec", "ter
 
 @signed_in
 def job_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show jobs newest first, or as the address sorts and filters them."""
+    """Show the job list, newest first unless the URL sorts it otherwise."""
     usable = next(iter(projects_to_submit_to(actor)), None)
     page = list_page(JOBS, actor, visible_jobs(actor), request.GET.dict(), can_select=usable is not None)
     context = {"page": page, "usable": usable, "verbs_url": reverse("jobs-selected")}
@@ -55,7 +55,7 @@ def job_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overview") -> HttpResponseBase:
-    """Show one job: how it is, why, where, on what, and what it says."""
+    """Show one job: state, reason, pods and nodes, metrics and log, by tab."""
     job = job_for(actor, job_id)
     hidden = set() if KINDS[job.kind].is_elastic else {"workers"}
     if tab not in TABS or tab in hidden:
@@ -82,14 +82,14 @@ def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overvi
 
 @signed_in
 def job_outlook(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase:
-    """Show a part of a queued job's page: when it is expected to start, and what would start it."""
+    """Show, as a part of a queued job's page, when it is expected to start and which changes would start it."""
     found = job_reads.job_outlook(actor, job_for(actor, job_id))
     return render(request, "dashboards/parts/outlook.html", {"outlook": found})
 
 
 @signed_in
 def job_log(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase:
-    """Show the whole log of one rank as a text file: of one attempt (default: the newest), or of all of them."""
+    """Return the log of one rank as a text file: one attempt (default: the newest), or all."""
     job = job_for(actor, job_id)
     rank = job_reads.whole(request.GET.get("rank"), 0)
     if request.GET.get("attempt") == "all":
@@ -103,7 +103,7 @@ def job_log(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase
 
 @signed_in
 def job_log_index(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase:
-    """Attempts, the lengths of their logs, and what happened between the lines, for static/js/logsource.js."""
+    """Return the log index (attempts, log lengths, events between lines) as JSON for static/js/logsource.js."""
     index = log_index(actor, job_for(actor, job_id), job_reads.whole(request.GET.get("rank"), 0))
     return HttpResponse(
         orjson.dumps(index), content_type="application/json", headers={"Cache-Control": "no-store"}
@@ -168,7 +168,7 @@ def _metrics(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ranks(job: Job) -> dict[str, Any]:
-    """Return the ranks to choose from, and the one that is shown first."""
+    """Return the ranks that can be selected, and the one that is shown first."""
     return {"log_ranks": job_reads.log_ranks(job), "log_rank": speaking_rank(job, job.attempt)}
 
 

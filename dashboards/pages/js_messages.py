@@ -1,10 +1,10 @@
-"""Sentences that the browser's modules say, translated here; see say() in static/js/dom.js."""
+"""Translated messages for the browser's scripts; see say() in static/js/dom.js."""
 
 from django.utils.translation import gettext as _
 
 
 def words() -> dict[str, str]:
-    """Return the word list of the page's language."""
+    """Return the messages in the page's language."""
     return {
         "feed_live": _("Live"),
         "feed_connecting": _("Connecting"),
@@ -34,7 +34,7 @@ def words() -> dict[str, str]:
 
 
 def _keys() -> dict[str, str]:
-    """Return what the keyboard's shortcuts do."""
+    """Return the descriptions of keyboard shortcuts."""
     return {
         "key_palette": _("search or jump to"),
         "key_overview": _("overview"),
@@ -49,7 +49,7 @@ def _keys() -> dict[str, str]:
 
 
 def _uploads() -> dict[str, str]:
-    """What is said while files are uploaded."""
+    """Return the messages shown during uploads."""
     return {
         "upload_chosen": _("{files} files, {size}"),
         "upload_going": _("Uploading…"),
@@ -73,7 +73,7 @@ def _uploads() -> dict[str, str]:
 
 
 def _charts() -> dict[str, str]:
-    """Return the texts of the charts' buttons and tables."""
+    """Return the texts of chart buttons and tables."""
     return {
         "chart_table": _("The chart as a table"),
         "chart_tools": _("Chart tools"),

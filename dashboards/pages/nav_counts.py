@@ -1,4 +1,5 @@
-"""The numbers beside the navigation, for static/js/nav.js when the live feed says that they may have moved."""
+"""The navigation's counts, which static/js/nav.js fetches when a live update says that they may have
+changed."""
 
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 
@@ -9,7 +10,7 @@ from dashboards.pages.base_page import signed_in
 
 @signed_in
 def counts(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """JSON: a number by the name of its navigation entry."""
+    """Return JSON: count by name of the navigation entry."""
     response = JsonResponse(navigation.counts(actor))
     response["Cache-Control"] = "no-store"
     return response

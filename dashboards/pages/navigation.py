@@ -1,4 +1,4 @@
-"""The navigation of every page. Apps declare entries as `ENTRIES` of their module `navigation`."""
+"""The navigation of every page. Apps declare their entries as `ENTRIES` in their module `navigation`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,37 +15,37 @@ from controlplane.registration import app_modules
 
 @dataclass(frozen=True, slots=True)
 class NavigationEntry:
-    """A link to a list. Texts are marked by gettext_noop and translated when shown."""
+    """A link to a list. Texts are marked by gettext_noop and translated when rendered."""
 
-    # of the route, and of the count in counts.json
+    # Name of the URL route, and key of the count in counts.json.
     name: str
     label: str
-    # entries are ordered by it
+    # Position among the entries.
     place: int
     count: Callable[[Actor], int] | None = None
-    # What the number counts.
+    # What the count counts, for screen readers.
     count_means: str = ""
-    # Its unit, where the label does not say it.
+    # The count's unit, if the label does not say it.
     count_unit: str = ""
-    # Of the group, shown above its first entry.
+    # Heading of the entry's group, shown above the first entry of the group.
     heading: str = ""
     for_admins: bool = False
 
 
 @cache
 def declared_entries() -> Sequence[NavigationEntry]:
-    """Return the entries of all apps in their order."""
+    """Return the entries of all apps, sorted."""
     entries = [entry for module in app_modules("navigation") for entry in module.ENTRIES]
     return sorted(entries, key=lambda entry: entry.place)
 
 
 def counts(actor: Actor) -> dict[str, int]:
-    """Return the number beside each entry that has one, as the actor sees it. One query each."""
+    """Return the count of each entry that has one, as the actor may see it. One query each."""
     return {entry.name: entry.count(actor) for entry in _shown(actor) if entry.count is not None}
 
 
 def navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
-    """Return the entries as the page template shows them."""
+    """Return the entries in the form that the page template needs."""
     numbers, shown = counts(actor), _shown(actor)
     above = ["", *(entry.heading for entry in shown)]
     return [

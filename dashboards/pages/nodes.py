@@ -1,4 +1,4 @@
-"""Nodes: list, one node with its devices and pods, cordon, uncordon, drain, confirm dead."""
+"""Pages of nodes: list, one node with devices and pods, and its verbs."""
 
 from collections.abc import Callable
 
@@ -48,7 +48,7 @@ def node_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase
 
 @signed_in
 def node_card(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Show what a heat map shows of the node at the pointer: its devices and who holds them."""
+    """Show the tooltip of a node in the heat map: its devices and the jobs that hold them."""
     node = node_for(actor, name)
     colours = palette()
     drawn = device_nodes(Node.objects.filter(pk=node.pk), visible_project_names(actor), colours)[0]
@@ -61,7 +61,7 @@ def node_card(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase
 @require_POST
 @signed_in
 def node_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpResponseBase:
-    """Cordon, uncordon, drain, give an interruption notice or confirm dead."""
+    """Cordon, uncordon or drain a node, give an interruption notice, or confirm it dead."""
     node = node_for(actor, name)
     require_admin(actor)
     in_seconds = _notice(request.POST.get("in", "")) if verb == "interrupt" else 0

@@ -1,4 +1,4 @@
-"""The first page: the cluster from far to near."""
+"""The overview page: the cluster from totals to details."""
 
 import time
 from collections.abc import Hashable
@@ -14,7 +14,7 @@ from controlplane.models import Event
 from dashboards.pages.base_page import show, signed_in
 from dashboards.reads.overview import overview_page, usable_project
 
-# how old a kept drawing may be on a page that is opened: the feed brings it up to date at once
+# How old a cached rendering may be when a page is opened; live updates then refresh it at once.
 FRESH_SECONDS = 2.0
 KEPT_MOST = 32
 LEAST_HEADER = "X-Live-Seq"
@@ -22,14 +22,15 @@ LEAST_HEADER = "X-Live-Seq"
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What the page shows as of event `seq`, the same for all readers with the same rights."""
+    """A cached rendering as of event `seq`, shared by all readers with the same access."""
 
     html: SafeString
     seq: int
     drawn_at: float
 
     def is_good(self, least: int | None) -> bool:
-        """Return whether it serves a reader who needs event `least` in it, or who opens the page (None)."""
+        """Return whether it contains event `least`; for None (a newly opened page), whether it is recent
+        enough."""
         if least is not None and least >= 0:
             return self.seq >= least
         return time.monotonic() - self.drawn_at < FRESH_SECONDS or self.seq == Event.objects.last_seq()
@@ -40,14 +41,14 @@ _kept: dict[Hashable, Drawing] = {}
 
 @signed_in
 def overview(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Seven figures, devices, projects, time, running jobs, the queue."""
+    """Show seven figures, devices, projects, history, running jobs and the queue."""
     drawing = _drawing(actor, request.headers.get(LEAST_HEADER, ""))
     return show(request, actor, "dashboards/overview.html", {"body": drawing.html})
 
 
 def _drawing(actor: Actor, least: str) -> Drawing:
-    """Return the page's drawing. Drawings of large clusters are cached and shared by readers with the same
-    rights."""
+    """Return the rendering of the page. Renderings of large clusters are cached and shared by readers with
+    the same access."""
     sees, usable = visible_project_names(actor), usable_project(actor)
     key = (sees, usable, get_language())
     kept = _kept.get(key)

@@ -1,4 +1,4 @@
-"""Projects: list, one project with its allocation, members and jobs; create, edit, delete."""
+"""Pages of projects: list, one project with allocation, members and jobs; create, edit, delete."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +39,7 @@ from jobs.kinds.registry import POOL_KINDS
 
 
 class ProjectForm(forms.Form):
-    """A project as model fields; owners of a project get only the fields that are theirs."""
+    """Form of a project; owners of a project get only the fields that they may change."""
 
     name = NameField(longest=50, label=gettext_lazy("Name"))
     cluster = forms.ModelChoiceField(
@@ -91,11 +91,11 @@ class ProjectForm(forms.Form):
 
     @property
     def pools(self) -> list[forms.BoundField]:
-        """Return the fields of node pools, one for each kind of job that has them."""
+        """Return the node pool fields, one for each kind of job that has node pools."""
         return [self[name] for name in (f"{kind.name}_pools" for kind in POOL_KINDS) if name in self.fields]
 
     def model_fields(self) -> dict[str, Any]:
-        """Return the values as Project's own fields."""
+        """Return the values as fields of the model Project."""
         values = dict(self.cleaned_data)
         pools = {
             kind.name: values.pop(f"{kind.name}_pools")
@@ -131,13 +131,13 @@ def project_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def project_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Show one project: what it may use, what it holds, who is in it, and its jobs."""
+    """Show one project: its quota and limits, allocation, members and jobs."""
     return _page(request, actor, project_for(actor, name), {})
 
 
 @signed_in
 def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Change a project: owners their fields, admins all."""
+    """Edit a project: owners may change some fields, admins all."""
     project = project_for(actor, name, needed=Role.OWNER)
     form = ProjectForm(
         _posted(request), initial=_initial(project), project=project, is_owner_only=not actor.is_admin
@@ -153,8 +153,8 @@ def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
 @require_POST
 @signed_in
 def project_what_if(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Show a part of the form: what the share that is filled in would do, or with `?last_week` would have done. Writes
-    nothing."""
+    """Show, as a part of the form, what the entered share would change, or with `?last_week` would have
+    changed. Writes nothing."""
     project = project_for(actor, name, needed=Role.OWNER)
     form = ProjectForm(request.POST, project=project)
     if not form.is_valid():
@@ -167,7 +167,7 @@ def project_what_if(request: HttpRequest, actor: Actor, name: str) -> HttpRespon
 
 @signed_in
 def project_delete(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Say what goes with the project, then delete it."""
+    """Show what will be deleted with the project, then delete it."""
     project = project_for(actor, name, needed=Role.OWNER)
     require_admin(actor)
     if request.method == "POST" and request.POST.get("confirm") == name:
@@ -181,8 +181,8 @@ def project_delete(request: HttpRequest, actor: Actor, name: str) -> HttpRespons
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def member_set(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Add a member or change a role. A refusal is shown at its field, under this address; read again, that is the
-    project's page."""
+    """Add a member or change a role. An error is shown at its field; a GET of this URL shows the project's
+    page."""
     project = project_for(actor, name, needed=Role.OWNER)
     if request.method != "POST":
         return redirect("project", project.name)
@@ -207,11 +207,11 @@ def member_set(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBas
 
 @signed_in
 def member_suggest(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """JSON {"names"}: users to add whose names begin with `?q=`. 429 after too many searches."""
+    """Return JSON {"names"}: users whose names begin with `?q=`. 429 after too many searches."""
     try:
         names = user_names_starting_with(request.GET.get("q", "").strip(), name, actor=actor)
     except Invalid:
-        # Too short to name anyone.
+        # Too short to be a useful prefix.
         names = []
     except TooManyAttempts as refusal:
         headers = {"Retry-After": str(refusal.wait_seconds)}
@@ -222,7 +222,7 @@ def member_suggest(request: HttpRequest, actor: Actor, name: str) -> HttpRespons
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def member_remove(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Take a member out. GET `?user=` asks first."""
+    """Remove a member; GET `?user=` asks for confirmation."""
     project = project_for(actor, name, needed=Role.OWNER)
     sent = request.POST if request.method == "POST" else request.GET
     user = User.objects.filter(username=sent.get("user", "").strip(), memberships__project=project).first()
@@ -237,7 +237,7 @@ def member_remove(request: HttpRequest, actor: Actor, name: str) -> HttpResponse
 
 
 def _posted(request: HttpRequest) -> QueryDict | None:
-    """Return the data of a submitted form, also when it is empty; None for a GET."""
+    """Return the data of a submitted form, even if it is empty; None for a GET."""
     return request.POST if request.method == "POST" else None
 
 
@@ -246,7 +246,7 @@ def _show_form(
 ) -> HttpResponseBase:
     for name in form.errors:
         if name in form.fields:
-            # The browser takes the first of them.
+            # The browser focuses the first field that has autofocus.
             form.fields[name].widget.attrs["autofocus"] = True
     return show(request, actor, "dashboards/project_form.html", context, status=400 if form.errors else 200)
 
@@ -254,7 +254,8 @@ def _show_form(
 def _page(
     request: HttpRequest, actor: Actor, project: Project, errors: Mapping[str, str]
 ) -> HttpResponseBase:
-    """Show a project's page; `errors` by field: "user" and "role" of who is added, "role of <name>" of a member."""
+    """Show a project's page. `errors`: by field, "user" and "role" of the member to add, "role of <name>" of
+    a member."""
     role = role_in(actor, project)
     unfinished, count = unfinished_of(actor, project)
     context = {

@@ -1,4 +1,4 @@
-"""What is asked before a member is removed, an account is locked or changed, or a token is revoked."""
+"""Confirmation questions before a member is removed, an account is locked or changed, or a token is revoked."""
 
 from django.urls import reverse
 from django.utils import timezone
@@ -10,12 +10,12 @@ from dashboards import formats
 from dashboards.pages.asking import Question
 from dashboards.reads.users import live_tokens, unfinished_jobs
 
-# Verbs on users that are asked about; the others act at once.
+# Verbs on users that ask for confirmation; the others act at once.
 ASKED = ("lock", "promote", "demote")
 
 
 def about_removal(project: Project, user: User) -> Question:
-    """Before a member is taken out of a project."""
+    """Return the question before a member is removed from a project."""
     names = {"user": user.username, "project": project.name}
     return Question(
         title=_("Remove {user} from {project}?").format(**names),
@@ -32,7 +32,7 @@ def about_removal(project: Project, user: User) -> Question:
 
 
 def about_user(user: User, verb: str) -> Question:
-    """Before an account is locked, made an admin's or made a plain one."""
+    """Return the question before an account is locked or its admin rights are changed."""
     titles = {
         "lock": _("Lock {user}?"),
         "promote": _("Make {user} an admin?"),
@@ -49,7 +49,7 @@ def about_user(user: User, verb: str) -> Question:
 
 
 def about_token(token: Token) -> Question:
-    """Before a token is revoked."""
+    """Return the question before a token is revoked."""
     return Question(
         title=_("Revoke {name}?").format(name=token.name),
         sentences=[
@@ -64,7 +64,7 @@ def about_token(token: Token) -> Question:
 
 
 def jobs_stay(user: User, project: Project | None = None) -> str:
-    """Say how many unfinished jobs of a user go on, in one project or in all."""
+    """Return a sentence with the number of a user's unfinished jobs that continue, in one project or in all."""
     running, waiting = unfinished_jobs(user, project)
     if not running + waiting:
         return (

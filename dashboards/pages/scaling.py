@@ -1,4 +1,4 @@
-"""Changing the number of workers of an elastic job from its page: GET shows the plan, POST carries it out."""
+"""Resize an elastic job from its page: GET shows the plan, POST carries it out."""
 
 from django.http import HttpRequest, HttpResponseBase, QueryDict
 from django.shortcuts import redirect
@@ -22,7 +22,7 @@ MOST_WORKERS, LONGEST_SECONDS = 10_000, 7 * 86_400
 
 @signed_in
 def job_scale(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase:
-    """Say what a change of the number of workers would do, or begin it."""
+    """Show what a resize would do, or start it."""
     job = job_for(actor, job_id, needed=Role.MEMBER)
     back = reverse("job-tab", args=[job_id, "workers"])
     try:
@@ -46,7 +46,7 @@ def _begin(job: Job, asked: Scaling, actor: Actor) -> None:
 
 
 def _asked(fields: QueryDict) -> Scaling:
-    """Raises ValueError for what is no number or no duration."""
+    """Return the requested size from the form. Raises ValueError for a malformed number or duration."""
     workers, timeout = int(fields.get("workers", "")), fields.get("timeout", "")
     seconds = parse_duration(timeout) if timeout else TIMEOUT_SECONDS
     if not (1 <= workers <= MOST_WORKERS and 1 <= seconds <= LONGEST_SECONDS):

@@ -1,4 +1,4 @@
-"""Scaling reports: what each further worker brought a program, from jobs with the same label."""
+"""Pages of scaling reports, which compare jobs of one program with different numbers of workers."""
 
 from django.http import HttpRequest, HttpResponseBase
 
@@ -11,7 +11,7 @@ from dashboards.reads import scaling_report as reads
 
 @signed_in
 def scaling_reports(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show all reports, or the one that the address names."""
+    """Show the list of reports, or the report that the URL names."""
     project, name = request.GET.get("project", ""), request.GET.get("name", "")
     if not name:
         context = {"reports": reads.reports(actor), "label": reads.LABEL}
@@ -31,7 +31,7 @@ def scaling_reports(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def scaling_chart(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Show one figure of a report."""
+    """Return one chart of a report."""
     if name not in CHARTS:
         raise NotVisible(f"There is no chart {name!r}.")
     runs, _silent = reads.report_runs(actor, request.GET.get("project", ""), request.GET.get("name", ""))

@@ -1,4 +1,4 @@
-"""What the command palette finds: places, then projects, nodes and jobs by name."""
+"""Search of the command palette: pages, then projects, nodes and jobs by name."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ MOST = 8
 
 @signed_in
 def search(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """JSON {"results": [{"label", "kind", "url"}]} for `?q=`."""
+    """Return JSON {"results": [{"label", "kind", "url"}]} for `?q=`."""
     text = request.GET.get("q", "").strip()[:100]
     results = [place for place in _places(actor) if text.casefold() in place["label"].casefold()]
     if text:

@@ -1,4 +1,4 @@
-"""What is done to several jobs at once: one question, then one transaction a job, and what became of each."""
+"""Verbs on several selected jobs: one confirmation, then one transaction per job, and the result of each."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -25,13 +25,13 @@ from jobs.access import visible_jobs
 from jobs.lifecycle import FINAL_STATES, LOOKS, STOPPING, SUSPENDED
 from jobs.models import Job
 
-# Jobs of one request; a page of the list has fewer.
+# Limit on the jobs of one request; a page of the list has fewer.
 MOST = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One thing that is done to selected jobs. `skips`: states in which it would change nothing."""
+    """A verb on selected jobs. `skips`: states in which it would change nothing."""
 
     carry_out: Callable[..., object]
     skips: tuple[str, ...]
@@ -84,8 +84,8 @@ VERBS = {
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selected jobs that the verb would change, those that it leaves as they are with the reason, and how many are
-    not there any more, or were never visible."""
+    """Selected jobs that the verb would change, those that it skips with the reason, and the number of jobs
+    that no longer exist or are not visible."""
 
     jobs: list[Job]
     left: list[tuple[Job, str]]
@@ -95,7 +95,7 @@ class Selection:
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def jobs_selected(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """GET `?verb=stop&row=<id>&row=<id>` says what will happen to the jobs; POST does it."""
+    """Show what will happen to the jobs (GET `?verb=stop&row=<id>&row=<id>`), or do it (POST)."""
     sent = request.POST if request.method == "POST" else request.GET
     verb, ids = VERBS.get(sent.get("verb", "")), _ids(sent.getlist("row"))
     if verb is None:
@@ -108,7 +108,7 @@ def jobs_selected(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 def select(actor: Actor, verb: Verb, ids: Sequence[uuid.UUID]) -> Selection:
-    """Sort selected jobs into those that the verb changes and those that it does not."""
+    """Split selected jobs into those that the verb changes and those that it skips."""
     jobs = list(
         visible_jobs(actor).filter(pk__in=ids).select_related("project", "user").order_by("submit_rank")
     )
@@ -133,7 +133,7 @@ def _why_not(job: Job, verb: Verb, role: str | None) -> str:
 
 
 def _roles(actor: Actor) -> dict[int, str] | None:
-    """Return the actor's roles by the key of the project; None for an admin, who owns all of them."""
+    """Return the actor's roles by project id; None for an admin, who owns all projects."""
     if actor.is_admin:
         return None
     return dict(Membership.objects.filter(user=actor.user).values_list("project_id", "role"))
@@ -219,6 +219,6 @@ def _ids(texts: Sequence[str]) -> list[uuid.UUID]:
 
 
 def _back(asked: str) -> str:
-    """Return the list as its reader had it; other addresses lead to the list as it comes."""
+    """Return the list URL from which the user came, with its filters; the plain list for any other address."""
     place = reverse("jobs")
     return asked if asked == place or asked.startswith(f"{place}?") else place

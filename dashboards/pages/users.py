@@ -1,4 +1,4 @@
-"""Users and API tokens."""
+"""Pages of users and API tokens."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,7 @@ from dashboards.reads import users as reads
 
 @signed_in
 def user_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Show all users; admins create them here."""
+    """Show all users; an admin can create one here."""
     require_admin(actor)
     errors: dict[str, str] = {}
     if request.method == "POST":
@@ -49,14 +49,15 @@ def user_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def user_page(request: HttpRequest, actor: Actor, username: str) -> HttpResponseBase:
-    """Show a person with projects and latest jobs, for those who share a project; verbs for oneself and for admins."""
+    """Show a user with projects and latest jobs, to users who share a project; with verbs for the user and
+    for admins."""
     return _user_page(request, actor, _subject(actor, username), {})
 
 
 def _user_page(
     request: HttpRequest, actor: Actor, subject: User, errors: Mapping[str, str]
 ) -> HttpResponseBase:
-    """Show the page of a user; `errors` of the password form, by field."""
+    """Show the page of a user. `errors`: of the password form, by field."""
     context = {
         "errors": errors,
         "subject": subject,
@@ -70,10 +71,11 @@ def _user_page(
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def user_verb(request: HttpRequest, actor: Actor, username: str, verb: str) -> HttpResponseBase:
-    """Lock, unlock, make or unmake an admin, set a password. GET asks first where much depends on it."""
+    """Lock or unlock a user, change admin rights, or set a password. GET asks for confirmation where the
+    effect is large."""
     subject = _subject(actor, username)
     if request.method != "POST":
-        # A refused form was sent here; read again, it is the user's page.
+        # The URL of a refused form; a GET shows the user's page.
         if verb == "password":
             return redirect("user", username)
         if verb not in ASKED:
@@ -95,7 +97,7 @@ def user_verb(request: HttpRequest, actor: Actor, username: str, verb: str) -> H
 @never_cache
 @signed_in
 def token_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """One's own API tokens. A new one is shown in the answer to its own POST, once, and nowhere else."""
+    """Show the user's own API tokens, and create one. A new token is shown once, in the answer to the POST."""
     context: dict[str, Any] = {"days": TOKEN_DAYS, "errors": {}}
     status = 200
     if request.method == "POST":
@@ -112,7 +114,7 @@ def token_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def token_revoke(request: HttpRequest, actor: Actor, token_id: int) -> HttpResponseBase:
-    """End a token. GET asks first."""
+    """Revoke a token; GET asks for confirmation."""
     token = Token.objects.select_related("user").filter(pk=token_id, user=actor.user).first()
     if token is None:
         raise NotVisible("There is no such token.")
@@ -134,7 +136,7 @@ def _subject(actor: Actor, username: str) -> User:
 
 
 def _by_field(refusal: Invalid) -> dict[str, str]:
-    """Return all errors of each field in one text."""
+    """Return all errors of each field joined to one text."""
     errors: dict[str, str] = {}
     for error in refusal.errors:
         name = error.pointer.strip("/")
@@ -170,7 +172,7 @@ def _issue(request: HttpRequest, actor: Actor) -> str:
 
 
 def _days(text: str) -> int:
-    """Return what the field says; 0, which is refused, for what is no number of days."""
+    """Return the number of days entered; 0, which is refused, if it is not a number."""
     if not text:
         return TOKEN_DAYS
     return int(text) if text.isdecimal() and len(text) < 10 else 0

@@ -1,1 +1,1 @@
-"""What pages show, as plain dicts: values() and a constant number of queries, whatever the number of rows."""
+"""Data for pages as plain dicts, with a constant number of queries for any number of rows."""

@@ -1,4 +1,4 @@
-"""The frame of every page: counts beside the navigation, and clusters. One query each."""
+"""Data for every page: counts of the navigation, and clusters. One query each."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from jobs.lifecycle import FINAL_STATES
 
 
 def unfinished_jobs(actor: Actor) -> int:
-    """Return how many unfinished jobs the actor sees."""
+    """Return the number of unfinished jobs that the actor may see."""
     return visible_jobs(actor).exclude(state__in=FINAL_STATES).count()
 
 
 def clusters() -> list[dict[str, Any]]:
-    """Return every cluster by name: how it stands (as `shown_state`), and its nodes."""
+    """Return every cluster, by name, with its condition (`shown_state`) and node counts."""
     rows = Cluster.objects.filter(detached_at=None).order_by("name")
     counted = rows.annotate(node_count=Count("nodes")).values("name", "state", "is_reachable", "node_count")
     return [

@@ -1,4 +1,4 @@
-"""Clusters as the admin pages show them."""
+"""Data for the admin pages of clusters."""
 
 import json
 from typing import Any
@@ -13,12 +13,12 @@ OUTCOMES = {"ok": "good", "warning": "warning", "failed": "bad"}
 
 
 def rows(clusters: list[Cluster]) -> list[Row]:
-    """Return clusters with the state, its colour and how many checks did not go well."""
+    """Return clusters with state, colour and the number of failed checks."""
     return [_row(shown) for shown in cluster_rows(clusters, is_admin=True)]
 
 
 def written(value: Any) -> str:
-    """Return a setting as the form takes it: text as it is, anything else as JSON."""
+    """Return a setting as text for the form: text as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -1,4 +1,5 @@
-"""Devices as cells: who holds each, and how busy it is. For the overview, the list of nodes and a node's page."""
+"""Device cells: which jobs hold each device, and its utilisation. For the overview, the list of nodes and a
+node's page."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from jobs.device_shares import device_shares, node_shares, nodes_with_devices
 
 Row = dict[str, Any]
 Palette = Mapping[str, int]
-# Beyond so many devices a heat map has a square a node.
+# With more devices than this, a heat map shows one square per node.
 SQUARES_MOST = 2048
 
 
@@ -28,26 +29,27 @@ def device_nodes(nodes: QuerySet[Node], sees: Sees, palette: Palette) -> list[Ro
 
 
 def about(node: Mapping[str, Any]) -> str:
-    """Return what is wrong with a node, else what its first device is."""
+    """Return what is wrong with a node, or else the model of its first device."""
     first = node["devices"][0] if node["devices"] else None
     return status(node) or (model(first["model"], first["memory_mib"], " · ") if first else "")
 
 
 def status(node: Mapping[str, Any]) -> str:
-    """Return what is wrong with a node, "" when nothing is."""
+    """Return what is wrong with a node, "" if nothing is."""
     if not node["is_reachable"]:
         return _("not reachable")
     return _("not ready") if not node["is_ready"] else _("cordoned") if node["is_cordoned"] else ""
 
 
 def model(name: str, memory_mib: int, joint: str = " ") -> str:
-    """Return a device's model and memory, as far as they are known."""
+    """Return a device's model and memory, as far as known, joined by `joint`."""
     return joint.join(part for part in (name, formats.mebibytes(memory_mib) if memory_mib else "") if part)
 
 
 def cell(device: Mapping[str, Any], palette: Palette) -> Row:
-    """Return one device as its cell is drawn: shares side by side in percent of the device, filled to their use. `job`
-    is the id of the job that holds all of it, None when it is shared, free or held by a job that is not named."""
+    """Return the data of a device's cell: shares side by side in percent of the device, filled by their
+    utilisation. `job`: the id of the job that holds the whole device, None if it is shared, free, or held by
+    a job that the reader may not see."""
     x, parts = 0.0, []
     for share in device["shares"]:
         width, used = share["milli_gpus"] / 10, share_use(device, share)
@@ -76,20 +78,21 @@ def cell(device: Mapping[str, Any], palette: Palette) -> Row:
 
 
 def is_idle(device: Mapping[str, Any]) -> bool:
-    """True when a device is held and was last measured at 0."""
+    """Return whether a device is held and was last measured at 0."""
     return use_of(device["utilization"], is_held=bool(device["shares"])) is Use.IDLE
 
 
 def share_use(device: Mapping[str, Any], share: Mapping[str, Any]) -> float:
-    """Return the use of one share, 0 to 1: of a whole device its own, of a fraction its job's as far as it is known."""
+    """Return the utilisation of one share, 0 to 1: the device's own if it is held as a whole, else the job's
+    if known."""
     if share["milli_gpus"] < 1000 and share["utilization"] is not None:
         return float(share["utilization"])
     return float(device["utilization"] or 0)
 
 
 def holders(devices: Sequence[Mapping[str, Any]]) -> dict[int, list[Row]]:
-    """Return who holds each device of a node, by its index: {"job", "name", "project", "share"}; job and name are None
-    for jobs that the reader does not see."""
+    """Return the holders of each device of a node, by device index: {"job", "name", "project", "share"}; job
+    and name are None for jobs that the reader may not see."""
     return {
         device["index"]: [
             {
@@ -105,7 +108,8 @@ def holders(devices: Sequence[Mapping[str, Any]]) -> dict[int, list[Row]]:
 
 
 def held_together(devices: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return runs of neighbouring devices with the same holders: {"label": "0-3", "holders", "is_foreign", "use"}."""
+    """Return groups of adjacent devices with the same holders: {"label": "0-3", "holders", "is_foreign",
+    "use"}."""
     runs: list[list[Mapping[str, Any]]] = []
     for device in devices:
         is_next = bool(runs) and _held_by(runs[-1][-1]) == _held_by(device)
@@ -136,8 +140,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def heat_map(devices: int) -> HeatMap:
-    """Return all nodes that have devices as one drawing: a square a device, or a node where there are too many. At most
-    three queries."""
+    """Return one drawing of all nodes that have devices: a square per device, or per node above the limit
+    `devices`. At most three queries."""
     if devices > SQUARES_MOST:
         return draw([Block(node["name"], (_node_square(node),)) for node in node_shares()])
     return draw([_block(node) for node in device_shares()])
@@ -159,7 +163,8 @@ def _device_square(device: tuple[Any, ...], is_away: bool) -> Square:
 
 
 def _node_square(node: Mapping[str, Any]) -> Square:
-    """Return a node as one square: projects side by side by what they hold of it, as high as its mean use."""
+    """Return the square of a node: projects side by side, as wide as their share of it and as high as its
+    mean utilisation."""
     use, whole = float(node["utilization"] or 0), node["gpus"] * 1000
     parts = tuple(Part(project, milli / whole, use) for project, milli in sorted(node["projects"].items()))
     is_away = not (node["is_ready"] and node["is_reachable"])

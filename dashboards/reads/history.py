@@ -1,4 +1,4 @@
-"""What was recorded of one node, job or project, and of waiting and users, over time."""
+"""Recorded history of one node, job or project, and of waiting times and users."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -21,12 +21,12 @@ from jobs.models import Job
 
 JOB_USES = {"gpu_utilization": GPU_UTILIZATION, "gpu_memory": GPU_MEMORY}
 MOST_EDITS = 400
-# Of the range that a running job's chart grows to.
+# Longest range of a running job's chart, in seconds.
 LONGEST_JOB_SECONDS = 400 * 86400
 WAIT_BARS = 48
-# Of a line without a sample.
+# Length of a line without any sample, in steps.
 EMPTY_STEPS = 100
-# So many steps without a sample interrupt a line.
+# A line is interrupted after this many steps without a sample.
 GAP_STEPS = 3
 LEAST = timedelta(minutes=1)
 GIB = 1 / 1024
@@ -35,12 +35,12 @@ NodeLines = tuple[Line, list[Line]]
 
 
 def node_utilisation(node: Node, start: datetime, end: datetime) -> NodeLines:
-    """Return the utilisation of a node and of each of its devices, as shares."""
+    """Return the utilisation of a node and of each of its devices, as shares (0 to 1)."""
     return _node_lines(node, GPU_UTILIZATION, start, end, {})
 
 
 def node_memory(node: Node, start: datetime, end: datetime) -> NodeLines:
-    """Return the used GPU memory of a node and of each of its devices, as shares of what they have."""
+    """Return the used GPU memory of a node and of each of its devices, as shares (0 to 1)."""
     devices = Device.objects.filter(node=node)
     sizes = {_device(node, index): mib for index, mib in devices.values_list("index", "memory_mib")}
     whole = devices.aggregate(sum=Sum("memory_mib"))["sum"] or 0
@@ -54,7 +54,8 @@ NODE_LINES: Mapping[str, Callable[[Node, datetime, datetime], NodeLines]] = {
 
 
 def job_use(job: Job, name: str, now: datetime) -> dict[str, Any]:
-    """Return what a chart of a job's utilisation or memory takes, from its first start until now or its end."""
+    """Return the arguments for a chart of a job's utilisation or memory, from its first start until now or
+    its end."""
     attempts = job.attempts.order_by("number").values_list("number", "started_at", "ended_at")
     starts = [(number, at) for number, at, _ended in attempts if at is not None]
     end = max(job.finished_at or now, job.created_at + LEAST)
@@ -82,8 +83,9 @@ def with_rests(
     *,
     is_idle: bool,
 ) -> list[tuple[datetime, float]]:
-    """Return use with the zeros that no sample was kept of, inside these spans of attempts: a sample of 0 holds until
-    the next one. `is_idle`: the newest attempt is at 0 now, so that it was from its start if it has no sample."""
+    """Return the points with zeros added within `spans`, the times of attempts: samples of an unchanged 0 are
+    not stored, so a sample of 0 holds until the next one. `is_idle`: the newest attempt is at 0 now, and if
+    it has no sample it was so from its start."""
     filled = []
     for start, end in spans:
         is_last = (start, end) == spans[-1]
@@ -104,13 +106,15 @@ def with_rests(
 
 
 def project_levels(project: Project, start: datetime, end: datetime) -> tuple[list[Point], list[Point]]:
-    """Return the change points of a project's allocated GPUs and of its quota; the quota's from the audit."""
+    """Return the change points of a project's allocated GPUs and of its quota; the quota's come from the
+    audit log."""
     found = next(iter(series(GPUS_ALLOCATED, "project", [project.name], start, end)), None)
     return _points(found), _quota_points(project)
 
 
 def waits(start: datetime, end: datetime) -> tuple[list[Waited], int]:
-    """Return how long the jobs of all clusters waited that started in start..end, by span, and a span's seconds."""
+    """Return the waiting times of the jobs of all clusters that started in start..end, by interval, and the
+    interval's length in seconds."""
     step, found = queue_waits(start, end, WAIT_BARS)
     spans = [
         Waited(at, extent.total / extent.count, extent.maximum, extent.count)
@@ -122,7 +126,7 @@ def waits(start: datetime, end: datetime) -> tuple[list[Waited], int]:
 def user_hours(
     start: datetime, end: datetime, project_ids: Collection[int] | None
 ) -> list[tuple[str, float]]:
-    """Return (user, GPU hours) of jobs in these projects, the most first. None: all projects."""
+    """Return (user, GPU hours) of jobs in these projects (None: all), largest first."""
     hours = gpu_hours(start, end, project_ids)
     names = dict(User.objects.filter(pk__in=hours).values_list("pk", "username"))
     named = [(names.get(key, _("deleted user %(id)s") % {"id": key}), value) for key, value in hours.items()]
@@ -143,7 +147,7 @@ def _node_lines(
 
 
 def _share(line: Series | None, whole: int | None) -> tuple[Point, ...]:
-    """Return a line of shares; `whole`: what its values are a share of, None where they are shares already."""
+    """Return a line of shares. `whole`: the value of 100 %, None if the values are shares already."""
     if whole is None:
         return tuple(_points(line))
     return tuple((at, value / whole) for at, value in _points(line)) if whole else ()
@@ -158,7 +162,8 @@ def _device(node: Node, index: int) -> str:
 
 
 def _quota_points(project: Project) -> list[Point]:
-    """Return the quota now, and before each edit of it; the audit does not have what the program itself changed."""
+    """Return the quota now and before each recorded edit. Changes made by the program itself are not in the
+    audit log."""
     edits = AuditEntry.objects.filter(
         object_type="project", object_name=project.name, verb="project.edit", at__gte=project.created_at
     ).order_by("-at")

@@ -1,4 +1,4 @@
-"""One job's page: figures, explanation, timeline, events, pods, log."""
+"""Data for one job's page: figures, explanation, curves, events, pods and log."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,16 +22,17 @@ from jobs.queries import explanation, pod_rows
 Row = dict[str, Any]
 
 
-# Of curves, by how many stand side by side.
+# Widths of curves, by how many are side by side.
 WIDTHS = {0: "", 1: "col-12", 2: "col-6", 3: "col-4"}
-# In the strip, whatever the job does: its cells stay where they are.
+# Number of figures in the strip; constant, so that its cells do not move.
 FIGURES = 6
 
 
 def figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
-    """Return the strip of a job: what it has reached, when it ends, what it uses. {"name", "value", "unit", "under"}.
+    """Return the figures of a job: progress, expected end and utilisation, as {"name", "value", "unit",
+    "under"}.
 
-    `reached` is the last progress of each attempt: until a new one reports, the one before it counts.
+    `reached`: the last progress of each attempt; the previous attempt's counts until a new one reports.
     """
     status = detail["status"]
     strip = _progress_figures(detail, reached)
@@ -76,7 +77,7 @@ def _running_figures(detail: Row) -> list[Row]:
 
 
 def _asked_figures(detail: Row) -> list[Row]:
-    """Return the figures that every job has; they fill the strip of one that reports few."""
+    """Return the figures that every job has; they fill the strip of a job that reports few."""
     attempts = _figure(_("Attempts"), formats.number(detail["status"]["attempt"]), "", _("starts so far"))
     memory, unit = formats.mebibytes(detail["memory_mib"]).split(formats.NBSP)
     return [
@@ -90,8 +91,8 @@ def _asked_figures(detail: Row) -> list[Row]:
 
 
 def explain(actor: Actor, job: Job) -> Row | None:
-    """Return why a queued job waits: the numbers compared, who is ahead, who holds. None when it runs. What takes
-    longer to know is its outlook."""
+    """Return why a queued job waits: the compared numbers, the jobs ahead of it, and the jobs that hold GPUs.
+    None if it is not queued. For what takes longer to compute see `job_outlook`."""
     if job.state != QUEUED:
         return None
     reasons = explanation(job, visible_project_names(actor))
@@ -103,16 +104,16 @@ def explain(actor: Actor, job: Job) -> Row | None:
 
 
 def job_outlook(actor: Actor, job: Job) -> Row:
-    """Return when a queued job is expected to start, and what would start it; takes seconds."""
+    """Return when a queued job is expected to start and which changes would start it; takes seconds."""
     found = outlook(job, visible_project_names(actor))
     fixes = [fix["message"] for fix in found["would_start_if"]]
     return {"start_estimate": found["start_estimate"], "fixes": fixes, "is_known": True}
 
 
 def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:
-    """Return what can be drawn of all attempts of a job: {"name", "title", "axis", "width", "is_there"}. Where progress
-    is reported there is room for what is not there yet, so that nothing moves when it comes, nor when the job ends.
-    `is_whole`: with its memory."""
+    """Return the metrics to draw over all attempts of a job: {"name", "title", "axis", "width", "is_there"}.
+    For kinds that report progress, space is reserved for missing curves, so that the page does not move when
+    they arrive. `is_whole`: include memory."""
     steps = [progress for progress in reached.values() if progress.get("step") is not None]
     reported = {name for name in ("loss", "accuracy") for one in steps if one.get(name) is not None}
     there = reported | _measured(job, detail)
@@ -146,13 +147,13 @@ def pods(job: Job) -> list[Row]:
 
 
 def log_ranks(job: Job) -> list[int]:
-    """Return the ranks that have, or will have, a log."""
+    """Return the ranks that have or will have a log."""
     ranks = Pod.objects.filter(job=job, attempt__number=job.attempt).order_by("rank")
     return list(ranks.values_list("rank", flat=True)) or list(range(max(1, job.pods_wanted)))
 
 
 def log_text(job: Job, attempt: int, rank: int) -> Iterator[str]:
-    """Yield the log of one pod line by line, gaps named."""
+    """Yield the log of one pod line by line, with a line for each gap."""
     path = log_path(settings.LOG_DIR, str(job.pk), attempt, rank)
     offset = 0
     while True:
@@ -164,14 +165,14 @@ def log_text(job: Job, attempt: int, rank: int) -> Iterator[str]:
 
 
 def whole_log_text(job: Job, rank: int) -> Iterator[str]:
-    """Yield the logs of all attempts one after the other, each under its number."""
+    """Yield the logs of all attempts in sequence, each after a heading with its number."""
     for number in job.attempts.order_by("number").values_list("number", flat=True):
         yield f"[{_('attempt')} {number}]\n"
         yield from log_text(job, number, rank)
 
 
 def _measured(job: Job, detail: Row) -> set[str]:
-    """Return the names of what was measured of a job over time."""
+    """Return the names of the metrics measured for a job over time."""
     samples = Sample.objects.filter(by="job", subject=str(job.pk), metric__in=JOB_USES.values())
     metrics = set(samples.values_list("metric", flat=True).distinct().order_by())
     if detail["status"]["gpu_utilization"] is not None:
@@ -180,14 +181,14 @@ def _measured(job: Job, detail: Row) -> set[str]:
 
 
 def _page_text(page: LogPage) -> str:
-    """Lines, and each gap after the line after which it is."""
+    """Return the lines of a page, with each gap after the line that precedes it."""
     texts = [(float(line.n), line.text + ("" if line.is_partial else "\n")) for line in page.lines]
     texts += [(gap.after_n + 0.5, f"[{gap.sentence}]\n") for gap in page.gaps]
     return "".join(text for _, text in sorted(texts, key=lambda one: one[0]))
 
 
 def whole(text: str | None, default: int) -> int:
-    """Return a small whole number of a query, or the default."""
+    """Return a small whole number of a query, or the default if it is malformed."""
     return int(text) if text and text.isdecimal() and len(text) < 7 else default
 
 

@@ -1,4 +1,4 @@
-"""How a job got where it is: the steps of its newest start, its attempts on one time line and how far each came, and
+"""History of a job: the steps of its newest start, its attempts on one time line, the progress of each, and
 what stopping it would cost."""
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from dashboards import formats
 from jobs.lifecycle import ACTIVE_STATES, QUEUED, STARTING, SUSPENDED
 from jobs.models import Attempt, Job, Pod
 
-# Whose logs are read for how far they came.
+# Number of newest attempts whose logs are read for their last progress.
 ATTEMPTS_MOST = 10
 
 Row = dict[str, Any]
@@ -28,10 +28,10 @@ DONE, NOW, AHEAD, MISSED = "done", "now", "ahead", "missed"
 
 
 def start_steps(job: Job) -> list[Row]:
-    """Return the steps of the job's newest start, or of the one that it waits for: {"name", "state", "since", "text"}.
+    """Return the steps of the job's newest or coming start: {"name", "state", "since", "text"}.
 
-    `state` is done, now, ahead, or missed of a step that an ended attempt never came to; `since` is when the step that
-    lasts began. What is not known is not claimed: an engine reports a pod's start, the log store its first output.
+    `state`: done, now, ahead, or missed (an ended attempt never reached the step). `since`: when the current
+    step began. Unknown times are None: the engine reports a pod's start, the log store its first output.
     """
     is_waiting = job.state in (QUEUED, SUSPENDED)
     attempt = None if is_waiting else job.attempts.filter(number=job.attempt).first()
@@ -56,8 +56,8 @@ def start_steps(job: Job) -> list[Row]:
 
 
 def attempts(job: Job, reached: Mapping[int, Row]) -> list[Row]:
-    """Return attempts as spans in percent of the time since the job was submitted, and what became of each: "x" and
-    "width" of its run, "wait_x" and "wait" of its start before, "text"."""
+    """Return the attempts as spans, in percent of the time since submission, with the outcome of each: "x"
+    and "width" of its run, "wait_x" and "wait" of its start-up before, "text"."""
     first, last = job.created_at, job.finished_at or timezone.now()
     total = max(1.0, (last - first).total_seconds())
 
@@ -72,8 +72,8 @@ def attempts(job: Job, reached: Mapping[int, Row]) -> list[Row]:
 
 
 def reached_by_attempt(job: Job) -> dict[int, Row]:
-    """Return the last progress that each of the newest attempts reported, by number; those that reported none are
-    missing. That of the running attempt is the job's own; of earlier ones it is read from their logs."""
+    """Return the last progress of each of the newest attempts, by number; omits attempts that reported none.
+    The current attempt's comes from the job's row, that of earlier ones from their logs."""
     found: dict[int, Row] = {}
     for number in range(max(1, job.attempt - ATTEMPTS_MOST + 1), job.attempt + 1):
         path = log_path(settings.LOG_DIR, str(job.pk), number, 0)
@@ -84,11 +84,11 @@ def reached_by_attempt(job: Job) -> dict[int, Row]:
 
 
 def stop_cost(actor: Actor, job: Job, detail: Row) -> Row:
-    """Return what a stop takes: {"pods", "gpus", "checkpoint_at", "checkpoint_step", "running_since", "waiting",
-    "first"}.
+    """Return what stopping a job affects: {"pods", "gpus", "checkpoint_at", "checkpoint_step",
+    "running_since", "waiting", "first"}.
 
-    `waiting` counts queued jobs of the cluster; `first` is the first of them, without name and id where the actor may
-    not see it.
+    `waiting`: the number of the cluster's other queued jobs; `first`: the first of them, without name and id
+    if the actor may not see it.
     """
     progress = detail["status"]["progress"] or {}
     checkpoint = progress.get("checkpoint_at")
@@ -113,7 +113,8 @@ def _named(row: Mapping[str, Any], *, is_visible: bool) -> Row:
 
 
 def _step(name: str, moments: Sequence[datetime | None], at: int, *, is_over: bool) -> Row:
-    """Return one of the four steps between the moments; the second takes no time."""
+    """Return one of the four steps of a start; `moments` are the times between them. The second step takes no
+    time."""
     begins = (moments[0], moments[1], moments[1], moments[2])[at]
     ends = (moments[1], moments[1], moments[2], moments[3])[at]
     if ends is not None:
@@ -127,7 +128,7 @@ def _step(name: str, moments: Sequence[datetime | None], at: int, *, is_over: bo
 
 
 def _detail(job: Job, pods: Sequence[Pod], at: int) -> Row:
-    """Return the note beside a step's time: the node where it was placed, or what a start waits for."""
+    """Return the note beside a step's time: the node where the pod was placed, or what a start waits for."""
     if at == 1 and pods:
         nodes = sorted({pod.node.name for pod in pods})
         return {
@@ -144,7 +145,7 @@ def _short(seconds: float) -> str:
 
 
 def _last_start(pods: Sequence[Pod]) -> datetime | None:
-    """Return when the last pod of the gang began; None while one has not."""
+    """Return when the last pod of the gang began; None until all have."""
     starts = [pod.started_at for pod in pods]
     known = [at for at in starts if at is not None]
     return max(known) if known and len(known) == len(starts) else None
@@ -162,7 +163,7 @@ def _first_output(job: Job, attempt: Attempt | None) -> datetime | None:
 def _known_first_line(path: Path) -> int:
     lines = read_page(path, 0, 1).lines
     if not lines:
-        # A log that begins with a gap, or has no line yet: asked again.
+        # A log that begins with a gap or is still empty: not cached, read again next time.
         raise LookupError(path)
     return lines[0].time_ms
 
@@ -176,7 +177,7 @@ def _first_line(path: Path) -> int | None:
 
 @lru_cache(maxsize=256)
 def _last_report(path: Path, size: int) -> Row:
-    """Return the last progress in a log of that size, {} without one."""
+    """Return the last progress in a log of this size, {} if it has none. Cached by size."""
     try:
         found = latest_progress(path) if size else None
     except OSError:
@@ -209,7 +210,7 @@ def _borrowed(job: Job, attempt: Attempt) -> Row:
 
 
 def _became(attempt: Attempt, reached: Mapping[int, Row]) -> str:
-    """ "suspended at step 766", "running"."""
+    """Return the outcome of an attempt: "suspended at step 766", "running"."""
     outcome = _("running") if attempt.started_at else _("starting")
     if attempt.ended_at is not None:
         outcome = _("preempted") if attempt.reason == PREEMPTED else attempt.outcome or attempt.reason

@@ -1,4 +1,4 @@
-"""Jobs beside lists: the attempts of one, and those that a name finds."""
+"""Data of jobs outside of lists: the attempts of one job, and search by name."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 def attempts(job: Job) -> list[Row]:
-    """Return the starts of a job, first first, with the node of each."""
+    """Return the attempts of a job, oldest first, with the node of each."""
     rows = job.attempts.order_by("number").values(
         "number", "created_at", "started_at", "ended_at", "outcome", "reason", "message", "exit_code"
     )

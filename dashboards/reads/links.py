@@ -1,4 +1,4 @@
-"""Bandwidth between the nodes of a job, from the lines that workloads/allreduce prints."""
+"""Bandwidth between the nodes of a job, from the output of workloads/allreduce."""
 
 import json
 from collections.abc import Iterable
@@ -10,17 +10,17 @@ from django.utils.translation import gettext as _
 from controlplane.logstore.reader import log_path, tail
 from jobs.models import Job
 
-# Pairs are printed last; 16 nodes have 120.
+# Lines read from the end of the log, where pairs are printed; 16 nodes have 120 pairs.
 LINES_MOST = 200
 NAMES_MOST = 16
 LEVELS = 10
-# GB/s; what a program prints beyond is a mistake
+# Limit in GB/s; larger values are errors of the program.
 LEAST_RATE, MOST_RATE = 1e-9, 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The bandwidth between two nodes as text, "" for none, and its share of the fastest in tenths."""
+    """The bandwidth between two nodes as text, "" if there is none, and as tenths of the fastest."""
 
     text: str = ""
     level: int = 0
@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One node and its links to all."""
+    """One node and its bandwidth to all nodes."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Nodes against nodes. `summary`: the slowest and the fastest link in one sentence."""
+    """Bandwidths of all pairs of nodes. `summary`: a sentence with the slowest and the fastest pair."""
 
     names: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -44,13 +44,13 @@ class Grid:
 
 
 def link_grid(job: Job) -> Grid | None:
-    """Return the links that the newest attempt of a job measured, None for a job that measured none."""
+    """Return the bandwidths that the newest attempt of a job measured; None if it measured none."""
     lines = tail(log_path(settings.LOG_DIR, str(job.pk), max(1, job.attempt), 0), LINES_MOST).lines
     return grid_of(line.text for line in lines)
 
 
 def grid_of(lines: Iterable[str]) -> Grid | None:
-    """Return the grid of all lines that are a pair of nodes; other lines are left out."""
+    """Return the grid of all lines that describe a pair of nodes; ignores other lines."""
     rates = dict(found for line in lines if (found := _pair(line)) is not None)
     names = tuple(dict.fromkeys(name for pair in rates for name in pair))[:NAMES_MOST]
     rates = {pair: rate for pair, rate in rates.items() if set(pair) <= set(names)}
@@ -82,7 +82,8 @@ def _summary(rates: dict[tuple[str, str], float]) -> str:
 
 
 def _pair(line: str) -> tuple[tuple[str, str], float] | None:
-    """The line comes from a user's program, so everything is checked."""
+    """Parse a line as (nodes, GB/s); None for any other line. Validates everything, since a user's program
+    printed it."""
     if not line.startswith('{"allreduce_pair"'):
         return None
     try:
@@ -99,7 +100,7 @@ def _pair(line: str) -> tuple[tuple[str, str], float] | None:
 
 
 def _short(rate: float) -> str:
-    """Three digits: `0.0123`, `2.40`, `11.0`, `1,240`."""
+    """Format a rate with three digits: `0.0123`, `2.40`, `11.0`, `1,240`."""
     if rate < 1:
         return f"{rate:.3g}"
     decimals = 2 if rate < 10 else 1 if rate < 100 else 0

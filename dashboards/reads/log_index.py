@@ -1,4 +1,4 @@
-"""What the log viewer needs beside lines: which attempts have a log, how long each is, and what happened in them."""
+"""Data for the log viewer besides lines: attempts with logs, their lengths, and the events during each."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,12 @@ Row = dict[str, Any]
 
 
 def log_index(actor: Actor, job: Job, rank: int) -> Row:
-    """Return {"latest", "attempts": [{"number", "lines", "size", "notes"}]}, the oldest of the newest attempts first.
+    """Return {"latest", "attempts": [{"number", "lines", "size", "notes"}]} for the newest attempts, oldest
+    first.
 
-    `lines` and `size` are those of the log of `rank` now; a note is {"id", "kind", "after", "time", "message"} with the
-    line after which it belongs. A job that has not started has one attempt, the one that it waits for.
+    `lines` and `size`: current length of the log of `rank`, in lines and bytes. A note is {"id", "kind",
+    "after", "time", "message"}; `after` is the line that it follows. A job that has not started has one
+    attempt, the coming one.
     """
     rows = job.attempts.order_by("-number").values_list("number", "created_at")[:ATTEMPTS_MOST]
     begun = dict(reversed(rows)) or {1: job.created_at}
@@ -48,8 +50,8 @@ def _attempt(job: Job, number: int, rank: int, notes: Sequence[Row]) -> Row:
 
 
 def _by_attempt(notes: Sequence[Row], begun: Mapping[int, datetime]) -> Mapping[int, list[Row]]:
-    """Return notes by the attempt that they name, or that was the newest at their time; what was before the first
-    belongs to it. The event of a start may carry a time just before its attempt's."""
+    """Return notes by attempt: the one that they name, or the newest at their time; earlier notes belong to
+    the first. The event of a start may be slightly earlier than its attempt's start time."""
     found: dict[int, list[Row]] = defaultdict(list)
     for note in notes:
         earlier = [number for number, at in begun.items() if at <= note["time"]]
@@ -59,7 +61,8 @@ def _by_attempt(notes: Sequence[Row], begun: Mapping[int, datetime]) -> Mapping[
 
 
 def _notes(rows: Sequence[Row]) -> list[Row]:
-    """Return what of the job's events, oldest first, belongs between the lines of its log; a reason is given once."""
+    """Return the job's events (oldest first) that are shown between log lines; a repeated reason is shown
+    once."""
     found: list[Row] = []
     why = ""
     for event in rows:
@@ -74,8 +77,8 @@ def _notes(rows: Sequence[Row]) -> list[Row]:
 
 
 def _sentence(event: Row, *, is_known: bool) -> str:
-    """Return one event as a sentence between lines, "" for one that the lines around it do not need. `is_known`: the
-    event before it gave the same reason."""
+    """Return an event as a sentence, "" if it is not shown between log lines. `is_known`: the previous event
+    had the same reason."""
     kind, message, data = event["kind"], event["message"], event["data"]
     if kind == "job.starting":
         return _starting(message, data)

@@ -1,4 +1,4 @@
-"""The first page: the cluster from far to near. Every sum is the database's; every list is bounded."""
+"""Data for the overview page. The database computes all sums; all lists are bounded."""
 
 import json
 from collections import Counter
@@ -21,45 +21,45 @@ from jobs import overview as queries
 from jobs.overview import DeviceSums, JobGroup, NodeCounts
 
 Row = dict[str, Any]
-# Of running and of queued jobs.
+# Rows of running jobs and of queued jobs.
 ROWS = 20
 # Rows of projects: as many as there are colours.
 PROJECTS = 12
-# Of the queue's rows, where it is longer than that: the jobs that were submitted last.
+# Rows of the latest submitted jobs, if the queue is longer than its rows.
 NEWEST = 5
-# Up to so many nodes and devices are cells; more of them are a heat map.
+# Up to this many nodes and devices are shown as cells; more are shown as a heat map.
 CELL_NODES, CELL_DEVICES = 16, 192
-# From here on cells are small.
+# With this many nodes, cells are small.
 MANY_NODES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the seven figures say, for a reader of `sees`."""
+    """The numbers behind the seven figures, for a reader of `sees`."""
 
     devices: DeviceSums
     nodes: NodeCounts
     jobs: Sequence[JobGroup]
     sees: Sees
     models: Sequence[tuple[str, int]] = ()
-    # GPUs that projects hold beyond their quotas.
+    # GPUs that projects hold above their quotas.
     over_quota: float = 0
-    # Names of jobs that hold idle devices, three at most.
+    # Names of jobs that hold idle devices, at most three.
     idle: Sequence[str] = ()
 
     def count(self, *, is_queued: bool) -> int:
-        """Return how many queued or running jobs the reader sees."""
+        """Return the number of queued or running jobs that the reader may see."""
         return sum(job.count for job in self.jobs if job.is_queued == is_queued and job.is_in(self.sees))
 
     def hides(self, *, is_queued: bool) -> bool:
-        """True when there are such jobs that the reader does not see."""
+        """Return whether there are queued or running jobs that the reader may not see."""
         return any(job.is_queued == is_queued and not job.is_in(self.sees) for job in self.jobs)
 
 
 def overview_page(sees: Sees) -> Row:
-    """Return everything that the template shows to a reader of these projects."""
+    """Return the template context of the page for a reader of these projects."""
     with one_moment():
-        # In the same moment as the rows: the page's live connection goes on after this number.
+        # Read together with the rows: live updates continue after this event number.
         seq = Event.objects.last_seq()
         shares = queries.project_shares()
         facts = read_facts(sees, shares)
@@ -74,7 +74,7 @@ def overview_page(sees: Sees) -> Row:
 
 
 def read_facts(sees: Sees, shares: Mapping[str, Row]) -> Facts:
-    """Return what the figures say; six queries."""
+    """Read the numbers behind the figures; six queries."""
     devices = queries.device_sums()
     return Facts(
         devices=devices,
@@ -88,7 +88,7 @@ def read_facts(sees: Sees, shares: Mapping[str, Row]) -> Facts:
 
 
 def figures(facts: Facts) -> list[Row]:
-    """Return the strip: a name, a value and the one sentence that matters, each a link."""
+    """Return the figures, each with a name, a value, a sentence and a link."""
     total = queries.totals(facts.devices, facts.nodes, facts.jobs)
     held, use = total["gpus_allocated"], total["gpu_utilization"]
     share = formats.percent(held / total["gpus"]) if total["gpus"] else ""
@@ -112,14 +112,14 @@ def figures(facts: Facts) -> list[Row]:
 
 
 def usable_project(actor: Actor) -> str | None:
-    """Return the first project that a member may submit to, for the hint on an empty page; None for an admin, who may
-    use the first there is."""
+    """Return the first project in which the member may submit jobs, for the hint on an empty page; None for
+    an admin, for whom any project will do."""
     roles = {} if actor.is_admin else roles_of(actor)
     return min((name for name, role in roles.items() if role != Role.VIEWER), default=None)
 
 
 def sentences(facts: Facts) -> dict[str, str]:
-    """Return the sentence under each figure. The page shows the longest wait in place of the queue's, if known."""
+    """Return the sentence under each figure."""
     devices = facts.devices
     return {
         "nodes": _node_states(facts.nodes) or _("all ready"),
@@ -135,7 +135,7 @@ def sentences(facts: Facts) -> dict[str, str]:
 
 
 def empty_words(facts: Facts) -> dict[str, str]:
-    """Return what stands where no job is listed."""
+    """Return the texts shown in place of empty job lists."""
     return {
         "running": _("No job of your projects is running.")
         if facts.hides(is_queued=False)
@@ -147,7 +147,8 @@ def empty_words(facts: Facts) -> dict[str, str]:
 
 
 def shown_projects(rows: Sequence[Row], most: int) -> list[Row]:
-    """Return those that hold the most, then those with the largest share and quota, in alphabetical order."""
+    """Return at most `most` projects, sorted by name: those that hold the most GPUs first, then those with
+    the largest fair share and quota."""
     ranked = sorted(
         rows,
         key=lambda row: (-row["allocated_gpus"], -row["fair_share_gpus"], -row["gpu_quota"], row["name"]),
@@ -171,13 +172,14 @@ def _lists(facts: Facts) -> Row:
 
 
 def _queue(sees: Sees, count: int) -> tuple[list[Row], list[Row]]:
-    """Return the first in line, and of a longer queue the jobs that were submitted last, in the order of submission."""
+    """Return the first queued jobs and, for a longer queue, the latest submitted ones, in order of
+    submission."""
     if count <= ROWS:
         return queries.queued_rows(sees, ROWS) if count else [], []
     first = queries.queued_rows(sees, ROWS - NEWEST)
     known = {row["id"] for row in first}
     newest = queries.queued_rows(sees, NEWEST, newest_first=True)[::-1]
-    # The two queries may overlap where the queue became shorter in between.
+    # If the queue became shorter between the two queries, their results may overlap.
     return first, [row for row in newest if row["id"] not in known]
 
 
@@ -208,7 +210,7 @@ def _projects(shares: Mapping[str, Row], sees: Sees) -> Row:
 
 
 def _latest(seq: int, facts: Facts, shares: Mapping[str, Row]) -> Row:
-    """Return the point that live charts append: values as JSON, by the key of their line."""
+    """Return the newest point of live charts, values as JSON by the key of their line."""
     total = queries.totals(facts.devices, facts.nodes, facts.jobs)
     names = ("gpu_utilization", "gpu_memory_utilization")
     held = {f"project:{name}": row["allocated_gpus"] for name, row in shares.items()}
@@ -251,9 +253,8 @@ def _yours(facts: Facts, *, is_queued: bool) -> str:
 
 
 def _oldest(facts: Facts) -> datetime | None:
-    """Return the submission time of the oldest queued job; None without one, and for a reader who does not see all
-    jobs.
-    """
+    """Return when the oldest queued job was submitted; None if there is none or the reader may not see all
+    jobs."""
     if facts.hides(is_queued=True):
         return None
     return min((job.oldest for job in facts.jobs if job.is_queued), default=None)

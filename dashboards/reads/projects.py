@@ -1,4 +1,4 @@
-"""Projects with what they hold now, in REST's shape plus colour and bar. A constant number of queries."""
+"""Projects with their current allocation, in REST form plus colour and bar. A constant number of queries."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,29 +13,29 @@ ROLES = {"owner": 0, "member": 1, "viewer": 2}
 
 
 def project_row(project: Project) -> Row:
-    """Return one project with its bar, members strongest first."""
+    """Return one project with its bar; members sorted by role, highest first."""
     row = shaped([project])[0] | {"palette_index": project.palette_index, "is_visible": True}
     row["members"] = sorted(row["members"], key=lambda member: (ROLES[member["role"]], member["user"]))
     return with_bars([row])[0]
 
 
 def roles_of(actor: Actor) -> dict[str, str]:
-    """Return the actor's role in every project of theirs, by its name."""
+    """Return the actor's role in each of the actor's projects, by project name."""
     return dict(Membership.objects.filter(user=actor.user).values_list("project__name", "role"))
 
 
 def palette() -> dict[str, int]:
-    """Return the colour of every project, for the browser."""
+    """Return the palette index of every project by name, for the browser."""
     return dict(Project.objects.values_list("name", "palette_index"))
 
 
 def pool_names() -> list[str]:
-    """Node pools of all clusters."""
+    """Return the node pool names of all clusters."""
     return sorted(set(NodePool.objects.values_list("name", flat=True)))
 
 
 def with_bars(rows: Sequence[Row]) -> list[Row]:
-    """Add to every row its allocation bar: parts in percent of the widest project's bar."""
+    """Add an allocation bar to every row, with parts in percent of the largest project's bar."""
     full = max((_widest(row) for row in rows), default=0) or 1
     return [row | {"bar": bar(row["gpu_quota"], row["status"], full)} for row in rows]
 

@@ -1,4 +1,4 @@
-"""Runs of one program with different numbers of workers, by the label that their jobs share."""
+"""Scaling reports: runs of one program with different numbers of workers, grouped by a label of their jobs."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from jobs.access import visible_jobs
 from jobs.models import Job
 
 LABEL = "scaling-report"
-# The newest jobs that are looked through for reports, and of one report.
+# Limits on the newest jobs that are searched for reports, and on the runs of one report.
 JOBS_MOST, RUNS_MOST = 1000, 50
-# Lines at the start of a run, while caches and buffers fill, that do not count if there are more.
+# Progress lines at the start of a run that are ignored, while caches and buffers fill, if there are others.
 WARM_UP_LINES = 1
-# Samples per second. What a program reports beyond is a mistake, and the quotient of two such rates may be infinite.
+# Accepted samples per second. Values outside are program errors, and the quotient of two could be infinite.
 LEAST_RATE, MOST_RATE = 1e-6, 1e12
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A name, the project, and how many of the newest jobs belong to it."""
+    """A report: project, name, and the number of its newest jobs."""
 
     project: str
     name: str
@@ -32,14 +32,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A job and what it measured."""
+    """A job and its measurements."""
 
     job: Job
     scaled: Scaled
 
     @property
     def cells(self) -> dict[str, str]:
-        """Return figures as a table shows them."""
+        """Return the measurements as texts for a table."""
         run = self.scaled.run
         shares = {
             "efficiency": self.scaled.efficiency,
@@ -53,7 +53,7 @@ class Run:
 
 
 def reports(actor: Actor) -> list[Report]:
-    """Return the reports of which the actor may see jobs, the newest first."""
+    """Return the reports with jobs that the actor may see, newest first."""
     jobs = visible_jobs(actor).filter(labels__has_key=LABEL).order_by("-created_at", "-pk")[:JOBS_MOST]
     found = Counter(
         (project, labels[LABEL]) for project, labels in jobs.values_list("project__name", "labels")
@@ -62,7 +62,7 @@ def reports(actor: Actor) -> list[Report]:
 
 
 def report_runs(actor: Actor, project: str, name: str) -> tuple[list[Run], list[Job]]:
-    """Return the newest measured run of each number of workers, and the jobs that have measured nothing yet."""
+    """Return the newest measured run for each number of workers, and the jobs without measurements."""
     labelled: dict[str, Any] = {f"labels__{LABEL}": name}
     jobs = (
         visible_jobs(actor)
@@ -84,7 +84,7 @@ def report_runs(actor: Actor, project: str, name: str) -> tuple[list[Run], list[
 
 
 def measured(workers: int, progress: tuple[Progress, ...]) -> Measured | None:
-    """Return what a run's progress lines say, None if they have no rate."""
+    """Return the measurements in a run's progress lines, None if they contain no rate."""
     lines = [line for line in progress if LEAST_RATE <= (line.samples_per_second or 0.0) <= MOST_RATE]
     lines = lines[WARM_UP_LINES:] if len(lines) > WARM_UP_LINES else lines
     rates = [line.samples_per_second for line in lines if line.samples_per_second]

@@ -1,4 +1,4 @@
-"""Numbers over time, for charts and their tables: recorded samples, and a job's curves from its own log."""
+"""Time series for charts and their tables: recorded samples, and a job's curves from its own log."""
 
 from collections import defaultdict
 from datetime import datetime, timedelta
@@ -19,22 +19,22 @@ from dashboards.charts.series import Line, Point
 from jobs.models import Job
 from jobs.speaking import speaking_ranks
 
-# The shortest range of a chart.
+# Shortest range of a chart.
 LEAST = timedelta(minutes=1)
-# How much of a log is looked through for curves.
+# Limit on the log that is read for curves.
 CURVE_PAGES, CURVE_LINES = 16, 20_000
-# The newest attempts of a job that its curves are made of.
+# Number of newest attempts that a job's curves include.
 RUNS_MOST = 20
 
 
 def first_seen(now: datetime, span_seconds: float) -> datetime:
-    """Return where a chart of the last `span_seconds` begins: where the data do, in a young cluster."""
+    """Return the start of a chart of the last `span_seconds`; later if the cluster's data begin later."""
     return max(now - timedelta(seconds=span_seconds), min(first_sample(now), now - LEAST))
 
 
 def utilisation_points(start: datetime, end: datetime) -> tuple[list[Point], list[Point]]:
-    """GPU and GPU-memory utilisation of all clusters over time, as shares of the GPUs that are measured and of the
-    memory there is."""
+    """Return GPU and GPU-memory utilisation of all clusters over time: as shares of the measured GPUs, and of
+    the total memory."""
     used = _means(GPU_UTILIZATION, start, end)
     measured = Count("pk", filter=Q(utilization__isnull=False))
     clusters = (
@@ -43,15 +43,16 @@ def utilisation_points(start: datetime, end: datetime) -> tuple[list[Point], lis
         .order_by()
     )
     size = {name: (gpus, mib) for name, gpus, mib in clusters}
-    # as many as are measured now: the samples do not say how many were. One that is silent by now spoke at least once.
+    # Weighted by the devices that are measured now, since samples do not store their number; at least 1,
+    # since the cluster did have measurements.
     gpu = _weighed(used, {name: gpus or 1 for name, (gpus, _mib) in size.items()})
     memory = _summed(_means(GPU_MEMORY, start, end), sum(mib for _gpus, mib in size.values()))
     return gpu, memory
 
 
 def allocation_lines(start: datetime, end: datetime) -> list[Line]:
-    """Allocated GPUs of every project: what held at the start, and every change since. A deleted project keeps its
-    history, so that the sum over all of them stays what was used."""
+    """Return the allocated GPUs of every project: the value at the start and every change since. Includes
+    deleted projects, so that the sum is the total use."""
     held = {found.subject: found.points for found in series(GPUS_ALLOCATED, "project", None, start, end)}
     projects = Project.objects.order_by("palette_index", "name").values_list("name", "palette_index")
     shown: list[tuple[str, str, int | None]] = [(name, name, index) for name, index in projects]
@@ -65,22 +66,23 @@ def allocation_lines(start: datetime, end: datetime) -> list[Line]:
 
 
 def capacity_points(start: datetime, end: datetime) -> list[Point]:
-    """Return how many GPUs all clusters together have, as change points."""
+    """Return the number of GPUs of all clusters together, as change points."""
     lines = []
     for line in series(GPU_CAPACITY, "cluster", None, start, end):
         changes = [(point.at, point.mean) for point in line.points]
-        # a cluster begins with its first nodes; before, nothing was recorded
+        # A cluster has no data before its first nodes were found.
         if len(changes) > 1 and not changes[0][1]:
             changes[:2] = [(start, changes[1][1])]
         lines.append(changes)
-    # nodes that have not changed since the version that records capacity
+    # Nodes unchanged since before the version that records capacity.
     if not any(value for line in lines for _at, value in line):
         return [(start, float(Device.objects.filter(node__is_ready=True).count()))]
     return list(summed(lines))
 
 
 def job_runs(job: Job, name: str) -> list[Run]:
-    """Return a curve of every attempt, from the progress lines of those that spoke for it."""
+    """Return a curve for each attempt, from the progress lines of the pods that represent it
+    (jobs.speaking)."""
     runs = []
     for attempt in range(max(1, job.attempt - RUNS_MOST + 1), max(1, job.attempt) + 1):
         values = [(report.step, getattr(report, name)) for report in job_reports(job, attempt)]
@@ -90,8 +92,8 @@ def job_runs(job: Job, name: str) -> list[Run]:
 
 
 def job_reports(job: Job, attempt: int) -> tuple[Progress, ...]:
-    """Return the progress lines of one attempt: of rank 0, and of the workers that were first in a later generation, in
-    the order of time."""
+    """Return the progress lines of one attempt in order of time: of rank 0, and of the first member of each
+    later generation."""
     found = [_rank_reports(job, attempt, rank) for rank in speaking_ranks(job, attempt)]
     if len(found) == 1:
         return found[0]
@@ -107,7 +109,7 @@ def _rank_reports(job: Job, attempt: int, rank: int) -> tuple[Progress, ...]:
 
 @lru_cache(maxsize=64)
 def _reports(path: Path, size: int) -> tuple[Progress, ...]:
-    """Return every progress line of a log of that size; a page asks for several curves of one log at once."""
+    """Return all progress lines of a log of this size; cached, since a page needs several curves of one log."""
     found: list[Progress] = []
     offset = 0
     for _page in range(CURVE_PAGES):
@@ -121,13 +123,13 @@ def _reports(path: Path, size: int) -> tuple[Progress, ...]:
 
 
 def _means(metric: str, start: datetime, end: datetime) -> dict[str, dict[datetime, float]]:
-    """Return means by cluster and time."""
+    """Return the means of a metric as cluster -> time -> mean."""
     found = series(metric, "cluster", None, start, end)
     return {line.subject: {point.at: point.mean for point in line.points} for line in found}
 
 
 def _weighed(means: dict[str, dict[datetime, float]], weights: dict[str, int]) -> list[Point]:
-    """Return the mean over clusters, each counting as many times as `weights` says."""
+    """Return the mean over clusters, weighted by `weights`."""
     sums: dict[datetime, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for name, values in means.items():
         weight = weights.get(name, 0)

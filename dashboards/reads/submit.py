@@ -1,4 +1,4 @@
-"""What the submit form offers and expects."""
+"""Data for the submit form: projects to choose from, and the expected result of a submission."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ __all__ = ["expectation", "plan", "pool_names", "projects_to_submit_to"]
 
 
 def projects_to_submit_to(actor: Actor) -> list[str]:
-    """Return projects in which the actor may submit jobs."""
+    """Return the names of projects in which the actor may submit jobs."""
     projects = visible_projects(actor)
     if not actor.is_admin:
         projects = projects.filter(
@@ -29,8 +29,8 @@ def projects_to_submit_to(actor: Actor) -> list[str]:
 
 
 def plan(project: Project, body: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
-    """Return what the scheduler would do with a submission: {"plan", "nodes"}, or {"problem"}; takes seconds. Raises
-    what `plan_job` raises of the submission."""
+    """Return what the scheduler would do with a submission: {"plan", "nodes"}, or {"problem"}; takes seconds.
+    Raises what `plan_job` raises for the submission."""
     try:
         found = plan_job(project, body, actor=actor, sees=visible_project_names(actor))
     except SimulationFailed:
@@ -46,7 +46,8 @@ def plan(project: Project, body: Mapping[str, Any], actor: Actor) -> dict[str, A
 
 
 def expectation(project: Project, spec: Mapping[str, Any]) -> str:
-    """Return one sentence about what a submission would meet now. The scheduler decides; this only compares numbers."""
+    """Return one sentence about the expected wait of a submission. It only compares numbers; the scheduler
+    decides."""
     asked = _asked_milli(project, spec)
     if not asked:
         return _("It asks for no GPU and starts as soon as a node has the CPUs and memory.")
@@ -87,7 +88,7 @@ def _asked_milli(project: Project, spec: Mapping[str, Any]) -> int:
             .values_list("memory_mib", flat=True)
         )
         return int(1000 * spec["gpu_memory_mib"] / (largest.first() or spec["gpu_memory_mib"]))
-    # An elastic job can start smaller.
+    # An elastic job can start with fewer workers.
     return int(spec["gpus"]) * int(spec["min_workers"] or spec["workers"])
 
 

@@ -1,4 +1,4 @@
-"""Users and their memberships."""
+"""Data of users and their memberships."""
 
 from typing import Any
 
@@ -14,7 +14,8 @@ Row = dict[str, Any]
 
 
 def visible_user(actor: Actor, username: str) -> User | None:
-    """Return a user visible to the actor: oneself, fellow members of a project, any user for an admin; else None."""
+    """Return a user that the actor may see: the actor, members of the actor's projects, for an admin all
+    users; else None."""
     users: QuerySet[User] = User.objects.filter(username=username)
     if not actor.is_admin:
         users = users.filter(
@@ -24,13 +25,14 @@ def visible_user(actor: Actor, username: str) -> User | None:
 
 
 def memberships(actor: Actor, user: User) -> list[Row]:
-    """Return the user's roles in projects that the actor sees."""
+    """Return the user's roles in projects that the actor may see."""
     rows = Membership.objects.filter(user=user, project__in=visible_projects(actor)).order_by("project__name")
     return [{**row} for row in rows.values("project__name", "project__palette_index", "role")]
 
 
 def unfinished_jobs(user: User, project: Project | None = None) -> tuple[int, int]:
-    """Return how many jobs of a user may hold GPUs, and how many others are unfinished; in one project or in all."""
+    """Return the number of a user's jobs that may hold GPUs, and of other unfinished jobs; in one project or
+    in all."""
     jobs = Job.objects.filter(user=user).exclude(state__in=FINAL_STATES)
     jobs = jobs if project is None else jobs.filter(project=project)
     active = jobs.filter(state__in=ACTIVE_STATES).count()
@@ -38,5 +40,5 @@ def unfinished_jobs(user: User, project: Project | None = None) -> tuple[int, in
 
 
 def live_tokens(user: User) -> int:
-    """Return how many tokens of a user are accepted now."""
+    """Return the number of a user's valid tokens."""
     return Token.objects.filter(user=user, revoked_at=None, expires_at__gt=timezone.now()).count()

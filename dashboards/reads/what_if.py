@@ -1,4 +1,4 @@
-"""What a change of a project's share would do, as the quota editor shows it."""
+"""Data for the quota editor: the effect of a change of a project's share."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,13 +13,13 @@ from dashboards import formats
 from jobs.what_if import CannotSimulate, share_what_if, week_what_if
 
 Row = dict[str, Any]
-# Jobs of a list; the others are counted.
+# Limit on the jobs in a list; the others are only counted.
 SHOWN = 8
 
 
 def what_if(project: Project, changes: Mapping[str, Any], sees: Sees, *, is_week: bool = False) -> Row:
-    """Return {"summary", "rows", "lists", "followed_seconds", "record"}, or {"problem"}; takes seconds. `is_week`:
-    replay the last week's submissions."""
+    """Return {"summary", "rows", "lists", "followed_seconds", "record"}, or {"problem"}; takes seconds.
+    `is_week`: replay last week's submissions."""
     ask = week_what_if if is_week else share_what_if
     try:
         found = ask(project, changes, sees=sees)
@@ -45,7 +45,7 @@ def what_if(project: Project, changes: Mapping[str, Any], sees: Sees, *, is_week
 def _summary(found: Row) -> str:
     counts = found["counts"]
     is_whole = counts["sooner"] == len(found["sooner"])
-    # Of a list that is cut, how many start at once is not known.
+    # If a list is cut, the number of jobs that start at once is unknown.
     at_once = sum(one["wait_seconds"]["after"] == 0 for one in found["sooner"]) if is_whole else 0
     parts = [
         (at_once, ngettext("{n} job starts at once", "{n} jobs start at once", at_once)),

@@ -1,4 +1,4 @@
-"""The workers of an elastic job: who they were when, the generations, and what each operation cost."""
+"""Data of an elastic job's workers: their runs, the generations, and the cost of each scale operation."""
 
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def generation_marks(job: Job) -> list[Mark]:
-    """Return where the present attempt changed its size, by step; only the newest, so that they stay
+    """Return marks at the steps where the current attempt changed its size; only the newest, to keep them
     readable."""
     if not KINDS[job.kind].is_elastic:
         return []
@@ -26,7 +26,7 @@ def generation_marks(job: Job) -> list[Mark]:
 
 
 def timeline(job: Job, now: datetime, theme: Theme) -> Chart:
-    """Return workers and generations of the present attempt over time."""
+    """Return the chart of workers and generations of the current attempt."""
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt).select_related("node").order_by("rank")
     spans = [
         Span(
@@ -47,7 +47,7 @@ def timeline(job: Job, now: datetime, theme: Theme) -> Chart:
 
 
 def workers(job: Job) -> Row:
-    """Return what the page of an elastic job's workers shows."""
+    """Return the template context for the page of an elastic job's workers."""
     rows = list(_generations(job).order_by("-number")[:ROWS_MOST])
     bounds = KINDS[job.kind].bounds(job.spec) or (1, 1)
     operations = list(ScaleOperation.objects.filter(job=job).order_by("-created_at")[:ROWS_MOST])

@@ -1,4 +1,4 @@
-"""How values look on a page: numbers, times, badges, bars."""
+"""Template tags and filters that format values: numbers, times, badges, bars."""
 
 import json
 from collections.abc import Iterable
@@ -36,31 +36,31 @@ register.filter("fraction", formats.fraction)
 
 @register.filter
 def gpus(milli: int | None) -> str:
-    """1500 milli-GPUs -> "1.5"."""
+    """Format milli-GPUs as GPUs: 1500 -> "1.5"."""
     return formats.NOTHING if milli is None else formats.number(milli / 1000)
 
 
 @register.filter
 def get(mapping: Any, key: str) -> Any:
-    """Return a mapping's value by a key held in a template variable."""
+    """Return a mapping's value by a key from a template variable."""
     return mapping.get(key) if mapping else None
 
 
 @register.filter
 def refusal(errors: dict[str, str], member: str) -> str:
-    """Return why the role of a member was not changed, "" when it was not asked for."""
+    """Return why the role of a member was not changed, "" if there was no error."""
     return errors.get(f"role of {member}", "")
 
 
 @register.filter
 def indented(value: Any) -> str:
-    """JSON for people."""
+    """Format a value as indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
 @register.simple_tag
 def since(moment: datetime | str | None, style: str = "") -> SafeString | str:
-    """Return a time that ticks: how long it is since then, the absolute time on hover."""
+    """Return the time since a moment, updated in the browser, with the absolute time on hover."""
     at = parse_datetime(moment) if isinstance(moment, str) else moment
     if at is None:
         return formats.NOTHING
@@ -72,7 +72,7 @@ def since(moment: datetime | str | None, style: str = "") -> SafeString | str:
 
 @register.simple_tag
 def moment(at: datetime | None) -> SafeString | str:
-    """Return an absolute time; the browser shows it in the reader's zone and language."""
+    """Return an absolute time as HTML; the browser converts it to the user's time zone and language."""
     if at is None:
         return formats.NOTHING
     iso = at.isoformat().replace("+00:00", "Z")
@@ -81,7 +81,7 @@ def moment(at: datetime | None) -> SafeString | str:
 
 @register.simple_tag
 def badge(state: str) -> SafeString:
-    """Return the state of a job, with its colour and shape."""
+    """Return the badge of a job's state, with its colour and icon, as HTML."""
     look = LOOKS[state]
     return format_html(
         '<span class="badge {}" data-state="{}">{}</span>', look.colour, state, gettext(look.label)
@@ -90,7 +90,7 @@ def badge(state: str) -> SafeString:
 
 @register.simple_tag
 def meter(share: float | None, tone: str = "") -> SafeString:
-    """Return a bar from 0 to 1."""
+    """Return a bar for a share from 0 to 1, as HTML."""
     bar = format_html('<rect class="fill" height="100%" width="{}%" rx="3"/>', _filled(share))
     return format_html(
         '<svg class="meter {}" role="img" aria-label="{}">{}</svg>', tone, formats.percent(share), bar
@@ -103,7 +103,8 @@ def _filled(share: float | None) -> int:
 
 @register.simple_tag
 def gpu_use(share: float | None, is_held: bool = True) -> SafeString | str:
-    """Return a GPU's utilisation as a bar, its number and, where it is idle or low, the word: dashboards/gpu_use.py."""
+    """Return a GPU's utilisation as a bar with its number and, if idle or low, a label; see
+    dashboards/gpu_use.py."""
     use = use_of(share, is_held=is_held)
     if share is None:
         return formats.NOTHING
@@ -126,13 +127,13 @@ def gpu_use(share: float | None, is_held: bool = True) -> SafeString | str:
 
 @register.simple_tag
 def decimals(rows: Iterable[Any], path: str) -> int:
-    """Return the decimals that a column needs: of the values at a path such as "status.gpus" in each row."""
+    """Return the decimals that a column needs, for the values at a path such as "status.gpus" of each row."""
     return formats.decimals(Variable(f"row.{path}").resolve({"row": row}) for row in rows)
 
 
 @register.simple_tag(takes_context=True)
 def query(context: RequestContext, **changes: Any) -> str:
-    """Return the page's query string with some fields changed; None or "" takes a field away."""
+    """Return the page's query string with some fields changed; None or "" removes a field."""
     fields = context["request"].GET.copy()
     for name, value in changes.items():
         fields.pop(name, None)
@@ -143,7 +144,7 @@ def query(context: RequestContext, **changes: Any) -> str:
 
 @register.simple_tag
 def asked(job: dict[str, Any]) -> str:
-    """Return what a job asks for in all: GPUs, or memory of one."""
+    """Return the total that a job requests, in GPUs or GPU memory."""
     if job.get("gpu_memory_mib"):
         return formats.mebibytes(job["gpu_memory_mib"])
     return formats.number((job.get("gpus") or 0) * job.get("workers", 1))
@@ -151,7 +152,7 @@ def asked(job: dict[str, Any]) -> str:
 
 @register.simple_tag
 def ran(status: dict[str, Any]) -> SafeString | str:
-    """Return how long a job has run: ticking while it runs."""
+    """Return how long a job has run, updated in the browser while it runs."""
     if status["started_at"] is None:
         return formats.NOTHING
     return (
@@ -163,7 +164,7 @@ def ran(status: dict[str, Any]) -> SafeString | str:
 
 @register.inclusion_tag("dashboards/parts/input.html", takes_context=True)
 def input(context: RequestContext, name: str, label: str, about: str = "", **options: Any) -> dict[str, Any]:  # noqa: A001 - the template word
-    """Return a text field of the submit form with its refusal."""
+    """Return the context of a text field of the submit form, with its error."""
     return {
         "name": name,
         "label": label,
@@ -175,7 +176,7 @@ def input(context: RequestContext, name: str, label: str, about: str = "", **opt
 
 @register.inclusion_tag("dashboards/parts/textarea.html", takes_context=True)
 def textarea(context: RequestContext, name: str, label: str, about: str = "") -> dict[str, Any]:
-    """Return a field of several lines of the submit form."""
+    """Return the context of a multi-line field of the submit form, with its error."""
     return {
         "name": name,
         "label": label,
@@ -195,17 +196,17 @@ def _error(context: RequestContext, name: str) -> str:
 
 @register.filter
 def reports_progress(kind: str) -> bool:
-    """Return whether programs of this kind of job usually print their progress."""
+    """Return whether programs of this kind usually print their progress."""
     return KINDS[kind].reports_progress
 
 
 @register.filter
 def happened(kind: str) -> str:
-    """ "job.shell_opened" -> "shell opened"."""
+    """Format an event kind: "job.shell_opened" -> "shell opened"."""
     return kind.partition(".")[2].replace("_", " ")
 
 
-# Words for names in rows, by the tag that shows them.
+# Labels for names in rows, by the template tag that shows them.
 _WORDS = {
     "tab_label": {
         "overview": gettext_lazy("Overview"),
@@ -241,7 +242,7 @@ _WORDS = {
 
 
 def _word_tag(tag: str) -> None:
-    """Register a tag that shows the word for a name."""
+    """Register a tag that returns the label for a name."""
 
     def word(name: str) -> str:
         return str(_WORDS[tag][name])
@@ -255,7 +256,7 @@ for _tag in _WORDS:
 
 @register.simple_tag
 def port_of(url: str) -> str:
-    """Return the port in a service address: <job>-<port>.<services host>, or .../services/<job>/<port>/."""
+    """Return the port from a service URL: <job>-<port>.<services host>, or .../services/<job>/<port>/."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     return path.rpartition("/")[2] if path else parts.netloc.partition(".")[0].rpartition("-")[2]
@@ -263,12 +264,12 @@ def port_of(url: str) -> str:
 
 @register.simple_tag
 def node_link(names: str) -> str:
-    """Return the page of the first of several nodes."""
+    """Return the URL of the first of several nodes, whose names are comma-separated."""
     return reverse("node", args=[names.partition(",")[0]])
 
 
 @register.simple_tag
 def count_gpus(gpus: float | None) -> str:
-    """ "1 GPU", "0.5 GPUs"."""
+    """Format a number of GPUs: "1 GPU", "0.5 GPUs"."""
     one, many = gettext("{gpus} GPU"), gettext("{gpus} GPUs")
     return (one if gpus == 1 else many).format(gpus=formats.number(gpus))

@@ -1,11 +1,13 @@
-"""Measure all-reduce over every rank of a job, by message size: `python -m workloads.allreduce.sweep [--to 1GiB]`.
+"""Measure all-reduce over all ranks of a job, by message size: `python -m workloads.allreduce.sweep [--to
+1GiB]`.
 
-Rank 0 prints a table, or a JSON line per size with --json: bytes, seconds, algorithm bandwidth (bytes / seconds), bus
-bandwidth (times 2(n-1)/n, what each link carries) and how many results were wrong. Bandwidths are in GB/s (10^9 bytes).
-The mean is that of all rows, as NCCL's own test reports it, so it depends on the sweep.
+Rank 0 prints a table, or with --json one JSON line per size: bytes, seconds, algorithm bandwidth (bytes /
+seconds), bus bandwidth (times 2(n-1)/n, the load of each link) and the number of wrong results. Bandwidths
+are in GB/s (10^9 bytes). The printed mean is over all rows, as in NCCL's own test, so it depends on the range
+of sizes.
 
-With three or more ranks follows one JSON line for each pair of nodes, with the bus bandwidth between one rank of each:
-a slow link shows there. The page of the job has them as a heat map.
+With three or more ranks, one JSON line per pair of nodes follows, with the bus bandwidth between one rank of
+each, which shows slow links. The job page displays them as a heat map.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 WARM_UP, REPEATS = 5, 20
 FLOAT_BYTES = 4
 PAIR_BYTES = 4 << 20
-# So many nodes have 120 pairs; each is measured while the others wait.
+# This many nodes have 120 pairs; each is measured while the others wait.
 MOST_NODES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One message size. `seconds` is the mean over repeats and ranks."""
+    """The measurement of one message size. `seconds`: mean over repeats and ranks."""
 
     size_bytes: int
     seconds: float
@@ -54,14 +56,14 @@ class Measurement:
 
 
 def sizes(low: int, high: int) -> Iterator[int]:
-    """Bytes from `low` to `high`, each twice the one before."""
+    """Yield sizes in bytes from `low` to `high`, each twice the previous one."""
     while low <= high:
         yield low
         low *= 2
 
 
 def measure(size_bytes: int, device: torch.device, place: Place) -> Measurement:
-    """Time the sum of a message of `size_bytes`, and check it against what the ranks put in."""
+    """Measure the all-reduce of a message of `size_bytes`, and verify the sum."""
     message = torch.empty(size_bytes // FLOAT_BYTES, device=device)
     wrong = _wrong(message, place)
     for _ in range(WARM_UP):
@@ -78,8 +80,8 @@ def measure(size_bytes: int, device: torch.device, place: Place) -> Measurement:
 
 
 def measure_pairs(device: torch.device, place: Place) -> Iterator[tuple[str, str, Measurement]]:
-    """Yield on all ranks the names of two nodes, and what one rank of each measured with the other, pair after pair.
-    With fewer than three nodes the pairs are ranks."""
+    """Measure each pair of nodes, with one rank of each; yield the nodes' names and the measurement on all
+    ranks. With fewer than three nodes, measures pairs of ranks."""
     names = [""] * place.world_size
     distributed.all_gather_object(names, os.environ.get("TRAINYARD_NODE") or socket.gethostname())
     firsts = {name: rank for rank, name in reversed(list(enumerate(names)))}
@@ -96,7 +98,7 @@ def measure_pairs(device: torch.device, place: Place) -> Iterator[tuple[str, str
 
 
 def parse_size(text: str) -> int:
-    """`8`, `64KiB`, `1GiB` as bytes."""
+    """Return the bytes of a size such as `8`, `64KiB` or `1GiB`."""
     number = text.rstrip("BKMGi")
     unit = text[len(number) :] or "B"
     if not number.isdecimal() or unit not in UNITS or int(number) * UNITS[unit] < FLOAT_BYTES:
@@ -142,7 +144,7 @@ def _pair_seconds(device: torch.device, group: distributed.ProcessGroup | None) 
 
 
 def _wrong(message: Tensor, place: Place) -> int:
-    """How many elements of a sum of rank + 1 over all ranks are not what they should be."""
+    """Return how many elements of the all-reduced tensor are wrong; each rank contributed rank + 1."""
     message.fill_(place.rank + 1)
     distributed.all_reduce(message)
     expected = place.world_size * (place.world_size + 1) // 2

@@ -1,4 +1,4 @@
-"""Measure how long the gradients of each step are under way between ranks."""
+"""Measure how long gradient all-reduces take in each step."""
 
 import time
 from typing import Any
@@ -12,15 +12,15 @@ Mark = Any  # seconds, or an event of the device
 
 
 class AllReduceTime:
-    """Seconds of a step in which at least one all-reduce is under way. It may overlap with the backward pass, so it is
-    what communication costs at most."""
+    """Seconds per step during which at least one all-reduce is running. It may overlap with the backward
+    pass, so it is an upper bound of the cost of communication."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._spans: list[tuple[Mark, Mark]] = []
 
     def watch(self, net: DistributedDataParallel) -> None:
-        """Measure all later steps of this network, which averages its gradients as before."""
+        """Measure all further steps of this network; its gradients are averaged as before."""
         net.register_comm_hook(None, self._averaged)
 
     def take_seconds(self) -> float:
@@ -56,7 +56,7 @@ class AllReduceTime:
 
 
 def covered(spans: list[tuple[float, float]]) -> float:
-    """Return the length of the union of spans."""
+    """Return the length of the union of (start, end) spans."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))
@@ -65,7 +65,7 @@ def covered(spans: list[tuple[float, float]]) -> float:
 
 
 def _between(start: Mark, end: Mark) -> float:
-    """Seconds."""
+    """Return the seconds between two marks."""
     if isinstance(start, float):
         return float(end) - start
     return float(start.elapsed_time(end)) / 1000

@@ -1,7 +1,7 @@
-"""Checkpoints that are complete or absent, each with a manifest that proves it.
+"""Checkpoints that are either complete or absent, each with a manifest for verification.
 
-A checkpoint is a directory step-<n> with state.pt and manifest.json (model, step, bytes, sha256). It is written
-under another name and renamed, so a kill at any moment leaves the previous one.
+A checkpoint is a directory step-<n> with state.pt and manifest.json (model, step, bytes, sha256). It is
+written under another name and renamed, so that a kill at any moment leaves the previous one.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ KEEP = 2
 
 
 class CheckpointRefused(Exception):
-    """A checkpoint must not be loaded: it is damaged, or of another model. The text says which."""
+    """A checkpoint must not be loaded: it is damaged, or belongs to another model. The message says which."""
 
 
 class OtherModel(CheckpointRefused):
-    """The checkpoint is whole and of another model."""
+    """The checkpoint is intact, but belongs to another model."""
 
 
 def checkpoint_dir() -> Path:
-    """Return where this pod's checkpoints are: TRAINYARD_CHECKPOINT_DIR, else under the working directory.
+    """Return the directory of this pod's checkpoints: TRAINYARD_CHECKPOINT_DIR, else below the working
+    directory.
 
-    Trainyard keeps the place over all attempts of a job, so a preempted job finds them again.
+    Trainyard keeps the directory over all attempts of a job, so that a preempted job can resume.
     """
     folder = shared_dir()
     is_gang = int(os.environ.get("TRAINYARD_WORLD_SIZE", "1")) > 1
@@ -42,13 +43,13 @@ def checkpoint_dir() -> Path:
 
 
 def shared_dir() -> Path:
-    """Where a job keeps checkpoints of which one worker writes and any reads."""
+    """Return the directory of checkpoints that one worker of the job writes and all can read."""
     return Path(os.environ.get("TRAINYARD_CHECKPOINT_DIR", "checkpoints"))
 
 
 def save(folder: Path, step: int, state: dict[str, Any], model: str = "") -> Path:
-    """Write the checkpoint of a step, report it and remove all but the newest few. `model` names what the state is
-    of."""
+    """Write the checkpoint of a step, report it and remove all but the newest few. `model`: name of the
+    model, checked when loading."""
     with writing():
         target = _write(folder, step, state, model)
     report_checkpoint(step, time.time())
@@ -56,7 +57,7 @@ def save(folder: Path, step: int, state: dict[str, Any], model: str = "") -> Pat
 
 
 def load(path: Path, model: str = "") -> tuple[int, dict[str, Any]]:
-    """Return step and state of one checkpoint. Raises CheckpointRefused, before anything of the state is read."""
+    """Return (step, state) of one checkpoint. Raises CheckpointRefused before reading any of the state."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         step, expected = int(manifest["step"]), (manifest["sha256"], manifest["bytes"])
@@ -68,17 +69,19 @@ def load(path: Path, model: str = "") -> tuple[int, dict[str, Any]]:
             f"Checkpoint {path} is damaged: {found[1]} bytes of {expected[1]}, or other content than was saved."
         )
     saved = str(manifest.get("model", ""))
-    # Earlier versions of our programs named none: what they saved must not be lost with an upgrade.
+    # Earlier versions of these programs stored no model name; their checkpoints must stay usable after an
+    # upgrade.
     if saved and saved != model:
         other = model or "a program that names none"
         raise OtherModel(f"Checkpoint {path} is of {saved}, not of {other}; use another directory.")
-    # On the CPU: it may have been written on another device.
+    # Load to the CPU: the checkpoint may have been written on another device.
     return step, torch.load(path / "state.pt", weights_only=True, map_location="cpu")
 
 
 def load_latest(folder: Path, model: str = "") -> tuple[int, dict[str, Any]] | None:
-    """Return step and state of the newest checkpoint that is whole; None when there is none. A damaged one is named
-    and the one before it is used. Raises OtherModel for one of another model, which new ones would replace."""
+    """Return (step, state) of the newest intact checkpoint, None if there is none. Reports damaged ones and
+    uses the one before. Raises OtherModel for another model's checkpoint, which new checkpoints would
+    replace."""
     for path in reversed(_steps(folder)):
         try:
             found = load(path, model)
@@ -92,7 +95,7 @@ def load_latest(folder: Path, model: str = "") -> tuple[int, dict[str, Any]] | N
 
 
 def _write(folder: Path, step: int, state: dict[str, Any], model: str) -> Path:
-    # Of a writer that was killed.
+    # Left by a killed writer.
     for leftover in folder.glob(".step-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     target, fresh = folder / f"step-{step:09d}", folder / f".step-{step:09d}.{secrets.token_hex(4)}"
@@ -101,7 +104,7 @@ def _write(folder: Path, step: int, state: dict[str, Any], model: str) -> Path:
     digest, size = _digest(fresh / "state.pt")
     manifest = {"model": model, "step": step, "bytes": size, "sha256": digest}
     (fresh / "manifest.json").write_text(json.dumps(manifest))
-    # Before the rename: after a crash of the machine a name without its content would look whole.
+    # Flush before the rename: after a power cut, a name without its content would look complete.
     for path in (fresh / "state.pt", fresh / "manifest.json", fresh):
         _sync(path)
     if target.exists():

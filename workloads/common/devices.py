@@ -1,4 +1,4 @@
-"""Choose the device on which this pod trains, and keep to the pod's share of it."""
+"""Select the device on which this pod trains, and limit its memory to the pod's share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """The device and how to read its use. `utilization` is 0 to 1 since the last reading."""
+    """The device, and functions that read its use. `utilization`: 0 to 1 since the last reading."""
 
     device: torch.device
     meter: Meter
@@ -26,7 +26,7 @@ class DeviceUse:
         try:
             return float(torch.cuda.utilization(self.device)) / 100
         except (ModuleNotFoundError, RuntimeError):
-            # the driver's library does not report it
+            # The driver's library does not report it.
             return None
 
     def memory_mib(self) -> int:
@@ -36,20 +36,20 @@ class DeviceUse:
 
 
 def take_device() -> DeviceUse:
-    """Return this worker's GPU of the pod, the first for a lone worker, held to its share of the memory; the CPU where
-    the GPU is simulated or there is none.
+    """Return this worker's GPU of the pod (the first if there is one worker), limited to the pod's share of
+    its memory; the CPU if the GPU is simulated or there is none.
 
-    A share of a real GPU (TRAINYARD_GPU_MEMORY_MIB) becomes torch's own limit: the allocation that exceeds it fails
-    in this process instead of in a neighbour's.
+    The share of a real GPU (TRAINYARD_GPU_MEMORY_MIB) becomes torch's own limit: an allocation above it fails
+    in this process instead of in another pod.
     """
     cpus = int(os.environ.get("OMP_NUM_THREADS", "1"))
     torch.set_num_threads(cpus)
     if not os.environ.get("TRAINYARD_GPU_DEVICES", "0") or not torch.cuda.is_available():
         return DeviceUse(torch.device("cpu"), Meter(cpus))
-    # an MPI rank of a pod with one device sees that device alone
+    # An MPI rank in a pod with one device sees only that device.
     index = place_from(os.environ).local_rank % torch.cuda.device_count()
     device = torch.device("cuda", index)
-    # NCCL's collectives of objects use the current device.
+    # NCCL's object collectives use the current device.
     torch.cuda.set_device(device)
     fraction = memory_fraction(torch.cuda.get_device_properties(device).total_memory // MIB)
     if fraction < 1:
@@ -58,6 +58,6 @@ def take_device() -> DeviceUse:
 
 
 def memory_fraction(total_mib: int) -> float:
-    """Return the pod's part of a device's memory, 1 where it was given all of it or no limit is known."""
+    """Return the pod's share of a device's memory, 1 if it has all of it or no limit is known."""
     granted_mib = int(os.environ.get("TRAINYARD_GPU_MEMORY_MIB", "0") or 0)
     return min(1.0, granted_mib / total_mib) if granted_mib > 0 else 1.0

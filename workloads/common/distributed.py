@@ -1,4 +1,5 @@
-"""Join the other ranks of a job, whatever started them: torchrun, an MPI launcher, Trainyard's own pods, or nothing."""
+"""Join the ranks of a job, whether torchrun, an MPI launcher or Trainyard started them, or there is only
+one."""
 
 from __future__ import annotations
 
@@ -18,17 +19,17 @@ JOIN_SECONDS = "300"
 
 
 class RanksMissing(RuntimeError):
-    """Some ranks have not joined in time. The text names them."""
+    """Some ranks did not join in time. The message names them."""
 
 
 @contextmanager
 def joined_ranks(device: torch.device) -> Iterator[Place]:
-    """Join the process group for the time of a `with` block: NCCL on GPUs, gloo on CPUs. A lone rank joins a group of
-    one, so that programs have one path. MASTER_ADDR and MASTER_PORT say where rank 0 listens. Raises RanksMissing, with
-    the ranks that are missing, JOIN_SECONDS (300) after this one came."""
+    """Join the process group for the time of a `with` block: NCCL on GPUs, gloo on CPUs. A single rank joins
+    a group of one, so that programs need no special case. Rank 0 listens at MASTER_ADDR and MASTER_PORT.
+    Raises RanksMissing, with the missing ranks, if they do not join within JOIN_SECONDS (300)."""
     place = place_from(os.environ)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    # a lone rank needs no port, which another program could hold
+    # A single rank needs no port, which another program might use.
     store = HashStore() if place.world_size == 1 else _store_of_all(place)
     distributed.init_process_group(
         backend,
@@ -44,8 +45,8 @@ def joined_ranks(device: torch.device) -> Iterator[Place]:
 
 
 def means_over_ranks(sums: Sequence[float], number: int, device: torch.device) -> tuple[list[float], int]:
-    """Return the means of what all ranks summed over so many items each, and the number of all items. Raises
-    ValueError for no items at all."""
+    """Return (means, number of items) over all ranks; `sums` are this rank's sums over `number` items. Raises
+    ValueError if there are no items at all."""
     totals = torch.tensor([*sums, number], dtype=torch.float64, device=device)
     distributed.all_reduce(totals)
     *totals_of, items = totals.tolist()
@@ -55,7 +56,7 @@ def means_over_ranks(sums: Sequence[float], number: int, device: torch.device) -
 
 
 def _store_of_all(place: Place) -> Store:
-    """Return the store of rank 0 once all ranks have come to it."""
+    """Return the store of rank 0 once all ranks have connected to it. Raises RanksMissing."""
     host, port = os.environ.get("MASTER_ADDR", LOOPBACK), int(os.environ.get("MASTER_PORT", DEFAULT_PORT))
     if host == LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -81,5 +82,5 @@ def _store_of_all(place: Place) -> Store:
 
 
 def _is_hosted() -> bool:
-    """Whether torchrun's agent has the store at MASTER_PORT, so that rank 0 must not open it again."""
+    """Return whether torchrun's agent listens at MASTER_PORT, so that rank 0 must not."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

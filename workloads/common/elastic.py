@@ -39,34 +39,36 @@ from workloads.common.membership import Mailbox, Member, Membership, Status, Swi
 from workloads.common.sampling import Epochs, Policy, digest_of
 from workloads.common.stopping import StopRequest
 
-# for members that have all arrived to connect; a slow machine or network needs more
+# Time limit for members, all of them running, to connect to each other; increase it for slow machines or
+# networks.
 FORM_SECONDS = float(os.environ.get("TRAINYARD_ELASTIC_FORM_SECONDS", "1.5"))
-# A frozen peer is killed by the owner long before.
+# Longer than the owner's limit, which kills a frozen peer.
 COLLECTIVE_SECONDS = 60.0
 POLL_SECONDS = 0.003
 LOOK = timedelta(seconds=0.05)  # between looks at the membership in a collective call that lasts
 BEAT_SECONDS = 0.5
-# Of the same members at the same step: then the error is not that of a lost peer.
+# Repeated failures of the same members at the same step: then the cause is not a lost peer.
 MOST_REFORMS = 3
-# After SIGTERM, if no peer got one: the others go on.
+# Time after SIGTERM to wait for peers to get one too; otherwise they continue without this worker.
 LEAVE_ALONE_SECONDS = 2.0
 HOST = "TRAINYARD_ELASTIC_HOST"
 
 
 class ProgramError(Exception):
-    """The program's own state cannot be given to other workers, or theirs not be loaded. To form again cannot help."""
+    """The program's state cannot be sent to other workers, or theirs cannot be loaded. Forming a new group
+    does not help."""
 
 
 class PeerLost(RuntimeError):
-    """A member of this generation is gone, as the owner of the membership says."""
+    """A member of this generation is gone, according to the owner of the membership."""
 
 
-# Calls that were given up, each with its process group, whose destructor would wait for the call's end.
+# Abandoned calls with their process groups, kept alive because their destructor would wait for the call.
 _given_up: list[tuple[distributed.Work, distributed.ProcessGroup]] = []
 
 
 class Replica(Protocol):
-    """What is equal on all workers: weights, optimizer, schedule."""
+    """State that is equal on all workers: weights, optimizer, schedule."""
 
     def state(self) -> dict[str, Any]: ...
 
@@ -74,7 +76,8 @@ class Replica(Protocol):
 
 
 class Step:
-    """One step of this worker: `indexes` of its samples, and the factor for its learning rate."""
+    """One step of this worker. `indexes`: of its samples; the step also has the factor for the learning
+    rate."""
 
     def __init__(self, world: World, indexes: Tensor) -> None:
         self.indexes = indexes
@@ -84,16 +87,17 @@ class Step:
         self._world = world
 
     def average(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
-        """Replace gradients by their mean over all samples of the step. Returns False if a peer was lost meanwhile:
-        gradients are void then and the step must not be applied. Raises LossNotFinite on all workers alike."""
+        """Replace gradients by their mean over all samples of the step. Return False if a peer was lost:
+        gradients are then invalid and the step must not be applied. Raises LossNotFinite on all workers
+        alike."""
         tensors = [parameter for parameter in parameters if parameter.requires_grad]
         self.is_complete = self._world.average(tensors, self.indexes)
         return self.is_complete
 
 
 class World:
-    """The workers that train together now. `has_left`: this worker is no longer a member; `is_stopped`: the job is
-    being stopped, and the state is that of a step boundary."""
+    """The workers that train together now. `has_left`: this worker is no longer a member. `is_stopped`: the
+    job is being stopped, and the state is that of a step boundary."""
 
     def __init__(self, device: torch.device, replica: Replica, epochs: Epochs, policy: Policy) -> None:
         self.device, self.replica, self.epochs, self.policy = device, replica, epochs, policy
@@ -102,9 +106,9 @@ class World:
         self._stop = StopRequest()
         self._stopped_at: float | None = None
         self._size_before, self._switched_at_step = 1, -(10**9)
-        # Until it has been given one, or has given its own to the others.
+        # True until this worker has received the state, or has sent its own.
         self._has_state = False
-        # Newest generation that any member has been given.
+        # Number of the newest generation that any member has received.
         self._agreed = 0
         self._seen, self._digest = 0, 0
         self._stepped_at = time.monotonic()
@@ -116,13 +120,14 @@ class World:
     def joined(
         cls, device: torch.device, replica: Replica, epochs: Epochs, policy: Policy, first_step: int = 0
     ) -> Iterator[World]:
-        """Join the job's workers, as many as there are, and leave them at the end of the block. Blocks until this
-        worker is a member. `first_step`: completed steps of the checkpoint that the replica was loaded from."""
+        """Join the job's workers, and leave at the end of the block. Blocks until this worker is a member.
+        `first_step`: completed steps of the checkpoint from which the replica was loaded."""
         world = cls(device, replica, epochs, policy)
         world.step = first_step
         if membership.DIRECTORY not in os.environ:
             if "TORCHELASTIC_RUN_ID" in os.environ:
-                # torchrun ends workers by SIGTERM that wait for a lost peer; one that handles it costs it 30 s
+                # torchrun ends workers that wait for a lost peer by SIGTERM; handling the signal would delay
+                # it by 30 s.
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
             with joined_ranks(device) as place:
                 world._enter(place.rank, place.world_size, 1)
@@ -147,12 +152,12 @@ class World:
 
     @property
     def learning_rate_factor(self) -> float:
-        """By what to multiply the learning rate at this step."""
+        """Return the factor for the learning rate at this step."""
         since = self.step - self._switched_at_step
         return self.policy.learning_rate_factor(self.size, self._size_before, since)
 
     def steps(self) -> Iterator[Step]:
-        """Yield steps until the epochs are over, the job is to stop, or this worker has left."""
+        """Yield steps until the epochs are complete, the job is stopped, or this worker has left."""
         while not (self.epochs.is_over or self.has_left or self.is_stopped):
             global_batch = self.policy.global_batch(self.size)
             step = Step(self, self.epochs.share(self.rank, self.size, global_batch))
@@ -162,7 +167,8 @@ class World:
                 self._complete(global_batch)
 
     def average(self, parameters: list[torch.nn.Parameter], indexes: Tensor) -> bool:
-        """See Step.average. Only a collective call can fail for a lost peer: other errors are the program's own."""
+        """See Step.average. Errors of the collective call may be caused by a lost peer; other errors are the
+        program's own."""
         gradients, flat = _flattened(parameters)
         lost: BaseException | None = None
         try:
@@ -172,14 +178,15 @@ class World:
         except (RuntimeError, distributed.DistError) as error:
             if self._member is None:
                 raise
-            # The frames of the failed call hold the process group. While its connections are open, survivors that are
-            # not beside the lost member in the ring wait until their own call times out.
+            # Clear the frames of the failed call, which hold the process group: until its connections are
+            # closed, survivors that are not the lost member's neighbours in the ring wait for their own time
+            # limit.
             lost = error.with_traceback(None)
         if lost is not None and self._member is not None:
             self._member.recover(lost)
             return False
         if not flat.isfinite().all():
-            # Equal on all workers: each ends here, and none takes the others for lost.
+            # The sum is equal on all workers, so all of them end here and none waits for the others.
             raise not_finite("gradients are no numbers", self.step + 1)
         parts = torch.split(flat, [gradient.numel() for gradient in gradients])
         for parameter, part in zip(parameters, parts, strict=True):
@@ -187,19 +194,21 @@ class World:
         return True
 
     def _exchange(self, indexes: Tensor) -> int:
-        """Agree with all members on what happens at the end of this step. Returns the samples of all."""
+        """Agree with all members on what happens at the end of this step. Return the number of samples of all
+        members."""
         busy = time.monotonic() - self._busy_since
         newest = self.generation if self._member is None else self._member.newest(busy)
         mine = [newest, len(indexes), digest_of(indexes), int(bool(self._stop))]
         rows = self._gather(mine)
-        # The newest that any member has: all switch at the same step, those too whose file came late.
+        # Use the newest generation that any member has seen, so that all switch at the same step.
         self._agreed = max(row[0] for row in rows)
         self._seen, self._digest = sum(row[1] for row in rows), sum(row[2] for row in rows)
         self.is_stopped = self._is_stopping([bool(row[3]) for row in rows])
         return self._seen
 
     def _is_stopping(self, asked: list[bool]) -> bool:
-        """Whether the job ends after this step: all were asked to, so that one worker's end is not that of the job."""
+        """Return whether the job ends after this step: only if all members were asked to, since a single
+        worker may be stopped alone."""
         if not self._stop:
             return all(asked)
         now = time.monotonic()
@@ -225,8 +234,8 @@ class World:
         self._switched_at_step = self.step
 
     def _agree_on_state(self) -> int:
-        """Give every member the state of the one that is furthest; ranks are at most one step apart. Returns how many
-        completed steps are lost, which is 0 while one member of the old world is left."""
+        """Copy the state of the most advanced member to all; ranks are at most one step apart. Return how
+        many completed steps are lost, which is 0 if a member of the previous generation remains."""
         rows = self._gather([self.step, int(self._has_state), self.epochs.done])
         source = max(range(len(rows)), key=lambda rank: (rows[rank][1], rows[rank][0], -rank))
         if len({tuple(row) for row in rows}) > 1 or not rows[source][1]:
@@ -238,7 +247,7 @@ class World:
         if self.rank == source:
             with _of_the_program():
                 self._save(packed)
-        # The receivers need a buffer of the right size first.
+        # Receivers need the size first, to allocate a buffer.
         size = torch.tensor([packed.tell()], device=self.device)
         self._finish(distributed.broadcast(size, source, async_op=True))
         data = torch.empty(int(size), dtype=torch.uint8, device=self.device)
@@ -252,7 +261,7 @@ class World:
         state = {
             "replica": self.replica.state(),
             "epochs": self.epochs.state(),
-            # A newcomer was started with other numbers.
+            # A new worker was started with other numbers.
             "policy": asdict(self.policy),
             "step": self.step,
         }
@@ -260,7 +269,7 @@ class World:
 
     def _load(self, packed: io.BytesIO) -> None:
         with _of_the_program():
-            # Tensors only: a pickle from a peer could run anything.
+            # Tensors only: unpickling data from a peer could run arbitrary code.
             state = torch.load(packed, weights_only=True, map_location=self.device)
             self.replica.load(state["replica"])
         self.epochs.load(state["epochs"])
@@ -274,8 +283,8 @@ class World:
         return [row.tolist() for row in rows]
 
     def _finish(self, work: distributed.Work) -> None:
-        """Wait for a collective call. Raises PeerLost if a member is gone: gloo can miss the end of a connection on
-        which a send waits, and such a call ends with its time limit alone."""
+        """Wait for a collective call. Raises PeerLost if a member is gone: gloo may not notice a closed
+        connection while sending, and would wait until its time limit."""
         while self._member is not None and self.device.type == "cpu" and not work.is_completed():
             try:
                 work.wait(LOOK)
@@ -287,7 +296,7 @@ class World:
 
 
 class _Membered:
-    """The world's side of a membership: its mailbox, its store, and the way from one generation to the next."""
+    """The membership of a World: mailbox, store, and the change from one generation to the next."""
 
     def __init__(self, world: World, directory: Path) -> None:
         self._world = world
@@ -304,7 +313,8 @@ class _Membered:
         threading.Thread(target=self._beat, name="elastic-beat", daemon=True).start()
 
     def newest(self, busy_seconds: float) -> int:
-        """Return the number of the newest generation that this worker has been given."""
+        """Return the number of the newest generation that this worker has received; also reports
+        `busy_seconds`."""
         self._status.busy_seconds += (busy_seconds - self._status.busy_seconds) / 10
         found = self._mailbox.membership()
         return self._world.generation if found is None else found.generation
@@ -315,8 +325,8 @@ class _Membered:
         return found is not None and found.loss > self._world.generation
 
     def switch(self, *, is_planned: bool, interrupted: int = 0) -> None:
-        """Go to the newest generation, and on to the next if that fails; blocks until this worker trains or has
-        left."""
+        """Change to the newest generation, retrying with the next if that fails; blocks until this worker
+        trains or has left."""
         world, began = self._world, self._world._stepped_at
         is_newcomer, lost = self._status.generation == 0, None
         while lost is None:
@@ -337,8 +347,8 @@ class _Membered:
         self._note_switch(pause, lost, interrupted, is_planned)
 
     def recover(self, error: BaseException) -> None:
-        """Form again without the peer that was lost. Raises the error where the same members fail again and again at
-        the same step."""
+        """Form a new group without the lost peer. Raises the error if the same members fail repeatedly at the
+        same step."""
         place = self._world.step, self._world.size
         self._reforms = self._reforms + 1 if place == self._broken_at else 1
         self._broken_at = place
@@ -350,23 +360,23 @@ class _Membered:
         self.switch(is_planned=False, interrupted=1)
 
     def note_epoch(self) -> None:
-        """Note that an epoch is complete."""
+        """Count a completed epoch."""
         self._update(membership.TRAINING, is_urgent=False)
 
     def close(self) -> None:
-        """Leave the group. The process beats on until it ends, since what it does after the training may take long;
-        a member without a beat is killed."""
+        """Leave the group. Heartbeats continue until the process ends: the work after the training may take
+        long, and a member without heartbeat is killed."""
         _dissolve()
         if self._status.state != membership.LEFT:
             self._update(membership.LEFT)
 
     def _await_newer(self, than: int) -> Membership | None:
-        """Wait for a newer generation; return None if the job is stopped meanwhile."""
+        """Wait for a newer generation; return None if the job is stopped first."""
         while True:
             found = self._mailbox.membership()
             if found is not None and found.generation > than:
                 is_first_of_this = self._status.generation == 0 and found.rank_of(self._status.id) is None
-                # A newcomer waits until it is a member.
+                # A new worker waits until it becomes a member.
                 if not is_first_of_this:
                     return found
             if self._world._stop:
@@ -374,7 +384,7 @@ class _Membered:
             time.sleep(POLL_SECONDS)
 
     def _form(self, found: Membership) -> bool:
-        """Build the process group of a generation. False if a newer one came meanwhile."""
+        """Build the process group of a generation. Return False if a newer one was published meanwhile."""
         _dissolve()
         world, rank = self._world, found.rank_of(self._status.id)
         assert rank is not None
@@ -410,7 +420,8 @@ class _Membered:
             return self._store
         if member.address not in self._peers:
             host, _, port = member.address.rpartition(":")
-            # refused at once where nothing listens; the store's own constructor would retry until its limit
+            # Connect first, which fails at once if nothing listens; the store's own constructor would retry
+            # until its time limit.
             socket.create_connection((host, int(port)), FORM_SECONDS).close()
             limit = timedelta(seconds=FORM_SECONDS)
             self._peers[member.address] = TCPStore(host, int(port), is_master=False, timeout=limit)
@@ -456,13 +467,13 @@ def _flattened(parameters: list[torch.nn.Parameter]) -> tuple[list[Tensor], Tens
     gradients = [
         torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters
     ]
-    # One call for all: each collective costs a round trip.
+    # One call for all gradients: each collective call costs a round trip.
     return gradients, torch.cat([gradient.reshape(-1) for gradient in gradients])
 
 
 @contextmanager
 def _of_the_program() -> Iterator[None]:
-    """Raise errors of the program's own functions as such, so that they do not count as the loss of a peer."""
+    """Mark errors of the program's own functions, so that they are not taken for a lost peer."""
     try:
         yield
     except (RuntimeError, OSError) as error:
@@ -472,15 +483,15 @@ def _of_the_program() -> Iterator[None]:
 def _dissolve() -> None:
     if distributed.is_initialized():
         distributed.destroy_process_group()
-    # A group that could not be built leaves its number taken: the next one would have another name than that of the
-    # peers, and wait for them in vain, as would every later one.
+    # torch numbers groups even if building one failed; without resetting the count, the next group would have
+    # another name than on the peers, and all later ones would wait forever.
     distributed.distributed_c10d._world.group_count = 0
 
 
 def _give_up(work: distributed.Work) -> None:
     _given_up[:] = [one for one in _given_up if not one[0].is_completed()]
     _given_up.append((work, distributed.distributed_c10d._get_default_group()))
-    # So that the end of the process does not wait either.
+    # So that the process can end without waiting for it.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_given_up))
 
 

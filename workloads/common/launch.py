@@ -1,9 +1,9 @@
-"""Run a program alone, as a rank, or, in the launcher of an MPI job, as a rank in each of its pods:
-`python -m workloads.common.launch MODULE [ARGUMENTS]`.
+"""Run a program alone, as a rank, or (in the launcher of an MPI job) as one rank in each pod: `python -m
+workloads.common.launch MODULE [ARGUMENTS]`.
 
-Ranks are started by mpirun where it runs, else by this program itself on this machine. The first rank that fails is
-named with its error; the others are ended CLEAN_UP_SECONDS (10) later, and the exit code is that of the first. Imports
-no torch.
+Ranks are started by mpirun if it works here, else by this program on this machine. The first rank that fails
+is reported with its error; the others are ended CLEAN_UP_SECONDS (10) later, and the exit code is that of the
+first. Imports no torch.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
-# Marks ranks as such, so that none starts ranks again. Every launcher passes on an argument, not every one a variable,
-# and each names the rank differently.
+# Marks processes as ranks, so that a rank never starts ranks. An argument, because all launchers pass these
+# on but not all variables, and each names the rank's variable differently.
 LAUNCHED_ARGUMENT, LAUNCHED = "--launched", "TRAINYARD_LAUNCHED"
 RANKS, FAILURES, ERROR_FILE = "TRAINYARD_RANKS", "TRAINYARD_FAILURES", "TRAINYARD_ERROR_FILE"
-# of a rank, by launcher; the last is our own
+# Variables with the rank, by launcher; the last is our own.
 RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "RANK")
 CLEAN_UP_SECONDS = float(os.environ.get("CLEAN_UP_SECONDS", "10"))
 KILL_SECONDS = 5.0
@@ -39,7 +39,7 @@ _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a rank failed."""
+    """The failure of one rank."""
 
     rank: int
     node: str
@@ -55,7 +55,7 @@ class Failure:
 
 
 class LaunchRefused(ValueError):
-    """Ranks cannot be started. The text says why."""
+    """Ranks cannot be started. The message gives the reason."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -74,8 +74,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class Launch:
-    """The ranks of one run of a module. Passes SIGTERM on to them. `is_local`: on this machine, without mpirun. Raises
-    LaunchRefused in a process that is a rank already."""
+    """The ranks of one run of a module; forwards SIGTERM to them. `is_local`: on this machine, without
+    mpirun. Raises LaunchRefused in a process that is a rank already."""
 
     def __init__(self, ranks: int, module: str, arguments: Sequence[str], *, is_local: bool = False) -> None:
         if LAUNCHED in os.environ:
@@ -106,14 +106,15 @@ class Launch:
             return
         why = "" if self._is_local else ": there is no mpirun that runs"
         print(f"{self._ranks} ranks by this program, on this machine{why}", flush=True)
-        # of a launcher that started this process alone
+        # Variables of a launcher that started this process as a single rank.
         env = {name: value for name, value in env.items() if name not in RANK_NAMES}
         for rank in range(self._ranks):
             own = {"RANK": str(rank), "WORLD_SIZE": str(self._ranks), "LOCAL_RANK": str(rank)}
             self._processes.append(subprocess.Popen(self._command, env={**env, **own}))
 
     def _wait(self, folder: Path) -> Failure | None:
-        """Wait for the end, or for a failure and then as long as the others may take to end by themselves."""
+        """Wait for the end, or until a failure and then CLEAN_UP_SECONDS for the others to end by
+        themselves."""
         failure, until = None, float("inf")
         while any(process.poll() is None for process in self._processes):
             if failure is None:
@@ -125,7 +126,7 @@ class Launch:
         return failure or first_failure(folder)
 
     def _end(self) -> None:
-        """Terminate what is left, and kill it if that does not help."""
+        """Terminate remaining processes, then kill those that do not end."""
         self._signal(signal.SIGTERM)
         end = time.monotonic() + KILL_SECONDS
         while any(process.poll() is None for process in self._processes) and time.monotonic() < end:
@@ -143,7 +144,7 @@ class Launch:
 
 
 def working_mpirun() -> str:
-    """Return the path of an mpirun that runs here, "" without one."""
+    """Return the path of an mpirun that works here, "" if there is none."""
     found = shutil.which("mpirun")
     if found is None:
         return ""
@@ -154,14 +155,14 @@ def working_mpirun() -> str:
 
 
 def first_failure(folder: Path) -> Failure | None:
-    """Return the failure that was noted first."""
+    """Return the failure that was recorded first."""
     for file in sorted(folder.glob("failure-*.json")):
         return Failure(**json.loads(file.read_text()))
     return None
 
 
 def _run(module: str, arguments: Sequence[str], rank: int | None) -> int:
-    """Run a program; as a rank in a process of its own, so that the end is noted also when it is killed."""
+    """Run a program. A rank runs in a child process, so that its end is recorded even if it is killed."""
     sys.argv = [module, *arguments]
     if rank is None:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -193,13 +194,14 @@ def _run_rank(module: str, rank: int) -> int:
 
 
 def _note(rank: int, code: int, error: str) -> None:
-    """Note for the launcher that a rank failed, under a name by which failures are in the order of time."""
+    """Record the failure of a rank for the launcher, in a file whose name sorts by time."""
     folder, node = Path(os.environ.get(FAILURES, "/nonexistent")), os.environ.get("TRAINYARD_NODE", "")
     if folder.is_dir():
         failure = Failure(rank, node, code, error.partition("\n")[0])
         _write(folder / f"failure-{time.time_ns()}-{rank}.json", asdict(failure))
     else:
-        # on another machine than the launcher, whose log this is a part of
+        # On another machine than the launcher: print to this rank's output, which becomes part of the
+        # launcher's log.
         print(f"rank {rank} ended with exit code {code}", flush=True)
 
 
@@ -216,7 +218,7 @@ def _exit_code(end: SystemExit) -> tuple[int, str]:
 
 
 def _publish(text: str) -> None:
-    """Print a failure, and leave it where the control plane reads it."""
+    """Print a failure, and write it where the control plane reads it."""
     print(text, flush=True)
     if ERROR_FILE in os.environ:
         with contextlib.suppress(OSError):

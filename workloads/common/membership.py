@@ -1,8 +1,9 @@
-"""The two files through which an elastic job's workers and the owner of its membership agree.
+"""The two files through which an elastic job's workers and the owner of its membership communicate.
 
-The owner (Trainyard, or a test) replaces `membership.json`: a generation number and the members in rank order. Each
-worker replaces `status.json`: where it listens, which generation it trains in, and what each switch cost. Generations
-have one writer and only grow, so no two worlds can train under the same number. Imports no torch.
+The owner (Trainyard, or a test) replaces `membership.json`: a generation number and the members in rank
+order. Each worker replaces `status.json`: its address, the generation in which it trains, and the cost of
+each switch. Generations have a single writer and only increase, so no two groups can train under the same
+number. Imports no torch.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ DIRECTORY = "TRAINYARD_ELASTIC_DIR"
 MEMBERSHIP, STATUS, DOORBELL = "membership.json", "status.json", "doorbell"
 SWITCHES_KEPT = 20
 
-# Warmed up, waits for a generation that has it.
+# Ready, waits for a generation that includes it.
 READY = "ready"
 TRAINING = "training"
-# Lost its peers; waits for the next generation.
+# Lost peers; waits for the next generation.
 BROKEN = "broken"
 LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker by the number that it keeps for life, and where its store listens: `host:port`."""
+    """A worker by its permanent number, and the address of its store: `host:port`."""
 
     id: int
     address: str
@@ -36,8 +37,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The members of one generation, in rank order. `loss`: the newest generation that began because its predecessor
-    lost a member, 0 for none: collective calls of the generations before it never end."""
+    """The members of one generation, in rank order. `loss`: the newest generation that was formed because its
+    predecessor lost a member, 0 for none; collective calls of earlier generations never complete."""
 
     generation: int
     members: tuple[Member, ...]
@@ -50,11 +51,11 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """What one change of generation cost. `step`: completed steps when it happened. `lost_steps`: completed steps that
-    no member had any more; `repeated_steps`: completed steps that were computed again; `interrupted_steps`: steps that
-    a failure cut short and that ran again in the new world. `pause_seconds`: from the last step of this worker in the
-    old generation until it could go on. `at`: Unix seconds. `is_planned`: no failure led to it.
-    """
+    """The cost of one change of generation. `step`: completed steps at that time. `lost_steps`: completed
+    steps that no member had any more. `repeated_steps`: completed steps that were computed again.
+    `interrupted_steps`: steps interrupted by a failure and run again in the new generation. `pause_seconds`:
+    from this worker's last step in the old generation until it could continue. `at`: Unix seconds.
+    `is_planned`: not caused by a failure."""
 
     generation: int
     step: int
@@ -84,7 +85,7 @@ class Status:
 
 
 class Mailbox:
-    """One worker's directory."""
+    """The directory in which one worker exchanges files with the owner."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -106,18 +107,18 @@ class Mailbox:
         return self._membership
 
     def publish(self, membership: Membership) -> None:
-        """Replace the membership; for its owner."""
+        """Replace the membership file (called by its owner)."""
         replace_file(self._directory / MEMBERSHIP, json.dumps(asdict(membership)))
 
     def report(self, status: Status, *, is_urgent: bool = True) -> None:
-        """Replace the status; if urgent, ring the owner's doorbell, where there is one."""
+        """Replace the status file; if urgent, notify the owner's doorbell socket, if there is one."""
         status.switches = status.switches[-SWITCHES_KEPT:]
         replace_file(self._directory / STATUS, json.dumps(asdict(status)))
         if is_urgent:
             self._ring()
 
     def beat(self) -> None:
-        """Show that the process is alive: the status file gets the present time."""
+        """Set the status file's time to now, as a heartbeat."""
         try:
             os.utime(self._directory / STATUS)
         except FileNotFoundError:
@@ -135,12 +136,12 @@ class Mailbox:
         try:
             doorbell = os.open(self._directory / DOORBELL, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
-            # No doorbell, or no listener: the owner also looks by itself.
+            # No doorbell, or no listener: the owner also polls.
             return
         try:
             os.write(doorbell, b".")
         except BlockingIOError:
-            # Full: it rings already.
+            # Full: a notification is pending already.
             pass
         finally:
             os.close(doorbell)
@@ -158,7 +159,7 @@ def read_status(data: Mapping[str, Any]) -> Status:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file so that readers see the old text or the new, never a part."""
+    """Replace a file atomically: readers see either the old or the new text."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(text)
     fresh.replace(path)

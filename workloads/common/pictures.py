@@ -1,4 +1,4 @@
-"""Pictures as tensors."""
+"""Convert images to tensors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from torch import Tensor
 
 from workloads.common.records import BadRecord
 
-# ImageNet's
+# Mean and deviation of ImageNet.
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @contextmanager
 def opened(file: Path) -> Iterator[Image.Image]:
-    """Open a picture for a `with` block, which decodes it. Raises BadRecord, with the file's name, if that fails."""
+    """Open an image for a `with` block, which decodes it. Raises BadRecord, with the file's name, if that
+    fails."""
     try:
         with Image.open(file) as picture:
             yield picture
@@ -28,6 +29,7 @@ def opened(file: Path) -> Iterator[Image.Image]:
 
 
 def normalised(picture: Image.Image) -> Tensor:
-    """(h, w) RGB -> (3, h, w) with ImageNet's mean and deviation taken out."""
+    """Return an RGB image of (h, w) pixels as a (3, h, w) tensor, normalised by ImageNet's mean and
+    deviation."""
     pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255
     return (pixels - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(DEVIATION).view(3, 1, 1)

@@ -1,12 +1,13 @@
-"""The rank that a launcher gave this process: torchrun, an MPI launcher, Trainyard's own pods, or none. Imports no
-torch."""
+"""Read the rank that a launcher assigned to this process: torchrun, an MPI launcher, Trainyard's own pods, or
+none. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# (rank, world size, rank on this node) as each launcher names them; the first whose names are all set counts
+# Variables with (rank, world size, rank on this node) by launcher; the first launcher with all variables set
+# is used.
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),  # Open MPI
@@ -17,7 +18,7 @@ LAUNCHERS = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A rank of a job, and its number among the ranks on its node."""
+    """A rank of a job, and its rank on its node."""
 
     rank: int
     world_size: int
@@ -29,8 +30,8 @@ class Place:
 
 
 def place_from(env: Mapping[str, str]) -> Place:
-    """Return the place that a launcher gave this process, rank 0 of 1 where none did. Raises ValueError for a rank that
-    is not below the world size."""
+    """Return the rank that a launcher assigned to this process, rank 0 of 1 if there is none. Raises
+    ValueError for a rank that is not below the world size."""
     for rank_name, size_name, local_name in LAUNCHERS:
         if rank_name in env and size_name in env:
             place = Place(int(env[rank_name]), int(env[size_name]), int(env.get(local_name, "0")))

@@ -1,6 +1,6 @@
 """Report a job's progress: one JSON line on standard output per call.
 
-The job page, `yard describe` and the API show the last line; it also sets the gauges of simulated GPUs.
+The job page, `yard describe` and the API show the last line; simulated GPUs take their utilisation from it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _checkpoint: dict[str, int] = {}
 
 
 class Meter:
-    """Measures what this process really used between two readings, for `gpu_utilization` on a machine
+    """Measures this process's own use between two readings, reported as `gpu_utilization` on a machine
     without GPU.
 
-    A simulated GPU's work is done by the CPU: its utilisation is the CPU time of this process per second and
-    CPU that it may use, its memory what the process holds.
+    The CPU does the work of a simulated GPU: utilisation is the process's CPU time per second and available
+    CPU, memory is the process's resident memory.
     """
 
     def __init__(self, cpus: int = 1) -> None:
@@ -30,7 +30,7 @@ class Meter:
         self._wall, self._cpu = time.monotonic(), time.process_time()
 
     def utilization(self) -> float:
-        """0 to 1 since the last call (or the start)."""
+        """Return the utilisation, 0 to 1, since the last call or the start."""
         wall, cpu = time.monotonic(), time.process_time()
         elapsed, used = wall - self._wall, cpu - self._cpu
         self._wall, self._cpu = wall, cpu
@@ -38,7 +38,7 @@ class Meter:
 
     @staticmethod
     def memory_mib() -> int:
-        """Resident memory of this process."""
+        """Return the resident memory of this process in MiB."""
         resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
         return resident_pages * os.sysconf("SC_PAGE_SIZE") // (1024 * 1024)
 
@@ -54,7 +54,7 @@ def report(
     gpu_memory_mib: int | None = None,
     **metrics: float,
 ) -> None:
-    """Print one progress line. `step` counts from 1 over all epochs; `metrics` are such as loss and
+    """Print one progress line. `step` counts from 1 over all epochs; `metrics`: values such as loss and
     accuracy."""
     fields = {
         "trainyard": 1,
@@ -73,8 +73,8 @@ def report(
 
 
 def report_checkpoint(step: int, at: float) -> None:
-    """Print that there is a checkpoint of `step` completed steps, saved at this Unix time; later progress lines repeat
-    it."""
+    """Print that a checkpoint exists, of `step` completed steps and saved at this Unix time; later progress
+    lines repeat it."""
     _checkpoint.update(checkpoint_at=int(at), checkpoint_step=step)
     _print({"trainyard": 1, **_checkpoint})
 

@@ -1,8 +1,9 @@
-"""Write nothing while a snapshot of a volume is taken, so that it holds whole files alone.
+"""Write nothing while a snapshot of a volume is taken, so that it contains only complete files.
 
-For a snapshot the control plane writes VOLUME/.trainyard/quiesce with the snapshot's id. A program that takes part has
-a file in VOLUME/.trainyard/listening; it copies the id into it once nothing is half-written, and writes nothing until
-`quiesce` is gone. Training goes on meanwhile: only `writing` waits. Imports no torch.
+For a snapshot the control plane writes VOLUME/.trainyard/quiesce with the snapshot's id. A participating
+program has a file in VOLUME/.trainyard/listening; it copies the id into it as soon as no write is in
+progress, and writes nothing until `quiesce` is removed. Training continues meanwhile: only `writing` waits.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -16,24 +17,25 @@ from pathlib import Path
 
 from workloads.common import stopping
 
-# The mount paths of the job's writable volumes, with colons between them.
+# Variable with the mount paths of the job's writable volumes, separated by colons.
 VOLUMES = "TRAINYARD_VOLUMES"
 POLL_SECONDS = 0.1
-# Longer waits end: the control plane has died in the middle of a snapshot.
+# A longer wait is ended: the control plane must have died during a snapshot.
 LONGEST_SECONDS = 900.0
-# After SIGTERM a checkpoint matters more than the snapshot: the kill comes 10 s later.
+# After SIGTERM a checkpoint matters more than the snapshot: the kill follows 10 s later.
 LONGEST_STOPPING_SECONDS = 3.0
 
 _writes = threading.Lock()
 _listeners: list[Path] = []
-# Requests that were there before this program listened: a volume that was restored from a snapshot may hold one.
+# Requests that existed before this program started are ignored: a volume restored from a snapshot may contain
+# one.
 _stale: dict[Path, str] = {}
 
 
 @contextmanager
 def answering(is_writer: bool = True) -> Iterator[None]:
-    """Answer within the block for the job's volumes, if it has any. All that the program writes to them meanwhile must
-    be inside `writing`. `is_writer`: False for a rank that writes nothing, which does not answer."""
+    """Participate in snapshots of the job's volumes, if it has any, within the block. All writes to them must
+    then be inside `writing`. `is_writer`: False for a rank that writes nothing and does not participate."""
     name = f"{os.environ.get('TRAINYARD_JOB_ID', '')}.{os.environ.get('TRAINYARD_RANK', '0')}"
     volumes = [Path(path) for path in os.environ.get(VOLUMES, "").split(":") if path and is_writer]
     _listeners.extend(file for volume in volumes if (file := _listen(volume, name)) is not None)
@@ -52,8 +54,8 @@ def answering(is_writer: bool = True) -> Iterator[None]:
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """Hold off the next snapshot within the block; wait for the end of one that is being taken. Where that takes too
-    long this program no longer takes part, and the snapshot counts as crash-consistent."""
+    """Delay snapshots within the block; first wait for the end of one that is being taken. If that takes too
+    long, this program stops participating, and the snapshot counts as crash-consistent."""
     began = time.monotonic()
     is_held = _writes.acquire(timeout=POLL_SECONDS)
     while not is_held and time.monotonic() - began < _patience():
@@ -72,7 +74,7 @@ def _patience() -> float:
 
 
 def _listen(volume: Path, name: str) -> Path | None:
-    """Return this program's file in a volume; None for a volume in which it cannot be made."""
+    """Create and return this program's file in a volume; None if it cannot be created."""
     file = volume / ".trainyard" / "listening" / name
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +101,7 @@ def _answer(is_over: threading.Event) -> None:
 
 def _pause(asked: dict[Path, str], is_over: threading.Event) -> None:
     with _writes:
-        # While the lock was held by a write, the snapshot may have been given up.
+        # The snapshot may have been abandoned while a write held the lock.
         asked = {file: token for file, token in asked.items() if _request(file) == token}
         _reply(asked)
         until = time.monotonic() + LONGEST_SECONDS
@@ -108,7 +110,7 @@ def _pause(asked: dict[Path, str], is_over: threading.Event) -> None:
                 return
             if time.monotonic() > until:
                 _withdraw()
-        # An old answer must not count for a repeated snapshot of the same id.
+        # Remove the answer, so that it does not count for a repeated snapshot with the same id.
         _reply(dict.fromkeys(asked, ""))
 
 
@@ -120,7 +122,7 @@ def _reply(answers: dict[Path, str]) -> None:
 
 
 def _request(file: Path) -> str:
-    """Return the id of the snapshot that is being taken of the file's volume, "" without one."""
+    """Return the id of the snapshot that is being taken of the file's volume, "" if there is none."""
     found = _requested(file)
     return "" if found == _stale.get(file) else found
 

@@ -1,4 +1,4 @@
-"""A data set of which some samples turn out to be broken only when they are read."""
+"""A data set in which some samples may turn out to be broken when they are read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from workloads.common.records import BadRecord, Skipped
 
 
 class Readable(Dataset[Any]):
-    """The same samples. One that cannot be read is skipped, and the next that can takes its place, so that batches keep
-    their size. Raises TooManyBadRecords; processes that read data count for themselves."""
+    """The samples of another data set. A broken one is replaced by the next readable one, so that batches
+    keep their size. Raises TooManyBadRecords; each data loading process counts separately."""
 
     def __init__(self, data: Dataset[Any], skipped: Skipped) -> None:
         self._data, self._skipped = data, skipped

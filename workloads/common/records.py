@@ -1,4 +1,4 @@
-"""Bad records of a data set: named, counted, and skipped up to a limit."""
+"""Skip bad records of a data set up to a limit; print and count them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ T = TypeVar("T")
 
 
 class BadRecord(ValueError):
-    """One record cannot be used. The text says why."""
+    """A record cannot be used. The message gives the reason."""
 
 
 class TooManyBadRecords(RuntimeError):
-    """More records than the limit cannot be used."""
+    """More bad records than the limit."""
 
 
 class Skipped:
-    """Counts records that cannot be used and prints the first of them. `limit` None: that of MAX_BAD_RECORDS."""
+    """Counts bad records and prints the first of them. `limit`: None for the value of MAX_BAD_RECORDS."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = int(os.environ.get(LIMIT, DEFAULT_LIMIT)) if limit is None else limit
         self.count = 0
 
     def read(self, name: str, read: Callable[[], T]) -> T | None:
-        """Return what `read` returns, or None for a bad record, which is counted. Raises TooManyBadRecords."""
+        """Return what `read` returns, or None for a bad record, which is counted. Raises TooManyBadRecords
+        beyond the limit."""
         try:
             return read()
         except (BadRecord, OSError) as error:
@@ -47,6 +48,6 @@ class Skipped:
             ) from error
 
     def report(self) -> None:
-        """Print how many were skipped, if any."""
+        """Print the number of skipped records, if any."""
         if self.count:
             print(f"{self.count} records skipped, of at most {self._limit}", flush=True)

@@ -1,4 +1,4 @@
-"""Every sample exactly once per epoch, however many workers there are from one step to the next."""
+"""Assign every sample exactly once per epoch to workers, whose number may change from one step to the next."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ LINEAR_LEARNING_RATE = "linear_learning_rate"
 POLICIES = (CONSTANT_GLOBAL_BATCH, LINEAR_LEARNING_RATE)
 RAMP_STEPS = 20
 
-# 2**64 / golden ratio as a signed number: spreads neighbours over all bits.
+# 2**64 / golden ratio as a signed number: multiplying by it spreads neighbouring indexes over all bits.
 _GOLDEN = -7046029254386353131
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How batch size and learning rate follow the number of workers. `batch_size` is that of one worker when there are
-    `reference_workers`.
+    """How batch size and learning rate depend on the number of workers. `batch_size`: of one worker if there
+    are `reference_workers`.
 
-    `constant_global_batch`: workers divide the same global batch, the learning rate stays. `linear_learning_rate`: each
-    worker keeps its batch, and the learning rate grows with the global batch, over RAMP_STEPS steps after a switch.
+    `constant_global_batch`: the workers divide the same global batch; the learning rate is constant.
+    `linear_learning_rate`: each worker keeps its batch; the learning rate grows with the global batch, over
+    RAMP_STEPS steps after a switch.
     """
 
     batch_size: int
@@ -37,11 +38,11 @@ class Policy:
             raise ValueError("batch_size and reference_workers must be 1 or more.")
 
     def global_batch(self, workers: int) -> int:
-        """Samples of one step over all workers."""
+        """Return the number of samples in one step over all workers."""
         return self.batch_size * (self.reference_workers if self.name == CONSTANT_GLOBAL_BATCH else workers)
 
     def learning_rate_factor(self, workers: int, before: int, steps_since_switch: int) -> float:
-        """By what to multiply the learning rate; `before`: the workers before the last switch."""
+        """Return the factor for the learning rate. `before`: the number of workers before the last switch."""
         if self.name == CONSTANT_GLOBAL_BATCH:
             return 1.0
         ramp = min(1.0, (steps_since_switch + 1) / RAMP_STEPS)
@@ -50,8 +51,8 @@ class Policy:
 
 @dataclass(slots=True)
 class Epochs:
-    """Where a run is in its data: the same on all workers after every step. `seen` and `digest` come from what the
-    workers really trained on, not from `position`."""
+    """The position of a run in its data: the same on all workers after every step. `seen` and `digest` are
+    computed from the samples that workers really trained on, independently of `position`."""
 
     samples: int
     epochs: int
@@ -69,13 +70,14 @@ class Epochs:
         return self.epoch >= self.epochs
 
     def share(self, rank: int, workers: int, global_batch: int) -> Tensor:
-        """Return the indexes of this worker's part of the next step; parts differ by one sample at most, and may be
-        empty at the end of an epoch."""
+        """Return the sample indexes of this worker's part of the next step. Parts differ by at most one
+        sample, and may be empty at the end of an epoch."""
         batch = self._epoch_order()[self.position : self.position + global_batch]
         return batch[rank::workers]
 
     def advance(self, seen: int, digest: int, global_batch: int) -> None:
-        """Complete a step in which all workers together saw `seen` samples with this sum of digests."""
+        """Complete a step in which all workers together saw `seen` samples; `digest`: the sum of their
+        digests."""
         self.position += global_batch
         self.seen += seen
         self.digest = _wrapped(self.digest + digest)
@@ -83,12 +85,12 @@ class Epochs:
             self._close_epoch()
 
     def state(self) -> dict[str, int]:
-        """Return the state that a joining worker, or a checkpoint, continues from; see `load`."""
+        """Return the state from which a joining worker, or a checkpoint, continues; see `load`."""
         names = ("epoch", "position", "seen", "digest", "done", "exact")
         return {name: getattr(self, name) for name in names}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take over the state of another worker, or of a checkpoint."""
+        """Restore the state of another worker or a checkpoint."""
         for name, value in state.items():
             setattr(self, name, int(value))
 
@@ -105,8 +107,8 @@ class Epochs:
 
 
 def digest_of(indexes: Tensor) -> int:
-    """Return a 64-bit number that the same set of samples always has, whatever their order, and two different multisets
-    of the same size practically never share: the sum of their hashes."""
+    """Return a 64-bit digest of a set of samples, independent of their order: the sum of their hashes, which
+    practically never is equal for two different multisets of the same size."""
     mixed = (indexes.long() + 1) * _GOLDEN
     mixed = (mixed ^ (mixed >> 29)) * _GOLDEN
     return int((mixed ^ (mixed >> 32)).sum())

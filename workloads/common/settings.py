@@ -1,4 +1,4 @@
-"""Read a program's settings from arguments, which win, and from environment variables."""
+"""Read a program's settings from arguments, which take precedence, and environment variables."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 
 class Settings(argparse.ArgumentParser):
-    """Parser of which each option is also a variable: `--batch-size` is BATCH_SIZE."""
+    """Argument parser in which each option is also a variable: `--batch-size` is BATCH_SIZE."""
 
     def add(self, name: str, default: str, read: Callable[[str], object] = str, text: str = "") -> None:
-        """Add an option. `read` makes a value of its text."""
+        """Add an option. `read` converts its text to a value."""
         variable = name.upper().replace("-", "_")
         value = os.environ.get(variable, default)
         words = f"{text} ({default})" if default else text
@@ -21,21 +21,21 @@ class Settings(argparse.ArgumentParser):
 
 
 def flag(text: str) -> bool:
-    """`true` and `false` in the usual spellings."""
+    """Return the value of `true` or `false` in the usual spellings. Raises ValueError for other text."""
     if text.lower() not in TRUE + FALSE:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() in TRUE
 
 
 def positive(text: str) -> int:
-    """Return a whole number from 1."""
+    """Return a whole number of at least 1. Raises ValueError for other text."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
     return int(text)
 
 
 def count(text: str) -> int:
-    """Return a whole number from 0."""
+    """Return a whole number of at least 0. Raises ValueError for other text."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")
     return int(text)

@@ -1,11 +1,11 @@
-"""SIGTERM means: finish the step, save, and leave before the grace is over."""
+"""Handle SIGTERM: finish the step, save a checkpoint, and exit before the grace period is over."""
 
 from __future__ import annotations
 
 import signal
 from types import FrameType
 
-# What a shell shows for a program that SIGTERM ended.
+# The exit status that a shell shows for a program ended by SIGTERM.
 EXIT_CODE = 143
 
 
@@ -13,12 +13,12 @@ _state = {"is_asked": False}
 
 
 def is_asked() -> bool:
-    """Return whether this process got SIGTERM since its StopRequest was made."""
+    """Return whether this process received SIGTERM since its StopRequest was created."""
     return _state["is_asked"]
 
 
 class StopRequest:
-    """True once SIGTERM has come; ask it after every step."""
+    """True once SIGTERM was received; check it after every step."""
 
     def __init__(self) -> None:
         self._is_asked = _state["is_asked"] = False

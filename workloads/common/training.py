@@ -1,8 +1,9 @@
-"""Train one network on a fixed number of ranks: data-parallel, resumable at any step, stopped by SIGTERM.
+"""Train a network on a fixed number of ranks: data-parallel, resumable at any step, stopped by SIGTERM.
 
-`train(make, plan)` joins the ranks and runs the loop; a `Program` has what differs between workloads. Every rank takes
-an equal part of each step's samples, in an order that depends on seed and epoch alone; the tail of an epoch that does
-not fill a step is left out of it. Rank 0 writes checkpoints and progress lines.
+`train(make, plan)` joins the ranks and runs the loop; a `Program` defines what differs between workloads.
+Every rank takes an equal part of each step's samples, in an order that depends only on seed and epoch;
+samples at the end of an epoch that do not fill a step are omitted. Rank 0 writes checkpoints and progress
+lines.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Batch = Sequence[Tensor]
 
 
 class Program(Protocol):
-    """What is particular to a workload. `model` names network and size in checkpoints."""
+    """The parts that differ between workloads. `model`: name of network and size, stored in checkpoints."""
 
     model: str
     net: nn.Module
@@ -47,16 +48,16 @@ class Program(Protocol):
         """Return loss and accuracy (0 to 1) of a batch."""
 
     def learning_rate(self, step: int, total_steps: int, ranks: int) -> float:
-        """Return the learning rate of a step, counted from 0."""
+        """Return the learning rate of a step; steps are counted from 0."""
 
     def validate(self, place: Place, device: torch.device) -> float | None:
-        """Return the accuracy on the validation data, of which each rank does a part; None without such data."""
+        """Return the accuracy (0 to 1) on the validation data, which the ranks share; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long and in what portions. `batch_size` is that of one rank; `loaders`: processes that read data, 0 for none;
-    `checkpoint_steps` 0: at the end of epochs alone."""
+    """Length and batches of a training. `batch_size`: of one rank. `loaders`: processes that read data, 0 for
+    none. `checkpoint_steps`: 0 for checkpoints at the end of epochs only."""
 
     epochs: int
     batch_size: int
@@ -67,7 +68,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Position:
-    """Where a training is: completed steps and epochs, and samples of the present epoch."""
+    """Position of a training: completed steps, completed epochs, and samples used in the current epoch."""
 
     step: int = 0
     epoch: int = 0
@@ -75,7 +76,7 @@ class Position:
 
 
 def train(make: Callable[[Place], Program], plan: Plan) -> int:
-    """Train what `make` returns on all ranks of this job. Returns the exit code."""
+    """Train the Program that `make` returns on all ranks of this job. Return the exit code."""
     stop = StopRequest()
     use = take_device()
     with joined_ranks(use.device) as place:
@@ -105,7 +106,7 @@ class Training:
         self._is_bf16 = use.device.type == "cuda" and torch.cuda.is_bf16_supported()
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint, which rank 0 reads for all ranks. Raises OtherModel."""
+        """Resume from the newest checkpoint, which rank 0 reads for all ranks. Raises OtherModel."""
         found: list[Any] = [None]
         if self._place.is_first:
             found = [checkpoint.load_latest(self._plan.checkpoints, self._program.model)]
@@ -115,14 +116,15 @@ class Training:
         step, state = found[0]
         self.at = Position(step, int(state["epoch"]), int(state["samples"]))
         if self.at.samples + self._global_batch > self._samples:
-            # With other ranks, batches or data than before, the rest of the epoch may fill no step.
+            # If ranks, batches or data have changed, the rest of the epoch may not fill a step.
             self.at = Position(step, self.at.epoch + 1)
         self._accuracy, self._saved_step = state["accuracy"], step
         self._program.net.load_state_dict(state["net"])
         self._program.optimizer.load_state_dict(state["optimizer"])
 
     def run(self, stop: StopRequest) -> int:
-        """Train to the end, or to the step after any rank got SIGTERM. Returns the exit code. Raises LossNotFinite."""
+        """Train to the end, or to the step after any rank received SIGTERM. Return the exit code. Raises
+        LossNotFinite."""
         start = "resumed" if self.at.step else "started"
         self._print(
             f"{start} at step {self.at.step} of {self.total_steps()} on {self._use.device}, {self._ranks}"
@@ -145,7 +147,8 @@ class Training:
         return 0
 
     def total_steps(self) -> int:
-        """Return the steps that the whole training takes: those done, and those left with this many ranks."""
+        """Return the number of steps of the whole training: those completed, and those left with this number
+        of ranks."""
         per_epoch = self._samples // self._global_batch
         left = (self._plan.epochs - self.at.epoch) * per_epoch - self.at.samples // self._global_batch
         return self.at.step + max(0, left)
@@ -158,7 +161,7 @@ class Training:
         if self._place.world_size == 1:
             return self._program.net
         device_ids = [self._use.device.index] if self._use.device.type == "cuda" else None
-        # statistics of batch norms are averaged before they are used, not sent at every step
+        # Batch norm statistics are averaged before they are used, so they need not be sent at every step.
         net = DistributedDataParallel(
             self._program.net, device_ids=device_ids, forward_sync_buffers=False, gradient_as_bucket_view=True
         )
@@ -166,7 +169,7 @@ class Training:
         return net
 
     def _batches(self) -> Iterator[Batch]:
-        """Yield this rank's part of what is left of the epoch."""
+        """Yield this rank's batches of the rest of the epoch."""
         generator = torch.Generator().manual_seed(SEED + self.at.epoch)
         order = torch.randperm(self._samples, generator=generator).tolist()
         starts = range(self.at.samples, self._samples - self._global_batch + 1, self._global_batch)
@@ -181,7 +184,7 @@ class Training:
             yield [part.to(self._use.device, non_blocking=True) for part in batch]
 
     def _step(self, net: nn.Module, batch: Batch, stop: StopRequest) -> tuple[float, float, bool]:
-        """Return loss and accuracy over all ranks, and whether any rank is to stop."""
+        """Return loss and accuracy over all ranks, and whether any rank was asked to stop."""
         program = self._program
         net.train()
         for group in program.optimizer.param_groups:
@@ -197,7 +200,7 @@ class Training:
         return mean_loss / self._place.world_size, mean_accuracy / self._place.world_size, asked > 0
 
     def _advance(self) -> None:
-        """Complete a step, and the epoch with its last step."""
+        """Complete a step, and after its last step the epoch."""
         at = self.at
         at.step, at.samples = at.step + 1, at.samples + self._global_batch
         if at.samples + self._global_batch > self._samples:
@@ -220,7 +223,7 @@ class Training:
                 buffer /= self._place.world_size
 
     def _save(self) -> None:
-        """Write this step's checkpoint unless it is there; only rank 0 does. Raises LossNotFinite, on all ranks."""
+        """Write this step's checkpoint on rank 0, unless it exists. Raises LossNotFinite on all ranks."""
         check_weights(self._program.net, self.at.step)
         if not self._place.is_first or self._saved_step == self.at.step:
             return
@@ -263,7 +266,7 @@ class Training:
 
 
 class _Pace:
-    """When a progress line is due, and what the steps since the last one took."""
+    """When a progress line is due, and the duration of the steps since the last one."""
 
     def __init__(self, step: int) -> None:
         self._at, self._step, self._allreduce = time.monotonic(), step, 0.0
@@ -271,14 +274,14 @@ class _Pace:
         self.seconds = 0.0
 
     def add(self, allreduce_seconds: float) -> float:
-        """Count a step's all-reduce; return the sum since the last progress line."""
+        """Add a step's all-reduce seconds; return the sum since the last progress line."""
         if self._is_next_new:
             self._allreduce, self._is_next_new = 0.0, False
         self._allreduce += allreduce_seconds
         return self._allreduce
 
     def seconds_per_step(self, step: int, *, is_due: bool) -> float | None:
-        """Return the seconds of a step since the last line, None while no line is due."""
+        """Return the seconds per step since the last progress line, None if no line is due."""
         now = time.monotonic()
         if step == self._step or (not is_due and now - self._at < REPORT_EVERY_SECONDS):
             return None

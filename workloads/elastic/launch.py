@@ -1,10 +1,13 @@
-"""Run an elastic training on this machine without Trainyard: `python -m workloads.elastic.launch --workers 3 [-- ...]`.
+"""Run an elastic training on this machine without Trainyard: `python -m workloads.elastic.launch --workers 3
+[-- ...]`.
 
-`Crew` owns the membership as the control plane does: it starts workers, by fork from a process that has torch
-imported, publishes generations, and forms a new one when a worker ends. Tests and bench/elastic use it too.
+`Crew` owns the membership as the control plane does: it starts workers by fork from a process that has
+imported torch, publishes generations, and forms a new one when a worker ends. Tests and bench/elastic use it
+too.
 
-TRAINYARD_ELASTIC_FROZEN_SECONDS (5): a member without a beat for so long is killed. TRAINYARD_ELASTIC_FORM_SECONDS
-(1.5): members that have all arrived must have connected in this time. A slow machine needs more of both.
+TRAINYARD_ELASTIC_FROZEN_SECONDS (5): a member without a heartbeat for this long is killed.
+TRAINYARD_ELASTIC_FORM_SECONDS (1.5): time limit for running members to connect. Increase both on a slow
+machine.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ FROZEN_SECONDS = float(os.environ.get("TRAINYARD_ELASTIC_FROZEN_SECONDS", "5"))
 
 @dataclass(slots=True)
 class Worker:
-    """One worker process; `exit_code` None while it lives, negative for a signal."""
+    """One worker process. `exit_code`: None while it runs, negative for a signal."""
 
     id: int
     pid: int
@@ -53,7 +56,7 @@ class Worker:
 
 
 class Crew:
-    """The workers of one training and their membership. Call `tick` often, or wait with `until`."""
+    """The workers of one training and their membership. Call `tick` frequently, or wait with `until`."""
 
     def __init__(self, folder: Path, program: Callable[[], int], min_workers: int = 1) -> None:
         self._folder, self._program, self._min_workers = folder, program, min_workers
@@ -63,17 +66,17 @@ class Crew:
         self._loss = 0
 
     def start(self, count: int) -> list[int]:
-        """Fork so many workers, which warm up beside the training. Returns their numbers."""
+        """Fork `count` workers, which warm up while the training continues. Return their numbers."""
         first = len(self.workers)
         return [self._fork(number).id for number in range(first, first + count)]
 
     def is_ready(self, numbers: Sequence[int]) -> bool:
-        """Whether all of these can become members."""
+        """Return whether all of these workers can become members."""
         return all(self.workers[number].status is not None for number in numbers)
 
     def publish(self, numbers: Sequence[int], *, is_loss: bool = False) -> int:
-        """Begin a generation with these members, which are ready. Returns its number. `is_loss`: the last one cannot
-        complete its step."""
+        """Publish a generation with these members, which must be ready. Return its number. `is_loss`: the
+        previous one cannot complete its step."""
         statuses = {number: self.workers[number].status for number in numbers}
         members = tuple(Member(number, status.address) for number, status in statuses.items() if status)
         self.generation, self.members = self.generation + 1, tuple(member.id for member in members)
@@ -84,7 +87,7 @@ class Crew:
         return self.generation
 
     def tick(self) -> None:
-        """Take note of ends, kill what is frozen, and go on with the rest."""
+        """Handle ended workers, kill frozen ones, and form a new generation if necessary."""
         for worker in self.workers.values():
             if worker.is_alive:
                 self._look_after(worker)
@@ -96,7 +99,7 @@ class Crew:
             self.publish(alive, is_loss=True)
 
     def until(self, is_so: Callable[[], bool], seconds: float) -> None:
-        """Tick until something is so. Raises TimeoutError with the workers' last words."""
+        """Call `tick` until `is_so` returns True. Raises TimeoutError with the workers' last output."""
         end = time.monotonic() + seconds
         while not is_so():
             if time.monotonic() > end:
@@ -105,16 +108,16 @@ class Crew:
             time.sleep(TICK_SECONDS)
 
     def steps(self) -> int:
-        """Completed steps, as the members' own files say."""
+        """Return the number of completed steps from the members' files."""
         return max((self._step_of(number) for number in self.members), default=0)
 
     def kill(self, number: int, which: int = signal.SIGKILL) -> None:
-        """Send a worker a signal if it lives."""
+        """Send a signal to a worker if it is running."""
         if self.workers[number].is_alive:
             os.kill(self.workers[number].pid, which)
 
     def close(self) -> None:
-        """Kill and reap what is left."""
+        """Kill remaining workers and wait for them."""
         for worker in self.workers.values():
             if worker.is_alive:
                 os.kill(worker.pid, signal.SIGKILL)
@@ -130,11 +133,11 @@ class Crew:
             os.kill(worker.pid, signal.SIGKILL)
 
     def _is_over(self) -> bool:
-        """Whether members have begun to end because the training did."""
+        """Return whether members have begun to exit because the training is over."""
         return any(self.workers[number].exit_code == 0 for number in self.members)
 
     def _is_broken(self, alive: Sequence[int]) -> bool:
-        """Whether all members gave this generation up although all live."""
+        """Return whether all members abandoned this generation although all of them are alive."""
         statuses = [self.workers[number].status for number in alive]
         return all(
             one is not None and one.state == membership.BROKEN and one.generation == self.generation
@@ -157,7 +160,7 @@ class Crew:
         return worker
 
     def _run(self, number: int, folder: Path) -> None:
-        """The child: never returns."""
+        """Run the worker in the child process; never returns."""
         code = 1
         try:
             log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -174,7 +177,8 @@ class Crew:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train with this many workers to the end; a worker that dies is not replaced."""
+    """Train with this number of workers to the end; a worker that dies is not replaced. Return the exit
+    code."""
     from workloads.elastic.train import main as train
 
     parser = argparse.ArgumentParser(prog="workloads.elastic.launch", description="Elastic training, alone.")

@@ -1,8 +1,8 @@
 """Train a small network for some minutes on a number of workers that may change at any step.
 
-Settings are arguments or variables: EPOCHS, SAMPLES, BATCH_SIZE (of one worker), POLICY (constant_global_batch or
-linear_learning_rate), LEARNING_RATE, WORK_MS (time that a sample takes on a simulated GPU, so that more workers are
-faster also where all of them share a CPU), CHECKPOINT_STEPS (0: on stop alone).
+Settings are arguments or variables: EPOCHS, SAMPLES, BATCH_SIZE (of one worker), POLICY
+(constant_global_batch or linear_learning_rate), LEARNING_RATE, WORK_MS (simulated GPU time of a sample, so
+that more workers are faster even if they share a CPU), CHECKPOINT_STEPS (0: only when stopped).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MODEL = "elastic"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user may choose."""
+    """The user's settings."""
 
     epochs: int
     samples: int
@@ -47,7 +47,7 @@ class Settings:
 
 
 class Replica:
-    """Weights and optimizer: equal on all workers."""
+    """Weights and optimizer, equal on all workers."""
 
     def __init__(self, learning_rate: float, device: torch.device) -> None:
         torch.manual_seed(SEED)
@@ -64,7 +64,7 @@ class Replica:
 
 
 class Training:
-    """One worker's run."""
+    """One worker's part of the training."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -75,7 +75,7 @@ class Training:
         self._started_at, self._reported_at, self._reported_step = 0.0, 0.0, 0
 
     def run(self) -> int:
-        """Train until the end, a stop, or until the membership goes on without this worker. Returns the exit code."""
+        """Train until the end, a stop, or until this worker is no longer a member. Return the exit code."""
         settings = self._settings
         try:
             first_step, workers = self._resume()
@@ -142,8 +142,8 @@ class Training:
         )
 
     def _resume(self) -> tuple[int, int]:
-        """Return the completed steps, and the workers that batch size and learning rate refer to: those of the first
-        attempt, whatever the size of this one."""
+        """Return (completed steps, reference workers); batch size and learning rate refer to the number of
+        workers of the first attempt, whatever the current one is."""
         workers = int(os.environ.get("TRAINYARD_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
         found = checkpoint.load_latest(self._settings.checkpoints, MODEL)
         if found is None:
@@ -175,7 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_settings(arguments: Sequence[str] | None) -> Settings:
-    """Arguments win over the environment. Ends the program with words on a bad value."""
+    """Return the settings; arguments take precedence over the environment. Ends the program with a message
+    for an invalid value."""
     parser = argparse.ArgumentParser(prog="workloads.elastic.train", description="Elastic training.")
     env = os.environ
     parser.add_argument("--epochs", type=int, default=env.get("EPOCHS", "40"))
@@ -190,7 +191,7 @@ def read_settings(arguments: Sequence[str] | None) -> Settings:
 
 
 def _samples(count: int) -> tuple[Tensor, Tensor]:
-    """Points and the classes that a fixed random network gives them."""
+    """Return `count` random points and their classes, which a fixed random network computes."""
     generator = torch.Generator().manual_seed(SEED)
     inputs = torch.randn(count, FEATURES, generator=generator)
     teacher = torch.randn(FEATURES, CLASSES, generator=generator)

@@ -1,7 +1,7 @@
-"""Pictures and their classes, from folders or from a table, or drawn.
+"""Labelled images, read from class folders or a table, or generated.
 
-Folders: `train/CLASS/picture` and `val/CLASS/picture`. Table (chest X-rays): a CSV with the columns `Image Index` and
-`Finding Labels`, of which the labels of a picture are joined by `|`.
+Folders: `train/CLASS/picture` and `val/CLASS/picture`. Table (chest X-rays): a CSV with the columns `Image
+Index` and `Finding Labels`, in which an image's labels are joined by `|`.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ from workloads.common.pictures import normalised, opened
 from workloads.common.records import BadRecord, Skipped
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
-# of the NIH collection of chest X-rays: fourteen findings, and that there is none
+# Labels of the NIH collection of chest X-rays: fourteen findings, and "no finding".
 FINDINGS = (
     "Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Emphysema", "Fibrosis", "Hernia",
     "Infiltration", "Mass", "No Finding", "Nodule", "Pleural_Thickening", "Pneumonia", "Pneumothorax",
 )  # fmt: skip
-# of a picture's shorter side, to which validation pictures are made larger before the middle is cut out
+# Shorter side to which validation images are resized, before their centre is cropped.
 MARGIN = 256 / 224
 LEAST_AREA = 0.35
 SYNTHETIC_CLASSES = 4
 
 
 class NoPictures(Exception):
-    """There is nothing to train on. The text says where pictures were expected."""
+    """There are no images to train on. The message says where they were expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A picture and its target: the number of its class, or a 0 or 1 for each label."""
+    """An image and its target: the number of its class, or a 0 or 1 for each label."""
 
     picture: Path
     target: int | tuple[float, ...]
 
 
 class Pictures(Dataset[tuple[Tensor, Tensor]]):
-    """(3, side, side) pictures and targets; a random part, perhaps mirrored, where `is_augmented`, else the middle."""
+    """(3, side, side) images and targets: a random crop, possibly mirrored, if `is_augmented`, else the
+    centre."""
 
     def __init__(self, samples: Sequence[Labelled], side: int, *, is_augmented: bool) -> None:
         self._samples, self._side, self._is_augmented = samples, side, is_augmented
@@ -64,7 +65,7 @@ class Pictures(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Drawn(Dataset[tuple[Tensor, Tensor]]):
-    """Noise in which one quarter is brighter: its number is the class, or the only label."""
+    """Generated images: noise in which one quadrant is brighter; its number is the class, or the only label."""
 
     def __init__(self, count: int, side: int, labels: int = 0) -> None:
         self._count, self._side, self._labels = count, side, labels
@@ -83,7 +84,7 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
 
 
 def read_folders(root: Path, classes: Sequence[str], skipped: Skipped) -> list[Labelled]:
-    """Return the pictures of `root/CLASS/`. Raises NoPictures for none."""
+    """Return the images of `root/CLASS/`. Raises NoPictures if there are none."""
     numbers = {name: number for number, name in enumerate(classes)}
     found = []
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
@@ -97,14 +98,14 @@ def read_folders(root: Path, classes: Sequence[str], skipped: Skipped) -> list[L
 
 
 def classes_of(root: Path) -> list[str]:
-    """Return the names of the classes, which are those of the folders. Raises NoPictures."""
+    """Return the class names, which are the names of the folders. Raises NoPictures."""
     if not root.is_dir():
         raise NoPictures(f"There is no {root}. Pictures are in train/CLASS/ of DATA_DIR.")
     return sorted(path.name for path in root.iterdir() if path.is_dir())
 
 
 def read_table(table: Path, pictures: Path, skipped: Skipped) -> list[Labelled]:
-    """Return the pictures of a table with a 0 or 1 for each of FINDINGS. Raises NoPictures."""
+    """Return the images of a table with a 0 or 1 for each of FINDINGS. Raises NoPictures."""
     if not table.is_file():
         raise NoPictures(f"There is no {table}.")
     with open(table, newline="", errors="replace") as file:
@@ -133,7 +134,7 @@ def _labelled(file: Path, numbers: dict[str, int], name: str) -> Labelled:
 
 
 def _check(file: Path) -> None:
-    """Refuse what is no picture; reads only the head of the file."""
+    """Raise BadRecord for a file that is not an image; reads only its header."""
     if not file.is_file():
         raise BadRecord(f"picture {file.name} is missing")
     try:

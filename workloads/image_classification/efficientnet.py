@@ -8,29 +8,30 @@ import math
 import torch
 from torch import Tensor, nn
 
-# (expansion, kernel, stride, output channels, blocks) of the stages of B0
+# Stages of B0: (expansion, kernel, stride, output channels, blocks).
 STAGES = (
     (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3),
     (6, 5, 1, 112, 3), (6, 5, 2, 192, 4), (6, 3, 1, 320, 1),
 )  # fmt: skip
-# (width, depth, dropout) of each variant
+# Variants: (width, depth, dropout).
 VARIANTS = {
     "b0": (1.0, 1.0, 0.2), "b1": (1.0, 1.1, 0.2), "b2": (1.1, 1.2, 0.3), "b3": (1.2, 1.4, 0.3),
     "b4": (1.4, 1.8, 0.4), "b5": (1.6, 2.2, 0.4), "b6": (1.8, 2.6, 0.5), "b7": (2.0, 3.1, 0.5),
 }  # fmt: skip
-# Chance that the last block's branch is left out in training; rises linearly with depth.
+# Probability of skipping the last block's branch in training; increases linearly with depth.
 DROPPED_BLOCKS = 0.2
 
 
 def channels_of(channels: float, width: float) -> int:
-    """Return channels scaled by `width`, to the nearest multiple of 8, never more than a tenth below."""
+    """Return channels scaled by `width`, rounded to a multiple of 8, at most a tenth below."""
     scaled = channels * width
     rounded = max(8, int(scaled + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * scaled else rounded
 
 
 class Excitation(nn.Module):
-    """Weigh channels by what the whole picture shows: squeeze-and-excitation with `squeezed` channels inside."""
+    """Squeeze-and-excitation: weights channels by their mean over the image, through `squeezed` inner
+    channels."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
@@ -48,7 +49,8 @@ class Excitation(nn.Module):
 
 
 class InvertedBottleneck(nn.Module):
-    """Widen, convolve each channel by itself, weigh, narrow; added to the input where the shapes agree."""
+    """Expand channels, depthwise convolution, squeeze-and-excitation, project; adds the input if shapes
+    agree."""
 
     def __init__(self, shape: tuple[int, int, int, int, int], dropped: float) -> None:
         super().__init__()
@@ -69,7 +71,7 @@ class InvertedBottleneck(nn.Module):
         return x + self._thinned(branch) if self.is_residual else branch
 
     def _thinned(self, branch: Tensor) -> Tensor:
-        """Leave the branch out for some pictures of a training batch (stochastic depth)."""
+        """Skip the branch for some images of a training batch (stochastic depth)."""
         if not self.training or self.dropped == 0:
             return branch
         kept = torch.rand(len(branch), 1, 1, 1, device=branch.device) >= self.dropped
@@ -77,7 +79,7 @@ class InvertedBottleneck(nn.Module):
 
 
 class EfficientNet(nn.Module):
-    """(n, 3, h, w), 600x600 for B7 as a rule -> (n, classes) logits."""
+    """EfficientNet: (n, 3, h, w), for B7 usually 600x600 -> (n, classes) logits."""
 
     def __init__(self, variant: str = "b7", classes: int = 1000) -> None:
         super().__init__()
@@ -97,7 +99,7 @@ class EfficientNet(nn.Module):
 
 
 def _blocks(width: float, depth: float) -> tuple[list[nn.Module], int]:
-    """Return the blocks of all stages, and the channels that leave the last."""
+    """Return the blocks of all stages, and the number of output channels of the last."""
     counts = [math.ceil(count * depth) for *_, count in STAGES]
     total, blocks, channels = sum(counts), list[nn.Module](), channels_of(32, width)
     for (expansion, kernel, stride, out, _), count in zip(STAGES, counts, strict=True):
@@ -111,7 +113,7 @@ def _blocks(width: float, depth: float) -> tuple[list[nn.Module], int]:
 
 
 def _convolution(before: int, after: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """Return a convolution that keeps the size but for its stride, normalised and activated."""
+    """Return a padded convolution with batch norm and activation; the image size changes only by the stride."""
     return [
         nn.Conv2d(before, after, kernel, stride, (kernel - 1) // 2, groups=groups, bias=False),
         nn.BatchNorm2d(after),

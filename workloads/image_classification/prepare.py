@@ -1,7 +1,7 @@
-"""Sort ImageNet's validation pictures into folders: `python -m workloads.image_classification.prepare`.
+"""Sort ImageNet's validation images into folders: `python -m workloads.image_classification.prepare`.
 
-DATA_DIR/val has the pictures, TRUTH the class of each: a line or CSV row with the picture's name (with or without
-suffix), then the class. Pictures are moved; what has been moved stays, so it may be repeated.
+DATA_DIR/val has the images, TRUTH the class of each: a line or CSV row with the image's name (with or without
+suffix), then the class. Images are moved; it is safe to repeat.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEADINGS = ("ImageId", "filename", "image")
 
 
 def sort_pictures(folder: Path, truth: Path, skipped: Skipped) -> int:
-    """Move the pictures of `folder` into folders of their classes. Returns how many are there now."""
+    """Move the images of `folder` into folders of their classes. Return how many are in these folders now."""
     return sum(
         skipped.read(name, partial(_move, folder, name, kind)) is not None for name, kind in _rows(truth)
     )

@@ -1,20 +1,21 @@
-"""ResNet-50 (He et al., 2016, version 1.5: the stride is on the 3x3 convolution) in plain torch.
+"""ResNet-50 (He et al., 2016, version 1.5: the stride is in the 3x3 convolution) in plain torch.
 
-25,557,032 parameters with 1,000 classes. torchvision has the same network, but its compiled part does not load wherever
-torch does.
+25,557,032 parameters with 1,000 classes. torchvision has the same network, but its compiled part does not
+load on all machines on which torch does.
 """
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-# (blocks, width) of the four stages; a block's output is four times as wide
+# (blocks, width) of the four stages; a block's output has four times the width.
 STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
 EXPANSION = 4
 
 
 class Bottleneck(nn.Module):
-    """1x1 down, 3x3, 1x1 up, added to the input: (n, channels, h, w) -> (n, 4 x width, h / stride, w / stride)."""
+    """Bottleneck block: 1x1 down, 3x3, 1x1 up, added to the input: (n, channels, h, w) -> (n, 4 x width, h /
+    stride, w / stride)."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """(n, 3, h, w), 224x224 as a rule -> (n, classes) logits."""
+    """ResNet-50: (n, 3, h, w), usually 224x224 -> (n, classes) logits."""
 
     def __init__(self, classes: int = 1000) -> None:
         super().__init__()

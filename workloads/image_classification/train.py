@@ -1,7 +1,8 @@
-"""Train ResNet-50 or EfficientNet on pictures, on one rank or many: `python -m workloads.image_classification.train`.
+"""Train ResNet-50 or EfficientNet on images, on one rank or many: `python -m
+workloads.image_classification.train`.
 
-One class a picture from folders, or, with LABELS (a CSV), any of 15 findings on chest X-rays. Without DATA_DIR the
-pictures are drawn, so that the program runs anywhere.
+Images have one class each, from folders, or with LABELS (a CSV) any of 15 findings on chest X-rays. Without
+DATA_DIR the images are generated, so that the program runs anywhere.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ EFFICIENT_NETS = {f"efficientnet-{variant}": variant for variant in VARIANTS}
 MODELS = (RESNET, *EFFICIENT_NETS, TINY)
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 DRAWN, DRAWN_PICTURES, DRAWN_VALIDATION = "drawn", 256, 64
-# Of a table, which has no split: every fifth picture.
+# A table has no validation split: every fifth image is used for it.
 VALIDATED_SHARE = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user may choose. `data_dir` None: drawn pictures."""
+    """The user's settings. `data_dir`: None for generated images."""
 
     model: str
     data_dir: Path | None
@@ -60,7 +61,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What is trained and validated on. `outputs`: classes, or labels."""
+    """Training and validation data. `outputs`: number of classes or labels."""
 
     train: Dataset[Any]
     validation: Dataset[Any] | None
@@ -68,7 +69,7 @@ class Data:
 
 
 class Classification:
-    """See workloads.common.training.Program."""
+    """Implements workloads.common.training.Program."""
 
     def __init__(self, options: Options, place: Place) -> None:
         skipped = Skipped()
@@ -90,7 +91,7 @@ class Classification:
         pictures, targets = batch
         logits = net(pictures).float()
         if self._is_multi:
-            # One picture may have several findings, so each is a question of its own.
+            # An image may have several findings, so each is a binary classification.
             loss = functional.binary_cross_entropy_with_logits(logits, targets)
         else:
             loss = functional.cross_entropy(logits, targets, label_smoothing=0.1)
@@ -113,14 +114,14 @@ class Classification:
         return accuracy
 
     def _right(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """For each picture 1 for the right class, or the share of its labels that are right."""
+        """Return for each image 1 if its class is right, or the share of its labels that are right."""
         if self._is_multi:
             return ((logits > 0) == (targets > 0.5)).float().mean(dim=1)
         return (logits.argmax(dim=1) == targets).float()
 
 
 def make_net(model: str, outputs: int) -> nn.Module:
-    """Return a network by its name."""
+    """Return a network by its model name."""
     if model == RESNET:
         return ResNet50(outputs)
     if model in EFFICIENT_NETS:
@@ -136,7 +137,7 @@ def make_net(model: str, outputs: int) -> nn.Module:
 
 
 def read_data(options: Options, skipped: Skipped) -> Data:
-    """Raises NoPictures, TooManyBadRecords."""
+    """Return training and validation data. Raises NoPictures, TooManyBadRecords."""
     if options.data_dir is None:
         labels = len(FINDINGS) if options.labels else 0
         train, validation = (Drawn(many, options.side, labels) for many in (DRAWN_PICTURES, DRAWN_VALIDATION))
@@ -162,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_settings(arguments: Sequence[str] | None) -> tuple[Options, Plan]:
-    """Ends the program with words on a bad value."""
+    """Return the settings. Ends the program with a message for an invalid value."""
     parser = Settings(
         prog="workloads.image_classification.train", description="Train on classes of pictures."
     )

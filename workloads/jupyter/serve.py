@@ -1,7 +1,7 @@
-"""JupyterLab on the pod's port: the image `jupyter`, an interactive job with the pod's GPUs.
+"""JupyterLab on the pod's port: the image `jupyter`, for an interactive job with the pod's GPUs.
 
-Requests that come through the control plane carry the job's service token in a header, so users type none. Other
-processes of the machine that connect to the port directly need the token.
+Requests that come through the control plane carry the job's service token in a header, so users need not
+enter one. Other processes of the machine that connect to the port directly need the token.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tornado.web import RequestHandler
 
 TOKEN_VARIABLE = "TRAINYARD_SERVICE_TOKEN"
 TOKEN_HEADER = "X-Trainyard-Service-Token"
-# Nothing is fetched from a foreign host: no news (CONFIG turns off the question), no check for updates, no catalogue of
-# extensions.
+# Nothing is fetched from other hosts: no news (CONFIG disables the question), no update check, no extension
+# catalogue.
 CONFIG = Path(__file__).resolve().parent / "config"
 OFFLINE = (
     "--LabApp.news_url=None",
@@ -27,7 +27,7 @@ OFFLINE = (
 
 
 class ServiceIdentity(IdentityProvider):
-    """Accepts the service token in the control plane's header, else where Jupyter expects a token."""
+    """Accepts the service token in the control plane's header, or where Jupyter expects a token."""
 
     def get_token(self, handler: RequestHandler) -> str | None:
         token: str | None = handler.request.headers.get(TOKEN_HEADER) or super().get_token(handler)
@@ -35,19 +35,19 @@ class ServiceIdentity(IdentityProvider):
 
 
 def main() -> int:
-    """Serve the working directory until SIGTERM. Exit code 2 without a declared port or a token."""
+    """Serve the working directory until SIGTERM. Exit code 2 if there is no declared port or no token."""
     port, token = os.environ.get("PORT"), os.environ.get(TOKEN_VARIABLE)
     if not port or not token:
         print("JupyterLab needs a port to serve: submit the job with --port 8888", file=sys.stderr)
         return 2
-    # Not on the command line, which other users of the machine can read.
+    # Set here and not on the command line, which other users of the machine can read.
     os.environ["JUPYTER_TOKEN"] = token
     os.environ["JUPYTER_CONFIG_PATH"] = str(CONFIG)
     LabApp.launch_instance(
         [
             f"--ServerApp.port={port}",
             "--ServerApp.ip=127.0.0.1",
-            # Another port would not be the one that the control plane forwards to.
+            # The control plane forwards to this port only, so do not try others.
             "--ServerApp.port_retries=0",
             "--ServerApp.open_browser=False",
             "--ServerApp.allow_root=True",

@@ -1,7 +1,7 @@
-"""Pictures and masks of a prepared data directory, as tensors.
+"""Images and masks of a prepared data directory, as tensors.
 
-`seg_label/list/train.txt` and `val.txt` have a line for each picture: its path, that of its mask, and whether each of
-the four lanes is there.
+`seg_label/list/train.txt` and `val.txt` have a line for each image: its path, its mask's path, and whether
+each of the four lanes exists.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Sample:
 
 
 class Lanes(Dataset[tuple[Tensor, Tensor, Tensor]]):
-    """(3, h, w) pictures, (h, w) classes and four existences; turned by up to a degree where `is_augmented`."""
+    """(3, h, w) images, (h, w) classes and four existence flags; rotated by up to a degree if
+    `is_augmented`."""
 
     def __init__(self, samples: Sequence[Sample], size: Size, *, is_augmented: bool) -> None:
         self._samples, self._size, self._is_augmented = samples, size, is_augmented
@@ -47,11 +48,11 @@ class Lanes(Dataset[tuple[Tensor, Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
         sample, shape = self._samples[index], (self._size.width, self._size.height)
         with opened(sample.picture) as picture:
-            # JPEG is decoded at the next larger size, several times faster.
+            # JPEG is decoded at the next larger size, which is several times faster.
             picture.draft("RGB", shape)
             small = picture.convert("RGB").resize(shape, Image.Resampling.BICUBIC)
         with opened(sample.mask) as mask:
-            # Classes are names: a mean of two would be a third.
+            # Nearest neighbour: interpolating between class numbers would give a third class.
             classes = mask.resize(shape, Image.Resampling.NEAREST)
         if self._is_augmented:
             degrees = random.uniform(-MOST_DEGREES, MOST_DEGREES)
@@ -65,7 +66,8 @@ class Lanes(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
 
 def read_list(folder: Path, name: str, skipped: Skipped) -> list[Sample]:
-    """Return the samples of a list of which both files are there. Raises FileNotFoundError without the list."""
+    """Return the samples of a list whose image and mask both exist. Raises FileNotFoundError without the
+    list."""
     file = folder / LISTS / f"{name}.txt"
     lines = file.read_text().splitlines()
     read = (
@@ -88,7 +90,7 @@ def _sample(folder: Path, line: str) -> Sample:
 
 
 def _check_heads(sample: Sample) -> None:
-    """Refuse what is no picture; reads only the heads of the files."""
+    """Raise BadRecord for files that are not images; reads only their headers."""
     for file in (sample.picture, sample.mask):
         try:
             with Image.open(file):

@@ -1,4 +1,4 @@
-"""From what the network says to lanes in the TuSimple format."""
+"""Convert the network's output to lanes in the TuSimple format."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from workloads.lane_detection.labels import HEIGHT, WIDTH
 from workloads.lane_detection.scnn import LANES
 
 EXISTS, POINT = 0.5, 0.3
-# of a picture of the full width
+# Size of the blur kernel in pixels, for an image of this width.
 BLUR, BLURRED_WIDTH = 9, 512
 NOTHING = -2.0
 
 
 def lanes_of(fine: Tensor, exists: Tensor, rows: Sequence[float]) -> list[list[float]]:
-    """Return the lanes of one picture, an x for each of `rows`. `fine`: (5, h, w) logits; `exists`: (4,) logits."""
+    """Return the lanes of one image: an x for each of `rows`. `fine`: (5, h, w) logits; `exists`: (4,)
+    logits."""
     chances = functional.softmax(fine.float(), dim=0)
     height, width = chances.shape[1:]
     kernel = round(BLUR * width / BLURRED_WIDTH) | 1

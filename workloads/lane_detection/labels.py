@@ -1,7 +1,7 @@
-"""Labels in the TuSimple format, and the masks that a network is trained on.
+"""Read labels in the TuSimple format, and draw the masks on which a network is trained.
 
-A label file has one JSON object a line: `raw_file` (the picture, below the data directory), `h_samples` (rows) and
-`lanes` (for each lane an x for each row, -2 where it has no point).
+A label file has one JSON object per line: `raw_file` (the image, relative to the data directory), `h_samples`
+(rows) and `lanes` (for each lane an x for each row, -2 where it has no point).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Points = list[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One picture's lanes as the file has them. Each lane is as long as `rows`."""
+    """The lanes of one image as in the file. Each lane has as many values as `rows`."""
 
     picture: str
     rows: tuple[float, ...]
@@ -36,7 +36,7 @@ class Label:
 
 
 def read_labels(file: Path, skipped: Skipped) -> Iterator[Label]:
-    """Yield the labels of a file. Lines that are no label, and labels whose picture is missing, are skipped."""
+    """Yield the labels of a file. Skips invalid lines, and labels whose image is missing."""
     with open(file, "rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -47,7 +47,7 @@ def read_labels(file: Path, skipped: Skipped) -> Iterator[Label]:
 
 
 def parse_label(line: bytes | str) -> Label:
-    """Raises BadRecord."""
+    """Return the label in a line. Raises BadRecord."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -69,9 +69,11 @@ def parse_label(line: bytes | str) -> Label:
 
 
 def slots_of(label: Label) -> tuple[Points | None, ...]:
-    """Return the lanes left of left, left, right, and right of right of the car; None where there is none.
+    """Return the lanes left of left, left, right, and right of right, as seen from the car; None for a
+    missing one.
 
-    Lanes are ordered by their angle. The last that leans to the right is the left border of the car's own lane.
+    Lanes are sorted by their angle. The last one that leans to the right is the left border of the car's own
+    lane.
     """
     lanes = [[(x, y) for x, y in zip(lane, label.rows, strict=True) if x >= 0] for lane in label.lanes]
     ordered = sorted(((_angle(lane), lane) for lane in lanes if len(lane) > 1), key=lambda pair: pair[0])
@@ -82,7 +84,7 @@ def slots_of(label: Label) -> tuple[Points | None, ...]:
 
 
 def draw_mask(slots: Sequence[Points | None], width: int = WIDTH, height: int = HEIGHT) -> Image.Image:
-    """Draw each lane with the number of its slot, from 1."""
+    """Return a mask with each lane drawn in the number of its slot, from 1; 0 is background."""
     if len(slots) != LANES:
         raise ValueError(f"There are {LANES} slots, not {len(slots)}.")
     mask = Image.new("L", (width, height))
@@ -111,6 +113,6 @@ def _numbers(value: Any, name: str) -> tuple[float, ...]:
 
 
 def _angle(lane: Points) -> float:
-    """Degrees; below 90 for a lane that comes from the left below."""
+    """Return the lane's angle in degrees; below 90 if its lower end is on the left."""
     (first_x, first_y), (last_x, last_y) = lane[0], lane[-1]
     return math.degrees(math.atan2(last_y - first_y, first_x - last_x))

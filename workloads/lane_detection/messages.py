@@ -1,8 +1,8 @@
-"""Message passing of SCNN along one axis of a picture, as one differentiable function.
+"""SCNN's message passing along one axis of an image, as one differentiable function.
 
-Each slice gets the activated convolution of the slice before, as that slice is by then, so the slices are computed one
-after another. What does not depend on that order is done once: the gradient of the weight is one product per tap over
-all slices, where a convolution per slice would make and add one for each.
+To each slice the activated convolution of the previous, already updated slice is added, so slices are
+computed in sequence. Work that does not depend on that order is done once: the gradient of the weight is one
+product per tap over all slices, where separate convolutions would compute and add one per slice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ KERNEL = 9
 
 
 class Messages(nn.Module):
-    """(n, c, h, w) -> the same. `axis` 0 passes along rows (downwards), 1 along columns (to the right), or reversed."""
+    """Message passing: (n, c, h, w) -> the same shape. `axis`: 0 passes along rows (downwards), 1 along
+    columns (to the right); or reversed."""
 
     def __init__(self, channels: int, axis: int, is_reversed: bool) -> None:
         super().__init__()
@@ -34,8 +35,8 @@ class Messages(nn.Module):
 
 
 class _Passing(torch.autograd.Function):
-    """Slices (s, n, l, c) and a weight (c, c, k) -> slices. A slice of length l is kept with zeros on both sides, so
-    that its windows are one copy and a convolution is one matrix product."""
+    """Slices (s, n, l, c) and a weight (c, c, k) -> slices. A slice of length l is stored with zero padding,
+    so that its windows are one copy and a convolution is one matrix product."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, is_reversed: bool) -> Tensor:
@@ -69,7 +70,7 @@ class _Passing(torch.autograd.Function):
 
 
 def _weight_gradient(padded: Tensor, messages: Tensor, weight: Tensor, is_reversed: bool) -> Tensor:
-    """Sum over all slices, a matrix product for each tap."""
+    """Return the weight's gradient summed over all slices, with one matrix product per tap."""
     before, after = (padded[1:], messages[:-1]) if is_reversed else (padded[:-1], messages[1:])
     length = messages.shape[2]
     after = after.flatten(0, 2)
@@ -78,7 +79,7 @@ def _weight_gradient(padded: Tensor, messages: Tensor, weight: Tensor, is_revers
 
 
 def _pairs(count: int, is_reversed: bool) -> list[tuple[int, int]]:
-    """Return (slice before, slice) in the order of passing."""
+    """Return (previous slice, slice) in the order of passing."""
     return list(itertools.pairwise(range(count)[:: -1 if is_reversed else 1]))
 
 
@@ -92,7 +93,8 @@ def _inner(padded: Tensor) -> Tensor:
 
 
 def _windows(padded: Tensor) -> Tensor:
-    """(n, l + k - 1, c) -> (n, l, k * c). A copy: the overlapping view would make the product one per picture."""
+    """Return the windows of padded slices: (n, l + k - 1, c) -> (n, l, k * c). A copy: with the overlapping
+    view, the product would be computed per image."""
     pictures, length, channels = padded.shape
     size = (pictures, length - KERNEL + 1, KERNEL * channels)
     return padded.as_strided(size, (padded.stride(0), channels, 1), padded.storage_offset()).contiguous()

@@ -1,8 +1,8 @@
 """The TuSimple lane metric: accuracy, false positives and false negatives of predicted lanes.
 
-A lane is a list of x, one for each y of `h_samples`, -2 where it has no point. `score` repeats the benchmark's own
-rules, its oddities included (one prediction may match two lanes), so that numbers compare; `strict_score` matches each
-prediction once.
+A lane is a list of x, one for each y of `h_samples`, -2 where it has no point. `score` follows the
+benchmark's own rules, including its oddities (one prediction may match two lanes), so that numbers are
+comparable; `strict_score` matches each prediction once.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# How far a point may be from an upright lane.
+# Largest distance in pixels of a matching point, for an upright lane.
 PIXELS = 20.0
-# Part of the points that makes a match.
+# Share of matching points that makes a lane match.
 MATCHED = 0.85
-# More than these may be missed for nothing.
+# With more true lanes than this, one missed lane is not counted.
 MOST_LANES = 4
 SLOWEST_MS = 200.0
 NO_POINT = -100.0
@@ -25,7 +25,7 @@ Lane = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of one picture, or the mean of many: 0 to 1 each."""
+    """The rates of one image, or their means over many: 0 to 1 each."""
 
     accuracy: float
     false_positives: float
@@ -35,19 +35,20 @@ class Score:
 def score(
     predicted: Sequence[Lane], true: Sequence[Lane], rows: Sequence[float], run_ms: float = 0.0
 ) -> Score:
-    """Score one picture by the benchmark's rules. Raises ValueError for a lane whose length is not that of `rows`."""
+    """Return the score of one image by the benchmark's rules. Raises ValueError for a lane whose length
+    differs from that of `rows`."""
     return _score(predicted, true, rows, run_ms, is_strict=False)
 
 
 def strict_score(
     predicted: Sequence[Lane], true: Sequence[Lane], rows: Sequence[float], run_ms: float = 0.0
 ) -> Score:
-    """Score one picture with each prediction matched to one lane at most, best pairs first."""
+    """Return the score of one image with each prediction matched to at most one lane, best pairs first."""
     return _score(predicted, true, rows, run_ms, is_strict=True)
 
 
 def mean_of(scores: Sequence[Score]) -> Score:
-    """Return the mean over pictures. Raises ValueError for none."""
+    """Return the mean over images. Raises ValueError if there are none."""
     if not scores:
         raise ValueError("There is no picture to score.")
     columns = zip(
@@ -73,7 +74,8 @@ def _score(
 
 
 def _rates(best: Sequence[float], predicted: int, true: int) -> Score:
-    """From each lane's best match to the three rates; of more than four lanes the worst counts least."""
+    """Return the three rates from each true lane's best accuracy; with more than four lanes the worst is not
+    counted."""
     matched = sum(1 for accuracy in best if accuracy >= MATCHED)
     missed, total = true - matched, math.fsum(best)
     if true > MOST_LANES:
@@ -85,7 +87,7 @@ def _rates(best: Sequence[float], predicted: int, true: int) -> Score:
 
 
 def _best_once(table: Sequence[Sequence[float]]) -> list[float]:
-    """Return each lane's accuracy when every prediction is used once, the best pairs first."""
+    """Return each lane's accuracy if every prediction is used once, best pairs first."""
     pairs = sorted(
         ((accuracy, lane, guess) for lane, row in enumerate(table) for guess, accuracy in enumerate(row)),
         key=lambda pair: (-pair[0], pair[1], pair[2]),
@@ -99,7 +101,7 @@ def _best_once(table: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _accuracy(guess: Lane, lane: Lane, tolerance: float) -> float:
-    """Part of the rows on which both are near, or both have no point."""
+    """Return the share of rows on which both lanes are near each other, or both have no point."""
     pairs = (
         (x if x >= 0 else NO_POINT, true if true >= 0 else NO_POINT)
         for x, true in zip(guess, lane, strict=True)
@@ -108,8 +110,8 @@ def _accuracy(guess: Lane, lane: Lane, tolerance: float) -> float:
 
 
 def _angle(lane: Lane, rows: Sequence[float]) -> float:
-    """Return how far the lane leans from upright, in radians, by least squares of x over y; 0 with fewer than two
-    points."""
+    """Return the lane's angle from the vertical in radians, by least squares of x over y; 0 with fewer than
+    two points."""
     points = [(x, y) for x, y in zip(lane, rows, strict=True) if x >= 0]
     if len(points) < 2:
         return 0.0

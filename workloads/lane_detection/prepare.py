@@ -1,8 +1,8 @@
 """Prepare a data directory for training: `python -m workloads.lane_detection.prepare`.
 
-DATA_DIR is a directory in the TuSimple format, or an empty one that is filled from SOURCE (an archive, or a directory)
-or with CLIPS synthetic clips. Writes a mask for each labelled picture and the lists of pictures to train and to
-validate on. Safe to repeat: masks that are there are kept.
+DATA_DIR is a directory in the TuSimple format, or an empty one that is filled from SOURCE (an archive, or a
+directory) or with CLIPS synthetic clips. Writes a mask for each labelled image, and the lists of training and
+validation images. Safe to repeat: existing masks are kept.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from workloads.lane_detection.data import LISTS
 from workloads.lane_detection.labels import Label, draw_mask, read_labels, slots_of
 from workloads.lane_detection.synthetic import write_clips
 
-# the benchmark's split
+# The benchmark's own split.
 TRAIN = ("label_data_0313.json", "label_data_0601.json")
 VALIDATION = ("label_data_0531.json",)
 
 
 class NoData(Exception):
-    """The directory cannot be trained on. The text says what is missing."""
+    """The directory has no usable training data. The message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Pictures in each list."""
+    """The number of images in each list."""
 
     train: int
     validation: int
@@ -49,7 +49,7 @@ def prepare(folder: Path, skipped: Skipped) -> Prepared:
 
 
 def fill(folder: Path, source: str, clips: int) -> None:
-    """Fill a directory that has no labels yet. Raises NoData where there is nothing to fill it with."""
+    """Fill a directory that has no labels yet. Raises NoData if there is no source."""
     folder.mkdir(parents=True, exist_ok=True)
     if any((folder / name).exists() for name in TRAIN):
         return
@@ -88,7 +88,7 @@ def _copy(source: Path, folder: Path) -> None:
         shutil.copytree(source, folder, dirs_exist_ok=True)
     elif source.is_file():
         try:
-            # members that lead out of the directory are refused in a tar, and left out of a zip
+            # Members with paths outside of the directory: refused in a tar, skipped in a zip.
             shutil.unpack_archive(source, folder, filter=None if source.suffix == ".zip" else "data")
         except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
             raise NoData(f"SOURCE {source} cannot be unpacked: {error}.") from error
@@ -108,7 +108,7 @@ def _write_list(folder: Path, name: str, files: Sequence[str], skipped: Skipped)
 
 
 def _write_mask(folder: Path, label: Label) -> str:
-    """Write a label's mask unless it is there. Returns the line of the list."""
+    """Write a label's mask unless it exists. Return its line of the list."""
     slots = slots_of(label)
     mask = Path("seg_label") / Path(label.picture).with_suffix(".png")
     if not (folder / mask).exists():

@@ -1,8 +1,8 @@
-"""SCNN (Pan et al., 2018): lanes as segments of a picture, with messages passed along its rows and columns.
+"""SCNN (Pan et al., 2018): lanes as segments of an image, with messages passed along rows and columns.
 
-The network of the paper has 20,534,857 parameters: a picture of (3, 288, 512) becomes 5 classes a pixel (background and
-four lanes) and four chances that a lane is there. The small one has the same layers with an eighth of the channels on a
-quarter of the size, for tests and machines without GPU.
+The paper's network has 20,534,857 parameters: from an image of (3, 288, 512) it computes 5 classes per pixel
+(background and four lanes) and the probability of each lane's existence. The small one has the same layers
+with an eighth of the channels, for images of a quarter of the size; for tests and machines without GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workloads.lane_detection.messages import Messages
 from workloads.lane_detection.winograd import Convolution
 
 CLASSES, LANES = 5, 4
-# VGG16 without its last two poolings, so that features are an eighth of the picture
+# VGG16 without its last two poolings, so that features have an eighth of the image's size.
 BACKBONE = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512)  # 0: halve
 DILATED = (512, 512, 512)
 WIDENED, NARROWED = 1024, 128
@@ -28,7 +28,7 @@ EXISTENCE_WEIGHT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What pictures the network takes, and by what its channels are divided."""
+    """Image size of a network, and the divisor of its channels."""
 
     name: str
     height: int
@@ -42,7 +42,7 @@ SIZES = {size.name: size for size in (FULL, SMALL)}
 
 
 class SCNN(nn.Module):
-    """(n, 3, h, w) -> (n, 5, h, w) logits of the classes and (n, 4) logits of the lanes' existence."""
+    """SCNN: (n, 3, h, w) -> (n, 5, h, w) class logits and (n, 4) logits of the lanes' existence."""
 
     def __init__(self, size: Size = FULL) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class SCNN(nn.Module):
             nn.ReLU(inplace=True),
             nn.Linear(128, LANES),
         )
-        # Convolutions, batch norms and message slices are all faster with a pixel's channels side by side.
+        # Channels-last memory: convolutions, batch norms and message slices are all faster with it.
         convert_conv2d_weight_memory_format(self, torch.channels_last)
 
     def forward(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,8 +78,8 @@ class SCNN(nn.Module):
 
 
 def loss_of(fine: Tensor, lanes: Tensor, labels: Tensor, exists: Tensor) -> Tensor:
-    """Cross-entropy of the classes, the background weighing less, and a tenth of that of the lanes' existence.
-    `labels`: (n, h, w) classes; `exists`: (n, 4) of 0 or 1."""
+    """Return the loss: cross-entropy of the classes, with a lower weight of the background, plus a tenth of
+    that of the lanes' existence. `labels`: (n, h, w) classes; `exists`: (n, 4) of 0 or 1."""
     weights = torch.tensor(CLASS_WEIGHTS, device=fine.device)
     segments = functional.cross_entropy(fine.float(), labels, weights)
     existence = functional.binary_cross_entropy_with_logits(lanes.float(), exists)

@@ -1,6 +1,7 @@
-"""Pictures of roads with lanes, in the TuSimple format: `python -m workloads.lane_detection.synthetic DIRECTORY`.
+"""Generate images of roads with lanes, in the TuSimple format: `python -m workloads.lane_detection.synthetic
+DIRECTORY`.
 
-The same seed always gives the same pictures, so that training and tests need no download.
+A seed always gives the same images, so that training and tests need no download.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from workloads.lane_detection.labels import HEIGHT, WIDTH
 ROWS = tuple(range(240, 720, 10))
 LABELLED_FRAME = 20
 HORIZON = 230
-# file of labels -> its share of the clips; names and split are those of the benchmark
+# Label file -> its share of the clips; names and split are the benchmark's.
 SPLIT = {"label_data_0313.json": 0.6, "label_data_0531.json": 0.2, "test_label.json": 0.2}
 
 Curve = tuple[float, float, float]
 
 
 def write_clips(folder: Path, count: int, seed: int = 0) -> None:
-    """Write `count` clips, of which frame 20 is labelled and there, and a file of labels for each part of the split."""
+    """Write `count` clips, with only frame 20 of each, which is labelled, and a label file for each part of
+    the split."""
     drawn = iter(range(count))
     for name, share in SPLIT.items():
         numbers = [number for _, number in zip(range(max(1, round(count * share))), drawn, strict=False)]
@@ -35,7 +37,7 @@ def write_clips(folder: Path, count: int, seed: int = 0) -> None:
 
 
 def draw_road(seed: int) -> tuple[Image.Image, list[list[int]]]:
-    """Return one picture and its lanes: for each an x for each of ROWS, -2 where it has no point."""
+    """Return one image and its lanes: for each an x for each of ROWS, -2 where it has no point."""
     draw = np.random.default_rng(seed)
     curves = _curves(draw)
     picture = Image.new("RGB", (WIDTH, HEIGHT), tuple(int(tone) for tone in draw.integers(120, 200, 3)))
@@ -70,7 +72,7 @@ def _write_clip(folder: Path, number: int, seed: int) -> dict[str, object]:
 
 
 def _curves(draw: np.random.Generator) -> list[Curve]:
-    """Lanes that meet in one point: (x where they meet, x at the lower border, bend)."""
+    """Return lanes that meet in one point: (x of that point, x at the lower border, bend)."""
     meeting = WIDTH / 2 + draw.uniform(-120, 120)
     width, middle = draw.uniform(420, 560), WIDTH / 2 + draw.uniform(-80, 80)
     bend = draw.uniform(-60, 60)

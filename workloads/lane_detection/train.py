@@ -1,7 +1,7 @@
-"""Train SCNN on pictures of lanes, on one rank or many: `python -m workloads.lane_detection.train`.
+"""Train SCNN on images of lanes, on one rank or many: `python -m workloads.lane_detection.train`.
 
-Settings are arguments or variables. Without DATA_DIR, and without a prepared directory at its usual place, synthetic
-clips are made beside the checkpoints, so that the program runs anywhere.
+Settings are arguments or variables. Without DATA_DIR, and without a prepared directory at its default path,
+synthetic clips are generated beside the checkpoints, so that the program runs anywhere.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user may choose. `learning_rate` is that of one rank; the sum over ranks is used."""
+    """The user's settings. `learning_rate`: of one rank; it is multiplied by the number of ranks."""
 
     data_dir: Path
     size: Size
@@ -51,13 +51,13 @@ class Options:
 
 
 class LaneDetection:
-    """See workloads.common.training.Program."""
+    """Implements workloads.common.training.Program."""
 
     def __init__(self, options: Options, place: Place) -> None:
         skipped = Skipped()
         _prepared(options.data_dir, place, skipped)
         self._options, self.model = options, f"scnn-{options.size.name}"
-        # The same first weights on all ranks, and in every run.
+        # A fixed seed: the same initial weights on all ranks and in every run.
         torch.manual_seed(0)
         self.net: nn.Module = SCNN(options.size)
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
@@ -75,12 +75,12 @@ class LaneDetection:
             skipped.report()
 
     def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Accuracy is the share of the lanes' pixels that are found as those of the right lane."""
+        """Return loss and accuracy: the share of the lanes' pixels that are assigned to the right lane."""
         pictures, labels, exists = batch
         fine, lanes = net(pictures)
         is_lane = labels > 0
         is_right = (fine.detach().argmax(dim=1) == labels) & is_lane
-        # A batch may have no lane at all.
+        # A batch may contain no lane.
         return loss_of(fine, lanes, labels, exists), is_right.sum() / is_lane.sum().clamp(min=1)
 
     def learning_rate(self, step: int, total_steps: int, ranks: int) -> float:
@@ -107,8 +107,8 @@ class LaneDetection:
         return accuracy
 
     def _read(self, labels: Sequence[Label]) -> tuple[list[Label], Tensor]:
-        """Return the labels whose pictures can be read, and those pictures. A broken picture is counted once, not once
-        per epoch."""
+        """Return the labels whose images can be read, and these images. A broken image is counted once, not
+        once per epoch."""
         known = [label for label in labels if label.picture not in self._broken]
         read = [(one, self._skipped.read(one.picture, partial(self._picture, one))) for one in known]
         self._broken |= {one.picture for one, picture in read if picture is None}
@@ -117,7 +117,7 @@ class LaneDetection:
         return kept, torch.stack(pictures) if pictures else torch.empty(0)
 
     def _scores(self, labels: Sequence[Label], pictures: Tensor) -> list[float]:
-        """Return sums over these pictures: accuracy, false negatives, false positives, strict accuracy."""
+        """Return sums over these images: accuracy, false negatives, false positives, strict accuracy."""
         fine, lanes = self.net(pictures)
         found = [
             lanes_of(each, exists, label.rows)
@@ -127,7 +127,7 @@ class LaneDetection:
         official = mean_of([score(guess, label.lanes, label.rows) for guess, label in pairs])
         strict = mean_of([strict_score(guess, label.lanes, label.rows) for guess, label in pairs])
         rates = (official.accuracy, official.false_negatives, official.false_positives, strict.accuracy)
-        # Weighted by pictures, since the last batch is smaller.
+        # Weighted by the number of images, since the last batch is smaller.
         return [rate * len(labels) for rate in rates]
 
     def _picture(self, label: Label) -> Tensor:
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_settings(arguments: Sequence[str] | None) -> tuple[Options, Plan]:
-    """Ends the program with words on a bad value."""
+    """Return the settings. Ends the program with a message for an invalid value."""
     parser = Settings(prog="workloads.lane_detection.train", description="Train SCNN on pictures of lanes.")
     parser.add("data-dir", "", str, f"prepared data, else {USUAL_PLACE}, else synthetic clips")
     parser.add("model", "", str, "full, or small; by default full on a GPU")
@@ -193,12 +193,13 @@ def _validation(folder: Path, skipped: Skipped) -> Iterator[Label]:
 
 
 def _prepared(folder: Path, place: Place, skipped: Skipped) -> None:
-    """Prepare the data if nothing has: rank 0, then the first rank of each node that does not share its disk."""
+    """Prepare the data if necessary: on rank 0, then on the first rank of each node that does not share its
+    disk."""
     for is_turn in (place.is_first, place.local_rank == 0):
         if is_turn and not (folder / LISTS / "train.txt").exists():
             fill(folder, "", SYNTHETIC_CLIPS if "DATA_DIR" not in os.environ else 0)
             prepare(folder, skipped)
-        # The next turn, and the training, need what this one has written.
+        # Wait: the next rank, and the training, need the files.
         distributed.barrier()
 
 

@@ -1,7 +1,9 @@
-"""Convolutions of 3x3 with a quarter of the multiplications, on the CPU (Winograd's F(4x4, 3x3); Lavin and Gray, 2016).
+"""3x3 convolutions with a quarter of the multiplications, on the CPU (Winograd's F(4x4, 3x3); Lavin and Gray,
+2016).
 
-Tiles of 6x6 pixels and the kernels are transformed by small matrices, multiplied channel by channel, and transformed
-back to 4x4 pixels of output. The transforms are worth it where there are many channels. On GPUs cuDNN chooses.
+Tiles of 6x6 pixels and the kernels are transformed by small matrices, multiplied per channel, and transformed
+back to 4x4 output pixels. The transforms pay off with many channels. Not used on GPUs, where cuDNN selects
+the algorithm.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _OUTPUT = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, 
 
 
 class Convolution(nn.Conv2d):
-    """A convolution of 3x3 that keeps the size of the picture; its dilation is its padding."""
+    """A 3x3 convolution that keeps the image's size; its padding equals its dilation."""
 
     def __init__(self, channels: int, width: int, dilation: int = 1, *, bias: bool = True) -> None:
         super().__init__(channels, width, 3, padding=dilation, dilation=dilation, bias=bias)
@@ -52,7 +54,7 @@ class Convolution(nn.Conv2d):
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """How (n, c, h, w) is cut into `down` by `across` tiles for each of the dilation's phases."""
+    """How (n, c, h, w) is divided into `down` by `across` tiles for each phase of the dilation."""
 
     pictures: int
     height: int
@@ -77,14 +79,15 @@ class _Tiles:
         return slice(None), slice(one, one + self.height), slice(one, one + self.width)
 
     def grid(self, like: Tensor, channels: int, further: int = 0) -> Tensor:
-        """Zeros of (n, down, OUT, dilation, across, OUT, dilation, channels) with `further` tiles at both ends."""
+        """Return zeros of (n, down, OUT, dilation, across, OUT, dilation, channels), with `further` more
+        tiles at both ends."""
         one = self.dilation
         sides = self.down + further, OUT, one, self.across + further, OUT, one
         return like.new_zeros(self.pictures, *sides, channels)
 
 
 class _Winograd(torch.autograd.Function):
-    """(n, c, h, w), (k, c, 3, 3) and the dilation -> (n, k, h, w), all with channels side by side."""
+    """Autograd function: (n, c, h, w), (k, c, 3, 3) and the dilation -> (n, k, h, w), all channels-last."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, dilation: int) -> Tensor:
@@ -122,7 +125,7 @@ def _matrix(rows: tuple[tuple[float, ...], ...], like: Tensor) -> Tensor:
 
 
 def _inputs(x: Tensor, tiles: _Tiles) -> Tensor:
-    """(n, h, w, c) -> transformed (36, tiles, c)."""
+    """Cut and transform the input: (n, h, w, c) -> (36, tiles, c)."""
     channels, one = x.shape[3], tiles.dilation
     padded = x.new_zeros(
         tiles.pictures, (OUT * tiles.down + 2) * one, (OUT * tiles.across + 2) * one, channels
@@ -137,7 +140,7 @@ def _inputs(x: Tensor, tiles: _Tiles) -> Tensor:
 
 
 def _picture(found: Tensor, tiles: _Tiles, channels: int) -> Tensor:
-    """(16, tiles * channels) -> (n, h, w, channels)."""
+    """Assemble the image from output tiles: (16, tiles * channels) -> (n, h, w, channels)."""
     one = tiles.dilation
     sides = OUT, OUT, tiles.pictures, one, one, tiles.down, tiles.across, channels
     whole = found.view(sides).permute(2, 5, 0, 3, 6, 1, 4, 7)
@@ -146,7 +149,8 @@ def _picture(found: Tensor, tiles: _Tiles, channels: int) -> Tensor:
 
 
 def _tiled(gradient: Tensor, tiles: _Tiles) -> Tensor:
-    """(n, h, w, channels) -> (16, tiles * channels), the reverse of `_picture`."""
+    """Cut an image into output tiles: (n, h, w, channels) -> (16, tiles * channels), the reverse of
+    `_picture`."""
     whole = tiles.grid(gradient, gradient.shape[3])
     size = tiles.pictures, OUT * tiles.dilation * tiles.down, OUT * tiles.dilation * tiles.across, -1
     whole.view(size)[tiles.in_picture] = gradient
@@ -154,7 +158,7 @@ def _tiled(gradient: Tensor, tiles: _Tiles) -> Tensor:
 
 
 def _added(windows: Tensor, tiles: _Tiles, channels: int) -> Tensor:
-    """(36, tiles * channels) -> (n, channels, h, w), the sum over windows, which overlap by two pixels."""
+    """Add up windows that overlap by two pixels: (36, tiles * channels) -> (n, channels, h, w)."""
     one, whole = tiles.dilation, tiles.grid(windows, channels, further=1)
     sides = IN, IN, tiles.pictures, one, one, tiles.down, tiles.across, channels
     windows = windows.view(sides)

@@ -1,4 +1,4 @@
-"""What the user may choose, and how many workers the job has room for. Imports no torch."""
+"""The user's settings, and the number of workers that the job has resources for. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELD_OUT, TRAINED = 297, 1500  # pictures
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """See docs/howto/first-job.md. `workers`: processes that share each batch."""
+    """Described in docs/howto/first-job.md. `workers`: processes that share each batch."""
 
     epochs: int
     batch_size: int
@@ -23,7 +23,8 @@ class Settings:
 
 
 def read_settings(arguments: Sequence[str] | None) -> Settings:
-    """Arguments win over the environment. Ends the program with words on a bad value."""
+    """Return the settings; arguments take precedence over the environment. Ends the program with a message
+    for an invalid value."""
     parser = Parser(prog="train.py", description="Train on handwritten digits.")
     parser.add("epochs", "80", positive)
     parser.add("batch-size", "64", positive)
@@ -41,7 +42,8 @@ def read_settings(arguments: Sequence[str] | None) -> Settings:
 
 
 def most_workers(env: Mapping[str, str]) -> tuple[int, str]:
-    """Return the most workers that this process may start, and what limits them: the job's GPUs, else the cores."""
+    """Return the largest number of workers that this process may start, and what limits it: the job's GPUs,
+    else the cores."""
     gpus = env.get("TRAINYARD_GPU_DEVICES", "")
     if gpus:
         return len(gpus.split(",")), "GPUs in the job"

@@ -1,4 +1,5 @@
-"""Train in this process, or start the workers and wait for them. Workers are marked and start no others."""
+"""Train in this process, or start workers and wait for them. Workers are marked, so that they never start
+others."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_settings(arguments)
     if settings.workers > 1 and LAUNCHED not in os.environ:
         return _launch(settings, sys.argv[1:] if arguments is None else arguments)
-    # torch takes seconds and 0.4 GB: only in processes that train
+    # torch takes seconds and 0.4 GB, so only processes that train import it.
     from workloads.quickstart.training import train
 
     return train(settings)
 
 
 def _launch(settings: Settings, arguments: Sequence[str]) -> int:
-    """Run this program once for each worker, all on this machine. Returns the exit code."""
+    """Run this program once per worker, all on this machine. Return the exit code."""
     ranks = place_from(os.environ).world_size
     if ranks > 1:
         print(f"--workers is for a process alone; this one is of {ranks} ranks.", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The quickstart: a real training, small enough for one core, that shows everything a job can show."""
+"""The quickstart: a real training, small enough for one core, that uses all features of a job."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class Training:
         self.accuracy = 0.0
 
     def resume(self) -> bool:
-        """Go on from the newest checkpoint, which the first worker reads for all; False when there is none. Raises
-        OtherModel."""
+        """Resume from the newest checkpoint, which the first worker reads for all; return False if there is
+        none. Raises OtherModel."""
         read: list[Any] = [None]
         if self.place.is_first:
             read = [checkpoint.load_latest(self.checkpoints, MODEL)]
@@ -103,7 +103,8 @@ class Training:
         return checkpoint.save(self.checkpoints, self.step, state, MODEL)
 
     def run(self, stop: StopRequest) -> int:
-        """Train to the end, or to the step after a stop was asked for. Returns the exit code. Raises LossNotFinite."""
+        """Train to the end, or to the step after a stop was requested. Return the exit code. Raises
+        LossNotFinite."""
         pace = _Pace(self)
         for batch in self._batches():
             loss, is_asked = self._train_step(batch, stop)
@@ -125,7 +126,7 @@ class Training:
         return 0
 
     def _batches(self) -> Iterator[Tensor]:
-        """Yield indexes of what is left to train, in an order that depends on seed and epoch alone."""
+        """Yield sample indexes of the remaining batches, in an order that depends only on seed and epoch."""
         while self.step < self.total_steps:
             epoch, position = divmod(self.step, self.steps_per_epoch)
             generator = torch.Generator().manual_seed(SEED + epoch)
@@ -134,7 +135,8 @@ class Training:
             yield from (order[at : at + size] for at in range(position * size, len(order), size))
 
     def _train_step(self, batch: Tensor, stop: StopRequest) -> tuple[float, bool]:
-        """Train on this worker's part of a batch. Returns the loss over all workers, and whether any is to stop."""
+        """Train on this worker's part of a batch. Return the loss over all workers, and whether any of them
+        was asked to stop."""
         self.net.train()
         mine = batch.to(self.use.device)[self.place.rank :: self.place.world_size]
         pictures, digits = _shifted(self.data.train_x[mine]), self.data.train_y[mine]
@@ -161,7 +163,7 @@ class Training:
 
 
 class _Pace:
-    """Progress lines at a steady rhythm, with the pace since the last one."""
+    """When a progress line is due, and the seconds per step since the last one."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
@@ -189,7 +191,7 @@ class _Pace:
 
 
 def train(settings: Settings) -> int:
-    """Train as one rank, or alone. Returns the exit code."""
+    """Train as one rank, or alone. Return the exit code."""
     stop = StopRequest()
     use = take_device()
     with joined_ranks(use.device) as place:
@@ -206,7 +208,7 @@ def train(settings: Settings) -> int:
 
 
 def load_digits() -> Digits:
-    """Return the digits of scikit-learn, shuffled once, the last HELD_OUT for testing."""
+    """Return scikit-learn's digits, shuffled with a fixed seed; the last HELD_OUT are for testing."""
     from sklearn.datasets import load_digits as load
 
     bunch = load()
@@ -217,6 +219,6 @@ def load_digits() -> Digits:
 
 
 def _shifted(pictures: Tensor) -> Tensor:
-    """Each batch moved by up to a pixel, so that the network does not learn places by heart."""
+    """Return each image moved by up to a pixel, so that the network does not memorise positions."""
     down, right = (int(shift) for shift in torch.randint(-1, 2, (2,)))
     return torch.roll(pictures, (down, right), dims=(2, 3))

@@ -1,8 +1,9 @@
-"""Play a recorded training run again, slowly: `python -m workloads.replay.play` for demos on a small machine.
+"""Replay a recorded training run slowly: `python -m workloads.replay.play`, for demos on a small machine.
 
-`digits.jsonl` is what the quickstart printed on one CPU. Its lines are printed again over DURATION_SECONDS (default
-600): real numbers of a real run, at no cost. The first line of the log says that it is a replay. Which line comes next
-is kept in the working directory, which a job keeps over all of its attempts, so a preempted replay goes on.
+`digits.jsonl` is the output of the quickstart on one CPU. Its lines are printed again over DURATION_SECONDS
+(default 600): real numbers of a real run, at no cost. The first line of the log says that it is a replay. The
+position is stored in the working directory, which a job keeps over all its attempts, so that a preempted
+replay continues.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LINE_EVERY_SECONDS = 2.0
 
 
 def main() -> int:
-    """Print until the end or SIGTERM; exit code 0, or 143 when it was stopped."""
+    """Print lines until the end or SIGTERM; exit code 0, or 143 if stopped."""
     duration = float(os.environ.get("DURATION_SECONDS", "600"))
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -48,14 +49,15 @@ def kept_position(lines: int) -> int:
 
 
 def keep_position(printed: int) -> None:
-    """Write the count atomically: a reader sees the old or the new number, also after a kill."""
+    """Write the position atomically, so that a kill leaves the old or the new one."""
     beside = POSITION.with_suffix(".new")
     beside.write_text(str(printed))
     beside.replace(POSITION)
 
 
 def line_at(recorded: list[dict[str, float]], number: int, lines: int, duration: float) -> dict[str, float]:
-    """Return line `number` of `lines`: the recorded values of that part of the run, with steps and time stretched."""
+    """Return line `number` of `lines`: the recorded values of that part of the run, with steps and time
+    scaled."""
     values = recorded[number * len(recorded) // lines]
     total = int(recorded[-1]["total_steps"])
     step = max(1, round(total * (number + 1) / lines))
@@ -70,7 +72,7 @@ def line_at(recorded: list[dict[str, float]], number: int, lines: int, duration:
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line without buffering."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
