@@ -1,4 +1,4 @@
-"""Run `yard`: find the command, import only its module, run it, and translate errors into an exit code."""
+"""Run `yard`: find the command, import only its module, run it, and translate errors into exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOSED_PIPE = 141
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line; returns the exit code, never raises for what a user or a server did."""
+    """Run one command line; return the exit code. Errors of users and servers are printed, not raised."""
     try:
         code = run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -31,14 +31,14 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes at its end and would print a second error into the closed pipe.
+        # The interpreter flushes at exit and would print a second error because of the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _CLOSED_PIPE
 
 
 def run(argv: list[str]) -> int:
     """Dispatch one command line; raises CliError."""
-    # Imported here, as in the functions below: a command pays only for the modules that it uses.
+    # Imported here, as in the functions below, so that a command loads only the modules that it uses.
     from controlplane.cli.aliases import rewrite
 
     if argv[:1] == ["__complete"]:
@@ -57,7 +57,7 @@ def run(argv: list[str]) -> int:
 
 
 def execute(command: registry.Command, words: list[str], trailing: list[str] | None) -> int:
-    """Parse a command's words and run it; `trailing` is what stood after `--`, None without one."""
+    """Parse a command's words and run it. `trailing`: the words after `--`, None without one."""
     module = load(command)
     parser = build_parser(command)
     if trailing is not None and not command.takes_command:
@@ -66,7 +66,7 @@ def execute(command: registry.Command, words: list[str], trailing: list[str] | N
     try:
         args = parser.parse(prepare(words) if prepare else words)
     except SystemExit:
-        # argparse's way out after -h.
+        # Raised by argparse after printing help.
         return DONE
     args.trailing = trailing or []
     if args.watch and not command.is_watchable:
@@ -80,7 +80,7 @@ def load(command: registry.Command) -> ModuleType:
 
 
 def build_parser(command: registry.Command) -> Parser:
-    """Return the command's parser, with the common options."""
+    """Return the command's parser, including the common options."""
     from controlplane.cli.parsing import Parser
 
     parser = Parser(f"yard {command.path}", command.summary, command.takes_command)
@@ -108,7 +108,8 @@ def _call(module: ModuleType, command: registry.Command, args: object) -> int:
 
 
 def split_leading(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Return options before the command (`yard -p team-a list jobs`) and the command's own words."""
+    """Split the words into options before the command (`yard -p team-a list jobs`) and the command's own
+    words."""
     position = 0
     while position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
         position += 2 if argv[position] in _LEADING_WITH_VALUE else 1

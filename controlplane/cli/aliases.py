@@ -1,7 +1,7 @@
-"""Other spellings: command lines of the systems that Trainyard replaces, rewritten to this one's.
+"""Aliases: command lines of systems that Trainyard replaces, rewritten to `yard`'s own commands.
 
-One table and one pure function, no second implementation: `rewrite` turns an argument vector into the one that the
-real command takes. Nothing after `--` is touched.
+`rewrite` turns an argument vector into the one of the real command, by a table. Words after `--` are not
+changed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 
 class Alias(NamedTuple):
-    """A spelling that is understood and what it means here, both as a person would type them."""
+    """An accepted spelling and its meaning here, both as a user would type them."""
 
     spelling: str
     meaning: str
 
 
-# Leading words -> the command's own words. The longest match wins.
+# Leading words -> the command's own words. The longest match is used.
 _COMMANDS = {
     ("list",): ("list", "jobs"),
     ("project", "set"): ("config", "project"),
@@ -35,10 +35,10 @@ _COMMANDS = {
     ("submit-mpijob",): ("submit-mpi",),
 }
 
-# Verbs that stand before or after a noun, in the singular or the plural: `list job`, `job list`, `describe jobs NAME`.
+# Verbs accepted before or after a noun, in singular or plural: `list job`, `job list`, `describe jobs NAME`.
 _NOUN_VERBS = ("list", "describe", "top")
 _JOB_WORDS = ("job", "jobs")
-# Commands of one word that take jobs' names, and so understand `delete job NAME` too.
+# One-word commands that take job names, and therefore also accept `delete job NAME`.
 _JOB_VERBS = (
     "attach", "bash", "clone", "delete", "exec", "explain", "get", "logs", "port-forward", "resume", "stop", "suspend",
     "wait",
@@ -77,7 +77,7 @@ ALIASES = (
 
 
 def rewrite(argv: list[str]) -> list[str]:
-    """Return the same command in Trainyard's own words; what is no alias comes back as it is."""
+    """Return the same command in `yard`'s own words; unchanged if it is not an alias."""
     end = argv.index("--") if "--" in argv else len(argv)
     words, trailing = argv[:end], argv[end:]
     renamed = _renamed_command(words)
@@ -106,7 +106,7 @@ def _renamed_command(words: list[str]) -> list[str]:
 
 
 def _own_nouns(words: list[str]) -> list[str]:
-    """Put the verb first and the noun into the number that the command's own name has."""
+    """Put the verb first, and the noun in the number of the command's own name."""
     from controlplane.cli.registry import COMMANDS
 
     if len(words) < 2:
@@ -122,25 +122,27 @@ def _own_nouns(words: list[str]) -> list[str]:
 
 
 def _is_command_already(words: list[str], length: int) -> bool:
-    """Return whether a one-word alias such as `list` is in truth the first word of `list jobs`."""
+    """Return whether a one-word alias such as `list` is really the first word of a command such as `list
+    jobs`."""
     from controlplane.cli.registry import COMMANDS
 
     if words[0] == "describe" and not _is_lone_name(words[1:]):
         return True
     if length > 1 or len(words) < 2 or words[1].startswith("-"):
         return False
-    # `list TYPO` is not `list jobs TYPO`.
+    # Otherwise `list TYPO` would be read as `list jobs TYPO`.
     is_noun_missing = words[0] == "list"
     return is_noun_missing or " ".join(words[:2]) in COMMANDS
 
 
 def _is_lone_name(words: list[str]) -> bool:
-    """Return whether these are a name and perhaps options: `describe jbo hyper1` is a slip of the pen, no job."""
+    """Return whether the words are one name and perhaps options. With two names, as in `describe jbo hyper1`,
+    the first is a typing error and not a job."""
     return bool(words) and not words[0].startswith("-") and (len(words) == 1 or words[1].startswith("-"))
 
 
 def _name_first(arguments: list[str]) -> list[str]:
-    """`--name N` and `--name=N` become the leading positional argument."""
+    """Turn `--name N` and `--name=N` into the leading positional argument."""
     for position, word in enumerate(arguments):
         if word == "--name" and position + 1 < len(arguments):
             return [arguments[position + 1], *arguments[:position], *arguments[position + 2 :]]
@@ -159,9 +161,10 @@ def _renamed_flag(word: str, names: dict[str, str]) -> str:
 
 
 def _shell_line_last(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the last word as a shell line after `--`, when it is a positional argument: `"python train.py"`.
+    """Move the last word after `--` as a shell line if it is a positional argument: `"python train.py"`.
 
-    A word right after a flag without `=` could be that flag's value, so only one with a blank counts there.
+    A word directly after a flag without `=` could be the flag's value, so there only a word with a blank
+    counts.
     """
     if len(arguments) < 2 or arguments[-1].startswith("-"):
         return arguments, []

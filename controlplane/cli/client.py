@@ -21,8 +21,8 @@ from controlplane.http_client import LATER, open_connection, retry_delay
 API = "/api/v1"
 MAX_ATTEMPTS = 4
 TIMEOUT_SECONDS = 30.0
-# Codes of answers that pass by themselves: 503 while a lake is collected, 409 while a pod reads a volume. And how long
-# a request waits for that.
+# Codes of temporary refusals (503 while a lake is collected, 409 while a pod reads a volume), and how long a
+# request is retried for them.
 BEING_READ = "being_read"
 BUSY, BUSY_SECONDS = ("in_use", BEING_READ), 1800.0
 
@@ -31,7 +31,7 @@ Query = Mapping[str, "str | int | bool | None"]
 
 
 class Response:
-    """A complete answer: status, header fields and the decoded JSON body (None without one)."""
+    """A complete response: status, headers and decoded JSON body (None if there is none)."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -42,7 +42,8 @@ class Response:
 
 
 class Client:
-    """A connection to one server. `sleep` waits between retries; `say` gets a line when a request waits for long."""
+    """A connection to one server. `sleep` waits between retries; `say` prints a line when a request has to
+    wait long."""
 
     def __init__(
         self,
@@ -68,30 +69,32 @@ class Client:
         self.close()
 
     def allow(self, seconds: float) -> None:
-        """Wait this long for each answer from now on."""
+        """Set the time limit of each further response, in seconds."""
         self.close()
         self._timeout = seconds
 
     def get(self, path: str, query: Query | None = None) -> Any:
-        """Return the JSON answer."""
+        """Send a GET and return the response's JSON."""
         return self.request("GET", path, query=query).body
 
     def post(self, path: str, body: object = None, query: Query | None = None, key: str | None = None) -> Any:
-        """Return the JSON answer. `key` replaces the generated Idempotency-Key."""
+        """Send a POST and return the response's JSON. `key` replaces the generated Idempotency-Key."""
         return self.request("POST", path, body={} if body is None else body, query=query, key=key).body
 
     def patch(self, path: str, body: object, etag: str | None = None, query: Query | None = None) -> Any:
-        """Return the JSON answer; with `etag`, refused (412) if the object has changed."""
+        """Send a PATCH and return the response's JSON; with `etag`, it is refused (412) if the object has
+        changed."""
         return self.request(
             "PATCH", path, body=body, query=query, extra={"If-Match": etag} if etag else {}
         ).body
 
     def delete(self, path: str, query: Query | None = None) -> Any:
-        """Return the JSON answer, None without one."""
+        """Send a DELETE and return the response's JSON, None if there is none."""
         return self.request("DELETE", path, query=query).body
 
     def pages(self, path: str, query: Query, limit: int) -> dict[str, Any]:
-        """Join the pages of a list until `limit` rows; `next` of the result says whether more exist."""
+        """Read the pages of a list up to `limit` rows and join them; `next` of the result says whether there
+        are more."""
         page: dict[str, Any] = self.get(path, {**query, "limit": min(limit, 500)})
         results: list[Any] = list(page["results"])
         while page.get("next") and len(results) < limit:
@@ -109,7 +112,8 @@ class Client:
         key: str | None = None,
         extra: dict[str, str] | None = None,
     ) -> Response:
-        """Send and read whole, again while the server says "later"; raises ApiError for a status of 400 or more."""
+        """Send a request and read the response; retries temporary refusals. Raises ApiError for a status of
+        400 or more."""
         headers = self._headers(method, extra or {}, key)
         payload = None if body is None else _encoded(body)
         if payload is not None:
@@ -117,7 +121,8 @@ class Client:
         return self._attempts(method, self._target(path, query), payload, headers)
 
     def upload(self, path: str, pieces: Callable[[], Iterator[bytes]], size: int, media: str) -> Any:
-        """PUT a body of `size` bytes and return the JSON that answers. `pieces` makes the body, anew for each retry."""
+        """PUT a body of `size` bytes and return the response's JSON. `pieces` is called again for each
+        retry."""
         headers = self._headers("PUT", {"Content-Type": media, "Content-Length": str(size)}, None)
         return self._attempts("PUT", self._target(path, None), pieces, headers).body
 
@@ -128,9 +133,8 @@ class Client:
         extra: Mapping[str, str] | None = None,
         timeout: float = 60.0,
     ) -> Iterator[bytes]:
-        """Yield the body of a GET in pieces as they arrive, on a connection of its own. Closed when
-        the iterator is.
-        """
+        """Yield the body of a GET in pieces as they arrive, on a separate connection, which is closed with
+        the iterator."""
         connection = open_connection(self._parts, timeout)
         try:
             headers = {**self._headers("GET", extra or {}, None), "Accept": "text/event-stream"}
@@ -138,7 +142,7 @@ class Client:
             response = connection.getresponse()
             if response.status >= 400:
                 raise _api_error(response.status, response.read())
-            # What has arrived, without waiting for the piece to be full.
+            # read1: return what has arrived without waiting for a full piece.
             while piece := response.read1(65536):
                 yield piece
         except (OSError, http.client.HTTPException) as error:
@@ -147,7 +151,8 @@ class Client:
             connection.close()
 
     def open(self, path: str, extra: Mapping[str, str]) -> http.client.HTTPResponse:
-        """Return the answer to a GET on a connection of its own, to be read in pieces; closing it closes that."""
+        """Return the response to a GET on a separate connection, to be read in pieces; closing it closes the
+        connection."""
         connection = open_connection(self._parts, self._timeout)
         try:
             connection.request(
@@ -170,7 +175,7 @@ class Client:
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
     def close(self) -> None:
-        """Close the connection that is kept between requests."""
+        """Close the persistent connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -199,10 +204,10 @@ class Client:
     def _exchange_again(
         self, method: str, target: str, payload: Payload, headers: dict[str, str]
     ) -> Response:
-        """Send one request; repeat it once if a kept connection was dead or broke before the answer."""
+        """Send one request; repeat it once if the persistent connection was closed before the response."""
         try:
             return self._exchange(method, target, payload, headers)
-        # A server closes kept connections whenever it likes; the key of a write makes the repeat harmless.
+        # Servers close persistent connections at any time; a write's key makes repeating it safe.
         except (ConnectionResetError, BrokenPipeError, http.client.HTTPException):
             self.close()
         except OSError as error:
@@ -239,7 +244,7 @@ class Client:
         return f"{target}?{urlencode(given)}" if given else target
 
     def _local(self, url: str) -> str:
-        """Return a `next` link as a path on our server, so that no link can send the token elsewhere."""
+        """Return a `next` link as a path on our server, so that a link cannot send the token to another one."""
         parts = urlsplit(url)
         path = parts.path.removeprefix(self._parts.path.rstrip("/"))
         return f"{path}?{parts.query}" if parts.query else path
@@ -250,7 +255,7 @@ def _code_of(body: Any) -> str:
 
 
 def segment(name: str) -> str:
-    """Return a name made safe as one path segment."""
+    """Return a name quoted as one path segment."""
     return quote(name, safe="")
 
 

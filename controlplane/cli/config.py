@@ -1,8 +1,9 @@
-"""Where the server is, who we are and which project is meant.
+"""Configuration of `yard`: server, credentials and default project.
 
-Environment first (TRAINYARD_URL, TRAINYARD_TOKEN, TRAINYARD_PROJECT), then the config file: JSON with named contexts,
-readable by its owner alone because it holds tokens. TRAINYARD_CONFIG moves the file. A context is about one server:
-with TRAINYARD_URL, the context that was stored for that address is the one in use, and no other's token or project is.
+Environment variables (TRAINYARD_URL, TRAINYARD_TOKEN, TRAINYARD_PROJECT) override the config file: JSON with
+named contexts, readable only by its owner because it contains tokens. TRAINYARD_CONFIG changes its path. A
+context belongs to one server: with TRAINYARD_URL, only the context stored for that URL is used, and never
+another one's token or project.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ DEFAULT_CONTEXT = "default"
 
 
 class Context(TypedDict, total=False):
-    """One server that we know: its address, our token there and the project used when none is named."""
+    """A known server: its URL, our token for it, and the default project."""
 
     url: str
     token: str
@@ -25,7 +26,7 @@ class Context(TypedDict, total=False):
 
 
 class ConfigFile(TypedDict):
-    """The whole file."""
+    """The content of the config file."""
 
     current: str
     contexts: dict[str, Context]
@@ -34,7 +35,7 @@ class ConfigFile(TypedDict):
 class Config:
     """The settings of one run of `yard`: environment over file.
 
-    `context` picks a context by name, and then the environment no longer says which server is meant.
+    `context`: selects a context by name; the environment's URL is then ignored.
     """
 
     def __init__(self, environ: dict[str, str], context: str | None = None) -> None:
@@ -54,16 +55,15 @@ class Config:
 
     @property
     def file(self) -> ConfigFile:
-        """Return the file's content, read once; an absent file is an empty one."""
+        """Return the file's content, read once; a missing file is empty."""
         if self._file is None:
             self._file = _read(self.path)
         return self._file
 
     @property
     def context_name(self) -> str:
-        """Return the context in use: the one asked for, else the current one, unless TRAINYARD_URL means another
-        server.
-        """
+        """Return the name of the context in use: the selected one, else the current one, unless TRAINYARD_URL
+        points to another server."""
         if self._wanted_context:
             return self._wanted_context
         current, url = self.file["current"], self._environ.get("TRAINYARD_URL", "").rstrip("/")
@@ -75,7 +75,8 @@ class Config:
 
     @property
     def context(self) -> Context:
-        """Return the context in use; empty when nothing is stored under its name. A name asked for must exist."""
+        """Return the context in use, empty if none is stored. Raises CliError if a selected context does not
+        exist."""
         contexts = self.file["contexts"]
         if self._wanted_context and self._wanted_context not in contexts:
             known = ", ".join(sorted(contexts)) or "none yet"
@@ -86,32 +87,33 @@ class Config:
 
     @property
     def url(self) -> str:
-        """Return the server's base address, without a trailing slash."""
+        """Return the server's base URL, without a trailing slash."""
         return (self._environ.get("TRAINYARD_URL") or self.context.get("url") or DEFAULT_URL).rstrip("/")
 
     @property
     def token(self) -> str:
-        """Return the API token, or empty. A stored token goes only to the server that it was stored for."""
+        """Return the API token, "" if there is none. A stored token is sent only to the server for which it
+        was stored."""
         return self._environ.get("TRAINYARD_TOKEN") or self.context.get("token", "")
 
     @property
     def project(self) -> str:
-        """Return the project meant when -p names none, or empty."""
+        """Return the default project, "" if there is none."""
         return self._environ.get("TRAINYARD_PROJECT") or self.context.get("project", "")
 
     def update_context(self, name: str, changes: Context) -> None:
-        """Merge `changes` into context `name`, make it the current one and write the file."""
+        """Merge `changes` into context `name`, make it current and write the file."""
         self._merge(name, changes)
         self.file["current"] = name
         self.save()
 
     def choose_project(self, name: str) -> None:
-        """Remember the project for the server in use, and leave the current context the current one."""
+        """Store the default project of the server in use, without changing the current context."""
         self._merge(self.context_name, {"url": self.url, "project": name})
         self.save()
 
     def forget_token(self) -> None:
-        """Drop the stored token of the context in use."""
+        """Remove the stored token of the context in use."""
         self.file["contexts"].get(self.context_name, {}).pop("token", None)
         self.save()
 
@@ -120,7 +122,7 @@ class Config:
         self.file["contexts"][name] = stored
 
     def save(self) -> None:
-        """Write the file atomically with mode 0600, its folder with 0700."""
+        """Write the file atomically with mode 0600, in a directory with mode 0700."""
         import json
 
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Read a directory into a dataset of a server, and write a version into a directory."""
+"""Sync a directory to a dataset on a server, and download a version into a directory."""
 
 from __future__ import annotations
 
@@ -25,48 +25,49 @@ from datasets.ingest.upload import UploadRefused, http_sink, sink_of_server
 from datasets.ingest.worker import WorkerFailed
 from datasets.manifests import EXECUTABLE, LINK, Entry, Manifest, ManifestInvalid, checked, decode
 
-# Asked for at once.
+# Contents requested at once.
 PACK_FILES, PACK_BYTES = 1000, 32 << 20
-# Files in a message.
+# Failed files listed in a message.
 NAMED_MOST = 20
 REPORT_SECONDS = 0.2
 BYTES_TYPE = {"Accept": "application/octet-stream, application/json"}
 
 
 class Binding:
-    """What this machine remembers of a directory that is synced: which dataset it is, and the stat index."""
+    """Local data about a synced directory: its dataset, and the stat index."""
 
     def __init__(self, session: Session, directory: Path) -> None:
         self.directory = directory.resolve()
-        # By server too: what one has, another may lack.
+        # By server too, since each has its own contents.
         key = hashlib.sha256(f"{session.config.url}\0{self.directory}".encode(errors="surrogateescape"))
         self._folder = Path(session.config.path).absolute().parent / "sync" / key.hexdigest()[:32]
 
     def dataset(self) -> str:
-        """Return the id of the dataset that this directory is, "" when it was never said."""
+        """Return the id of the directory's dataset, "" if none was stored."""
         try:
             return str(json.loads((self._folder / "dataset.json").read_text())["id"])
         except (OSError, ValueError, KeyError):
             return ""
 
     def remember(self, dataset: str) -> None:
-        """Say which dataset this directory is."""
+        """Store to which dataset the directory belongs."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         document = {"id": dataset, "directory": str(self.directory)}
         (self._folder / "dataset.json").write_text(json.dumps(document))
 
     def index(self, dataset: str) -> Path:
-        """Return the stat index of this directory as that dataset."""
+        """Return the path of the directory's stat index for that dataset."""
         return self._folder / f"{dataset}.index"
 
 
 def send_directory(session: Session, dataset: dict[str, Any], binding: Binding, *, is_full: bool) -> Synced:
-    """Send what the server lacks, with the manifest. Raises CliError for files that could not be read."""
+    """Send the contents that the server lacks, and the manifest. Raises CliError for files that could not be
+    read."""
     newest = _newest(session, dataset)
     index = binding.index(dataset["id"])
     found = _read(session, dataset, binding, None if is_full else index, newest)
     if found.manifest is not None and _send_manifest(session, dataset, found.manifest):
-        # the index says that the server has what it has not any more: read everything again
+        # According to the index the server has contents that it has lost: read everything again.
         index.unlink(missing_ok=True)
         found = _read(session, dataset, binding, index, "")
         assert found.manifest is not None, "without a base there is always a manifest"
@@ -117,13 +118,13 @@ def fetch_version(session: Session, version: dict[str, Any], target: Path) -> in
 
 
 def fetch_tree(session: Session, path: str, name: str, target: Path) -> int:
-    """Write the files of the manifest `name`, of the resource at `path`, below `target`; files that are there and equal
-    are left, others are refused. Return how many files were written."""
+    """Write the files of the manifest `name`, of the resource at `path`, below `target`. Keeps equal existing
+    files and refuses different ones. Return the number of files written."""
     try:
         manifest = checked(decode(fetch(session, f"{path}/manifest")))
     except ManifestInvalid as error:
         raise CliError(str(error), FAILED) from error
-    # Contents are checked by digests from it, so it is checked first.
+    # Verify the manifest first: files are verified by its digests.
     if manifest.hash != name:
         raise CliError("the manifest arrived damaged; try again", FAILED)
     root = os.fsencode(target.resolve())
@@ -143,7 +144,8 @@ def fetch_tree(session: Session, path: str, name: str, target: Path) -> int:
 
 
 def make_directories(root: bytes, directories: Iterable[bytes]) -> None:
-    """Make directories below `root`. Raises CliError where a link stands in their way, which could lead out of it."""
+    """Create directories below `root`. Raises CliError if a link is in their path, which could lead out of
+    it."""
     os.makedirs(root, exist_ok=True)
     made = {b""}
     for directory in directories:
@@ -163,7 +165,7 @@ def make_directories(root: bytes, directories: Iterable[bytes]) -> None:
 
 
 def _batches(manifest: Manifest, places: list[int]) -> Iterator[list[int]]:
-    """Yield runs of places that follow one another, or one large file."""
+    """Yield ranges of consecutive indexes, or one large file."""
     batch: list[int] = []
     size = 0
     for place in places:
@@ -197,7 +199,7 @@ def _fetch_batch(session: Session, path: str, manifest: Manifest, batch: list[in
 
 
 def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]]) -> None:
-    """Write one file under another name first; checked, it gets its own."""
+    """Write one file under a temporary name, verify it, and rename it."""
     path = os.path.join(root, entry.path)
     if entry.kind == LINK:
         target = b"".join(pieces())
@@ -209,7 +211,7 @@ def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]])
     fresh = os.path.join(os.path.dirname(path), b".yard-%s" % secrets.token_hex(6).encode())
     hashed = hashlib.sha256()
     mode = 0o777 if entry.kind == EXECUTABLE else 0o666
-    # Not through a link that somebody put there meanwhile.
+    # O_NOFOLLOW: a link may have been created in its place meanwhile.
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "wb") as file:
         for piece in pieces():
             hashed.update(piece)
@@ -221,7 +223,7 @@ def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]])
 
 
 def _is_there(root: bytes, entry: Entry) -> bool:
-    """Return whether a file is there as the version has it. Raises CliError for another one in its place."""
+    """Return whether a file exists as in the version. Raises CliError if a different one exists."""
     path = os.path.join(root, entry.path)
     try:
         status = os.lstat(path)
@@ -252,19 +254,19 @@ def fetch(session: Session, path: str) -> bytes:
 
 
 def open_stream(session: Session, path: str) -> http.client.HTTPResponse:
-    """Return the answer to a GET, to be read in pieces."""
+    """Return the response to a GET, to be read in pieces."""
     return session.client.open(path, BYTES_TYPE)
 
 
 class Meter:
-    """One line on standard error, on a terminal only."""
+    """A progress line on standard error, only on a terminal."""
 
     def __init__(self, verb: str) -> None:
         self._verb, self._start, self._last = verb, time.monotonic(), 0.0
         self._is_shown = sys.stderr.isatty()
 
     def report(self, progress: Progress) -> bool:
-        """Show how far it is."""
+        """Show the progress. Return True, so that the sync continues."""
         now = time.monotonic()
         is_last = progress.files_done == progress.files
         if self._is_shown and (is_last or now - self._last > REPORT_SECONDS):
@@ -280,6 +282,6 @@ class Meter:
         return True
 
     def end(self) -> None:
-        """Leave the line."""
+        """End the progress line."""
         if self._last:
             print(file=sys.stderr)

@@ -1,6 +1,6 @@
-"""What can go wrong, as exit codes and one exception that carries one.
+"""Exit codes, and the exception that carries one.
 
-The codes are part of the contract that scripts rely on; `docs/reference/cli.md` lists them.
+The codes are part of the interface for scripts; `docs/reference/cli.md` lists them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEANINGS = {
 
 LOG_IN = "log in with: yard login URL"
 
-# Statuses that are not here mean FAILED.
+# Statuses not listed here give FAILED.
 _CODES_BY_STATUS = {
     400: USAGE,
     413: USAGE,
@@ -49,7 +49,7 @@ _CODES_BY_STATUS = {
 
 
 class CliError(Exception):
-    """Ends the command with `exit_code`; `message` goes to stderr, `hint` on a line of its own."""
+    """Ends the command with `exit_code`. `message` is printed to stderr, `hint` on a separate line."""
 
     def __init__(self, message: str, exit_code: int = FAILED, hint: str = "") -> None:
         super().__init__(message)
@@ -59,13 +59,13 @@ class CliError(Exception):
 
 
 def error_lines(error: CliError) -> list[str]:
-    """Return what a person reads on standard error."""
+    """Return the lines to print on standard error."""
     lines = [*error.message.split("\n"), *([f"  {error.hint}"] if error.hint else [])]
     return [line if line.startswith("  ") else f"yard: {line}" for line in lines]
 
 
 class ApiError(CliError):
-    """The server's refusal: an HTTP status with its problem+json document (or an empty one)."""
+    """An error response of the server: status and problem+json document ({} if there is none)."""
 
     def __init__(self, status: int, problem: dict[str, object]) -> None:
         super().__init__(_message(status, problem), exit_code_of(status), _hint(status, problem))
@@ -75,12 +75,12 @@ class ApiError(CliError):
 
 
 def exit_code_of(status: int) -> int:
-    """Return the exit code that an HTTP error status ends the command with."""
+    """Return the exit code for an HTTP error status."""
     return _CODES_BY_STATUS.get(status, FAILED)
 
 
 def _message(status: int, problem: dict[str, object]) -> str:
-    """Return what the server said: its sentence and code, and each refused field on a line of its own."""
+    """Return the server's error message and code, and each refused field on a separate line."""
     said = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
     code = f" ({problem['code']})" if problem.get("code") else ""
     errors = problem.get("errors")
@@ -93,11 +93,11 @@ def _message(status: int, problem: dict[str, object]) -> str:
 
 
 def _field(pointer: object) -> str:
-    """Return a JSON pointer as people name a field: `/ports/0/port` as `ports.0.port`."""
+    """Return a JSON pointer as a field name for people: `/ports/0/port` as `ports.0.port`."""
     names = str(pointer or "").removeprefix("/").split("/")
     return ".".join(name.replace("~1", "/").replace("~0", "~") for name in names) or "request"
 
 
 def _hint(status: int, problem: dict[str, object]) -> str:
-    """Return whether to suggest `yard login`; not right after a failed one."""
+    """Return the hint to run `yard login`, "" for other statuses and after a failed login."""
     return LOG_IN if status == 401 and problem.get("code") != "wrong_credentials" else ""

@@ -1,4 +1,4 @@
-"""Files that a command line names, read whole; "-" is standard input."""
+"""Read files named on the command line; "-" is standard input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controlplane.cli.errors import USAGE, CliError
 
 
 def read_text(path: str) -> str:
-    """Return the text of a file. Raises CliError (2) when it cannot be read."""
+    """Return the text of a file. Raises CliError (2) if it cannot be read."""
     try:
         if path == "-":
             return sys.stdin.read()
@@ -21,9 +21,8 @@ def read_text(path: str) -> str:
 
 
 def parse_yaml(text: str, what: str, hint: str) -> Any:
-    """Return the value of a YAML text. Raises ValueError when it is none, and CliError (2) where there is no PyYAML
-    to read `what` with; `hint`: how to do without.
-    """
+    """Return the parsed YAML. Raises ValueError if it is invalid, and CliError (2) if PyYAML is not
+    installed; `what` and `hint` are for that message."""
     try:
         import yaml
     except ImportError as error:
@@ -31,6 +30,6 @@ def parse_yaml(text: str, what: str, hint: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        # The error's own words would quote the text.
+        # PyYAML's own message would quote the text, which may contain secrets.
         mark = getattr(error, "problem_mark", None)
         raise ValueError(f"it is not YAML near line {mark.line + 1}" if mark else "it is not YAML") from error

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them in a table."""
+"""Format numbers and times for tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
 
 
 def duration(seconds: float | None) -> str:
-    """`42s`, `7m05s`, `3h12m`, `2d04h`; empty for None."""
+    """Format seconds: `42s`, `7m05s`, `3h12m`, `2d04h`; "" for None."""
     if seconds is None:
         return ""
     whole = max(int(seconds), 0)
@@ -24,38 +24,38 @@ def duration(seconds: float | None) -> str:
 
 
 def age(moment: str | None) -> str:
-    """Return how long ago an RFC 3339 time was."""
+    """Return the age of an RFC 3339 time."""
     if not moment:
         return ""
     return duration(time.time() - datetime.fromisoformat(moment).timestamp())
 
 
 def local_time(moment: str | None) -> str:
-    """Return an RFC 3339 time to the second, in UTC."""
+    """Return an RFC 3339 time with seconds, in UTC."""
     if not moment:
         return ""
     return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def percent(share: float | None) -> str:
-    """0.973 as `97%`; empty for None."""
+    """Format 0.973 as `97%`; "" for None."""
     return "" if share is None else f"{share * 100:.0f}%"
 
 
 def gpus(count: float | None) -> str:
-    """`2`, `0.5`; empty for None."""
+    """Format GPUs: `2`, `0.5`; "" for None."""
     return "" if count is None else f"{round(count, 3):g}"
 
 
 def mebibytes(mib: float | None) -> str:
-    """`512Mi` or `31.5Gi`; empty for None."""
+    """Format MiB: `512Mi` or `31.5Gi`; "" for None."""
     if mib is None:
         return ""
     return f"{mib:g}Mi" if mib < 1024 else f"{round(mib / 1024, 1):g}Gi"
 
 
 def size(count: int) -> str:
-    """Return bytes in powers of 1000: `512 B`, `4.2 MB`, `1.5 TB`."""
+    """Format bytes in powers of 1000: `512 B`, `4.2 MB`, `1.5 TB`."""
     amount = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:
@@ -65,7 +65,7 @@ def size(count: int) -> str:
 
 
 def binary_size(count: int | None) -> str:
-    """Return bytes in powers of 1024: `512 B`, `4.2 MiB`, `10 GiB`; `?` for None."""
+    """Format bytes in powers of 1024: `512 B`, `4.2 MiB`, `10 GiB`; `?` for None."""
     if count is None:
         return "?"
     amount = float(count)
@@ -77,9 +77,8 @@ def binary_size(count: int | None) -> str:
 
 
 def progress(report: dict[str, Any] | None, *, is_over: bool = False) -> str:
-    """Return a job's progress as one cell: `epoch 3, 40/100, eta 30s`, whichever it reports; no eta
-    once it is over.
-    """
+    """Return a job's progress as one cell: `epoch 3, 40/100, eta 30s`, whichever are reported; without eta if
+    `is_over`."""
     if not report:
         return ""
     parts = []
@@ -95,16 +94,15 @@ def progress(report: dict[str, Any] | None, *, is_over: bool = False) -> str:
 
 
 def progress_line(report: dict[str, Any]) -> str:
-    """Return a progress line of a log for a person: `epoch 7/80 step 165/1920 loss 0.4022`; empty when nothing is
-    known.
-    """
+    """Return the text of a log's progress line: `epoch 7/80 step 165/1920 loss 0.4022`; "" if it has no known
+    value."""
     text = "  ".join(part for part in (*_counts(report), *_measures(report)) if part)
     step = _number(report.get("checkpoint_step"))
     return text or ("" if step is None else f"checkpoint at step {step:.12g}")
 
 
 def checkpoint(report: dict[str, Any] | None) -> str:
-    """Return a job's newest checkpoint as one cell: `step 1200, 40s ago`; empty when it reported none."""
+    """Return a job's newest checkpoint as one cell: `step 1200, 40s ago`; "" if none was reported."""
     step, at = (report or {}).get("checkpoint_step"), (report or {}).get("checkpoint_at")
     when = "" if at is None else f"{age(datetime.fromtimestamp(at, UTC).isoformat())} ago"
     return ", ".join(part for part in ("" if step is None else f"step {step}", when) if part)
@@ -133,19 +131,17 @@ def _measures(report: dict[str, Any]) -> list[str]:
 
 
 def _number(value: object) -> float | None:
-    """Return a number of a job's report, None for everything else that a job may have written there. Zero has no
-    sign.
-    """
+    """Return a number from a job's report, None for any other value. Negative zero becomes 0."""
     return float(value) + 0.0 if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def pairs(mapping: dict[str, Any] | None) -> str:
-    """`a=1, b=2`."""
+    """Format a mapping: `a=1, b=2`."""
     return ", ".join(f"{key}={value}" for key, value in (mapping or {}).items())
 
 
 def fields(rows: list[tuple[str, object]]) -> str:
-    """Labelled lines, aligned; those without a value are left out."""
+    """Return aligned lines of label and value; omits empty values."""
     shown = [(label, value) for label, value in rows if value not in (None, "", [], {})]
     width = max((len(label) for label, _ in shown), default=0)
     return "\n".join(f"{label + ':':<{width + 1}}  {value}" for label, value in shown)

@@ -26,15 +26,14 @@ _STEP = re.compile(
 
 
 def render(template: str, document: Any) -> str:
-    """Return the template's text for `document`; several values of one path are joined by a space,
-    as kubectl does.
-    """
+    """Return the template's text for `document`; several values of one path are joined by a space, as in
+    kubectl."""
     if "{" not in template:
         template = "{%s}" % (template if template.startswith((".", "[")) else f".{template}")
     tokens = list(_tokens(template))
     text, left = _rendered(tokens, document)
     if left:
-        # An {end} that closes nothing.
+        # An {end} without a {range}.
         raise _bad(template)
     return text
 
@@ -53,7 +52,7 @@ def values(path: str, document: Any) -> list[Any]:
 
 
 def _tokens(template: str) -> Iterator[tuple[bool, str]]:
-    """Yield pairs of whether it stood in braces, and the text."""
+    """Yield (whether it was in braces, text) for each part of the template."""
     end = 0
     for match in _BRACES.finditer(template):
         yield False, template[end : match.start()]
@@ -65,9 +64,7 @@ def _tokens(template: str) -> Iterator[tuple[bool, str]]:
 
 
 def _rendered(tokens: list[tuple[bool, str]], document: Any) -> tuple[str, list[tuple[bool, str]]]:
-    """Return the text up to the {end} that closes this block, and the tokens from that {end} on; none where all are
-    used.
-    """
+    """Return the text up to the {end} of this block, and the tokens from that {end} on; [] if all are used."""
     parts: list[str] = []
     while tokens:
         (is_expression, text), tokens = tokens[0], tokens[1:]
@@ -84,7 +81,7 @@ def _rendered(tokens: list[tuple[bool, str]], document: Any) -> tuple[str, list[
 
 
 def _repeated(path: str, block: list[tuple[bool, str]], document: Any) -> tuple[str, list[tuple[bool, str]]]:
-    """Return the block once for each value of `path`, and the tokens behind its {end}."""
+    """Return the block once for each value of `path`, and the tokens after its {end}."""
     left = _rendered(block, None)[1]
     if not left:
         raise _bad(f"range {path} without end")

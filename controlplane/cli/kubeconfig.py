@@ -1,4 +1,5 @@
-"""One context of a kubeconfig, complete in itself: what a server that cannot see this machine's files needs."""
+"""Extract one context of a kubeconfig with all referenced files, for a server that cannot read this machine's
+files."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ Entry = dict[str, Any]
 
 _AS_JSON = "or give it as JSON: kubectl config view --flatten --minify --raw -o json"
 
-# A path in the file, and the field that holds its content instead.
+# Fields with a path, and the field that holds the file's content instead.
 _FILES = {
     "certificate-authority": "certificate-authority-data",
     "client-certificate": "client-certificate-data",
@@ -23,9 +24,8 @@ _FILES = {
 
 
 def read_context(path: str, context: str | None) -> str:
-    """Return the text to send for the kubeconfig at `path` ("-": standard input): only the named context, or the
-    current one, with the content of the files that it names. Raises CliError (2) for what cannot be read.
-    """
+    """Return the kubeconfig text to send, from the file at `path` ("-": standard input): only the named or
+    the current context, with the content of referenced files. Raises CliError (2) if it cannot be read."""
     text = read_text(path)
     config = _parsed(text, path)
     name = context or config.get("current-context")
@@ -60,7 +60,7 @@ def _parsed(text: str, path: str) -> Entry:
 
 
 def _dumped(config: Entry) -> str:
-    """As JSON, which every reader of YAML reads; a date in a plugin's words is text again."""
+    """Return the config as JSON, which every YAML parser reads; dates become text again."""
     return json.dumps(config, default=str)
 
 
@@ -78,7 +78,7 @@ def _named(config: Entry, plural: str, name: object) -> Entry:
 
 
 def _inlined(config: Entry, singular: str, chosen: Entry, folder: str) -> Entry:
-    """Return the cluster or the user of the context, with files' contents in place of their paths."""
+    """Return the cluster or user of the context, with file contents in place of paths."""
     entry = _named(config, f"{singular}s", chosen["context"].get(singular))
     content = dict(entry[singular])
     for path_field, data_field in _FILES.items():
@@ -92,7 +92,7 @@ def _inlined(config: Entry, singular: str, chosen: Entry, folder: str) -> Entry:
 
 
 def _bytes(folder: str, path: str) -> bytes:
-    """Paths in a kubeconfig are relative to it."""
+    """Return the content of a file; paths in a kubeconfig are relative to it."""
     try:
         with open(os.path.join(folder, os.path.expanduser(path)), "rb") as file:
             return file.read()

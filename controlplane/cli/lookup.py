@@ -1,4 +1,4 @@
-"""Find an object of the API by the name that the user typed."""
+"""Find objects of the API by the names that users type."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timed_out"})
 
 
 def job_id(session: Session, name: str) -> str:
-    """Return the id of the project's newest job of that name; an id is taken as it is."""
+    """Return the id of the project's newest job with that name; an id is returned unchanged."""
     return name if is_id(name) else jobs_named(session, name, limit=1)[0]
 
 
 def is_id(name: str) -> bool:
-    """Return whether this is a job's id rather than its name."""
+    """Return whether the text is a job's id rather than its name."""
     return _ID.match(name) is not None
 
 
 def jobs_named(session: Session, name: str, limit: int = 500) -> list[str]:
-    """Return the ids of the project's jobs of that name, newest first; none is an error."""
+    """Return the ids of the project's jobs with that name, newest first. Raises CliError if there is none."""
     return [str(row["id"]) for row in _rows_named(session, name, limit)]
 
 
 def newest_job(session: Session, name: str) -> dict[str, Any]:
-    """Return the project's newest job of that name, as the list answers it; none is an error."""
+    """Return the project's newest job with that name, as in the list's answer. Raises CliError if there is
+    none."""
     return _rows_named(session, name, limit=1)[0]
 
 
@@ -54,7 +55,8 @@ def _rows_named(session: Session, name: str, limit: int) -> list[dict[str, Any]]
 
 
 def each_name(names: list[str], session: Session, act: Callable[[str], None]) -> int:
-    """Act on each name, continuing after errors; return the worst exit code. An unreachable server ends the loop."""
+    """Call `act` for each name, continuing after errors; return the worst exit code. An unreachable server
+    ends the loop."""
     worst = DONE
     for name in names:
         try:
@@ -69,16 +71,16 @@ def each_name(names: list[str], session: Session, act: Callable[[str], None]) ->
 
 
 def find_job(session: Session, name: str) -> dict[str, Any]:
-    """Return the job object, as REST answers it."""
+    """Return the job object in REST form."""
     job: dict[str, Any] = session.get(f"jobs/{job_id(session, name)}")
     return job
 
 
 def project_path(name: str) -> str:
-    """Return a project's place in the API."""
+    """Return a project's path in the API."""
     return f"projects/{segment(name)}"
 
 
 def node_path(name: str) -> str:
-    """Return a node's place in the API."""
+    """Return a node's path in the API."""
     return f"nodes/{segment(name)}"

@@ -1,6 +1,6 @@
-"""What a command answers on standard output, in the shape that -o asks for: table, wide, json, yaml, jsonpath=...
+"""Print a command's answer in the format of -o: table, wide, json, yaml, jsonpath=...
 
-Data goes to standard output, messages to standard error: a pipe carries data alone.
+Data goes to standard output and messages to standard error, so that a pipe contains only data.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "wide", "json", "yaml")
 JSONPATH = "jsonpath="
-# json leaves DEL, C1 and the reordering characters as they are; a terminal would obey them.
+# JSON does not escape DEL, C1 and bidirectional characters, which a terminal would interpret.
 _UNSAFE_IN_JSON = "[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 
 
 class Output:
-    """Write answers in one format to `stream`, messages to `stderr`."""
+    """Writes answers in one format to `stream`, and messages to `stderr`."""
 
     def __init__(self, form: str, environ: dict[str, str], stream: TextIO, stderr: TextIO) -> None:
         self.form = form
         self.stream = stream
         self._stderr = stderr
-        # JSON on one line, so that a stream of answers can be told apart.
+        # JSON on one line, so that the answers of a stream can be separated.
         self.is_line_per_answer = False
         self.is_terminal = stream.isatty()
         self.is_coloured = terminal.is_coloured(environ, self.is_terminal)
 
     @property
     def is_data(self) -> bool:
-        """Return whether a program reads the answer (json, yaml, jsonpath) rather than a person."""
+        """Return whether the format is for programs (json, yaml, jsonpath)."""
         return self.form not in ("table", "wide")
 
     def objects(self, page: dict[str, Any], columns: Sequence[Column]) -> None:
-        """A list as REST answers it: rows in a table, or the list object itself as data."""
+        """Print a list in REST form: rows as a table, or the list object as data."""
         if self.is_data:
             self.data(page)
         else:
             self.rows(page["results"], columns)
 
     def rows(self, rows: Sequence[Row], columns: Sequence[Column]) -> None:
-        """A table; -o wide shows the wide columns too."""
+        """Print a table; -o wide adds the wide columns."""
         from controlplane.cli.tables import write_table
 
         shown = [column for column in columns if self.form == "wide" or not column.is_wide]
         write_table(self.stream, shown, rows, styled=self.is_coloured)
 
     def object(self, document: Any, summary: str) -> None:
-        """One object: as data exactly what REST answered, else `summary`."""
+        """Print one object: the REST answer as data, else `summary`."""
         if self.is_data:
             self.data(document)
         elif summary:
             self.line(summary)
 
     def data(self, document: Any) -> None:
-        """The document as JSON, YAML or through the jsonpath."""
+        """Print the document as JSON, as YAML or through the jsonpath."""
         if self.form == "yaml":
             from controlplane.cli import yaml_dump
 
@@ -71,7 +71,7 @@ class Output:
             self.stream.write(as_json(document, indent=None if self.is_line_per_answer else 2) + "\n")
 
     def line(self, text: str) -> None:
-        """A line of the answer for a person."""
+        """Print a line of text."""
         self.stream.write("\n".join(map(terminal.visible, text.split("\n"))) + "\n")
 
     def say(self, text: str) -> None:
@@ -80,13 +80,13 @@ class Output:
         self.aside(text)
 
     def aside(self, text: str) -> None:
-        """Write a message to standard error and leave standard output alone; safe on another thread."""
+        """Write a message to standard error without touching standard output; thread safe."""
         print(
             "\n".join(map(terminal.visible, text.split("\n"))) + "\n", end="", file=self._stderr, flush=True
         )
 
     def flush(self) -> None:
-        """Hand what was written to the reader."""
+        """Flush standard output."""
         self.stream.flush()
 
     def _jsonpath(self, document: Any) -> None:
@@ -97,7 +97,7 @@ class Output:
 
 
 def as_json(document: Any, indent: int | None = None) -> str:
-    """JSON text; characters that a terminal would obey are escaped, which JSON readers undo."""
+    """Return JSON text, with characters that a terminal would interpret escaped."""
     import json
     import re
 
@@ -106,12 +106,12 @@ def as_json(document: Any, indent: int | None = None) -> str:
 
 
 def checked_format(text: str) -> str:
-    """Return the value of -o, refused when there is no such format."""
+    """Return the value of -o. Raises CliError if there is no such format."""
     if text in FORMATS or text.startswith(JSONPATH):
         return text
     raise CliError(f"-o {text}: no such format", USAGE, f"one of: {', '.join(FORMATS)}, jsonpath=PATH")
 
 
 def standard_output(form: str, environ: dict[str, str]) -> Output:
-    """Return the Output of a real run."""
+    """Return the Output for the process's own standard streams."""
     return Output(form, environ, sys.stdout, sys.stderr)

@@ -1,4 +1,5 @@
-"""Arguments of one command: argparse with examples first, no abbreviations, and suggestions for a near miss."""
+"""Argument parser of one command: argparse with examples first, without abbreviations, and with suggestions
+for typing errors."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from controlplane.cli.errors import USAGE, CliError
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Read the terminal's width without `shutil`, which would load the compression modules at every start."""
+    """Reads the terminal's width without `shutil`, which would import the compression modules at every
+    start."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
 
 
 class Parser(argparse.ArgumentParser):
-    """One command's parser. `examples` are shown before everything else."""
+    """The parser of one command. `examples`: shown at the top of the help."""
 
     def __init__(self, prog: str, summary: str, takes_command: bool = False) -> None:
         super().__init__(
@@ -33,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         self._takes_command = takes_command
 
     def add_common(self) -> None:
-        """The options that every command takes, last so that help shows a command's own first."""
+        """Add the options that every command has, last so that the command's own come first in help."""
         group = self.add_argument_group("common options")
         group.add_argument(
             "-p", "--project", metavar="NAME", help="the project (default: see `yard config project`)"
@@ -46,7 +48,7 @@ class Parser(argparse.ArgumentParser):
             help="table, wide, json, yaml or jsonpath=PATH",
         )
         group.add_argument("--watch", action="store_true", help="stay and show changes as they happen")
-        # A command's own: its server is the one in use.
+        # Some commands declare a --context of their own.
         if "--context" in self.flags():
             self.set_defaults(context=None)
         else:
@@ -54,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         group.add_argument("-h", "--help", action="help", help="show this help")
 
     def format_help(self) -> str:
-        """Examples, then argparse's help."""
+        """Return the examples, then argparse's help."""
         lines = "".join(f"  {example}\n" for example in self.examples)
         usage = super().format_help()
         if self._takes_command:
@@ -63,19 +65,19 @@ class Parser(argparse.ArgumentParser):
         return f"examples:\n{lines}\n{usage}" if lines else usage
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Return the parsed words; a word that is not understood is an error that names the nearest flag."""
+        """Parse the words. Ends with an error that suggests the nearest flag if a word is unknown."""
         parsed, unknown = self.parse_known_intermixed_args(list(words))
         if unknown:
             self._refuse(unknown)
         return parsed
 
     def flags(self) -> list[str]:
-        """Return every option string that help shows, for suggestions and completion."""
+        """Return every visible option string, for suggestions and completion."""
         shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
         return [flag for action in shown for flag in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
-        """Usage errors end with exit code 2 and point to the help."""
+        """End with exit code 2 and a hint to the help."""
         raise CliError(
             f"{self.prog.removeprefix('yard ')}: {message}",
             USAGE,
@@ -89,14 +91,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return the known word that `word` is most likely a slip of, or empty."""
+    """Return the known word most similar to `word`, "" if none is similar."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, known, n=1, cutoff=0.6)), "")
 
 
 def glue_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """`--args --lr=1` as `--args=--lr=1`: what follows such a flag is its value even when it begins with a dash."""
+    """Turn `--args --lr=1` into `--args=--lr=1`: the word after such a flag is its value even if it begins
+    with a dash."""
     glued: list[str] = []
     for word in words:
         if glued and glued[-1] in flags:
@@ -107,7 +110,8 @@ def glue_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
 
 
 def argument(parse: Callable[[str], Any], what: str) -> Callable[[str], Any]:
-    """Return an argument type of a reader that raises ValueError; `what` completes "is not ..."."""
+    """Return an argument type from a function that raises ValueError; `what` completes the message "is not
+    ..."."""
 
     def read(text: str) -> Any:
         try:
@@ -124,12 +128,12 @@ key_value = argument(notation.parse_pair, notation.PAIR)
 
 
 def _columns() -> int:
-    """Return the width that help is wrapped at: COLUMNS, else the terminal's, else 80."""
+    """Return the width of help in columns: COLUMNS, else the terminal's, else 80."""
     stated = os.environ.get("COLUMNS", "")
     if stated.isdecimal() and int(stated) > 0:
         return int(stated)
     try:
         return os.get_terminal_size().columns or 80
     except OSError:
-        # Standard output is no terminal.
+        # Standard output is not a terminal.
         return 80

@@ -1,4 +1,4 @@
-"""Websockets into pods: how they end, and writing what they carry."""
+"""Shared parts of websockets into pods: how they end, and writing received data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from controlplane.cli.errors import CONFLICT, DONE, FAILED, FORBIDDEN, UNREACHABLE, CliError
 from controlplane.cli.websocket import NORMAL_CLOSURE, Closed
 
-# What a shell reports for a program that it cannot find, or not start.
+# Exit codes of shells for a program that is not found or cannot be started.
 _NOT_FOUND, _NOT_STARTED = 127, 126
 _EXIT_CODES = {
     "not_running": CONFLICT,
@@ -24,9 +24,7 @@ _NO_STATUS = 1005
 
 
 def outcome(payload: bytes) -> dict[str, Any] | None:
-    """Return the message that says how the program ended, None for any other; raises CliError for a
-    refusal in words.
-    """
+    """Return the message with the program's exit, None for any other; raises CliError for an error message."""
     message: dict[str, Any] = json.loads(payload)
     if message.get("op") == "error":
         code = str(message.get("code"))
@@ -35,13 +33,13 @@ def outcome(payload: bytes) -> dict[str, Any] | None:
 
 
 def exit_code_of_close(closed: Closed, what: str) -> int:
-    """0 for a normal close; raises CliError for any other."""
+    """Return 0 for a normal close; raises CliError for any other."""
     if closed.code in (NORMAL_CLOSURE, _NO_STATUS):
         return DONE
     raise CliError(f"{what} ended: {closed.reason or closed.code}", FAILED)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write every byte, however few the descriptor takes at a time."""
+    """Write all bytes, in as many calls as necessary."""
     while data:
         data = data[os.write(descriptor, data) :]

@@ -1,4 +1,5 @@
-"""docs/reference/cli.md, made from the parsers: `python -m controlplane.cli.reference > docs/reference/cli.md`."""
+"""Generate docs/reference/cli.md from the parsers: `python -m controlplane.cli.reference >
+docs/reference/cli.md`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from controlplane.cli.__main__ import build_parser
 from controlplane.cli.aliases import ALIASES
 from controlplane.cli.errors import MEANINGS
 
-# The width that help is wrapped at, whatever terminal this runs in.
+# Fixed width of help, independent of the terminal.
 COLUMNS = "100"
 
 _INTRODUCTION = """\
@@ -47,7 +48,7 @@ whenever something changes.
 
 
 def pages() -> Iterator[str]:
-    """Yield the document in pieces."""
+    """Yield the document in parts."""
     yield _INTRODUCTION
     yield from ("\n## Exit codes\n\n| code | means |\n|---|---|\n", *_exit_codes())
     yield "\n`submit --wait` and `submit --logs` exit with the job's own; of several names the worst code counts.\n"
@@ -71,7 +72,7 @@ Command lines of the systems that Trainyard replaces work with the program's nam
 def document() -> str:
     """Return the whole document."""
     before = os.environ.get("COLUMNS")
-    # Argparse wraps at it.
+    # argparse wraps help at COLUMNS.
     os.environ["COLUMNS"] = COLUMNS
     try:
         return "".join(pages())
@@ -99,7 +100,7 @@ def _help(command: registry.Command) -> str:
 
 
 def _split_help(command: registry.Command) -> tuple[str, str]:
-    """Return a command's help without, and only, the options that every command has."""
+    """Split a command's help: return it without the common options, and these options."""
     own, _, common = build_parser(command).format_help().partition("common options:\n")
     return own, common
 

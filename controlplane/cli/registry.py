@@ -1,6 +1,6 @@
-"""Every command of `yard`, and which module holds it. Nothing is imported until a command is named.
+"""The table of all `yard` commands and their modules. A module is imported only when its command runs.
 
-A command `"list jobs"` with target `jobs:list_jobs` is the function `list_jobs(args, session) -> int` of
+A command `"list jobs"` with target `jobs:list_jobs` is the function `list_jobs(args, session) -> int` in
 `commands/jobs.py`; `list_jobs_arguments(parser)` beside it declares its arguments.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """One line of `yard help`."""
+    """A command: one line of `yard help`."""
 
     path: str
     target: str
@@ -20,7 +20,7 @@ class Command(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A heading of `yard help` with its commands."""
+    """Commands under one heading of `yard help`."""
 
     title: str
     commands: tuple[Command, ...]
@@ -243,7 +243,8 @@ COMMANDS = {command.path: command for group in GROUPS for command in group.comma
 
 
 def resolve(words: list[str]) -> tuple[Command, list[str]] | None:
-    """Return the command that the words begin with and the words that remain; the longest name wins."""
+    """Return the command with the longest name that begins the words, and the remaining words; None if there
+    is none."""
     for length in (2, 1):
         command = COMMANDS.get(" ".join(words[:length]))
         if command is not None and len(words) >= length:

@@ -1,4 +1,4 @@
-"""The four-team scenario as data: twenty submissions and deletions, and where each of them should leave the cluster."""
+"""The four-team scenario as data: twenty submissions and deletions, and the expected allocation after each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import os
 from typing import NamedTuple
 
-# The published teams under names of their own: a team-a of the people who use the server is not the demo's.
+# The published teams under other names, since a user's own project may be called team-a.
 PREFIX = "demo-"
 _PUBLISHED_QUOTAS = {"team-a": 4, "team-b": 2, "team-c": 2, "team-d": 8}
 QUOTAS = {PREFIX + team: quota for team, quota in _PUBLISHED_QUOTAS.items()}
@@ -14,7 +14,7 @@ _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scenarios")
 
 
 class Step(NamedTuple):
-    """One thing that a team does. `jobs` has several names in a deletion; `gpus` is 0 there."""
+    """One action of a team. `jobs` has several names for a deletion, whose `gpus` is 0."""
 
     number: int
     action: str
@@ -25,7 +25,8 @@ class Step(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Where the cluster stands after a step. `allocated` lists every acceptable division over QUOTAS' projects."""
+    """Expected state after a step. `allocated`: every acceptable division of GPUs, in the order of QUOTAS'
+    projects."""
 
     allocated: tuple[tuple[float, ...], ...]
     physical_gpus: int
@@ -48,7 +49,7 @@ def steps() -> list[Step]:
 
 
 def expectations() -> dict[int, Expected]:
-    """Return what should hold after each step, by its number."""
+    """Return the expected state after each step, by its number."""
     return {
         int(row["after_seq"]): Expected(
             _divisions([row[team.replace("-", "_")] for team in _PUBLISHED_QUOTAS]),
@@ -65,7 +66,7 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _divisions(cells: list[str]) -> tuple[tuple[float, ...], ...]:
-    """`4 | 2|4 | 4|2 | 6` stands for two divisions: the first alternatives together, or the second ones."""
+    """Parse `4 | 2|4 | 4|2 | 6` as two divisions: all first alternatives together, and all second ones."""
     options = [cell.split("|") for cell in cells]
     count = max(map(len, options))
     return tuple(

@@ -1,4 +1,4 @@
-"""What a command works with: the settings, where its answer goes, and the server, connected when first used."""
+"""What a command works with: settings, output, and a connection to the server that is opened on first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One run of one command."""
+    """The settings, output and connection of one run."""
 
     def __init__(self, config: Config, output: Output, project: str | None = None) -> None:
         self.config = config
@@ -26,25 +26,26 @@ class Session:
 
     @property
     def client(self) -> Client:
-        """Return the server, authenticated as the settings say."""
+        """Return the client for the configured server, with its token."""
         if self._client is None:
             self._client = self.new_client()
         return self._client
 
     def new_client(self) -> Client:
-        """Return another connection to the server, for another thread."""
+        """Return another client, for use in another thread."""
         from controlplane.cli.client import Client
 
         return Client(self.config.url, self.config.token, say=self.output.aside)
 
     def close(self) -> None:
-        """Close the connection, if there was one."""
+        """Close the connection, if one is open."""
         if self._client is not None:
             self._client.close()
 
     @property
     def project(self) -> str:
-        """Return the project meant: -p, else TRAINYARD_PROJECT, else the context's. None is a usage error."""
+        """Return the project: -p, else TRAINYARD_PROJECT, else the context's. Raises CliError if there is
+        none."""
         name = self._project or self.config.project
         if not name and not self.config.token:
             raise CliError("not logged in", FORBIDDEN, LOG_IN)
@@ -56,22 +57,22 @@ class Session:
 
     @property
     def project_path(self) -> str:
-        """Return the project's place in the API."""
+        """Return the project's path in the API."""
         from controlplane.cli.client import segment
 
         return f"projects/{segment(self.project)}"
 
     def pause(self, seconds: float) -> None:
-        """Wait before trying again."""
+        """Wait before the next attempt."""
         time.sleep(seconds)
 
     def get(self, path: str, **query: str | int | bool | None) -> Any:
-        """Shorthand for the client's GET."""
+        """Send a GET and return the response's JSON."""
         return self.client.get(path, query)
 
 
 def start_session(args: argparse.Namespace) -> Session:
-    """Return the session that the common options ask for."""
+    """Return the session for the common options."""
     environ = dict(os.environ)
     output = standard_output(checked_format(args.output), environ)
     return Session(Config(environ, args.context), output, args.project)

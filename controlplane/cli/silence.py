@@ -1,4 +1,4 @@
-"""What a followed job does while its log is silent: its state and reason, on standard error."""
+"""Report the state and reason of a followed job on standard error while its log is silent."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from controlplane.cli.client import Client
 
 QUIET_SECONDS = 1.0
-# Between looks at the job: a job that has begun to print is silent often.
+# Intervals of reading the job: before its first line, and longer afterwards, when pauses are frequent.
 LOOK_SECONDS, LOOK_PRINTING_SECONDS = 2.0, 10.0
 
 
 def state_sentence(job: dict[str, Any]) -> str:
-    """Return the job's state with its reason, as a line for a person."""
+    """Return the job's state with its reason as one line."""
     status = job["status"]
     state, reason = status["state"], (status.get("reason") or {}).get("message")
     verb = state.replace("_", " ") if state in FINAL_STATES else f"is {state}"
@@ -28,10 +28,9 @@ def state_sentence(job: dict[str, Any]) -> str:
 
 
 class SilenceReporter:
-    """Print the job's state after QUIET_SECONDS without output, and again when the sentence changes. `said` is a
-    sentence that was printed already. Reads the job on a thread and a connection of its own, and not before the
-    silence: most logs cost no request.
-    """
+    """Prints the job's state after QUIET_SECONDS without output, and again when it changes. `said`: a
+    sentence that was printed already. Reads the job on its own thread and connection, and only during
+    silence: most logs need no request."""
 
     def __init__(self, session: Session, identifier: str, said: str = "") -> None:
         self._session = session
@@ -45,12 +44,12 @@ class SilenceReporter:
         threading.Thread(target=self._watch, name="silence", daemon=True).start()
 
     def note_line(self) -> None:
-        """Note that the log printed a line."""
+        """Record that the log printed a line."""
         with self._lock:
             self._last_line_at, self.has_printed, self._said = time.monotonic(), True, ""
 
     def close(self) -> None:
-        """Stop; nothing is printed after the return."""
+        """Stop; nothing is printed afterwards."""
         with self._lock:
             self._closed.set()
 
@@ -68,7 +67,7 @@ class SilenceReporter:
         try:
             job = client.get(self._path)
         except CliError:
-            # The log's own connection reports what is wrong with the server, and the next look may succeed.
+            # The log's own connection reports errors of the server, and the next attempt may succeed.
             return
         with self._lock:
             if self._is_news(job):
@@ -77,7 +76,7 @@ class SilenceReporter:
 
     def _is_news(self, job: dict[str, Any]) -> bool:
         state = job["status"]["state"]
-        # That a job runs is news only to a reader who has not seen it print.
+        # "Running" is news only before the job has printed anything.
         is_expected = state in ("running", "scaling") and self.has_printed and not self._said
         is_over = state in FINAL_STATES or self._closed.is_set()
         is_silent = time.monotonic() - self._last_line_at >= QUIET_SECONDS

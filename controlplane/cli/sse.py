@@ -1,4 +1,4 @@
-"""Server-sent events: a parser, streams that resume after a break, and notice of changes."""
+"""Server-sent events: a parser, streams that resume after interruptions, and waiting for changes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from controlplane.cli.errors import TIMED_OUT, UNREACHABLE, ApiError, CliError
 
 T = TypeVar("T")
 
-# Reconnections without one event between them before we give up: about a minute.
+# Consecutive reconnections without an event before giving up: about a minute.
 MAX_BREAKS = 30
 MAX_DELAY_SECONDS = 2.0
-# A waiting command polls after this long even when the feed is silent.
+# A waiting command polls at least this often, even if no event arrives.
 SILENCE_SECONDS = 5.0
 
 
 class Event(NamedTuple):
-    """One server-sent event. `data`: its data lines joined; `id`: "" when it has none."""
+    """One server-sent event. `data`: its data lines, joined. `id`: "" if it has none."""
 
     name: str
     data: str
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
 
 class EventParser:
-    """Bytes in, events out; a piece may end anywhere, inside a character too."""
+    """Converts bytes to events; pieces may end anywhere, even inside a character."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -35,8 +35,8 @@ class EventParser:
         self._data: list[str] = []
 
     def feed(self, piece: bytes) -> list[Event]:
-        """Return the events that `piece` completes."""
-        # Decoded by line: a piece may end inside a character.
+        """Return the events completed by `piece`."""
+        # Decode complete lines only: a piece may end inside a character.
         *lines, self._rest = (self._rest + piece).split(b"\n")
         found = (self._line(line.removesuffix(b"\r").decode("utf-8", "replace")) for line in lines)
         return [event for event in found if event is not None]
@@ -49,7 +49,7 @@ class EventParser:
         if field == "data":
             self._data.append(value)
         elif field:
-            # An empty field name is a comment, sent to keep the connection alive.
+            # A line that begins with a colon is a comment, sent to keep the connection alive.
             self._fields[field] = value
         return None
 
@@ -62,22 +62,21 @@ class EventParser:
 
 
 def events(client: Client, path: str, query: Query, last_id: str = "") -> Iterator[Event]:
-    """Yield the events of one connection, after `last_id` where the server still has them; ends when the server ends
-    it, raises CliError when it breaks.
-    """
+    """Yield the events of one connection, after `last_id` if the server still has them; stops when the server
+    ends it. Raises CliError if it breaks."""
     parser = EventParser()
     for piece in client.stream(path, query, {"Last-Event-ID": last_id} if last_id else {}):
         yield from parser.feed(piece)
 
 
 def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], None]) -> Iterator[Event]:
-    """Yield events over as many connections as it takes, each going on after the last event that had an id."""
+    """Yield events over any number of connections; each continues after the last event that had an id."""
     breaks, last_id = 0, ""
     while True:
         failure: CliError | None = None
         try:
             for event in events(client, path, query, last_id):
-                # An event without an id does not move the place to go on from.
+                # An event without an id does not change the position to resume from.
                 breaks, last_id = 0, event.id or last_id
                 yield event
         except CliError as error:
@@ -91,9 +90,8 @@ def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], N
 
 
 def patiently(look: Callable[[], T], sleep: Callable[[float], None]) -> T:
-    """Return what `look` returns, tried again for about a minute while the server is away: it may
-    be starting anew.
-    """
+    """Return what `look` returns; retries for about a minute while the server is unreachable, which may be
+    restarting."""
     for attempt in range(1, MAX_BREAKS + 1):
         try:
             return look()
@@ -105,10 +103,10 @@ def patiently(look: Callable[[], T], sleep: Callable[[float], None]) -> T:
 
 
 class ChangeListener:
-    """Wait for changes of `topic` on the live feed.
+    """Waits for changes of `topic` on the live feed.
 
-    The caller reads the new state by REST, so a silent, late or refused feed costs freshness (SILENCE_SECONDS), never
-    correctness.
+    The caller reads the new state by REST, so a silent, late or refused feed only delays updates (by
+    SILENCE_SECONDS).
     """
 
     def __init__(self, client: Client, topic: str) -> None:
@@ -119,7 +117,7 @@ class ChangeListener:
         threading.Thread(target=self._listen, name="changes", daemon=True).start()
 
     def wait(self, seconds: float) -> None:
-        """Return at the next change, after `seconds` at the latest; changes since the last call count."""
+        """Wait for the next change, at most `seconds`. Changes since the last call count."""
         self._changed.wait(seconds)
         self._changed.clear()
 
@@ -134,7 +132,7 @@ class ChangeListener:
                 if self._closed.is_set():
                     return
         except CliError:
-            # Refused or gone for good: the caller goes on looking every SILENCE_SECONDS.
+            # Refused or permanently gone: the caller polls every SILENCE_SECONDS.
             return
 
     def _pause(self, seconds: float) -> None:
@@ -146,7 +144,7 @@ def _delay_seconds(attempt: int) -> float:
 
 
 def _is_passing(error: CliError) -> bool:
-    """Return whether the same request may well succeed a moment later."""
+    """Return whether the same request may succeed if repeated."""
     if isinstance(error, ApiError):
         return error.status in (429, 502, 503, 504)
     return error.exit_code in (UNREACHABLE, TIMED_OUT)

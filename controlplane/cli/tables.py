@@ -1,4 +1,4 @@
-"""Rows as a table: aligned plain text into a pipe, rich's table on a terminal (and rich imported only then)."""
+"""Print rows as a table: aligned plain text into a pipe, with `rich` on a terminal (imported only then)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controlplane.cli.terminal import visible
 
 Row = dict[str, Any]
 
-# One colour per outcome, for terminals; the word itself always says it too.
+# One colour per outcome on terminals; the word is always shown too.
 STATE_STYLES = {
     "running": "green",
     "starting": "cyan",
@@ -35,7 +35,7 @@ STATE_STYLES = {
 
 
 class Column(NamedTuple):
-    """A table's column: its heading, how a row's cell is read and whether only `-o wide` shows it."""
+    """A column: its heading, how to read a row's cell, and whether only `-o wide` shows it."""
 
     heading: str
     cell: Callable[[Row], object]
@@ -44,7 +44,7 @@ class Column(NamedTuple):
 
 
 def write_table(stream: TextIO, columns: Sequence[Column], rows: Sequence[Row], *, styled: bool) -> None:
-    """Write `rows` under headings; `styled` is for a terminal with colour."""
+    """Write `rows` below headings. `styled`: for a terminal with colour."""
     cells = [[_cell_text(column.cell(row)) for column in columns] for row in rows]
     if styled and _write_rich(stream, columns, cells):
         return
@@ -52,7 +52,7 @@ def write_table(stream: TextIO, columns: Sequence[Column], rows: Sequence[Row], 
 
 
 def plain_table(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> str:
-    """Return the aligned text: two spaces between columns, numbers to the right, no trailing spaces."""
+    """Return the aligned text: two spaces between columns, numbers right-aligned, no trailing spaces."""
     grid = [[column.heading for column in columns], *cells]
     widths = [max(map(_width, column)) for column in zip(*grid, strict=True)]
     lines = (
@@ -65,7 +65,7 @@ def plain_table(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> st
 
 
 def _write_rich(stream: TextIO, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> bool:
-    """Draw with rich; False where rich is not installed, and then the plain table serves."""
+    """Draw with `rich`; return False if it is not installed, so that the plain table is used."""
     import shutil
 
     try:
@@ -73,14 +73,14 @@ def _write_rich(stream: TextIO, columns: Sequence[Column], cells: Sequence[Seque
         from rich.table import Table
         from rich.text import Text
     except ImportError:
-        # `yard` runs on the standard library alone; rich only draws.
+        # `yard` needs only the standard library; rich is optional.
         return False
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.heading, justify="right" if column.is_number else "left", overflow="fold")
     for row in cells:
         table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in row))
-    # The stream may stand in for the terminal while --watch collects the answer, so its size is asked for here.
+    # With --watch the stream only collects the answer, so read the size of the real terminal.
     width = shutil.get_terminal_size().columns
     Console(file=stream, highlight=False, force_terminal=True, width=width).print(table)
     return True
@@ -100,7 +100,8 @@ def _padded(cell: str, width: int, column: Column) -> str:
 
 
 def _width(text: str) -> int:
-    """Terminal columns that `text` takes: wide East Asian characters two, combining marks none."""
+    """Return the number of terminal columns of `text`: wide East Asian characters take two, combining marks
+    none."""
     if text.isascii():
         return len(text)
     return sum(

@@ -1,7 +1,8 @@
-"""Text from elsewhere, made safe to show on a terminal.
+"""Escape untrusted text for a terminal.
 
-A job may print anything: sequences that retitle the window, write the clipboard, move the cursor over earlier lines or
-hide text. On a terminal colours (SGR) stay and everything else becomes visible; into a pipe text goes as it came.
+A job may print any control sequence, such as ones that change the window title, write to the clipboard, move
+the cursor or hide text. On a terminal, colours (SGR) are kept and all others are shown escaped; into a pipe,
+text is unchanged.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 
 _SGR = r"\x1b\[[0-9;:]*m"
-# C0 without tab, DEL, C1, and the characters that reorder or hide text.
+# C0 without tab, DEL, C1, and characters that reorder or hide text.
 _UNSAFE_CLASS = "\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSAFE = re.compile(f"[{_UNSAFE_CLASS}]")
 _UNSAFE_OR_COLOUR = re.compile(f"{_SGR}|[{_UNSAFE_CLASS}]")
@@ -17,20 +18,21 @@ _RESET = "\x1b[0m"
 
 
 def is_coloured(environ: dict[str, str], is_terminal: bool) -> bool:
-    """Return whether to use colour: on a terminal, unless NO_COLOR is set or the terminal is dumb."""
+    """Return whether to use colour: on a terminal, unless NO_COLOR is set or TERM is dumb."""
     return is_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 def visible(text: str) -> str:
-    """`text` with every control or reordering character written out, colours too: for table cells and messages."""
+    """Return `text` with every control or bidirectional character escaped, also colours: for table cells and
+    messages."""
     return _UNSAFE.sub(_written_out, text) if _UNSAFE.search(text) else text
 
 
 def log_line(text: str, *, colour: bool) -> str:
-    """Prepare one line of a job's output for a terminal: drop what carriage returns overwrote, keep SGR
-    codes.
+    """Return one line of a job's output for a terminal: text overwritten by carriage returns is dropped, SGR
+    codes are kept.
 
-    A line that used colour ends with a reset so that it cannot colour what follows.
+    A line with colours ends with a reset, so that it cannot colour later lines.
     """
     shown = text.rstrip("\r").rpartition("\r")[2]
     if not _UNSAFE.search(shown):
@@ -49,7 +51,7 @@ def _drop_colour(match: re.Match[str]) -> str:
 
 
 def _written_out(match: re.Match[str]) -> str:
-    """Caret notation for C0 and DEL (`^[`), the code point for the rest (`<9b>`, `<202e>`)."""
+    """Return caret notation for C0 and DEL (`^[`), the code point for others (`<9b>`, `<202e>`)."""
     code = ord(match.group())
     if code == 0x7F:
         return "^?"

@@ -1,3 +1,3 @@
-"""The version that `yard version` prints; a test holds it equal to pyproject.toml's."""
+"""The version that `yard version` prints; a test compares it with pyproject.toml."""
 
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""`--watch`: a command's answer again at every change."""
+"""`--watch`: repeat a command's output at every change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLEAR_SCREEN = "\x1b[H\x1b[J"
 
 
 def watch_command(function: Callable[[Namespace, Session], int], args: Namespace, session: Session) -> int:
-    """Show what `function` shows, again at every change, until Ctrl-C."""
+    """Show the output of `function`, again at every change, until Ctrl-C."""
     shown: str | None = None
     session.output.is_line_per_answer = True
     look = partial(_captured, function, args, session)
@@ -30,7 +30,7 @@ def watch_command(function: Callable[[Namespace, Session], int], args: Namespace
                 shown = text
             session.output.flush()
             changes.wait(SILENCE_SECONDS)
-            # One look for a burst of changes.
+            # Wait briefly, so that a burst of changes causes one update.
             session.pause(SETTLE_SECONDS)
     except KeyboardInterrupt:
         return DONE
@@ -39,7 +39,7 @@ def watch_command(function: Callable[[Namespace, Session], int], args: Namespace
 
 
 def _captured(function: Callable[[Namespace, Session], int], args: Namespace, session: Session) -> str:
-    """Return what the command would print now; its stream stands in for the terminal, so colour stays."""
+    """Return the command's output as text; the stream acts as a terminal, so colours are kept."""
     real, session.output.stream = session.output.stream, io.StringIO()
     try:
         function(args, session)
@@ -49,7 +49,8 @@ def _captured(function: Callable[[Namespace, Session], int], args: Namespace, se
 
 
 def _show(text: str, output: Output) -> None:
-    """On a terminal over what was there, cut to its height; into a pipe one answer after the other."""
+    """Show the text: on a terminal in place of the previous one, cut to its height; into a pipe one after the
+    other."""
     if output.is_terminal and not output.is_data:
         import shutil
 

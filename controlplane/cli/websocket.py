@@ -1,4 +1,5 @@
-"""A websocket client (RFC 6455) over the standard library: the handshake, frames, fragments, ping and close."""
+"""A websocket client (RFC 6455) with the standard library alone: handshake, frames, fragments, ping and
+close."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 class Frame(NamedTuple):
-    """One frame off the wire."""
+    """One received frame."""
 
     is_final: bool
     opcode: int
@@ -27,7 +28,7 @@ class Frame(NamedTuple):
 
 
 class Closed(Exception):
-    """The other side closed, with its code (1006: without saying so) and reason."""
+    """The other side closed, with code (1006: without a close frame) and reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"closed with {code} {reason}".strip())
@@ -36,13 +37,13 @@ class Closed(Exception):
 
 
 class FrameParser:
-    """Bytes in, frames out; a piece may end anywhere."""
+    """Converts bytes to frames; pieces may end anywhere."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, piece: bytes) -> list[Frame]:
-        """Return the frames that `piece` completes."""
+        """Return the frames completed by `piece`."""
         self._buffer += piece
         frames = []
         while (frame := self._next()) is not None:
@@ -60,7 +61,7 @@ class FrameParser:
             if len(buffer) < 2 + width:
                 return None
             length, start = int.from_bytes(buffer[2 : 2 + width], "big"), 2 + width
-        # Before the payload has arrived, so that a length without bounds is not waited for.
+        # Check the length before the payload arrives, so that an excessive one is not awaited.
         _check(first, second, length)
         if len(buffer) < start + length:
             return None
@@ -70,7 +71,7 @@ class FrameParser:
 
 
 def encode_frame(opcode: int, payload: bytes, mask: bytes) -> bytes:
-    """Return a final frame, masked as every client frame must be; `mask` is four fresh random bytes."""
+    """Return a final frame, masked as clients must; `mask`: four fresh random bytes."""
     size = len(payload)
     if size < 126:
         head = bytes([0x80 | opcode, 0x80 | size])
@@ -82,7 +83,7 @@ def encode_frame(opcode: int, payload: bytes, mask: bytes) -> bytes:
 
 
 class WebSocket:
-    """An open connection. Messages come whole from `receive`; pings are answered there."""
+    """An open connection. `receive` returns whole messages and answers pings."""
 
     def __init__(self, connection: socket.socket, left_over: bytes = b"") -> None:
         self._socket = connection
@@ -92,12 +93,12 @@ class WebSocket:
         self._parts: list[bytes] = []
 
     def fileno(self) -> int:
-        """For select."""
+        """Return the socket's descriptor, for select."""
         return self._socket.fileno()
 
     @property
     def has_buffered(self) -> bool:
-        """Return whether bytes wait above the socket, where select cannot see them."""
+        """Return whether bytes are buffered above the socket, where select cannot see them."""
         pending = getattr(self._socket, "pending", None)
         return bool(self._ready) or bool(pending is not None and pending())
 
@@ -106,7 +107,7 @@ class WebSocket:
         self._socket.sendall(encode_frame(opcode, payload, os.urandom(4)))
 
     def receive(self) -> list[tuple[int, bytes]]:
-        """Wait for bytes and return the messages that they complete, perhaps none; raises Closed."""
+        """Wait for bytes and return the messages that they complete, possibly none. Raises Closed."""
         if not self._ready:
             piece = self._socket.recv(65_536)
             if not piece:
@@ -115,18 +116,18 @@ class WebSocket:
         messages: list[tuple[int, bytes]] = []
         while self._ready:
             if messages and self._ready[0].opcode == CLOSE:
-                # What came before the goodbye is handed out first.
+                # Return messages received before the close frame first.
                 break
             message = self._message(self._ready.pop(0))
             messages += [message] if message is not None else []
         return messages
 
     def close(self) -> None:
-        """Say goodbye where the other side still listens, and close."""
+        """Send a close frame if the connection is still open, and close it."""
         try:
             self.send(CLOSE, NORMAL_CLOSURE.to_bytes(2, "big"))
         except OSError:
-            # Already gone, which is what closing is for.
+            # Closed already.
             pass
         self._socket.close()
 
@@ -148,7 +149,8 @@ class WebSocket:
 
 
 def connect(url: str, path: str, headers: dict[str, str], timeout: float = 10.0) -> WebSocket:
-    """Open `path` on the server at `url`; raises ApiError when it refuses and CliError when it is not there."""
+    """Open `path` on the server at `url`. Raises ApiError if it refuses and CliError if it cannot be
+    reached."""
     parts = urlsplit(url)
     key = base64.b64encode(os.urandom(16)).decode()
     try:
@@ -160,11 +162,11 @@ def connect(url: str, path: str, headers: dict[str, str], timeout: float = 10.0)
     if status != 101:
         connection.close()
         raise ApiError(status, {"title": _refusal(status)})
-    # It shows that the server has read this handshake (RFC 6455).
+    # The accept key proves that the server has read this handshake (RFC 6455).
     if head.get("sec-websocket-accept") != _accept(key):
         connection.close()
         raise CliError(f"{url} does not speak websocket", UNREACHABLE)
-    # The time-out was for the handshake; a shell may be silent for hours.
+    # The timeout is for the handshake only; a shell may be silent for hours.
     connection.settimeout(None)
     return WebSocket(connection, left_over)
 
@@ -172,7 +174,7 @@ def connect(url: str, path: str, headers: dict[str, str], timeout: float = 10.0)
 def _connected(parts: SplitResult, timeout: float) -> socket.socket:
     host, is_tls = parts.hostname or "", parts.scheme == "https"
     connection = socket.create_connection((host, parts.port or (443 if is_tls else 80)), timeout)
-    # Key strokes are small messages, which Nagle's algorithm would hold back.
+    # Disable Nagle's algorithm, which would delay keystrokes, as they are small messages.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not is_tls:
         return connection
@@ -183,7 +185,7 @@ def _connected(parts: SplitResult, timeout: float) -> socket.socket:
 
 def _request(parts: SplitResult, path: str, headers: dict[str, str]) -> bytes:
     fields = {
-        # Without user and password, should the address have them.
+        # Without user and password, if the URL has them.
         "Host": parts.netloc.rpartition("@")[2],
         "Upgrade": "websocket",
         "Connection": "Upgrade",
@@ -198,7 +200,7 @@ def _request(parts: SplitResult, path: str, headers: dict[str, str]) -> bytes:
 
 
 def _answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
-    """Status, header fields by lower-case name, and what followed them."""
+    """Return status, headers by lower-case name, and the bytes after them."""
     received = b""
     while b"\r\n\r\n" not in received:
         piece = connection.recv(4096)
@@ -231,7 +233,7 @@ def _check(first: int, second: int, length: int) -> None:
 
 
 def _masked(payload: bytes, mask: bytes) -> bytes:
-    """Payload XOR the repeated mask, as one big-integer operation."""
+    """Return the payload XOR the repeated mask, computed as one integer operation."""
     size = len(payload)
     repeated = (mask * (size // 4 + 1))[:size]
     return (int.from_bytes(payload, "big") ^ int.from_bytes(repeated, "big")).to_bytes(size, "big")

@@ -1,4 +1,4 @@
-"""JSON data as YAML: block style, keys in their order, text quoted wherever YAML could read it as something else."""
+"""Write JSON data as YAML: block style, keys in their order, text quoted where YAML would read another type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RESERVED = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "nul
 
 
 def dump(document: Any) -> str:
-    """Return the document as YAML text that ends with a newline."""
+    """Return the document as YAML text, ending with a newline."""
     return "\n".join(_lines(document, 0)) + "\n"
 
 

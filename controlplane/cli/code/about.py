@@ -1,4 +1,4 @@
-"""A job's code in words."""
+"""Describe a job's code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def describe_code(code: dict[str, Any]) -> str:
-    """Return a line about a job's code: tree, commit, and where it comes from."""
+    """Return a line about a job's code: tree, commit and origin."""
     words = [str(code["tree"])[:19]]
     if code.get("commit"):
         words.append(f"commit {str(code['commit'])[:10]}{' with changes' if code.get('is_dirty') else ''}")

@@ -1,4 +1,4 @@
-""".yardignore: which files stay at home. The patterns are those of .gitignore."""
+""".yardignore: files that are not uploaded. Patterns are as in .gitignore."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _WILD = re.compile(r"\*\*/|/\*\*|\*|\?|\[!?\]?[^\]]*\]|\\.|.", re.DOTALL)
 
 
 class Ignore:
-    """The patterns of one file. Of several that match a path the last one decides; none brings back what lies in a
-    directory that is left out."""
+    """The patterns of one file. If several match a path, the last one decides; a file in an ignored directory
+    cannot be re-included."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._rules = [rule for line in lines if (rule := _rule(line)) is not None]
@@ -20,7 +20,7 @@ class Ignore:
         return bool(self._rules)
 
     def kept(self, paths: Sequence[str]) -> list[str]:
-        """Return the paths of files that are not left out, in their order."""
+        """Return the paths that are not ignored, in their order."""
         if not self._rules:
             return list(paths)
         folders: dict[str, bool] = {"": False}
@@ -31,7 +31,7 @@ class Ignore:
         ]
 
     def leaves_out(self, path: str, *, is_folder: bool = False) -> bool:
-        """Return whether the patterns leave out this path itself, whatever they say of the directories above it."""
+        """Return whether the patterns ignore this path itself, regardless of the directories above it."""
         for pattern, is_negated, only_folders in reversed(self._rules):
             if (is_folder or not only_folders) and pattern.fullmatch(path):
                 return not is_negated
@@ -46,7 +46,8 @@ class Ignore:
 
 
 def _rule(line: str) -> tuple[re.Pattern[str], bool, bool] | None:
-    """Return (pattern, whether it brings back, whether only directories match); None for a comment or an empty line."""
+    """Return (pattern, whether it re-includes, whether it matches directories only); None for a comment or
+    empty line."""
     text = re.sub(r"(?<!\\)[ \t]+\Z", "", line.rstrip("\r\n"))
     if not text or text.startswith("#"):
         return None

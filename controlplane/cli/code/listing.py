@@ -1,4 +1,5 @@
-"""Which files the code of a directory has: what git tracks or does not ignore, without git all; less .yardignore."""
+"""List the code files of a directory: those that git tracks or does not ignore, or all without git; minus
+.yardignore."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from controlplane.cli.code.ignore import NAME, Ignore
 from controlplane.cli.errors import USAGE, CliError
 
 FILES_MOST = 20_000
-# Without git: a home directory is not code.
+# Limit for directories without git, against uploading a home directory.
 WALK_MOST = 200_000
 DIFF_MOST_BYTES = 512 * 1024
 _REVISION = ("rev-parse", "--verify", "-q", "HEAD")
@@ -21,8 +22,8 @@ _LISTING = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard"
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Paths of files and links below a directory, with slashes. `commit`: "" outside of git and before the first;
-    `has_untracked`: files that git does not track are among them."""
+    """Paths of files and links relative to a directory, with slashes. `commit`: "" without git or commits.
+    `has_untracked`: some of the files are not tracked by git."""
 
     root: str
     paths: tuple[str, ...]
@@ -32,8 +33,8 @@ class Listing:
 
 
 def list_files(root: str) -> Listing:
-    """Return the files of the code in a directory. Raises CliError (2) for what is none, and for names that are not
-    Unicode."""
+    """Return the code files of a directory. Raises CliError (2) for a path that is not a directory, and for
+    file names that are not Unicode."""
     if not os.path.isdir(root):
         raise CliError(f"--code {root}: there is no such directory", USAGE)
     ignore = _ignore(root)
@@ -46,7 +47,7 @@ def list_files(root: str) -> Listing:
 
 
 def origin(listing: Listing) -> dict[str, object]:
-    """Return what is known of where a listing's files come from, as the server keeps it with a tree."""
+    """Return the origin of a listing's files, as stored with a tree on the server."""
     if not listing.is_git:
         return {}
     diff = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--relative", "--", ".")
@@ -68,7 +69,7 @@ def origin(listing: Listing) -> dict[str, object]:
 
 
 def _with_git(root: str) -> tuple[list[str], set[str], str] | None:
-    """Return (paths, those that are not tracked, commit); None where there is no repository."""
+    """Return (paths, untracked paths, commit); None if there is no repository."""
     listed, revision = _git(root, *_LISTING), _git(root, *_REVISION)
     code, out = _said(listed)
     commit = _said(revision)[1].decode().strip()
@@ -90,7 +91,7 @@ def _with_git(root: str) -> tuple[list[str], set[str], str] | None:
 
 
 def _of_repository_inside(root: str, path: str) -> list[str]:
-    """Return the files of a submodule, or of another repository in this one."""
+    """Return the files of a submodule or nested repository."""
     if os.path.islink(os.path.join(root, path)):
         return [path]
     inside = _with_git(os.path.join(root, path))
@@ -123,7 +124,7 @@ def _ignore(root: str) -> Ignore:
 
 
 def _walk(root: str, ignore: Ignore) -> Iterator[str]:
-    """Yield every file and link below a directory; skip directories that are left out, and follow no link."""
+    """Yield every file and link below a directory; skips ignored directories and follows no links."""
     count = 0
     for folder, folders, files in os.walk(root):
         below = os.path.relpath(folder, root).replace(os.sep, "/")
@@ -154,7 +155,7 @@ def _checked(paths: list[str]) -> list[str]:
 
 
 def _without_credentials(url: str) -> str:
-    """Return a remote's address without user and password."""
+    """Return a remote's URL without user and password."""
     scheme, found, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}" if found and "@" in rest.partition("/")[0] else url
 

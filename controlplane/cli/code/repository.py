@@ -1,4 +1,4 @@
-"""Has the server fetch code from a git repository."""
+"""Let the server import code from a git repository."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from controlplane.cli.errors import USAGE, CliError
 from controlplane.cli.session import Session
 
 POLL_SECONDS = 0.5
-# The server gives up after ten minutes; a worker that is not there never does.
+# The server gives up after ten minutes; without a running worker the import would never end.
 LONGEST_SECONDS = 900.0
-# The @ of `ssh://git@host/path` is no ref's.
+# Skips the @ of `ssh://git@host/path`, which does not begin a ref.
 _REPOSITORY = re.compile(r"(?P<url>[a-z]+://[^/]*/[^@]+)(@(?P<ref>[^@]+))?")
 
 
 def bring_repository(session: Session, text: str) -> dict[str, str]:
-    """Return the `code` of a spec for `URL@REF`, or for the repository's default branch without a ref; the server has
-    the tree then. Raises CliError when it could not be fetched."""
+    """Have the server import `URL@REF`, or the default branch without a ref; return the `code` field of a
+    spec. Raises CliError if the import failed."""
     found = _REPOSITORY.fullmatch(text)
     if found is None:
         raise CliError(f"{text!r} is not a repository", USAGE, "write https://HOST/PATH@BRANCH")

@@ -1,6 +1,7 @@
-"""The tree that a listing stands for: each file's hash, and the hash of all, as datasets/code_manifest.py defines it.
+"""Compute the tree of a listing: each file's hash, and the hash of all, as defined in
+datasets/code_manifest.py.
 
-What was hashed once is remembered by size, times and inode, so that an unchanged tree costs a look at each file.
+Hashes are cached by size, times and inode, so that an unchanged file is not read again.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from controlplane.cli.code.ignore import NAME
 from controlplane.cli.code.listing import FILES_MOST, Listing
 from controlplane.cli.errors import USAGE, CliError
 
-# A file that changed so shortly before it was hashed may change again within the same tick of the file system's clock.
+# A file that changed so shortly before it was hashed may change again within the same tick of the file
+# system's clock, so its hash is not cached.
 _SETTLED_NS = 2_000_000_000
 _REMEMBERED_MOST = 64  # directories
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file or link of a tree. `target`: of a link, whose content it is."""
+    """A file or link of a tree. `target`: of a link, whose content is its target."""
 
     path: str
     kind: str
@@ -38,7 +40,7 @@ class File:
     target: str = ""
 
     def listed(self) -> dict[str, Any]:
-        """Return the file as the server takes it."""
+        """Return the file in the form that the server takes."""
         if self.kind == "l":
             return {"path": self.path, "link": self.target}
         shown: dict[str, Any] = {"path": self.path, "size": self.size, "hash": self.sha256}
@@ -47,7 +49,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """`digest` is the hash that names the tree, hexadecimal."""
+    """The files of a directory. `digest`: the hexadecimal hash that names the tree."""
 
     root: str
     files: tuple[File, ...]
@@ -59,8 +61,8 @@ class Tree:
 
 
 def read_tree(listing: Listing, environ: dict[str, str]) -> Tree:
-    """Hash what changed of a listing. Files that vanish meanwhile are left out. Raises CliError (2) for no files, for
-    too many and for links that lead outside."""
+    """Return the tree of a listing; hashes only changed files. Omits files deleted meanwhile. Raises CliError
+    (2) for no files, for too many, and for links that lead outside."""
     if len(listing.paths) > FILES_MOST:
         message = f"{listing.root} has {len(listing.paths):,} files; at most {FILES_MOST:,} go with a job"
         raise CliError(
@@ -80,7 +82,7 @@ _HINT = f"name in {NAME} what the job does not need; data belongs into a dataset
 
 
 def largest_folders(sizes: dict[str, int], unit: str = "bytes") -> str:
-    """Return lines that say which directories hold most: two levels at most, the largest first."""
+    """Return lines with the directories that contain most: at most two levels, largest first."""
     totals: Counter[str] = Counter()
     for path, size in sizes.items():
         parts = path.split("/")[:-1][:2]
@@ -89,7 +91,7 @@ def largest_folders(sizes: dict[str, int], unit: str = "bytes") -> str:
 
 
 def too_large(tree: Tree, message: str) -> CliError:
-    """Return the refusal of a tree that the server finds too large, with what to leave out."""
+    """Return the error for a tree that the server refuses as too large, with the largest directories."""
     sizes = {file.path: file.size for file in tree.files}
     return CliError(f"{message}\n{largest_folders(sizes)}", USAGE, _HINT)
 
@@ -108,7 +110,7 @@ def _read(root: str, path: str, memory: _Memory) -> File | None:
         if stat.S_ISLNK(found.st_mode):
             return _link(path, os.readlink(place))
     except (FileNotFoundError, NotADirectoryError):
-        # Deleted, and still in git's index.
+        # Deleted, but still in git's index.
         return None
     except OSError as error:
         raise CliError(
@@ -129,7 +131,7 @@ def _link(path: str, target: str) -> File:
 
 
 class _Memory:
-    """Hashes of a directory's files as they were when they were hashed last."""
+    """Cache of the hashes of a directory's files."""
 
     def __init__(self, root: str, environ: dict[str, str]) -> None:
         base = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -143,7 +145,7 @@ class _Memory:
             self._known = known if isinstance(known, dict) else {}
 
     def find(self, path: str, found: os.stat_result) -> str | None:
-        """Return the hash of a file that is as it was when it was hashed."""
+        """Return the hash of a file that did not change since it was hashed, else None."""
         known = self._known.get(path)
         if not known or known[:4] != [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]:
             return None
@@ -151,7 +153,7 @@ class _Memory:
         return str(known[4])
 
     def note(self, path: str, place: str, found: os.stat_result) -> str:
-        """Hash a file, and remember that unless it may be about to change again."""
+        """Hash a file; cache the hash unless the file may be about to change again."""
         with open(place, "rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         self._is_changed = True

@@ -1,4 +1,4 @@
-"""Brings a directory's code to the server: nothing where it is there already, else the files that it lacks."""
+"""Upload a directory's code: only the files that the server lacks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from controlplane.cli.code.tree import File, Tree, read_tree, too_large
 from controlplane.cli.errors import ApiError, CliError
 from controlplane.cli.session import Session
 
-# Files that change while they are sent are hashed and sent again.
+# Attempts: files that change during the upload are hashed and sent again.
 TRIES = 3
-# Of files in one request.
+# Limit on the files of one request, in bytes.
 PART_BYTES = 32 << 20
 _BLOCK = 512
 _TOO_LARGE = ("tree_too_large", "too_many", "too_many_files", "body_too_large")
 
 
 def bring_code(session: Session, root: str, environ: dict[str, str]) -> dict[str, str]:
-    """Return the `code` of a spec: the tree of a directory as it is now, which the server then has."""
+    """Upload the current tree of a directory and return the `code` field of a spec."""
     root = os.path.abspath(os.path.expanduser(root))
     for attempt in range(1, TRIES + 1):
         listing = list_files(root)
@@ -48,7 +48,7 @@ def _is_known(session: Session, tree: Tree, listing: Listing) -> bool:
 
 
 def _upload(session: Session, tree: Tree, listing: Listing) -> list[File]:
-    """Send what the server lacks; return that."""
+    """Send the files that the server lacks; return them."""
     client = session.client
     try:
         begun = client.post(f"{session.project_path}/code", {"files": [file.listed() for file in tree.files]})
@@ -87,8 +87,8 @@ def _parts(files: Sequence[File]) -> Iterator[list[File]]:
 
 
 def _archive(tree: Tree, files: Sequence[File]) -> Iterator[bytes]:
-    """Yield a tar of files named by their hash. Its length was announced: a file that has another size by now is cut
-    or filled, and the server finds that it is not what its hash says."""
+    """Yield a tar of files named by their hash. Its length was announced, so a file that has another size now
+    is truncated or padded; the server then refuses it because of its hash."""
     for file in files:
         content = _content(tree.root, file)
         yield _header(file) + content + bytes(_padded(file.size) - file.size)

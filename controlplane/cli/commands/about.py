@@ -23,7 +23,7 @@ def version_arguments(parser: Parser) -> None:
 
 
 def version(args: Namespace, session: Session) -> int:
-    """This program's version."""
+    """Print the version of this program."""
     session.output.object({"version": VERSION}, f"yard {VERSION}")
     return DONE
 
@@ -42,7 +42,7 @@ def help_(args: Namespace, session: Session) -> int:
 
 
 def overview() -> str:
-    """Return every command on one screen, examples first."""
+    """Return the overview of all commands, which fits on one screen; examples first."""
     width = max(map(len, registry.COMMANDS))
     lines = ["Trainyard's command line.", "", "first steps:", *(f"  {step}" for step in _FIRST_STEPS)]
     for group in registry.GROUPS:
@@ -53,7 +53,7 @@ def overview() -> str:
 
 
 def aliases_text() -> str:
-    """Return every other spelling with what it means."""
+    """Return every alias with its meaning."""
     from controlplane.cli.aliases import ALIASES
 
     width = max(len(alias.spelling) for alias in ALIASES)
@@ -62,7 +62,7 @@ def aliases_text() -> str:
 
 
 def exit_codes_text() -> str:
-    """Return the meanings of the exit codes."""
+    """Return the exit codes with their meanings."""
     lines = (f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
     return (
         "Exit codes:\n\n"
@@ -97,9 +97,8 @@ def _command_help(words: list[str]) -> str:
 
 
 def _beneath(words: list[str]) -> str:
-    """Return the commands that begin with these words, such as those of `yard help cluster`; empty when there are
-    none.
-    """
+    """Return the commands that begin with these words, such as those of `yard help cluster`; "" if there are
+    none."""
     paths = [path for path in registry.COMMANDS if path.split()[: len(words)] == words]
     width = max(map(len, paths), default=0)
     return "".join(f"  yard {path:<{width}}  {registry.COMMANDS[path].summary}\n" for path in sorted(paths))

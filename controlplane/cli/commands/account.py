@@ -37,7 +37,7 @@ def login_arguments(parser: Parser) -> None:
 
 
 def login(args: Namespace, session: Session) -> int:
-    """Get or take a token, check it, and keep it in the config file, which only its owner may read."""
+    """Obtain or read a token, check it, and store it in the config file, which only its owner can read."""
     url = args.url.rstrip("/")
     token = _token(args, url, session)
     with Client(url, token) as client:
@@ -55,7 +55,7 @@ def logout_arguments(parser: Parser) -> None:
 
 
 def logout(args: Namespace, session: Session) -> int:
-    """Forget the stored token; the server keeps it valid until it is revoked."""
+    """Remove the stored token; on the server it stays valid until it is revoked."""
     session.config.forget_token()
     session.output.say(
         f"the token for {session.config.url} is forgotten here; revoke it with: yard token revoke ID"
@@ -96,7 +96,7 @@ def _token(args: Namespace, url: str, session: Session) -> str:
 
 
 def _require_server(url: str) -> None:
-    """Raise CliError before a password is asked for where no control plane answers."""
+    """Raise CliError if no control plane answers, before asking for a password."""
     with Client(url, "", timeout=_FIRST_ANSWER_SECONDS) as client:
         try:
             client.get("whoami")
@@ -137,7 +137,7 @@ def _asked_secretly(prompt: str) -> str:
 
 
 def _no_answer(what: str) -> CliError:
-    """Enter or Ctrl-D at a prompt; the cursor stands behind the question still."""
+    """Return the error for Enter or Ctrl-D at a prompt; first ends the prompt's line."""
     print(file=sys.stderr)
     return CliError(f"no {what} given, nothing was stored", USAGE)
 

@@ -1,4 +1,4 @@
-"""`yard artifact ...`: directories that jobs kept of their output."""
+"""`yard artifact ...`: the output directories that jobs keep."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def download_arguments(parser: Parser) -> None:
 
 
 def download(args: Namespace, session: Session) -> int:
-    """Write an artifact's files into a directory, each checked; a broken-off download goes on when it is repeated."""
+    """Write an artifact's files into a directory and verify each; repeating an interrupted download continues
+    it."""
     from controlplane.cli.dataset_sync import fetch_tree
 
     found, target = find_artifact(session, args.artifact), Path(args.directory)
@@ -95,7 +96,7 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def find_artifact(session: Session, text: str) -> Row:
-    """The artifact that JOB/NAME means, of the newest job with that name that has it."""
+    """Return the artifact JOB/NAME: that of the newest job with this name that has it."""
     job, slash, name = text.partition("/")
     if not (job and slash and name):
         raise CliError(f"{text!r} is not JOB/NAME", USAGE, "see: yard artifact list")

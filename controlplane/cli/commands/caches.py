@@ -1,4 +1,4 @@
-"""`yard dataset cache` and its kin: versions beside the GPUs."""
+"""`yard dataset cache` and related commands: copies of versions close to the GPUs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def cache_arguments(parser: Parser) -> None:
 
 
 def cache(args: Namespace, session: Session) -> int:
-    """Bring a version's files beside the GPUs, so that jobs need not wait for them."""
+    """Fill a cache of a version, so that jobs need not wait for it."""
     version = find_version(session, args.version)
     body = {"version_id": version["id"], "location": args.location}
     made = session.client.post("caches", {name: value for name, value in body.items() if value})
@@ -77,7 +77,7 @@ def uncache_arguments(parser: Parser) -> None:
 
 
 def uncache(args: Namespace, session: Session) -> int:
-    """Remove a version's files from beside the GPUs, or break their way there off; the version stays in the lake."""
+    """Remove a version's cache, or cancel its fill; the version itself stays."""
     for each in _find(session, args):
         removed = session.client.delete(f"caches/{each['id']}")
         session.output.object(removed, f"{_name(each)} is being removed from {each['location']}")
@@ -90,7 +90,7 @@ def pin_arguments(parser: Parser) -> None:
 
 
 def pin(args: Namespace, session: Session) -> int:
-    """Keep a cache from being removed by age or for room."""
+    """Protect a cache from removal by age or for space."""
     for each in _find(session, args):
         pinned = session.client.post(f"caches/{each['id']}/pin", {})
         session.output.object(pinned, f"{_name(each)} is pinned at {each['location']}")
@@ -103,7 +103,7 @@ def unpin_arguments(parser: Parser) -> None:
 
 
 def unpin(args: Namespace, session: Session) -> int:
-    """Let a cache be removed by age or for room again."""
+    """End the protection of a cache."""
     for each in _find(session, args):
         unpinned = session.client.post(f"caches/{each['id']}/unpin", {})
         session.output.object(unpinned, f"{_name(each)} is no longer pinned at {each['location']}")

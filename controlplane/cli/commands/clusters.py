@@ -19,7 +19,7 @@ from controlplane.cli.tables import Column, Row
 
 POLL_SECONDS = 0.5
 TIMEOUT_SECONDS = 120
-# How long the first count of an attached cluster's nodes is waited for.
+# How long to wait for the first count of an attached cluster's nodes.
 COUNT_SECONDS = 15
 
 
@@ -52,7 +52,7 @@ def list_clusters_arguments(parser: Parser) -> None:
 
 
 def list_clusters(args: Namespace, session: Session) -> int:
-    """Print every cluster, also those that were refused."""
+    """Print every cluster, including refused ones."""
     session.output.objects(session.client.pages("clusters", {}, 500), CLUSTER_COLUMNS)
     return DONE
 
@@ -63,7 +63,7 @@ def describe_cluster_arguments(parser: Parser) -> None:
 
 
 def describe_cluster(args: Namespace, session: Session) -> int:
-    """One cluster with what was found there; admins see settings and checks."""
+    """Print one cluster with its check results; admins also see its settings."""
     _show(session, session.get(_path(args.name)))
     return DONE
 
@@ -77,7 +77,7 @@ def cluster_view_arguments(parser: Parser) -> None:
 
 
 def cluster_view(args: Namespace, session: Session) -> int:
-    """Print the scheduler's input as JSON, for a bug report; `replay` decides on it again."""
+    """Print the scheduler's input as JSON, for a bug report; `replay` repeats the decision."""
     query = {"anonymous": True} if args.anonymous else {}
     session.output.line(json.dumps(session.client.get(f"{_path(args.name)}/view", query)))
     return DONE
@@ -133,7 +133,7 @@ def cluster_edit_arguments(parser: Parser) -> None:
 
 
 class _HalfLife(NamedTuple):
-    """Hours, None for the server's setting."""
+    """A half-life in hours; None for the server's setting."""
 
     hours: int | None
 
@@ -183,7 +183,7 @@ def cluster_remove_arguments(parser: Parser) -> None:
 
 
 def cluster_remove(args: Namespace, session: Session) -> int:
-    """Detach it and erase its credentials; refused while projects are on it."""
+    """Detach a cluster and delete its credentials; refused while it has projects."""
     cluster = session.get(_path(args.name))
     goes = f"its {cluster['nodes']} nodes leave the lists and its credentials are erased; nothing in it is touched"
     if args.dry_run:
@@ -198,7 +198,7 @@ def cluster_remove(args: Namespace, session: Session) -> int:
 
 
 def knob(text: str) -> tuple[str, Any]:
-    """`NAME=VALUE`; a value that is JSON is taken as that, any other is text."""
+    """Parse `NAME=VALUE`; a value that is valid JSON is decoded, any other is text."""
     name, value = key_value(text)
     try:
         return name, json.loads(value)
@@ -264,9 +264,8 @@ def _knob_argument(text: str) -> tuple[str, Any]:
 
 
 def _credentials(args: Namespace) -> dict[str, Any]:
-    """Return the fields of the body that say how the cluster is reached; only the chosen context
-    leaves this machine.
-    """
+    """Return the request fields that say how to reach the cluster; of a kubeconfig only the selected context
+    is sent."""
     given: dict[str, Any] = dict(args.credential or [])
     if args.in_cluster:
         given["in_cluster"] = True
@@ -316,7 +315,7 @@ def _looked_at(session: Session, cluster: Row, timeout_seconds: float) -> Row:
 
 
 def _counted(session: Session, cluster: Row) -> Row:
-    """Return the cluster after its first node count; unchanged, with a message, if no node appears."""
+    """Return the cluster after its first node count; unchanged, with a message, if no node appears in time."""
     deadline = time.monotonic() + COUNT_SECONDS
     while _is_uncounted(cluster):
         if time.monotonic() > deadline:
@@ -328,7 +327,7 @@ def _counted(session: Session, cluster: Row) -> Row:
 
 
 def _is_uncounted(cluster: Row) -> bool:
-    """Return whether the check succeeded but no node, nor a reason for having none, is known yet."""
+    """Return whether the check succeeded, but neither nodes nor a reason for their absence are known yet."""
     checks = cluster["status"]["checks"]
     is_reported = any(check["outcome"] == "failed" or check["name"] == "nodes" for check in checks)
     return state_of(cluster) == "attached" and not is_reported and not cluster["nodes"]
@@ -342,7 +341,7 @@ def _show(session: Session, cluster: Row) -> None:
     session.output.rows([cluster], CLUSTER_COLUMNS)
     if not status["is_reachable"]:
         session.output.line(f"\nNot reachable: {status['unreachable_message']}")
-    # declared nodes are counted in the row above
+    # Declared nodes are counted in the row above.
     settings = [
         (name, json.dumps(value)) for name, value in (cluster["settings"] or {}).items() if name != "nodes"
     ]

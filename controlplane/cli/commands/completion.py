@@ -1,4 +1,4 @@
-"""`yard completion SHELL`: a short script that asks `yard` itself for what may come next."""
+"""`yard completion SHELL`: a short shell script that calls `yard` for completions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def completion(args: Namespace, session: Session) -> int:
 
 
 def complete(words: list[str]) -> int:
-    """Print what may stand in the place of the last word, one per line; never an error, whatever happens."""
+    """Print the completions of the last word, one per line; ignores all errors."""
     typed, last = words[:-1], words[-1] if words else ""
     for candidate in sorted(set(candidates(typed))):
         if candidate.startswith(last) and (last.startswith("-") or not candidate.startswith("-")):
@@ -87,7 +87,7 @@ def complete(words: list[str]) -> int:
 
 
 def candidates(typed: list[str]) -> list[str]:
-    """Return the possible next words: command names, flags, and names from the server."""
+    """Return the possible next words: commands, flags, and names from the server."""
     from controlplane.cli.__main__ import build_parser, split_leading
 
     if typed and typed[-1] in ("-p", "--project"):
@@ -104,7 +104,7 @@ def candidates(typed: list[str]) -> list[str]:
 
 
 def _names(path: str, typed: list[str]) -> list[str]:
-    """Names from the server; none when it does not answer within a second."""
+    """Return names from the server; [] if it does not answer within a second."""
     if path in _JOB_COMMANDS:
         return _listed("jobs", _project(typed))
     if path in _PROJECT_COMMANDS:
@@ -124,10 +124,10 @@ def _listed(noun: str, project: str | None) -> list[str]:
         project = project or (config.project if noun == "jobs" else None)
         path = f"{project_path(project)}/jobs" if project else noun
         with Client(config.url, config.token, timeout=_LOOKUP_SECONDS, sleep=lambda seconds: None) as client:
-            # The catalogue of images is one short page without query fields.
+            # The image catalogue is one short page without query fields.
             page = client.get(path, {} if noun == "images" else {"limit": 100, "fields": "name"})
     except CliError:
-        # Completion has nowhere to say what is wrong; the command itself will.
+        # Completion cannot show errors; the command itself will.
         return []
     return [str(row["name"]) for row in page["results"]]
 

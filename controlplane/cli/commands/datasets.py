@@ -80,7 +80,7 @@ def init_arguments(parser: Parser) -> None:
 
 
 def init(args: Namespace, session: Session) -> int:
-    """Create an empty dataset and remember that the directory is it."""
+    """Create an empty dataset, and remember that the directory belongs to it."""
     from controlplane.cli.dataset_sync import Binding
 
     body = {"name": args.name, "description": args.description, "is_shared": args.shared}
@@ -107,7 +107,7 @@ def sync_arguments(parser: Parser) -> None:
 
 
 def sync(args: Namespace, session: Session) -> int:
-    """Make a version of a directory: only what changed is read, only what the server lacks is sent."""
+    """Create a version from a directory: reads only changed files and sends only what the server lacks."""
     from controlplane.cli.dataset_sync import Binding, send_directory
 
     binding = Binding(session, Path(args.directory))
@@ -195,7 +195,7 @@ def diff_arguments(parser: Parser) -> None:
 
 
 def diff(args: Namespace, session: Session) -> int:
-    """Show what differs between two versions."""
+    """Show the differences between two versions."""
     dataset = find_dataset(session, args.name)
     before, after = (_version(session, dataset, name) for name in (args.before, args.after))
     found = session.get(f"versions/{after['id']}/diff", before=before["number"], limit=min(args.limit, 1000))
@@ -221,12 +221,13 @@ def clone_arguments(parser: Parser) -> None:
 
 
 def clone(args: Namespace, session: Session) -> int:
-    """Write a version's files into a directory; a broken-off clone goes on when it is repeated."""
+    """Write a version's files into a directory; repeating an interrupted clone continues it."""
     from controlplane.cli.dataset_sync import Binding, fetch_version
 
     version, target = find_version(session, args.version), Path(args.directory)
     written = fetch_version(session, version, target)
-    # a sync of a subset's directory would make a version without all other files
+    # Not remembered for subsets: a sync of a subset's directory would create a version without all other
+    # files.
     if not version["subset"]:
         Binding(session, target).remember(version["dataset_id"])
     session.output.object(
@@ -241,7 +242,7 @@ def verify_arguments(parser: Parser) -> None:
 
 
 def verify(args: Namespace, session: Session) -> int:
-    """Read and hash every content of a version in the lake; exit 1 when one is missing or damaged."""
+    """Verify every content of a version on the server; exit code 1 if one is missing or damaged."""
     from controlplane.cli.dataset_sync import fetch
     from datasets.manifests import decode
 
@@ -265,7 +266,7 @@ def verify(args: Namespace, session: Session) -> int:
 
 
 def _spans(sizes: list[int]) -> list[tuple[int, int]]:
-    """Runs of files that one request checks."""
+    """Return the ranges of files that are verified with one request each."""
     spans: list[tuple[int, int]] = []
     start = size = 0
     for place, one in enumerate(sizes):
@@ -284,7 +285,7 @@ def tag_arguments(parser: Parser) -> None:
 
 
 def tag(args: Namespace, session: Session) -> int:
-    """Give a version a tag, or move the tag to it."""
+    """Create a tag for a version, or move it there."""
     dataset = find_dataset(session, _split(args.version)[0])
     path = f"datasets/{dataset['id']}/tags"
     if args.remove:
@@ -313,7 +314,8 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def find_dataset(session: Session, name: str) -> Row:
-    """The dataset of that name in the project; `PROJECT/NAME` for one that another project shares."""
+    """Return the dataset with that name in the project; `PROJECT/NAME` for a dataset that another project
+    shares."""
     project, plain, _, _ = _parts(name)
     rows: list[Row] = session.get("datasets", name=plain, project=project or session.project, limit=1)[
         "results"
@@ -324,7 +326,7 @@ def find_dataset(session: Session, name: str) -> Row:
 
 
 def find_version(session: Session, text: str) -> Row:
-    """The version that NAME, NAME@NUMBER or NAME@TAG means; with /SUBSET behind it, that subset."""
+    """Return the version NAME, NAME@NUMBER or NAME@TAG, or its subset with /SUBSET."""
     subset = _parts(text)[3]
     name, version = _split(text)
     found = _version(session, find_dataset(session, name), version)
@@ -335,7 +337,7 @@ def find_version(session: Session, text: str) -> Row:
 
 
 def version_name(version: Row) -> str:
-    """How users name a version or a subset of one."""
+    """Return the name by which users refer to a version or subset."""
     subset = f"/{version['subset']}" if version["subset"] else ""
     return f"{version['dataset']}@{version['number']}{subset}"
 

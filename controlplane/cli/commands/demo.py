@@ -1,8 +1,8 @@
 """`yard demo four-teams`: four teams share sixteen GPUs, slowly enough to watch on the dashboard.
 
-It plays through the public API alone, like any user: creates four projects with their quotas, submits and deletes the
-twenty events, and after each says where the cluster stands and whether that is where the published run stood. The four
-projects carry its mark in their description; it changes and deletes no project without it.
+It uses only the public API: creates four projects with quotas, submits and deletes jobs in twenty steps, and
+after each compares the allocation with the published run. It marks its projects in their description, and
+changes or deletes no others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from controlplane.cli.scenario import QUOTAS, Expected, Step, expectations, step
 from controlplane.cli.session import Session
 
 MARK = "Made by `yard demo four-teams`, which deletes it again"
-# Training goes on where it was preempted. People at work are a shell that reports how little they use a GPU.
+# Training resumes where it was preempted. Interactive work is a shell that reports a low GPU utilisation.
 TRAINING = {"image": "replay", "env": {"DURATION_SECONDS": "3600"}}
 INTERACTIVE_UTILIZATION = 0.35
 UNFINISHED = "queued,starting,running,scaling,suspended,stopping"
@@ -29,7 +29,7 @@ _CLEAR_SECONDS = 60.0
 
 
 class Standing(NamedTuple):
-    """The four projects at one moment: GPUs by project, jobs by what they do, devices in use."""
+    """State of the four projects: GPUs by project, job counts, devices in use."""
 
     allocated: tuple[float, ...]
     running: frozenset[str]
@@ -38,7 +38,7 @@ class Standing(NamedTuple):
     physical_gpus: int
 
     def is_as(self, expected: Expected) -> bool:
-        """Return whether this is where the published run stood."""
+        """Return whether this state equals that of the published run."""
         return (
             self.allocated in expected.allocated
             and self.physical_gpus == expected.physical_gpus
@@ -70,7 +70,7 @@ def demo_four_teams_arguments(parser: Parser) -> None:
 
 
 def demo_four_teams(args: Namespace, session: Session) -> int:
-    """Play all steps; 1 when one of them did not end where the published run did."""
+    """Run all steps; exit code 1 if a step did not end as in the published run."""
     made = _made_before(session)
     if args.reset or args.clear:
         _clear(session, made)
@@ -95,7 +95,7 @@ def demo_four_teams(args: Namespace, session: Session) -> int:
 
 
 def _made_before(session: Session) -> list[str]:
-    """Return the demo's projects of an earlier run. Raises Conflict if a project of that name belongs to a user."""
+    """Return the projects of an earlier run. Raises Conflict if a user's project has one of the names."""
     made = []
     for name in QUOTAS:
         try:
@@ -111,8 +111,8 @@ def _made_before(session: Session) -> list[str]:
 
 
 def _prepare(session: Session, made: list[str], *, is_among_others: bool) -> None:
-    """Create the four projects, or reset their quotas. Raises CliError while they have jobs, and while other jobs hold
-    GPUs, unless `is_among_others`: the results of the scenario would differ."""
+    """Create the four projects, or reset their quotas. Raises CliError while they have jobs, and while other
+    jobs hold GPUs (unless `is_among_others`), since the results would differ."""
     left = [row["name"] for row in _jobs(session)]
     if left:
         hint = "delete them first: yard demo four-teams --reset"
@@ -153,13 +153,14 @@ def _spec(step: Step, name: str) -> dict[str, Any]:
 
 
 def _shell_line() -> str:
-    """Reports a person's use of the GPU every two seconds, for an hour; simulated GPUs show what jobs report."""
+    """Return a shell line that reports a person's GPU use every two seconds, for an hour; simulated GPUs show
+    reported values."""
     report = json.dumps({"trainyard": 1, "gpu_utilization": INTERACTIVE_UTILIZATION})
     return f"i=0; while [ $i -lt 1800 ]; do i=$((i+1)); echo '{report}'; sleep 2; done"
 
 
 def _settled(session: Session, expected: Expected, seconds: float) -> Standing:
-    """Return where the cluster stands once it is where it should be, or at the end of our patience."""
+    """Return the cluster's state once it is as expected, or after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         standing = _standing(session)
@@ -234,7 +235,7 @@ def _conclude(session: Session, results: list[bool]) -> int:
 
 
 def _clear(session: Session, made: list[str]) -> None:
-    """Delete the projects that the demo made with their jobs, and wait until they are gone."""
+    """Delete the demo's projects with their jobs, and wait until they are gone."""
     deadline = time.monotonic() + _CLEAR_SECONDS
     while rows := [row for row in _jobs(session) if row["project"] in made]:
         for row in rows:

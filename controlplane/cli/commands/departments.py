@@ -1,4 +1,5 @@
-"""Departments: list, create, edit, delete. A project is put into one with `yard project edit --department`."""
+"""Commands for departments: list, create, edit, delete. `yard project edit --department` moves a project into
+one."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def department_create_arguments(parser: Parser) -> None:
 
 
 def department_create(args: Namespace, session: Session) -> int:
-    """Create it, empty."""
+    """Create an empty department."""
     made = session.client.post("departments", {"name": args.name, **share_fields(args)})
     session.output.object(made, f"department {args.name} created")
     return DONE
@@ -55,7 +56,7 @@ def department_edit_arguments(parser: Parser) -> None:
 
 
 def department_edit(args: Namespace, session: Session) -> int:
-    """Change what was given and nothing else."""
+    """Change the given fields of a department."""
     changes = share_fields(args)
     if not changes:
         raise CliError("nothing to change", USAGE, "see: yard help department edit")
@@ -70,7 +71,7 @@ def department_delete_arguments(parser: Parser) -> None:
 
 
 def department_delete(args: Namespace, session: Session) -> int:
-    """Delete it; refused while it has projects."""
+    """Delete a department; refused while it has projects."""
     session.client.delete(f"departments/{segment(args.name)}")
     session.output.object({"name": args.name}, f"department {args.name} deleted")
     return DONE

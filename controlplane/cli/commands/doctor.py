@@ -1,4 +1,4 @@
-"""`yard doctor`: each thing that must be right for the other commands to work, checked in order."""
+"""`yard doctor`: check in order everything that other commands need."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def doctor_arguments(parser: Parser) -> None:
 
 
 def doctor(args: Namespace, session: Session) -> int:
-    """Print every finding; the exit code is the first failed check's."""
+    """Print every finding; exit with the code of the first failed check."""
     findings = list(_findings(session))
     rows = [{"check": each.check, "result": each.result, "detail": each.detail} for each in findings]
     session.output.objects({"results": rows, "next": None, "previous": None}, CHECK_COLUMNS)
@@ -97,7 +97,7 @@ def _project(session: Session) -> Finding:
 
 
 def _clusters(session: Session) -> Finding:
-    """Return what does not work on the clusters; checks are seen by admins."""
+    """Return the problems of the clusters; only admins can see check results."""
     clusters = session.client.pages("clusters", {}, 500)["results"]
     troubles = [trouble for cluster in clusters if (trouble := _trouble(cluster))]
     if troubles:

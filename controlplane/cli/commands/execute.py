@@ -32,7 +32,7 @@ def exec_arguments(parser: Parser) -> None:
 
 
 def exec_(args: Namespace, session: Session) -> int:
-    """Exits with the command's exit code; 127 where the pod has no such program."""
+    """Run a command in a pod; exit with its exit code, 127 if the pod has no such program."""
     if not args.trailing:
         raise CliError(
             "exec: give the command after --",
@@ -43,7 +43,8 @@ def exec_(args: Namespace, session: Session) -> int:
 
 
 def run_in_pod(session: Session, name: str, rank: int, command: list[str], *, has_input: bool) -> int:
-    """Run a command, a shell where it is empty; its outputs go to ours, and its exit code is returned."""
+    """Run a command, or a shell if it is empty, and return its exit code. Its output streams are copied to
+    ours."""
     query = urlencode([("rank", rank), *(("command", word) for word in command)])
     path = f"/ws/exec/{segment(job_id(session, name))}?{query}"
     socket = connect(session.client.url, path, session.client.authorization())
@@ -66,7 +67,7 @@ def _exchange(socket: WebSocket, has_input: bool) -> int:
         socket.send(TEXT, _END_OF_INPUT)
     while True:
         ready = [socket] if socket.has_buffered else select.select(sources, [], [])[0]
-        # The input is the last source.
+        # Our input is the last source in the list; at its end it is removed.
         if ready[-1] is not socket and not _forward_input(socket):
             sources.pop()
         if socket in ready and (code := _show_output(socket)) is not None:
@@ -74,7 +75,7 @@ def _exchange(socket: WebSocket, has_input: bool) -> int:
 
 
 def _forward_input(socket: WebSocket) -> bool:
-    """Send a piece of our input; False at its end."""
+    """Send a piece of our input; return False at its end."""
     piece = os.read(sys.stdin.fileno(), 65_536)
     if piece:
         socket.send(BINARY, piece)
@@ -84,7 +85,7 @@ def _forward_input(socket: WebSocket) -> bool:
 
 
 def _show_output(socket: WebSocket) -> int | None:
-    """Write the command's output, byte for byte; return the exit code once it ended, 1 if it has none."""
+    """Write the command's output unchanged; return its exit code once it ended, 1 if it has none."""
     for opcode, payload in socket.receive():
         if opcode == BINARY:
             write_all(payload[0], payload[1:])

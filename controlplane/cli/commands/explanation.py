@@ -1,4 +1,4 @@
-"""What `yard explain` prints for a person: one sentence, then the numbers behind it."""
+"""Text output of `yard explain`: one sentence, then the numbers behind it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from controlplane.cli import formats
 
 
 def explanation_text(name: str, answer: dict[str, Any], warning: str = "") -> str:
-    """Return the text of an explanation as REST gives it, with a warning after its first sentence."""
+    """Return the text for an explanation in REST form; `warning` is shown after its first sentence."""
     reason = answer.get("reason") or {}
     lines = [f"{name}: {reason.get('message') or reason.get('code') or 'nothing holds it back'}"]
     lines += [warning] if warning else []
@@ -27,7 +27,7 @@ def explanation_text(name: str, answer: dict[str, Any], warning: str = "") -> st
 
 
 def estimate_text(estimate: dict[str, Any] | None) -> str:
-    """Return a range of times; empty without one."""
+    """Return the text of a start estimate; "" for None."""
     if not estimate:
         return ""
     earliest, latest = estimate["earliest"], estimate["latest"]
@@ -37,7 +37,7 @@ def estimate_text(estimate: dict[str, Any] | None) -> str:
 
 
 def plan_text(name: str, plan: dict[str, Any]) -> str:
-    """Return what a submission would lead to, as the plan's route gives it."""
+    """Return the text of a submission's preview, as answered by the plan's route."""
     nodes = sorted({pod["node"] for pod in plan["placement"]})
     stopped = [one.get("name") or f"a job of {one['project']}" for one in plan["preempts"]]
     rows: list[tuple[str, object]] = [
@@ -50,7 +50,7 @@ def plan_text(name: str, plan: dict[str, Any]) -> str:
 
 
 def _numbers(shortage: dict[str, Any]) -> str:
-    """`request 2, free 0, missing 2`; counts of pods only for a gang."""
+    """Return `request 2, free 0, missing 2`; with counts of pods for a gang."""
     is_gang = (shortage.get("pods") or 1) > 1
     shown = {
         key: value
@@ -61,7 +61,7 @@ def _numbers(shortage: dict[str, Any]) -> str:
 
 
 def _job_ahead(job: dict[str, Any]) -> str:
-    """Return a job's name; for a job of another project, only the project."""
+    """Return a job's name, or only the project if it belongs to another project."""
     return f"{job['name']} ({job['project']})" if job.get("name") else f"a job of {job.get('project')}"
 
 

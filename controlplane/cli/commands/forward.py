@@ -1,4 +1,4 @@
-"""`yard port-forward`: a port of this machine that leads to a declared port of a running job."""
+"""`yard port-forward`: forward a local port to a declared port of a running job."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def port_forward_arguments(parser: Parser) -> None:
 
 
 def port_forward(args: Namespace, session: Session) -> int:
-    """Until Ctrl-C. Each connection to the local port is one of its own to the job."""
+    """Forward until Ctrl-C. Each local connection gets its own connection to the job."""
     local, port = args.ports
     job = find_job(session, args.name)
     declared = [one["port"] for one in job.get("ports") or []]
@@ -46,7 +46,7 @@ def port_forward(args: Namespace, session: Session) -> int:
         )
         raise CliError(f"{job['name']} declares no port {port}", CONFLICT, hint)
     path = f"/ws/forward/{segment(str(job['id']))}/{port}"
-    # Refused here, not at the first use.
+    # Connect once now, so that a refusal is reported before the port is used.
     connect(session.client.url, path, session.client.authorization()).close()
     with _listening(args.address, local) as listener:
         host, bound = listener.getsockname()[:2]
@@ -60,7 +60,7 @@ def port_forward(args: Namespace, session: Session) -> int:
 
 
 def _port_pair(text: str) -> tuple[int, int]:
-    """`8888` or `9000:8888` as the local port and the job's."""
+    """Parse `8888` or `9000:8888` as (local port, job's port)."""
     match = _PORTS.match(text)
     local, port = (int(match[1] or match[2]), int(match[2])) if match else (0, 0)
     if not (1 <= port <= _LARGEST_PORT and local <= _LARGEST_PORT):
@@ -80,7 +80,7 @@ def _listening(address: str, port: int) -> socket.socket:
 
 
 def _carry(session: Session, path: str, connection: socket.socket) -> None:
-    """One connection, on a thread of its own; what ends it is said, and the others go on."""
+    """Forward one connection, on its own thread; prints an error and leaves the other connections open."""
     with connection:
         try:
             far = connect(session.client.url, path, session.client.authorization())
@@ -89,7 +89,7 @@ def _carry(session: Session, path: str, connection: socket.socket) -> None:
             finally:
                 far.close()
         except Closed:
-            # The other end is gone; the next connection of the user's program is a new one.
+            # The user's program or the job has closed; the next connection starts anew.
             return
         except CliError as error:
             session.output.say(f"a connection failed: {error}")
@@ -103,7 +103,7 @@ def _exchange(near: socket.socket, far: WebSocket) -> None:
         ready = [far] if far.has_buffered else select.select(sources, [], [])[0]
         if near in ready:
             data = near.recv(_READ_BYTES)
-            # Empty: the local side writes no more, but may still read.
+            # Empty: the local side has finished writing, but may still read.
             far.send(BINARY, data)
             if not data:
                 sources.remove(near)

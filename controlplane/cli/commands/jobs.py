@@ -1,4 +1,4 @@
-"""Jobs: list, describe, explain, stop, suspend, resume, delete, clone."""
+"""Commands for jobs: list, describe, explain, stop, suspend, resume, delete, clone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from controlplane.cli.tables import Column, Row
 
 AWAY = "Its cluster does not answer. What is shown here was last seen before."
 DEFAULT_ROWS = 50
-# What is left out beyond is not counted.
+# Limit on the omitted events that are counted.
 EVENTS_COUNTED = 500
 
 
@@ -27,7 +27,7 @@ def _status(row: Row) -> Row:
 
 
 def reason_text(row: Row) -> str:
-    """Return why a job is where it is: the reason's sentence, else its code."""
+    """Return the reason for a job's state: its message, else its code."""
     reason = _status(row).get("reason") or {}
     return str(reason.get("message") or reason.get("code") or "")
 
@@ -38,21 +38,22 @@ def nodes_text(row: Row) -> str:
 
 
 def requested_gpus(row: Row) -> str:
-    """GPUs over all pods that it has, or else asks for; or the memory asked for instead."""
+    """Return the GPUs over all pods that the job has, or else requests; or the requested GPU memory."""
     if row.get("gpus") is None:
         return formats.mebibytes(row.get("gpu_memory_mib"))
     return formats.gpus(float(row["gpus"]) * (_status(row).get("workers") or row.get("workers") or 1))
 
 
 def workers_text(row: Row) -> str:
-    """Return how many workers a job asks for; of an elastic one also how many it has, and its bounds."""
+    """Return the number of workers that a job requests; for an elastic one also the current number and its
+    bounds."""
     has, wanted, most = _status(row).get("workers"), row.get("workers"), row.get("max_workers")
     size = f"{has} of {wanted}" if most is not None and has is not None else f"{wanted}"
     return size if most is None else f"{size} ({row.get('min_workers')}-{most})"
 
 
 def devices_text(pod: Row) -> str:
-    """Return the pod's GPUs on its node, with the share where it is not a whole one."""
+    """Return the pod's GPUs on its node, with the share of each that is not whole."""
     devices = pod.get("devices") or []
     return ", ".join(
         str(device["index"]) + ("" if device.get("share", 1) == 1 else f" ({device['share']:g})")
@@ -61,7 +62,7 @@ def devices_text(pod: Row) -> str:
 
 
 def progress_text(row: Row) -> str:
-    """Return the job's progress; without the time left once it has ended or while it is unknown."""
+    """Return the job's progress, with the remaining time if it is known and the job has not ended."""
     status = _status(row)
     is_over = status.get("state") in FINAL_STATES or not status.get("is_reachable", True)
     return formats.progress(status.get("progress"), is_over=is_over)
@@ -137,7 +138,7 @@ def list_jobs_arguments(parser: Parser) -> None:
 
 
 def list_jobs(args: Namespace, session: Session) -> int:
-    """Newest first."""
+    """Print jobs, newest first."""
     path = "jobs" if args.all_projects else f"{session.project_path}/jobs"
     query = {"state": args.state, "kind": args.kind, "user": args.user}
     page = session.client.pages(path, {**query}, args.limit)
@@ -156,7 +157,7 @@ def describe_job_arguments(parser: Parser) -> None:
 
 
 def describe_job(args: Namespace, session: Session) -> int:
-    """Print the job as data, or fields, pods and the latest events."""
+    """Print a job as data, or as fields, pods and latest events."""
     job = find_job(session, args.name)
     if session.output.is_data:
         session.output.data(job)
@@ -178,7 +179,8 @@ def explain_arguments(parser: Parser) -> None:
 
 
 def explain(args: Namespace, session: Session) -> int:
-    """Print the reason with its numbers, who is ahead, who holds the GPUs and what would start it."""
+    """Print why a job is in its state, with numbers: the jobs ahead of it, those that hold GPUs, and what
+    would start it."""
     from controlplane.cli.commands.explanation import explanation_text
 
     answer = session.get(f"jobs/{job_id(session, args.name)}/explain")
@@ -191,7 +193,7 @@ def stop_arguments(parser: Parser) -> None:
 
 
 def stop(args: Namespace, session: Session) -> int:
-    """Stop each job; its record stays."""
+    """Stop each job; its record is kept."""
     return _each(args, session, "stop")
 
 
@@ -226,7 +228,7 @@ def delete_arguments(parser: Parser) -> None:
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete each job: it is stopped first, then its record goes."""
+    """Delete each job: stop it, then delete its record."""
     return each_name(args.names, session, lambda name: _delete(session, name))
 
 
@@ -261,7 +263,7 @@ def _names(parser: Parser, examples: list[str]) -> None:
 
 
 def _each(args: Namespace, session: Session, verb: str, body: Row | None = None, awaited: str = "") -> int:
-    """Carry out a verb on each named job, and wait for the state `awaited` where one is given."""
+    """Apply a verb to each named job, and wait for the state `awaited` if given."""
 
     def act(name: str) -> None:
         answer = session.client.post(f"jobs/{job_id(session, name)}/{verb}", body)

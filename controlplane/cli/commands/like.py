@@ -1,4 +1,4 @@
-"""`yard submit --like JOB`: the spec of an earlier job, with what the command line says instead."""
+"""`yard submit --like JOB`: the spec of an earlier job, changed by the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from controlplane.cli.lookup import job_id
 from controlplane.cli.session import Session
 
-# Fields of which one takes the other's place: a command of its own comes with its own arguments.
+# Fields that replace each other: a given command must not be combined with the earlier job's arguments.
 _INSTEAD = {
     "command": ("args",),
     "gpus": ("gpu_memory_mib",),
@@ -16,7 +16,7 @@ _INSTEAD = {
 
 
 def spec_like(session: Session, name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the submission that repeats a job but for the given fields."""
+    """Return the submission that repeats a job, with the given fields changed."""
     spec: dict[str, Any] = session.get(f"jobs/{job_id(session, name)}/spec")
     replaced = {other for field in given for other in _INSTEAD.get(field, ())}
     kept = {

@@ -1,4 +1,4 @@
-"""`yard lineage`: what a thing was made of, and what was made of it."""
+"""`yard lineage`: what a job, artifact, snapshot or version was made from, and what was made from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDENTITY_SHOWN = 26
 
 
 def lineage_arguments(parser: Parser) -> None:
-    """A job, an artifact, a snapshot or a version."""
+    """Declare the object: a job, an artifact, a snapshot or a version."""
     parser.examples = ["yard lineage train1", "yard lineage train1/model", "yard lineage data@3 -o json"]
     parser.add_argument(
         "name", metavar="NAME", help="JOB, JOB/ARTIFACT, VOLUME@NUMBER (a snapshot) or DATASET@VERSION"
@@ -26,7 +26,7 @@ def lineage_arguments(parser: Parser) -> None:
 
 
 def lineage(args: Namespace, session: Session) -> int:
-    """Show what a thing was made of, and what was made of it."""
+    """Print what an object was made from, and what was made from it."""
     return _show(session, f"{_path(session, args.name)}/lineage")
 
 
@@ -36,12 +36,13 @@ def of_version_arguments(parser: Parser) -> None:
 
 
 def of_version(args: Namespace, session: Session) -> int:
-    """Show what a version came from, and the jobs, artifacts and snapshots that were made of it."""
+    """Print the origin of a version, and the jobs, artifacts and snapshots made from it."""
     return _show(session, f"versions/{find_version(session, args.version)['id']}/lineage")
 
 
 def _path(session: Session, name: str) -> str:
-    """The resource that a name means. A snapshot comes before a version of the same name."""
+    """Return the API path of the object that a name denotes. If a snapshot and a version have the name, the
+    snapshot."""
     if "@" in name:
         try:
             return f"snapshots/{find_snapshot(session, name)['id']}"
@@ -67,7 +68,7 @@ def _show(session: Session, path: str) -> int:
 
 
 def _lines(graph: Row) -> Iterator[str]:
-    """Each thing once, with what went into it below it."""
+    """Yield each node once, with its inputs below it."""
     nodes = {one["key"]: one for one in graph["nodes"]}
     for one in graph["nodes"]:
         sources = [edge for edge in graph["edges"] if edge["target"] == one["key"]]

@@ -1,4 +1,4 @@
-"""`yard cache-location`: where nodes of a cluster read cached data from."""
+"""`yard cache-location`: the cache directories of a cluster's nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ size_mib = argument(notation.parse_size, notation.SIZE)
 
 
 def create_arguments(parser: Parser) -> None:
-    """A name, a cluster, and its nodes."""
+    """Declare a name, a cluster, and the nodes."""
     parser.examples = [
         "yard cache-location create fast --cluster local --node-pool a100 --directory /nvme/caches",
         "yard cache-location create zone-b --cluster local --node-label topology.kubernetes.io/zone=b",
@@ -39,7 +39,7 @@ def create_arguments(parser: Parser) -> None:
 
 
 def create(args: Namespace, session: Session) -> int:
-    """Name where some nodes of a cluster read cached data from."""
+    """Create a cache location for some nodes of a cluster."""
     body: dict[str, Any] = {
         "name": args.name,
         "cluster": args.cluster,
@@ -55,13 +55,13 @@ def create(args: Namespace, session: Session) -> int:
 
 
 def delete_arguments(parser: Parser) -> None:
-    """A location without caches."""
+    """Declare the location to delete; it must have no caches."""
     parser.examples = ["yard cache-location delete zone-b"]
     parser.add_argument("name", metavar="NAME")
 
 
 def delete(args: Namespace, session: Session) -> int:
-    """Delete a cache location; its nodes read from the cluster's own then."""
+    """Delete a cache location; its nodes then use the cluster's default location."""
     session.client.delete(f"cache-locations/{segment(args.name)}")
     session.output.object({"name": args.name}, f"{args.name} is deleted")
     return DONE

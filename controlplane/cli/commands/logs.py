@@ -1,4 +1,4 @@
-"""`yard logs`: what a job printed, page by page, or line by line as it comes."""
+"""`yard logs`: print a job's output, page by page or live."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ATTACH_LINES = 10
 NEXT_ATTEMPT_SECONDS = 0.5
 LONGEST_WHOLE = 300  # digits
 RANK_HELP = "the pod with this rank (default: 0, or in an elastic job its present first worker)"
-# A gap's message that begins so needs no introduction.
+# A gap's message that begins like this is printed without an introduction.
 SAYS_ALL = "output may be missing"
 
 
 class Selection(NamedTuple):
-    """Which lines: of which pod (None: the one that speaks for the job) and attempt (None: the latest), how many of the
-    last, with what text."""
+    """Selects lines: of which pod (None: the job's default) and attempt (None: the latest), how many from the
+    end, containing which text."""
 
     rank: int | None = None
     attempt: int | None = None
@@ -62,7 +62,7 @@ def logs_arguments(parser: Parser) -> None:
 
 
 def logs(args: Namespace, session: Session) -> int:
-    """Print and end, or follow until the job ends."""
+    """Print the log and end, or follow it until the job ends."""
     selection = Selection(args.rank, args.attempt, args.tail, args.search, args.timestamps, args.raw)
     identifier, said = _job_with_log(session, args.name)
     if args.follow:
@@ -76,9 +76,8 @@ def logs(args: Namespace, session: Session) -> int:
 
 
 def _explain_emptiness(session: Session, identifier: str, selection: Selection) -> None:
-    """Say what became of a job whose log has nothing to show. Its state explains no single attempt, and a tail of 0
-    shows new lines alone.
-    """
+    """Print what happened to a job with an empty log. Not for a selected attempt, which the job's state does
+    not explain, nor for a tail of 0, which shows only new lines."""
     if selection.attempt is not None or selection.tail == 0:
         return
     nothing = "has printed nothing" if selection.search is None else f"has no line with {selection.search!r}"
@@ -87,9 +86,8 @@ def _explain_emptiness(session: Session, identifier: str, selection: Selection) 
 
 
 def _job_with_log(session: Session, name: str) -> tuple[str, str]:
-    """Return the job's id, and what was said about it on standard error: a queued job may have printed nothing yet.
-    An id is taken as it is, without a request.
-    """
+    """Return the job's id, and the message printed about it: a queued job may have no output yet. An id is
+    used as it is, without a request."""
     if is_id(name):
         return name, ""
     job = newest_job(session, name)
@@ -123,7 +121,7 @@ def attach_arguments(parser: Parser) -> None:
 
 
 def attach(args: Namespace, session: Session) -> int:
-    """Print the last lines and then every new one; Ctrl-C detaches and the job goes on."""
+    """Print the last lines and then every new one; Ctrl-C detaches, and the job continues."""
     follow(session, job_id(session, args.name), Selection(rank=args.rank, tail=ATTACH_LINES, is_raw=args.raw))
     return DONE
 
@@ -135,10 +133,9 @@ def _add_raw(parser: Parser) -> None:
 
 
 def follow(session: Session, identifier: str, selection: Selection, said: str = "") -> bool:
-    """Print lines until the job has ended; resume after a broken connection, and follow new attempts. While the log is
-    silent, its job's state and reason go to standard error, unless they are what was `said`. Return whether the log
-    had a line.
-    """
+    """Print lines until the job has ended; resumes after a broken connection, and follows new attempts. While
+    the log is silent, prints the job's state and reason to standard error, unless equal to `said`. Return
+    whether the log had a line."""
     query: dict[str, str | int | bool | None] = {**_chosen(selection), "tail": selection.tail, "follow": True}
     reporter = SilenceReporter(session, identifier, said)
     try:
@@ -153,8 +150,8 @@ def follow(session: Session, identifier: str, selection: Selection, said: str = 
 def _follow_log(
     session: Session, path: str, query: Query, selection: Selection, reporter: SilenceReporter
 ) -> bool:
-    """Print one log to its end. True when the job goes on in an attempt that this stream does not show: a stream that
-    was resumed stays with the attempt that it was resumed in."""
+    """Print one log to its end. Return True if the job continues in an attempt that this stream does not
+    show: a resumed stream stays with its attempt."""
     for event in resuming(session.client, path, query, session.pause):
         data = json.loads(event.data) if event.data else {}
         if event.name == "end":
@@ -180,7 +177,7 @@ def _chosen(selection: Selection) -> dict[str, str | int | bool | None]:
 
 
 def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[dict[str, Any]]:
-    """Pages from the start, or the one page that holds the last lines."""
+    """Yield pages from the start, or the one page with the last lines."""
     chosen = _chosen(selection)
     path = f"jobs/{identifier}/logs"
     if selection.tail is not None:
@@ -192,22 +189,22 @@ def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[
         yield page
         if page["next_offset"] in (None, offset):
             return
-        # An elastic job's default may change from page to page.
+        # An elastic job's default rank may change between pages, so use that of the first.
         offset, chosen["rank"] = page["next_offset"], page.get("rank")
 
 
 def _whole(session: Session, identifier: str, selection: Selection) -> dict[str, Any]:
-    """Return all pages as one, in the shape of a page."""
+    """Return all pages joined, in the form of one page."""
     pages = list(_pages(session, identifier, selection))
     joined = {name: [entry for page in pages for entry in page.get(name) or []] for name in ("lines", "gaps")}
     return {**pages[-1], **joined}
 
 
 def _print(output: Output, lines: Iterable[dict[str, Any]], selection: Selection) -> None:
-    """Raw into a pipe; on a terminal everything but colour is made harmless and progress lines are spelt out. With
-    -o json a line is an object.
+    """Print lines: unchanged into a pipe; on a terminal with control characters escaped (except colours) and
+    progress lines formatted. With -o json each line is an object.
 
-    A `partial` record is a piece of a very long line: the next record of its stream goes on behind it.
+    A `partial` record is a part of a very long line: the next record of its stream continues it.
     """
     for line in lines:
         if output.is_data:
@@ -222,21 +219,21 @@ def _print(output: Output, lines: Iterable[dict[str, Any]], selection: Selection
 
 
 def spelt_progress(text: str) -> str:
-    """Return a progress line's numbers for a reader, "" for every other line. static/js/progressline.js does the same
-    for pages; both pass the vectors of tests/browser/samples.py."""
+    """Return a progress line formatted for people, "" for every other line. static/js/progressline.js does
+    the same for pages; both pass the vectors of tests/browser/samples.py."""
     if not (text.startswith("{") and '"trainyard"' in text):
         return ""
     try:
         report = json.loads(text, parse_int=_integer)
     except (ValueError, RecursionError):
-        # A program may print JSON of its own, nested as deep as it likes.
+        # A program may print its own JSON, nested to any depth.
         return ""
     is_ours = report.get("trainyard") == 1 and report["trainyard"] is not True
     return formats.progress_line(report) if is_ours else ""
 
 
 def _integer(digits: str) -> int | float:
-    # one that is longer than a float can hold reads as infinity, as it does in a browser
+    # A number too large for a float becomes infinity, as in a browser.
     return int(digits) if len(digits) < LONGEST_WHOLE else float(digits)
 
 

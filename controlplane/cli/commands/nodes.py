@@ -1,4 +1,4 @@
-"""Nodes: list, describe, cordon, uncordon, drain."""
+"""Commands for nodes: list, describe, cordon, uncordon, drain."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def state_of(node: Row) -> str:
 
 
 def memory_use(node: Row) -> float | None:
-    """Return the used part of the node's GPU memory, None where nothing is measured."""
+    """Return the used share of the node's GPU memory, None if it is not measured."""
     devices = [device for device in node["devices"] if device.get("memory_used_mib") is not None]
     total = sum(device["memory_mib"] for device in devices)
     return sum(device["memory_used_mib"] for device in devices) / total if total else None
 
 
 def _last_seen(node: Row) -> str:
-    """Of a node that is there it would only say when something about it changed."""
+    """Return when an unreachable node was last seen; "" for a reachable one, whose time only shows its last
+    change."""
     return "" if node["is_ready"] and node["is_reachable"] else formats.age(node.get("seen_at"))
 
 
@@ -85,7 +86,7 @@ def list_nodes_arguments(parser: Parser) -> None:
 
 
 def list_nodes(args: Namespace, session: Session) -> int:
-    """Print every node; the cluster of each where there are several."""
+    """Print every node; with its cluster if there are several."""
     page = session.client.pages("nodes", {}, 10_000)
     has_one = len({node.get("cluster") for node in page["results"]}) <= 1
     shown = {CLUSTER: CLUSTER._replace(is_wide=has_one)}
@@ -99,7 +100,7 @@ def describe_node_arguments(parser: Parser) -> None:
 
 
 def describe_node(args: Namespace, session: Session) -> int:
-    """One node with each of its GPUs and its pods; the pods of projects that are not yours are nameless."""
+    """Print one node with its GPUs and pods; pods of projects that the user cannot see have no names."""
     node = session.get(node_path(args.name))
     if session.output.is_data:
         session.output.data(node)
@@ -118,9 +119,8 @@ def describe_node(args: Namespace, session: Session) -> int:
 
 
 def _devices_with_users(node: Row) -> list[Row]:
-    """Return the node's devices with `used_by`: the pods that hold each, or the project where a pod has no name for
-    us.
-    """
+    """Return the node's devices with `used_by`: the pods that hold each, or the project if the pod's name is
+    hidden."""
     users: dict[int, list[str]] = {}
     for pod in node["pods"]:
         for device in pod["devices"]:
@@ -137,7 +137,7 @@ def node_cordon_arguments(parser: Parser) -> None:
 
 
 def node_cordon(args: Namespace, session: Session) -> int:
-    """Nothing new starts there; what runs stays."""
+    """Start no new pods on a node; running ones stay."""
     return _each(args, session, "cordon", "is cordoned")
 
 
@@ -146,7 +146,8 @@ def node_uncordon_arguments(parser: Parser) -> None:
 
 
 def node_uncordon(args: Namespace, session: Session) -> int:
-    """Work may start there again; withdraws an interruption notice that was given here, not one of its cluster."""
+    """Allow new pods on a node; also withdraws an interruption notice given by hand, but not one of the
+    cluster."""
     return _each(args, session, "uncordon", "takes work again")
 
 
@@ -156,7 +157,7 @@ def node_drain_arguments(parser: Parser) -> None:
 
 
 def node_drain(args: Namespace, session: Session) -> int:
-    """Cordon and move jobs away; the answer lists them."""
+    """Cordon a node and requeue its preemptible jobs; prints them."""
     query = {"dry_run": True} if args.dry_run else None
 
     def drain(name: str) -> None:
@@ -184,7 +185,7 @@ def node_interruption_notice_arguments(parser: Parser) -> None:
 
 
 def node_interruption_notice(args: Namespace, session: Session) -> int:
-    """Say that a node's provider takes it away soon; `yard node uncordon` withdraws the notice."""
+    """Announce that a node's provider will withdraw it soon; `yard node uncordon` withdraws the notice."""
     query = {"dry_run": True} if args.dry_run else None
     path = f"{node_path(args.name)}/interruption-notice"
     answer = session.client.post(path, {"in_seconds": args.seconds}, query=query)
@@ -218,7 +219,7 @@ def pool_edit_arguments(parser: Parser) -> None:
 
 
 def pool_edit(args: Namespace, session: Session) -> int:
-    """Mark a pool as spot, or not: workers on spot nodes are the first that leave an elastic job."""
+    """Mark a node pool as spot or not: an elastic job first removes workers on spot nodes."""
     body = {"is_spot": args.spot} | ({"cluster": args.cluster} if args.cluster else {})
     answer = session.client.patch(f"node-pools/{quote(args.name, safe='')}", body)
     session.output.object(answer, f"node pool {args.name} is {'spot' if args.spot else 'not spot'}")
@@ -235,7 +236,7 @@ def node_confirm_dead_arguments(parser: Parser) -> None:
 
 
 def node_confirm_dead(args: Namespace, session: Session) -> int:
-    """Say that a node which does not answer is dead: its pods' GPUs are released, their jobs go on elsewhere."""
+    """Confirm that an unreachable node is dead: releases its pods' GPUs and requeues their jobs."""
     if sys.stdin.isatty() and not (args.yes or args.dry_run):
         _confirm(args.name)
     query = {"dry_run": True} if args.dry_run else None
@@ -254,7 +255,7 @@ def _confirm(name: str) -> None:
 
 
 def drain_text(name: str, answer: Row, is_dry_run: bool) -> str:
-    """Return what a drain moves and what it leaves to end by itself, for a person."""
+    """Return the text of a drain: the jobs that it moves, and those that it leaves running."""
     moving, staying = (", ".join(job["name"] for job in answer[key]) for key in ("moves", "stays"))
     verb = "would move" if is_dry_run else "moves"
     first = f"node {name}: {verb} {moving}" if moving else f"node {name}: nothing to move"

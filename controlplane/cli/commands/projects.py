@@ -1,4 +1,4 @@
-"""Projects: list, describe, create, edit, delete, members."""
+"""Commands for projects: list, describe, create, edit, delete, members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
 ROLES = ("owner", "member", "viewer")
-# How a person writes null: --gpu-limit none.
+# The word for null: --gpu-limit none.
 _NONE = "none"
 
 
@@ -61,7 +61,7 @@ def describe_project_arguments(parser: Parser) -> None:
 
 
 def describe_project(args: Namespace, session: Session) -> int:
-    """One project with its members."""
+    """Print one project with its members."""
     project = session.get(project_path(args.name or session.project))
     session.output.object(project, formats.fields(_project_fields(project)))
     return DONE
@@ -83,7 +83,7 @@ def project_create_arguments(parser: Parser) -> None:
 
 
 def project_create(args: Namespace, session: Session) -> int:
-    """Create it; the answer is the project."""
+    """Create a project and print it."""
     body = {"name": args.name, **_fields(args)}
     if args.cluster:
         body["cluster"] = args.cluster
@@ -117,7 +117,7 @@ def project_edit_arguments(parser: Parser) -> None:
 
 
 def project_edit(args: Namespace, session: Session) -> int:
-    """Change what was given and nothing else."""
+    """Change the given fields of a project."""
     changes = _fields(args) | _given({"cluster": args.cluster})
     if not changes:
         raise CliError("nothing to change", USAGE, "see: yard help project edit")
@@ -133,7 +133,7 @@ def project_edit(args: Namespace, session: Session) -> int:
 
 
 def _lost_by_moving(session: Session, path: str, cluster: str | None) -> str:
-    """Return what a project's move to `cluster` removes from the cluster that it leaves; "" if nothing, or if it
+    """Return what moving a project to `cluster` removes from its present cluster; "" if nothing, or if it
     stays."""
     if cluster is None:
         return ""
@@ -151,7 +151,7 @@ def project_delete_arguments(parser: Parser) -> None:
 
 
 def project_delete(args: Namespace, session: Session) -> int:
-    """Delete it with the records of its finished jobs; refused while jobs are unfinished."""
+    """Delete a project with the records of its finished jobs; refused while jobs are unfinished."""
     path = project_path(args.name)
     is_asking = sys.stdin.isatty() and not args.yes
     if args.dry_run or is_asking:
@@ -165,7 +165,7 @@ def project_delete(args: Namespace, session: Session) -> int:
 
 
 def _would_delete(session: Session, taken: Row) -> int:
-    """Return what a dry run says; its exit code is that of the deletion itself."""
+    """Print the result of a dry run; return the exit code that the deletion would have."""
     is_refused = taken["unfinished_jobs"] > 0
     words = "cannot be deleted yet; it would go with" if is_refused else "would be deleted with"
     session.output.object(taken, f"project {taken['project']} {words} {along(taken)}")
@@ -173,7 +173,7 @@ def _would_delete(session: Session, taken: Row) -> int:
 
 
 def along(taken: Row) -> str:
-    """Return what deleting a project takes along, for a person."""
+    """Return the text of what is deleted together with a project."""
     parts = [
         f"{taken['finished_jobs']} finished jobs and their logs",
         f"{taken['working_directories']} working directories",
@@ -209,7 +209,7 @@ def project_members_arguments(parser: Parser) -> None:
 
 
 def project_members(args: Namespace, session: Session) -> int:
-    """Apply the changes, then show who is in."""
+    """Change members, then print all members."""
     path = f"{project_path(args.name)}/members"
     for user, role in args.add or []:
         session.client.post(path, {"user": user, "role": role})
@@ -220,7 +220,7 @@ def project_members(args: Namespace, session: Session) -> int:
 
 
 def add_share(parser: Parser) -> None:
-    """The options of what a project or a department is entitled to."""
+    """Declare the options for the share of a project or department."""
     number = _or_none(decimal_number)
     parser.add_argument("--gpu-quota", type=decimal_number, metavar="GPUS", help="guaranteed GPUs")
     parser.add_argument(
@@ -234,7 +234,7 @@ def add_share(parser: Parser) -> None:
 
 
 def share_fields(args: Namespace) -> dict[str, Any]:
-    """Return the fields of a body that `add_share` gave."""
+    """Return the request fields of the options that `add_share` declares."""
     return _given(
         {
             "gpu_quota": args.gpu_quota,
@@ -282,7 +282,7 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_none(read: Any) -> Any:
-    """Return an argument type that also takes the word `none`, which stays as it is until `_fields` makes it null."""
+    """Return an argument type that also accepts the word `none`, which `_fields` later converts to null."""
 
     def value(text: str) -> Any:
         return _NONE if text == _NONE else read(text)

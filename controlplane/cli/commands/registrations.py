@@ -1,4 +1,4 @@
-"""`yard dataset register`: a version of a directory that the control plane can read."""
+"""`yard dataset register`: create a version from a directory that the control plane can read."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def register_arguments(parser: Parser) -> None:
 
 
 def register(args: Namespace, session: Session) -> int:
-    """Make a version of a directory of the control plane's machine: a worker hashes it, and nothing is uploaded. Where
-    the file system shares bytes, nothing is copied either."""
+    """Create a version from a directory of the control plane's machine: a worker hashes it, and nothing is
+    uploaded or, if the file system can share bytes, copied."""
     dataset = find_dataset(session, args.name)
     body = {"path": args.path, "message": args.message}
     row = session.client.post(f"datasets/{dataset['id']}/registrations", body)

@@ -1,4 +1,4 @@
-"""Resizing elastic jobs: to a number of workers, or out and in by a count."""
+"""Commands that resize elastic jobs: to a number of workers, or up and down by a count."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controlplane.cli.session import Session
 from controlplane.cli.sse import ChangeListener, patiently
 
 OPEN = ("pending", "running")
-# Between looks where no event comes.
+# Interval of polls when no event arrives.
 POLL_SECONDS = 5.0
 
 
@@ -24,7 +24,7 @@ def scale_arguments(parser: Parser) -> None:
 
 
 def scale(args: Namespace, session: Session) -> int:
-    """Ask for exactly this many."""
+    """Request exactly this number of workers."""
     job = find_job(session, args.name)
     return _resize(args, session, str(job["id"]), args.workers)
 
@@ -37,7 +37,7 @@ def scaleout_arguments(parser: Parser) -> None:
 
 
 def scaleout(args: Namespace, session: Session) -> int:
-    """Ask for more than there are."""
+    """Request more workers than there are."""
     job = find_job(session, args.name)
     return _resize(args, session, str(job["id"]), _workers(job) + args.count)
 
@@ -50,13 +50,13 @@ def scalein_arguments(parser: Parser) -> None:
 
 
 def scalein(args: Namespace, session: Session) -> int:
-    """Ask for fewer than there are."""
+    """Request fewer workers than there are."""
     job = find_job(session, args.name)
     return _resize(args, session, str(job["id"]), _workers(job) - args.count)
 
 
 def _resize(args: Namespace, session: Session, identifier: str, workers: int) -> int:
-    """Bounds are the server's to check, with the numbers as they are then."""
+    """Request a number of workers; the server checks the bounds."""
     body: dict[str, Any] = {"workers": workers}
     if args.timeout is not None:
         body["timeout_seconds"] = args.timeout
@@ -71,7 +71,7 @@ def _resize(args: Namespace, session: Session, identifier: str, workers: int) ->
 
 
 def _wait(session: Session, identifier: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the operation's end, which comes at its own timeout at the latest, and return it."""
+    """Return the operation once it has ended, at the latest by its own timeout."""
     changes = ChangeListener(session.client, f"job:{identifier}")
     try:
         while answer["state"] in OPEN:
@@ -98,7 +98,7 @@ def _summary(name: str, answer: dict[str, Any]) -> str:
 
 
 def _workers(job: dict[str, Any]) -> int:
-    """How many there are, or how many a job that has none asks for."""
+    """Return the number of workers, or the requested number for a job that has none."""
     return int(job["status"].get("workers") or job["workers"])
 
 

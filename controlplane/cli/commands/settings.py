@@ -1,4 +1,4 @@
-"""`yard config`: which server and which project are meant when nothing else is said."""
+"""`yard config`: the default server and project."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def config_project_arguments(parser: Parser) -> None:
 
 
 def config_project(args: Namespace, session: Session) -> int:
-    """Remember the project in the context in use. That it exists is the server's to say, when it is used."""
+    """Store the default project of the current context. Its existence is checked when it is used."""
     if not args.name:
         session.output.object({"project": session.project}, session.project)
         return DONE
@@ -40,7 +40,7 @@ def config_contexts_arguments(parser: Parser) -> None:
 
 
 def config_contexts(args: Namespace, session: Session) -> int:
-    """Print every context; tokens are not shown."""
+    """Print every context, without tokens."""
     config = session.config
     rows = [
         {

@@ -1,4 +1,4 @@
-"""`yard bash`: a shell in a running pod, over a websocket; the terminal in raw mode while it lasts."""
+"""`yard bash`: a shell in a running pod, over a websocket, with the terminal in raw mode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def bash_arguments(parser: Parser) -> None:
 
 
 def bash(args: Namespace, session: Session) -> int:
-    """Until the shell ends, with its exit code. Unless both sides are terminals, input and output are plain bytes."""
+    """Run a shell and exit with its exit code. Unless both sides are terminals, input and output are copied
+    unchanged."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         from controlplane.cli.commands.execute import run_in_pod
 
@@ -44,7 +45,7 @@ def bash(args: Namespace, session: Session) -> int:
 
 
 def _exchange(socket: WebSocket, resized: int) -> int:
-    """Pump both ways until the other side closes."""
+    """Copy both ways until the other side closes; return the exit code."""
     sources: list[Any] = [socket, resized, sys.stdin.fileno()]
     try:
         while True:
@@ -65,7 +66,7 @@ def _exchange(socket: WebSocket, resized: int) -> int:
 
 
 def _forward_input(socket: WebSocket) -> bool:
-    """Send what was typed; False once the terminal is gone."""
+    """Send typed input; return False once the terminal is closed."""
     typed = os.read(sys.stdin.fileno(), 65_536)
     if typed:
         socket.send(BINARY, typed)
@@ -73,7 +74,7 @@ def _forward_input(socket: WebSocket) -> bool:
 
 
 def _show_output(socket: WebSocket) -> int | None:
-    """Write the shell's output, byte for byte; return the exit code once it ended."""
+    """Write the shell's output unchanged; return the exit code once it ended."""
     for opcode, payload in socket.receive():
         if opcode == BINARY:
             write_all(sys.stdout.fileno(), payload)
@@ -83,7 +84,7 @@ def _show_output(socket: WebSocket) -> int | None:
 
 
 def _size_query() -> str:
-    """Return the window's size, so that the shell starts with it."""
+    """Return query parameters with the window's size, in which the shell starts."""
     size = os.get_terminal_size(sys.stdout.fileno())
     return f"&columns={size.columns}&rows={size.lines}"
 
@@ -96,7 +97,7 @@ def _send_size(socket: WebSocket) -> None:
 
 @contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Keys go through as they are typed, Ctrl-C included; the terminal is restored whatever happens."""
+    """Put the terminal into raw mode, so that all keys including Ctrl-C are sent; restores it in every case."""
     import termios
     import tty
 
@@ -111,7 +112,7 @@ def _raw_terminal() -> Iterator[None]:
 
 @contextmanager
 def _resizes() -> Iterator[int]:
-    """A file descriptor that becomes readable when the window's size changes."""
+    """Yield a file descriptor that becomes readable when the window's size changes."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     previous = signal.signal(signal.SIGWINCH, lambda *_: None)

@@ -1,4 +1,4 @@
-"""`yard snapshot ...`: volumes as they were at a moment."""
+"""`yard snapshot ...`: take, list, restore and delete snapshots of volumes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def create_arguments(parser: Parser) -> None:
 
 
 def create(args: Namespace, session: Session) -> int:
-    """Take a snapshot of a volume; jobs that write to it go on."""
+    """Take a snapshot of a volume; jobs that write to it continue."""
     volume = find_volume(session, args.volume)
     snapshot = session.client.post("snapshots", {"volume": volume["id"]})
     if args.wait:
@@ -54,7 +54,7 @@ def create(args: Namespace, session: Session) -> int:
 
 
 def list_arguments(parser: Parser) -> None:
-    """Of the project, of a volume or of a job."""
+    """Declare the filter: a volume or a job; else the whole project."""
     parser.examples = [
         "yard snapshot list",
         "yard snapshot list --volume data",
@@ -73,7 +73,7 @@ def list_(args: Namespace, session: Session) -> int:
 
 
 def restore_arguments(parser: Parser) -> None:
-    """A snapshot, and the name of the volume to make."""
+    """Declare the snapshot, and the name of the new volume."""
     parser.examples = ["yard snapshot restore data@3 --to data-back --wait"]
     parser.add_argument("snapshot", metavar="SNAPSHOT", help="such as data@3")
     parser.add_argument("--to", required=True, metavar="NAME", help="the new volume")
@@ -81,7 +81,7 @@ def restore_arguments(parser: Parser) -> None:
 
 
 def restore(args: Namespace, session: Session) -> int:
-    """Make a new volume of a snapshot. The snapshot and its volume stay as they are."""
+    """Create a volume from a snapshot. The snapshot and its volume are not changed."""
     snapshot = find_snapshot(session, args.snapshot)
     volume = session.client.post(f"snapshots/{snapshot['id']}/restore", {"name": args.to})
     if args.wait:
@@ -114,7 +114,7 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def find_snapshot(session: Session, name: str) -> Row:
-    """Return the snapshot that `name`, VOLUME@NUMBER, means. Raises CliError."""
+    """Return the snapshot named VOLUME@NUMBER. Raises CliError."""
     volume, _, number = name.rpartition("@")
     query: dict[str, Any] = {"project": session.project, "volume": volume, "number": number, "limit": 1}
     rows: list[Row] = session.get("snapshots", **query)["results"] if volume and number.isdecimal() else []

@@ -1,4 +1,4 @@
-"""Submitting jobs: from a command line to the spec that REST takes. The server checks it; nothing is checked twice."""
+"""Submit jobs: convert a command line to a spec in REST form, which only the server checks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from controlplane.cli.session import Session
 from jobs.fields.declaration import DATA, PODS, POLICY, PROGRAM, Entries, Field, Flag
 from jobs.fields.declared import DECLARED
 
-# Their value may begin with a dash: `--args --epochs=3`.
+# Flags whose value may begin with a dash: `--args --epochs=3`.
 _DASHED_VALUES = ("--args", "--command")
 
 _NAME_HELP = "the job's name: a DNS label"
 
 
 def prepare_words(words: list[str]) -> list[str]:
-    """Words as argparse reads them."""
+    """Return the words in the form that argparse needs."""
     return glue_values(words, _DASHED_VALUES)
 
 
@@ -55,7 +55,7 @@ def submit_arguments(parser: Parser) -> None:
 
 
 def submit(args: Namespace, session: Session) -> int:
-    """Submit a `train` job, or with --interactive an `interactive` one; with --file many of any kind."""
+    """Submit a `train` job, with --interactive an `interactive` one, or with --file many of any kind."""
     default = "train" if args.like is None else None
     kind = "interactive" if args.interactive else default
     if args.file is None and args.name is None:
@@ -74,7 +74,7 @@ def _misused(words: str) -> CliError:
 
 
 def submit_mpi_arguments(parser: Parser) -> None:
-    """A job whose launcher, in the pod of rank 0, starts a rank in every pod."""
+    """Declare the options of a job whose launcher, in the pod of rank 0, starts a rank in every pod."""
     parser.examples = ["yard submit-mpi dist1 --processes 3 -g 1 -- mpirun python train.py"]
     _add_name(parser)
     _add_fields(parser, "submit-mpi")
@@ -119,7 +119,7 @@ def submitted_text(job: dict[str, Any]) -> str:
 
 
 def _body(args: Namespace, session: Session, kind: str | None) -> dict[str, Any]:
-    """The job to submit: what the command line says, on top of the job that --like names."""
+    """Return the submission: the command line's fields, on top of the job that --like names."""
     given = spec_of(args) | ({"kind": kind} if kind else {})
     if args.code is not None:
         from controlplane.cli.code.upload import bring_code
@@ -156,7 +156,8 @@ def _submit(args: Namespace, session: Session, kind: str | None) -> int:
 
 
 def _report(args: Namespace, session: Session, job: dict[str, Any]) -> None:
-    """The answer, on standard error when standard output is for the job's own output; then what to do next."""
+    """Print the submitted job, to standard error if standard output is for the job's own output; then the
+    next commands."""
     created = submitted_text(job)
     if args.logs and not session.output.is_data:
         session.output.say(created)
@@ -204,7 +205,7 @@ def _wait(session: Session, job: dict[str, Any], timeout_seconds: int | None) ->
 
 
 def _report_end(session: Session, job: dict[str, Any]) -> None:
-    """How it ended, and why unless that was well."""
+    """Print how a job ended, with the reason unless it succeeded."""
     state, why = job["status"]["state"], job["status"]["reason"]["message"]
     session.output.say(f"job {job['name']} {state}" + (f": {why}" if why and state != "succeeded" else ""))
 
@@ -219,7 +220,7 @@ def _add_name(parser: Parser) -> None:
 
 
 def _add_fields(parser: Parser, command: str) -> None:
-    """Add the flags of the job's fields under their headings, and what else belongs there."""
+    """Add the flags of the job's fields under their headings, with related options."""
     for title, group_fields in groupby(sorted(DECLARED, key=_group_order), key=lambda field: field.group):
         group = parser.add_argument_group(title)
         for field in group_fields:

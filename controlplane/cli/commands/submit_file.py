@@ -1,4 +1,5 @@
-"""`yard submit --file`: many jobs from one file, sent in batches, each of which is accepted whole or not at all."""
+"""`yard submit --file`: submit many jobs from one file, in batches that are each accepted as a whole or not
+at all."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from controlplane.cli.session import Session
 
 Body = dict[str, Any]
 
-# The server takes bodies up to 1 MiB.
+# The server accepts bodies up to 1 MiB.
 BATCH_JOBS, BATCH_BYTES = 100, 1_000_000
 _PLACE = re.compile(r"\A/jobs/(\d+)")
 
 
 def submit_file(args: Namespace, session: Session, shared: Body) -> int:
-    """Submit every job of the file; `shared`: the fields of those that do not give their own."""
+    """Submit every job of the file. `shared`: fields for jobs that do not set them."""
     bodies = [{**shared, **body} for body in read_jobs(args.file)]
     names = Counter(body["name"] for body in bodies if isinstance(body.get("name"), str))
     if twice := [name for name, count in names.items() if count > 1]:
@@ -34,15 +35,14 @@ def submit_file(args: Namespace, session: Session, shared: Body) -> int:
             if not (args.dry_run or session.output.is_data):
                 session.output.line("\n".join(map(submitted_text, done[-len(batch) :])))
     finally:
-        # Also of what the server refused, or Ctrl-C ended: what was accepted stands.
+        # Also when the server refused a batch or after Ctrl-C: batches accepted before are submitted.
         _report(args, session, done, len(bodies))
     return DONE
 
 
 def read_jobs(path: str) -> list[Body]:
-    """Return the jobs of a file: a JSON array, JSON objects one after the other (JSON lines) or a YAML list. Raises
-    CliError (2) for anything else.
-    """
+    """Return the jobs of a file: a JSON array, a sequence of JSON objects (JSON lines) or a YAML list. Raises
+    CliError (2) for anything else."""
     text = read_text(path)
     try:
         jobs = _parsed(text)
@@ -55,7 +55,7 @@ def read_jobs(path: str) -> list[Body]:
 
 
 def batches(bodies: list[Body]) -> Iterator[list[Body]]:
-    """Yield the jobs in order, in batches that fit one request."""
+    """Yield the jobs in order, in batches that fit into one request."""
     batch: list[Body] = []
     size = 0
     for body in bodies:
@@ -75,7 +75,7 @@ def _parsed(text: str) -> Any:
     if first == "{":
         return list(_objects(text))
     listed = parse_yaml(text, "jobs in YAML", "or give them as JSON")
-    # A date is the text that it was.
+    # YAML parses dates; keep them as text.
     return json.loads(json.dumps(listed, default=str, allow_nan=False))
 
 
@@ -104,23 +104,23 @@ def _send(args: Namespace, session: Session, batch: list[Body], before: int) -> 
 
 
 def _in_doubt(error: CliError, count: int) -> CliError:
-    """Says so where it is not known what became of a request."""
+    """Return the error, saying that the result is unknown if the connection broke during a request."""
     if error.exit_code in (UNREACHABLE, TIMED_OUT):
         error.hint = f"the next {count} may have been submitted all the same; see: yard list jobs"
     return error
 
 
 def _digest(batch: list[Body]) -> str:
-    """So that after a correction what was accepted is answered again, and what was refused is a new request."""
+    """Return an idempotency key from the batch's content: after a correction, accepted batches are not
+    submitted again, and corrected ones are new requests."""
     import hashlib
 
     return hashlib.sha256(json.dumps(batch, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _with_names(problem: dict[str, Any], batch: list[Body], before: int) -> dict[str, Any]:
-    """Return the problem with its fields named by job: `/hyper3/gpus` for `/jobs/3/gpus`. A job without a name is
-    identified by its number in the file; `before` counts the jobs of earlier batches.
-    """
+    """Return the problem with its fields named by job: `/hyper3/gpus` for `/jobs/3/gpus`. A job without a
+    name is named by its number in the file; `before`: the number of jobs in earlier batches."""
 
     def named(place: re.Match[str]) -> str:
         number = int(place[1])

@@ -47,7 +47,7 @@ def subset_arguments(parser: Parser) -> None:
 
 
 def subset(args: Namespace, session: Session) -> int:
-    """Save the files of a version that match as a subset, which jobs mount and caches hold as they do a version. It
+    """Save the matching files of a version as a subset, which can be mounted and cached like a version. It
     never changes."""
     text, slash, name = args.subset.rpartition("/")
     if not slash or "@" not in text:

@@ -1,4 +1,4 @@
-"""API tokens: list, create, revoke."""
+"""Commands for API tokens: list, create, revoke."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_tokens_arguments(parser: Parser) -> None:
 
 
 def list_tokens(args: Namespace, session: Session) -> int:
-    """Your own tokens (all tokens for an admin); their secrets are never shown again."""
+    """Print your own tokens (for an admin all), without their secrets."""
     session.output.objects(session.client.pages("tokens", {}, 500), TOKEN_COLUMNS)
     return DONE
 
@@ -41,7 +41,7 @@ def token_create_arguments(parser: Parser) -> None:
 
 
 def token_create(args: Namespace, session: Session) -> int:
-    """Create a token; its secret is printed once, alone on standard output."""
+    """Create a token; its secret is printed once, as the only text on standard output."""
     given = {"days": args.days, "is_read_only": args.read_only or None, "user": args.user}
     body = {"name": args.name, **{field: value for field, value in given.items() if value is not None}}
     token = session.client.post("tokens", body)
@@ -57,6 +57,6 @@ def token_revoke_arguments(parser: Parser) -> None:
 
 
 def token_revoke(args: Namespace, session: Session) -> int:
-    """It stops working at once."""
+    """Revoke a token, which ends its validity at once."""
     session.output.object(session.client.delete(f"tokens/{segment(args.id)}"), f"token {args.id} revoked")
     return DONE

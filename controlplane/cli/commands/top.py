@@ -1,4 +1,4 @@
-"""`yard top`: who uses the GPUs, and how well."""
+"""`yard top`: GPU usage by job or node."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def top_jobs_arguments(parser: Parser) -> None:
 
 
 def top_jobs(args: Namespace, session: Session) -> int:
-    """Running jobs with the most GPUs first; of one project with -p, else of all that the caller may see."""
+    """Print running jobs with the most GPUs first: of one project with -p, else of all visible projects."""
     path = f"{session.project_path}/jobs" if args.project and not args.all_projects else "jobs"
     page = session.client.pages(path, {"state": "running,scaling"}, 500)
     page["results"].sort(key=lambda row: -(row.get("gpus") or 0) * (row.get("workers") or 1))
@@ -55,7 +55,7 @@ def top_nodes_arguments(parser: Parser) -> None:
 
 
 def top_nodes(args: Namespace, session: Session) -> int:
-    """Nodes with their GPUs, and the cluster's sum."""
+    """Print nodes with their GPUs, and the cluster's total."""
     page = session.client.pages("nodes", {}, 10_000)
     session.output.objects(page, NODE_COLUMNS)
     if not session.output.is_data:

@@ -1,4 +1,4 @@
-"""Users, for admins: list, create."""
+"""Commands for users, for admins: list, create."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def list_users_arguments(parser: Parser) -> None:
 
 
 def list_users(args: Namespace, session: Session) -> int:
-    """Everyone with an account."""
+    """Print all users."""
     session.output.objects(session.client.pages("users", {}, 10_000), USER_COLUMNS)
     return DONE
 
@@ -37,7 +37,7 @@ def user_create_arguments(parser: Parser) -> None:
 
 
 def user_create(args: Namespace, session: Session) -> int:
-    """Create the account with a password, asked for on a terminal."""
+    """Create a user with a password, which is asked for on a terminal."""
     body: dict[str, Any] = {"username": args.username, "password": _password(args)}
     if args.admin:
         body["is_admin"] = True

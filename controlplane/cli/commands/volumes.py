@@ -1,4 +1,4 @@
-"""`yard volume ...`: directories that jobs write to and that outlive them."""
+"""`yard volume ...`: directories to which jobs write and that outlive them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _class_and_tier(volume: Row) -> str:
 
 
 def used_text(volume: Row) -> str:
-    """How much of its size it holds."""
+    """Return how much of its size a volume uses."""
     more = " or more" if volume["is_measured_in_part"] else ""
     return f"{formats.binary_size(volume['used_bytes'])}{more} of {formats.binary_size(volume['size_bytes'])}"
 
@@ -102,7 +102,7 @@ def describe_arguments(parser: Parser) -> None:
 
 
 def describe(args: Namespace, session: Session) -> int:
-    """Show a volume, and the unfinished jobs that mount it."""
+    """Print a volume, and the unfinished jobs that mount it."""
     volume = find_volume(session, args.name)
     if session.output.is_data:
         session.output.data(volume)
@@ -185,7 +185,7 @@ def get(args: Namespace, session: Session) -> int:
 
 
 def _opened(session: Session, path: str) -> HTTPResponse:
-    """Return the file to be read. On Kubernetes a pod reads it first, which is said and waited for."""
+    """Return the response with the file. On Kubernetes a pod must read it first: prints that and waits."""
     waited = 0.0
     while True:
         try:
@@ -221,7 +221,7 @@ def set_access_mode_arguments(parser: Parser) -> None:
 
 
 def set_access_mode(args: Namespace, session: Session) -> int:
-    """Let one job at a time mount the volume, or many."""
+    """Set whether one or many jobs may mount the volume at once."""
     volume = _post(session, args.name, "access-mode", {"access_mode": args.access_mode})
     session.output.object(volume, f"volume {args.name} is {volume['access_mode']}")
     return DONE
@@ -254,7 +254,8 @@ def keep_arguments(parser: Parser) -> None:
 
 
 def keep(args: Namespace, session: Session) -> int:
-    """Limit which snapshots of jobs' events are kept; without a limit, all are. Requested ones stay in any case."""
+    """Limit the number of kept snapshots of job events; without a limit all are kept. Snapshots requested by
+    users are always kept."""
     volume = find_volume(session, args.name)
     rules = {"keep_last": args.last, "keep_days": args.days}
     session.output.object(
@@ -273,7 +274,7 @@ def schedule_arguments(parser: Parser) -> None:
 
 
 def schedule(args: Namespace, session: Session) -> int:
-    """Have snapshots taken by the clock. Rules that are not given stay as they are."""
+    """Set a snapshot schedule. Retention rules that are not given stay as they are."""
     if bool(args.every) == args.off:
         raise CliError("schedule: give --every TIME or --off", USAGE, "see: yard help volume schedule")
     given = {"keep_last": args.last, "keep_days": args.days}
@@ -293,7 +294,7 @@ def clone_arguments(parser: Parser) -> None:
 
 
 def clone(args: Namespace, session: Session) -> int:
-    """Make a volume of what another one holds."""
+    """Create a volume with the content of another one."""
     volume = _post(session, args.name, "clone", {"name": args.copy})
     return _made(args, session, volume, f"mount it: yard submit ... --pvc {args.copy}:/mnt")
 
@@ -317,7 +318,7 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def find_volume(session: Session, name: str) -> Row:
-    """The volume of that name in the project."""
+    """Return the volume with that name in the project."""
     rows: list[Row] = session.get("volumes", name=name, project=session.project, limit=1)["results"]
     if not rows:
         raise CliError(
@@ -327,7 +328,7 @@ def find_volume(session: Session, name: str) -> Row:
 
 
 def wait_ready(session: Session, path: str, timeout_seconds: int | None) -> Row:
-    """Return the volume or snapshot when it is ready. Raises CliError when it failed, or when the time is over."""
+    """Return the volume or snapshot once it is ready. Raises CliError if it failed, or at the timeout."""
     waited = 0.0
     while True:
         found: Row = session.get(path)

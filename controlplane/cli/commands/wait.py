@@ -1,4 +1,4 @@
-"""`yard wait`: until a job is in a state. Also what `submit --wait` waits with."""
+"""`yard wait`: wait until a job is in a state. Also used by `submit --wait`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
 
 STATES = frozenset({"queued", "starting", "running", "scaling", "suspended", "stopping"}) | FINAL_STATES
 _FINISHED = ("finished", "done")
-# What a job in this state has been through for certain.
+# States that a job in the given state has certainly passed through.
 _PASSED = {
     "running": ("starting",),
     "scaling": ("starting", "running"),
@@ -43,7 +43,7 @@ def wait_arguments(parser: Parser) -> None:
 
 
 def wait(args: Namespace, session: Session) -> int:
-    """0 when the job reached the state, 1 when it ended without, 7 when time ran out."""
+    """Wait for a job; exit code 0 if it reached the state, 1 if it ended without, 7 at the timeout."""
     wanted = wanted_states(args.wanted)
     job = wait_for(session, job_id(session, args.name), wanted, args.timeout)
     state = job["status"]["state"]
@@ -53,7 +53,7 @@ def wait(args: Namespace, session: Session) -> int:
 
 
 def wanted_states(text: str) -> frozenset[str]:
-    """Return the states that --for names; `finished` stands for all final ones."""
+    """Return the states named by --for; `finished` means all final ones."""
     names = {name.strip().lower().replace("-", "_") for name in text.split(",")}
     unknown = names - STATES - set(_FINISHED)
     if unknown:
@@ -66,9 +66,8 @@ def wanted_states(text: str) -> frozenset[str]:
 
 
 def is_reached(job: dict[str, Any], wanted: frozenset[str]) -> bool:
-    """Return whether the job is in a wanted state or has passed it: one that succeeded counts as having been
-    `running`.
-    """
+    """Return whether the job is in a wanted state or has passed through it: a succeeded job has been
+    `running`."""
     state = job["status"]["state"]
     return not wanted.isdisjoint({state, *_PASSED.get(state, ())})
 
@@ -76,7 +75,7 @@ def is_reached(job: dict[str, Any], wanted: frozenset[str]) -> bool:
 def wait_for(
     session: Session, identifier: str, wanted: frozenset[str], timeout_seconds: float | None = None
 ) -> dict[str, Any]:
-    """Return the job as soon as it is in a wanted or in a final state; raises CliError (7) after the timeout."""
+    """Return the job once it is in a wanted or final state; raises CliError (7) after the timeout."""
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     job: dict[str, Any] = session.get(f"jobs/{identifier}")
     if _is_over(job, wanted):
@@ -92,9 +91,10 @@ def wait_for(
 
 
 def exit_code_of_job(job: dict[str, Any]) -> int:
-    """Return the job's own exit code, a signal as 128 + its number; a job that did not succeed never gives 0.
+    """Return the job's own exit code, or 128 + the number of its signal; never 0 for a job that did not
+    succeed.
 
-    Without a code of its own: 0 for success, 7 for its time limit, 1 for everything else.
+    Without its own code: 0 for success, 7 for its time limit, 1 for everything else.
     """
     state, code = job["status"]["state"], job["status"].get("exit_code")
     if code:

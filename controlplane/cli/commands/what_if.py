@@ -1,4 +1,4 @@
-"""`yard project what-if`: who would start, stop and wait with another share of the GPUs."""
+"""`yard project what-if`: which jobs would start, stop and wait with another share of the GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row, plain_table
 
-# A week is read and replayed for 20 s, and one decision more is waited for.
+# Replaying a week takes up to 20 s; allow one more scheduling decision.
 _WEEK_SECONDS = 90.0
 
 _LISTS = (
@@ -44,7 +44,7 @@ def project_what_if_arguments(parser: Parser) -> None:
 
 
 def project_what_if(args: Namespace, session: Session) -> int:
-    """Simulate the cluster as it is, or the last week, with and without the change; nothing is changed."""
+    """Simulate the current cluster, or the last week, with and without a change; changes nothing."""
     changes = share_fields(args)
     if not changes:
         raise CliError("nothing to change", USAGE, "see: yard help project what-if")
@@ -57,7 +57,7 @@ def project_what_if(args: Namespace, session: Session) -> int:
 
 
 def what_if_text(found: dict[str, Any]) -> str:
-    """Return a table of projects, and the jobs whose start, stop or wait differs."""
+    """Return a table of projects, and the jobs that would start, stop or wait differently."""
     cells = [[str(column.cell(row)) for column in _COLUMNS] for row in found["projects"]]
     lines = [plain_table(_COLUMNS, cells).rstrip("\n"), *_replayed(found)]
     for name, words in _LISTS:
