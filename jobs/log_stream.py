@@ -7,6 +7,7 @@ its next attempt, announced by `event: attempt`. Lines come from the log store, 
 
 import asyncio
 import re
+import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -36,6 +37,8 @@ POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
 # A shorter interval for the first SOON_MOST reads: the first line, or the job's end, is likely soon.
 SOON_SECONDS, SOON_MOST = 0.2, 50
+# For the last lines of a pod that no longer speaks for its job: they come later than the news of its leaving.
+LAST_WORDS_SECONDS = 10.0
 HEARTBEAT_SECONDS = 10.0
 PAGE_LINES = 1000
 STREAMS_OF_USER, STREAMS_OF_JOB = 64, 200
@@ -169,6 +172,7 @@ class Follower:
         self._is_first = True
         self._is_complete = False
         self._soon = 0
+        self._quiet_since: float | None = None
 
     async def events(self) -> AsyncGenerator[str, None]:
         """Yield new output, or "" when there is none; stops after the end event."""
@@ -235,8 +239,18 @@ class Follower:
         sent."""
         if self._rank is None:
             self._rank = standing.rank
-        elif self._is_behind(standing) and _size(self._path) <= self._offset:
+        elif self._is_behind(standing) and self._has_said_all():
             self._rank, self._offset, self._is_complete = standing.rank, 0, False
+            self._quiet_since = None
+
+    def _has_said_all(self) -> bool:
+        """Whether the log is complete, or nothing has come for so long that its end may have been lost."""
+        now = time.monotonic()
+        if _size(self._path) > self._offset:
+            self._quiet_since = now
+            return False
+        self._quiet_since = self._quiet_since or now
+        return self._is_complete or now - self._quiet_since >= LAST_WORDS_SECONDS
 
     def _is_behind(self, standing: Standing) -> bool:
         return self.wanted.rank is None and self._rank != standing.rank

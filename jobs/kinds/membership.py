@@ -88,7 +88,7 @@ def answer(standing: Standing) -> Answer:
         return _first(standing)
     frozen = tuple(
         rank
-        for rank in standing.members
+        for rank in (*standing.members, *_switching_leavers(standing))
         if (worker := standing.workers.get(rank))
         and worker.is_alive
         and worker.silent_seconds > FROZEN_SECONDS
@@ -105,6 +105,9 @@ def answer(standing: Standing) -> Answer:
         return Answer(stay, LOSS) if len(stay) >= standing.fewest else Answer()
     # Only living members count: the loop may see a member's death later than its peers do.
     if all(_is_broken(standing.workers[rank], standing.generation) for rank in alive):
+        return Answer(standing.members, REFORM)
+    if any(_is_lost(standing.workers[rank]) for rank in _switching_leavers(standing)):
+        # The others' call waits for it: gloo can miss that a connection is closed. They look at the membership.
         return Answer(standing.members, REFORM)
     if standing.operation is None:
         # Workers that were removed but still run, because their stop failed.
@@ -222,6 +225,24 @@ def _undo(standing: Standing, operation: Operation, leaving: tuple[int, ...]) ->
 
 def _alive(standing: Standing, ranks: Sequence[int]) -> tuple[int, ...]:
     return tuple(rank for rank in ranks if rank in standing.workers and standing.workers[rank].is_alive)
+
+
+def _switching_leavers(standing: Standing) -> tuple[int, ...]:
+    """Return who leaves by the newest generation, as long as not all members have entered that: the last step before it
+    needs the leavers as well."""
+    operation = standing.operation
+    if operation is None or operation.generation != standing.generation:
+        return ()
+    workers = standing.workers
+    members = [workers[rank] for rank in standing.members if rank in workers]
+    if all(worker.generation >= standing.generation for worker in members):
+        return ()
+    # One that has left is beyond that step.
+    return tuple(rank for rank in operation.leaving if rank in workers and workers[rank].state != LEFT)
+
+
+def _is_lost(worker: Worker) -> bool:
+    return not worker.is_alive and not worker.has_finished
 
 
 def _is_broken(worker: Worker, generation: int) -> bool:

@@ -133,6 +133,36 @@ def test_the_pod_that_speaks_for_an_elastic_job_is_followed(server, elastic, hea
     assert next(iter(Events(server, f"{path}&rank=0", headers)))[2]["text"] == "before"
 
 
+def test_the_last_lines_of_a_worker_that_leaves_are_followed(server, elastic, headers, monkeypatch):
+    """They are written after the generation without it began."""
+    looks, standing = [], logstream._standing
+    monkeypatch.setattr(logstream, "_standing", lambda *job: looks.append(job) or standing(*job))
+    path = log_path(settings.LOG_DIR, str(elastic.pk), 1, 0)
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    marked = headers | {"Last-Event-ID": "1-0-0"}
+    stream = iter(Events(server, f"/api/v1/jobs/{elastic.pk}/logs?follow=true", marked))
+    assert next(stream)[2]["text"] == "before"
+    log = writer(elastic)
+    for text in ("more", "last words"):
+        # By then the stream knows that rank 2 speaks for the job.
+        enough = len(looks) + 3
+        wait_until(lambda enough=enough: len(looks) >= enough, what="looks at the job")
+        log.feed(STDOUT, f"{text}\n".encode())
+        assert next(stream)[2]["text"] == text
+    log.end("0")
+    log.close()
+    assert next(stream)[2]["text"] == "after"
+
+
+def test_a_worker_whose_log_never_ends_is_left_after_a_while(server, elastic, headers, monkeypatch):
+    monkeypatch.setattr(logstream, "LAST_WORDS_SECONDS", 0.5)
+    path = log_path(settings.LOG_DIR, str(elastic.pk), 1, 0)
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    marked = headers | {"Last-Event-ID": "1-0-0"}
+    stream = iter(Events(server, f"/api/v1/jobs/{elastic.pk}/logs?follow=true", marked))
+    assert [next(stream)[2]["text"] for _ in range(2)] == ["before", "after"]
+
+
 def test_a_job_that_starts_again_is_followed_into_its_next_attempt(server, job, headers):
     log = writer(job)
     log.feed(STDOUT, b"first\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from jobs.kinds import membership as rules
@@ -74,6 +76,27 @@ def test_who_lost_one_another_form_again_once_all_say_so():
     assert answer(every) == Answer((0, 1), rules.REFORM)
     already = standing(training(0, state="broken", generation=2), training(1, state="broken", generation=2))
     assert answer(already) == Answer()
+
+
+def leaving(*workers: Worker) -> Standing:
+    """Rank 2 leaves by generation 3, which is published; its peers' call of the last step lasts without it."""
+    return standing(*workers, members=(0, 1), operation=Operation(leaving=(2,), generation=3))
+
+
+def test_a_leaver_that_dies_in_its_last_step_is_given_up_by_the_others():
+    waiting = training(0, generation=2), training(1, generation=2)
+    assert answer(leaving(*waiting, gone(2, generation=2))) == Answer((0, 1), rules.REFORM)
+    # Said once: the next answer is about the generation that follows from it.
+    assert answer(replace(leaving(*waiting, gone(2, generation=2)), generation=4)) == Answer()
+    assert answer(leaving(*waiting, replace(gone(2, exit_code=0), state="left"))) == Answer()
+    assert answer(leaving(training(0), training(1), gone(2, generation=2))) == Answer(outcome=rules.SUCCEEDED)
+
+
+def test_a_leaver_that_freezes_in_its_last_step_is_killed():
+    waiting = training(0, generation=2), training(1, generation=2)
+    assert answer(leaving(*waiting, training(2, generation=2, silent_seconds=11.0))) == Answer(kill=(2,))
+    has_left = training(2, state="left", generation=2, silent_seconds=11.0)
+    assert answer(leaving(*waiting, has_left)) == Answer()
 
 
 def test_a_frozen_member_is_killed_and_a_silent_newcomer_is_not():

@@ -134,6 +134,24 @@ def stuck(folder: Path) -> dict[str, Any]:
         story.crew.close()
 
 
+def abandoned(folder: Path) -> dict[str, Any]:
+    """A leaver dies in the last step that it is needed for, and the others' collective call does not end: they send to
+    one that is stopped, and is dead only for the owner."""
+    story = Story(folder, "abandoned", 100_000)
+    try:
+        story.grow(3)
+        story.crew.kill(2, signal.SIGSTOP)
+        story.crew.publish([0, 1])
+        # what its end looks like to the owner; its connections stay open, as they do where gloo misses their end
+        story.crew.workers[2].exit_code = -signal.SIGKILL
+        story.switched()
+        story.crew.workers[2].exit_code = None
+        story.crew.kill(2)
+        return story.end()
+    finally:
+        story.crew.close()
+
+
 def whole(folder: Path) -> dict[str, Any]:
     """To the end of its epochs."""
     story = Story(folder, "whole", 3)
@@ -150,7 +168,9 @@ def whole(folder: Path) -> dict[str, Any]:
 def main() -> None:
     folder = Path(sys.argv[1])
     os.environ["TRAINYARD_WORLD_SIZE"] = "2"
-    json.dump({story.__name__: story(folder) for story in (planned, failures, stuck, whole)}, sys.stdout)
+    json.dump(
+        {story.__name__: story(folder) for story in (planned, failures, stuck, abandoned, whole)}, sys.stdout
+    )
 
 
 if __name__ == "__main__":

@@ -79,6 +79,12 @@ def test_a_collective_call_that_does_not_end_is_given_up_when_a_member_is_declar
     assert {told["stuck"]["exit_codes"][number] for number in ("0", "1")} == {143}
 
 
+def test_a_leaver_that_dies_in_its_last_step_does_not_hold_up_the_others(told: dict[str, Any]):
+    found = switches(told["abandoned"])
+    assert max(one["pause_seconds"] for one in found) < 55
+    assert {one["lost_steps"] for one in found} == {0}
+
+
 def test_who_leaves_by_plan_ends_with_0_and_who_is_stopped_with_143(told: dict[str, Any]):
     codes = told["planned"]["exit_codes"]
     left = {number for number, status in told["planned"]["statuses"].items() if status["generation"] < 7}

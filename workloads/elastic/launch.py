@@ -51,6 +51,12 @@ class Worker:
         return self.exit_code is None
 
     @property
+    def has_left(self) -> bool:
+        """Whether it is beyond the last step that it is needed for."""
+        status = self.status
+        return status is not None and status.state == membership.LEFT
+
+    @property
     def log(self) -> str:
         return (self.folder / "log").read_text()
 
@@ -64,6 +70,8 @@ class Crew:
         self.members: tuple[int, ...] = ()
         self.generation = 0
         self._loss = 0
+        # Of the generation before; its last step needs them too.
+        self._leavers: tuple[int, ...] = ()
 
     def start(self, count: int) -> list[int]:
         """Fork `count` workers, which warm up while the training continues. Return their numbers."""
@@ -79,7 +87,9 @@ class Crew:
         previous one cannot complete its step."""
         statuses = {number: self.workers[number].status for number in numbers}
         members = tuple(Member(number, status.address) for number, status in statuses.items() if status)
-        self.generation, self.members = self.generation + 1, tuple(member.id for member in members)
+        before, self.members = self.members, tuple(member.id for member in members)
+        self._leavers = () if is_loss else tuple(set(before) - set(self.members))
+        self.generation += 1
         self._loss = self.generation if is_loss else self._loss
         for worker in self.workers.values():
             if worker.is_alive:
@@ -95,7 +105,7 @@ class Crew:
         if len(alive) < self._min_workers or not alive:
             return
         is_gone = len(alive) < len(self.members) and not self._is_over()
-        if is_gone or self._is_broken(alive):
+        if is_gone or self._is_broken(alive) or self._has_lost_leaver(alive):
             self.publish(alive, is_loss=True)
 
     def until(self, is_so: Callable[[], bool], seconds: float) -> None:
@@ -129,7 +139,8 @@ class Crew:
             worker.exit_code = os.waitstatus_to_exitcode(waited)
             return
         beat = worker.folder / membership.STATUS
-        if worker.id in self.members and time.time() - beat.stat().st_mtime > FROZEN_SECONDS:
+        is_needed = worker.id in (*self.members, *self._leavers)
+        if is_needed and time.time() - beat.stat().st_mtime > FROZEN_SECONDS and not worker.has_left:
             os.kill(worker.pid, signal.SIGKILL)
 
     def _is_over(self) -> bool:
@@ -143,6 +154,14 @@ class Crew:
             one is not None and one.state == membership.BROKEN and one.generation == self.generation
             for one in statuses
         )
+
+    def _has_lost_leaver(self, alive: Sequence[int]) -> bool:
+        """Whether a leaver died in the step that it was to complete with the members, who may wait for it."""
+        lost = [self.workers[number] for number in self._leavers if not self.workers[number].is_alive]
+        if all(worker.has_left for worker in lost):
+            return False
+        statuses = [self.workers[number].status for number in alive]
+        return any(one is None or one.generation < self.generation for one in statuses)
 
     def _step_of(self, number: int) -> int:
         status = self.workers[number].status
