@@ -1,8 +1,8 @@
-"""The only way from an actor to an object. Raises NotVisible (404) without access, Forbidden (403) for too weak a
-role.
+"""Access checks: the only way from an actor to an object.
 
-All signed-in users see the names and allocations of projects, because they share the GPUs; only members see a
-project's jobs, logs, members and settings.
+Raise NotVisible (404) without access, Forbidden (403) if the actor's role is too weak. All signed-in users may see
+the names and allocations of projects, because they share the GPUs; only members may see a project's jobs, logs,
+members and settings.
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class NotVisible(LookupError):
 
 
 class Forbidden(PermissionError):
-    """The object is visible, but the actor's role does not allow the operation."""
+    """The actor may see the object, but the actor's role does not allow the operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """The user who acts, and the credential used. `user` None is the system itself."""
+    """The acting user, and the credential used. `user` None is the system itself."""
 
     user: User | None
     token_prefix: str = ""
@@ -45,9 +45,8 @@ SYSTEM = Actor(user=None)
 
 
 def reread(row: models.Model, *, lock: bool = False) -> None:
-    """Read a row again; `lock` keeps others from changing it until this transaction ends. Raises NotVisible if it was
-    deleted meanwhile.
-    """
+    """Read a row again; with `lock`, other transactions cannot change it until this one ends. Raise NotVisible if
+    it was deleted meanwhile."""
     rows = type(row)._default_manager.all()
     try:
         row.refresh_from_db(from_queryset=rows.select_for_update(no_key=True) if lock else rows)
@@ -69,7 +68,7 @@ def require_write(actor: Actor) -> None:
 
 
 def visible_projects(actor: Actor) -> QuerySet[Project]:
-    """Return the projects the actor may view."""
+    """Return the projects that the actor may view."""
     if actor.is_admin:
         return Project.objects.all()
     return Project.objects.filter(memberships__user=actor.user)
@@ -98,9 +97,9 @@ def role_in(actor: Actor, project: Project) -> str | None:
 
 
 def project_for(actor: Actor, name: str, *, needed: str = Role.VIEWER) -> Project:
-    """Return a project by name. Raises NotVisible or Forbidden."""
+    """Return a project by name. Raise NotVisible or Forbidden."""
     missing = NotVisible(f"There is no project named {name!r} that you can see.")
-    # Names are unique: there is nothing to be put in order.
+    # Names are unique, so the query needs no ordering.
     try:
         project = Project.objects.select_related("cluster", "department").get(name=name)
     except Project.DoesNotExist as error:
@@ -110,7 +109,7 @@ def project_for(actor: Actor, name: str, *, needed: str = Role.VIEWER) -> Projec
 
 
 def node_for(actor: Actor, name: str) -> Node:
-    """Return a node by name; every signed-in person may see nodes. Raises NotVisible."""
+    """Return a node by name; every signed-in user may see nodes. Raise NotVisible."""
     node = Node.objects.select_related("cluster", "pool").filter(name=name).first()
     if node is None:
         raise NotVisible(f"There is no node named {name!r}.")
@@ -118,7 +117,8 @@ def node_for(actor: Actor, name: str) -> Node:
 
 
 def require_role(actor: Actor, project: Project, needed: str, missing: NotVisible) -> None:
-    """Raise Forbidden for a weaker role, and for none `missing`: the refusal for an object that does not exist."""
+    """Raise Forbidden if the actor's role in the project is weaker than `needed`; raise `missing` if the actor has
+    no role, as for an object that does not exist."""
     held = role_in(actor, project)
     if held is None:
         raise missing

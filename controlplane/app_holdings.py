@@ -1,4 +1,4 @@
-"""What apps keep in projects and on clusters. An app declares it as `HOLDINGS` of its `holdings`."""
+"""What apps store in projects and on clusters. An app declares it as `HOLDINGS` in its module `holdings`."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -9,36 +9,38 @@ from controlplane.registration import app_modules
 
 
 class Holdings:
-    """What one app keeps; it overrides what concerns it. Each `check_` raises Conflict."""
+    """What one app stores; an app overrides the methods that concern it. Each `check_` method raises Conflict."""
 
-    # Kinds of work that a project may tie to node pools, and those of them that are always shown.
+    # Kinds of work that a project can restrict to node pools, and those of them that are always displayed.
     kinds: tuple[str, ...] = ()
     shown_kinds: tuple[str, ...] = ()
 
     def statuses(self, project_ids: list[int]) -> Mapping[int, Mapping[str, int]]:
-        """Return sums by project: `allocated` and `waiting` in milli-GPUs, jobs `running` and `queued`."""
+        """Return sums by project id: `allocated` and `waiting` in milli-GPUs, and the numbers of `running` and
+        `queued` jobs."""
         return {}
 
     def counts(self, project: Project) -> Mapping[str, int]:
-        """Return what a deletion of the project removes or is refused for, by REST's names."""
+        """Return, by REST's field names, how many objects a deletion of the project would remove or be refused for."""
         return {}
 
     def check_deletion(self, project: Project) -> None: ...
 
     def check_move(self, project: Project) -> None:
-        """Check that the project may go to another cluster."""
+        """Check that the project may move to another cluster."""
 
     def leave(self, project: Project) -> None:
-        """Record what the project loses in its cluster when it moves to another one, in the caller's transaction."""
+        """Record, in the caller's transaction, what the project loses on its old cluster when it moves to another
+        one."""
 
     def remove(self, project: Project, actor: Any) -> None:
-        """Delete what the database does not delete with the project, in the caller's transaction. `actor`: of
-        `controlplane.access`, which is above this module."""
+        """Delete, in the caller's transaction, what the database does not delete together with the project.
+        `actor`: a `controlplane.access.Actor`, which this module cannot import."""
 
     def check_detach(self, cluster: Cluster) -> None: ...
 
     def pods_on(self, cluster: Cluster) -> int:
-        """Return the number of pods that hold resources there."""
+        """Return the number of pods that hold resources on the cluster."""
         return 0
 
 

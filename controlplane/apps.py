@@ -1,13 +1,13 @@
-"""Registers the control plane, its Celery application and its start-up checks."""
+"""Register the control plane, its Celery application and its system checks."""
 
 from django.apps import AppConfig
 
 
 class ControlplaneConfig(AppConfig):
-    """State, decisions and the loop."""
+    """The Django app of the control plane."""
 
     name = "controlplane"
 
     def ready(self) -> None:
-        # imported here and not in the package, so that pure packages import without Django or Celery
+        # Imported here, so that pure packages can be imported without Django and Celery.
         from controlplane import celery_app, checks  # noqa: F401  registering is their effect

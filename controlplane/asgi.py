@@ -1,8 +1,9 @@
 """The web process's root application.
 
-Websockets, event streams, probes and the service proxy run on the event loop; every other request hops to the WSGI
-application, which serves synchronous views 2-10 times faster than Django's own ASGI handler. Requests that hash a
-password, and those that ask the scheduler for a simulation, run on separate threads, so that they never delay a page.
+Websockets, event streams, probes and the service proxy run on the event loop; every other request is passed to the
+WSGI application, which serves synchronous views 2-10 times faster than Django's own ASGI handler. Requests that
+hash a password, and those that need a scheduler simulation, run on separate threads, so that they never delay a
+page.
 """
 
 import importlib
@@ -11,7 +12,7 @@ from functools import partial
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
-# sets Django up, which the others need when they are imported
+# Sets up Django, which must happen before the other imports.
 from controlplane.wsgi import application as wsgi_application
 
 # isort: split
@@ -51,13 +52,14 @@ OF_PODS = ("/api/v1/pod-code/", "/api/v1/pod-data/")
 INTO_PODS = {"/ws/shell/": "shell", "/ws/exec/": "command", "/ws/forward/": "forward"}
 
 HASHING_THREADS = min(4, max(1, (os.cpu_count() or 2) // 2))
-# A hash takes 0.3 to 1.3 s: at most 16 wait, 5 to 20 s of one thread, and 8 of one client.
+# A hash takes 0.3 to 1.3 s: at most 16 requests wait (5 to 20 s for one thread), and 8 of one client.
 HASHING_MOST, HASHING_MOST_OF_CLIENT = 16, 8
-# Requests for a password, from one address in a minute: one thread hashes some 100. The view counts wrong ones, and
-# far fewer, but an answer of it costs a millisecond of the interpreter.
+# Password requests from one address per minute; one thread hashes about 100. The view limits wrong passwords far
+# more strictly, but even its refusal costs a millisecond of the interpreter.
 SIGN_INS_PER_MINUTE = 120
 
-# These threads read the cluster and wait for the one simulating process, which takes up to some seconds per question.
+# These threads read the cluster and wait for the one simulating process, which takes up to several seconds per
+# question.
 SIMULATION_THREADS = 2
 SIMULATIONS_MOST, SIMULATIONS_MOST_OF_CLIENT = 64, 8
 
@@ -86,7 +88,7 @@ probes = Probes()
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Route a connection to the application that serves its path."""
+    """Pass a connection to the application that serves its path."""
     if settings.TRUSTED_PROXIES and scope["type"] != "lifespan":
         scope = {**scope, "client": _client_of(scope)}
     if scope["type"] in ("http", "websocket") and (refusal := header_refusal(scope["headers"])):
@@ -104,7 +106,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _client_of(scope: Scope) -> tuple[str, int] | None:
-    """Return the client's address, which may be that of a proxy's client."""
+    """Return the client's address; behind a proxy, that of the proxy's client."""
     peer: tuple[str, int] | None = scope.get("client")
     if peer is None:
         return None
@@ -145,7 +147,7 @@ def _http(scope: Scope) -> Application:
 
 
 async def _sign_in(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request that checks a password, limited per address since it is anonymous."""
+    """Serve a request that checks a password. Limited per address, because it is anonymous."""
     try:
         sign_ins.attempt(address_key(scope.get("client")))
     except TooManyAttempts as refusal:
@@ -166,14 +168,14 @@ def _websocket(scope: Scope) -> Application:
 
 
 def _gateway(name: str) -> Application:
-    """Return an application that reaches into pods, imported on first use: many processes never need it."""
+    """Return an application that connects into pods. Imported on first use, because many processes never need it."""
     application: Application = importlib.import_module(f"jobs.gateway.{name}").application
     return application
 
 
 async def _any_host(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve under any host name: Prometheus uses pod addresses, and pods the name of a service, which Django refuses; a
-    token protects what is served."""
+    """Serve a path under any host name: Prometheus uses pod addresses, and pods use a service name, which Django
+    would refuse. A token protects these paths."""
     others = [(name, value) for name, value in scope["headers"] if name != b"host"]
     await hop({**scope, "headers": [*others, (b"host", b"localhost")]}, receive, send)
 
@@ -184,7 +186,7 @@ async def _no_host(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 async def _no_foreign(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """Refuse requests that another origin's page makes with the user's cookies."""
+    """Refuse requests that a page of another origin makes with the user's cookies."""
     detail = "Another site's page may not do this. Programs send 'Authorization: Bearer <token>'."
     await problem(send, 403, "foreign_origin", detail)
 

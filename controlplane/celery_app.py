@@ -1,4 +1,4 @@
-"""The Celery application: wake-ups of the loop, and long commands by id. Nothing durable is in Redis."""
+"""The Celery application: it carries wake-ups of the loop, and ids of long commands. Redis holds nothing durable."""
 
 from collections.abc import Sequence
 
@@ -32,8 +32,9 @@ app.conf.update(
 
 
 def run_worker(*, pool: str, concurrency: int, level: str, queues: Sequence[str] = (), name: str = "") -> int:
-    """Run a worker in the foreground and return its exit code. Celery's command line does the same and loads a shell
-    with its highlighter first: 13 MB for as long as the process lives. `name`: "NAME@", the host is added.
+    """Run a worker in the foreground and return its exit code. `name`: "NAME@", to which the host is appended.
+
+    Celery's command line does the same, but also loads its interactive shell: 13 MB for the life of the process.
     """
     worker = app.Worker(
         hostname=name or None,
@@ -41,7 +42,7 @@ def run_worker(*, pool: str, concurrency: int, level: str, queues: Sequence[str]
         concurrency=concurrency,
         loglevel=level.upper(),
         queues=list(queues) or None,
-        # gossip, mingle and heartbeats serve Celery's own monitoring; the rows say what is under way
+        # Gossip, mingle and heartbeats only serve Celery's own monitoring; here the rows show what is running.
         without_gossip=True,
         without_mingle=True,
         without_heartbeat=True,

@@ -1,4 +1,4 @@
-"""Refuse impossible settings at start, each with an id and a hint. `make up` runs these checks first."""
+"""System checks that refuse impossible settings at start, each with an id and a hint. `make up` runs them first."""
 
 import difflib
 import ipaddress
@@ -19,14 +19,14 @@ from controlplane.engines.kinds import EngineKind, engine_kind
 
 BOOTSTRAP_TOKEN_LENGTH = 32
 SECRET_KEY_LENGTH = 32
-# What `yard` reads.
+# The variables that `yard` reads.
 CLIENT_VARIABLES = {"TRAINYARD_URL", "TRAINYARD_TOKEN", "TRAINYARD_CONFIG"}
 REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
 
 
 @register("trainyard")
 def check_settings(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
-    """Return all problems at once, so that a configuration can be fixed in one pass."""
+    """Return all problems at once, so that a configuration can be corrected in one pass."""
     return [
         *_check_bootstrap_token(),
         *_check_clusters(),
@@ -54,7 +54,7 @@ def _check_bootstrap_token() -> Iterator[CheckMessage]:
 
 
 def _check_clusters() -> Iterator[CheckMessage]:
-    # Imported here: the web processes load this module and never need an engine.
+    # Imported here, because the web processes load this module and never need an engine.
     from controlplane.engines.registry import DEFAULT_CLUSTERS, ClustersSyntaxError, parse_clusters
 
     try:

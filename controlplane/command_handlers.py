@@ -1,4 +1,5 @@
-"""The control plane's own long work: checking a cluster, and removing what a deleted project left in one."""
+"""Handlers of the control plane's own long commands: check a cluster, and remove what a deleted project left in
+one."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,12 +20,12 @@ from controlplane.models import Command
 
 @register
 class CheckCluster(CommandHandler):
-    """Check that a cluster can be used, as it is or as the payload would have it."""
+    """Checks that a cluster can be used, with its stored settings or those in the payload."""
 
     kind, queue, has_secrets = Command.CHECK_CLUSTER, CLUSTERS, True
 
     def run(self, run: CommandRun) -> Sequence[Any]:
-        """Check the cluster without opening its engine: the check decides whether that is allowed."""
+        """Check the cluster without opening its engine, because the check decides whether the engine may be opened."""
         settings = engine_settings(candidate(run.cluster, run.command.payload))
         checks: Sequence[Any] = registry.check_cluster(run.cluster.engine, settings)
         return checks
@@ -33,14 +34,14 @@ class CheckCluster(CommandHandler):
         settle_check(command, [asdict(check) for check in result], timezone.now())
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        """Refuse the cluster: a check that could not be made counts as failed."""
+        """Record the check as failed, because a check that could not run proves nothing."""
         failed = {"name": "look", "outcome": "failed", "message": refusal.message, "without_it": ""}
         settle_check(command, [failed], timezone.now())
 
 
 @register
 class ForgetProject(CommandHandler):
-    """Remove what a deleted project left in its cluster: on Kubernetes its namespace with everything in it."""
+    """Removes what a deleted project left in its cluster; on Kubernetes its namespace with all contents."""
 
     kind, queue, is_cleanup = Command.FORGET_PROJECT, CLUSTERS, True
 

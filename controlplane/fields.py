@@ -1,4 +1,5 @@
-"""Readers of single fields of a submission. Pure: a JSON value in, the stored value or a named refusal out."""
+"""Readers of single fields of a submission. Pure: each takes a JSON value and returns the value to store, or raises
+Refused with a code."""
 
 import math
 import re
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 ENV_VALUE_BYTES = 32 * 1024
 MILLI = 1000
-# Characters of a message column.
+# The most characters of a message column.
 LONGEST_MESSAGE = 500
 
 
@@ -31,7 +32,7 @@ LABEL_NAMES = Names(
 
 
 class FieldError(NamedTuple):
-    """One refused field: JSON pointer, stable code, and what to do."""
+    """One refused field: JSON pointer, stable code, and the next step."""
 
     pointer: str
     code: str
@@ -50,7 +51,7 @@ Reader = Callable[[Any], Any]
 
 
 def dns_label(longest: int) -> Reader:
-    """Read a DNS label: lower-case letters, digits and hyphens."""
+    """Return a reader of DNS labels: lower-case letters, digits and hyphens."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or len(value) > longest or not DNS_LABEL.fullmatch(value):
@@ -64,7 +65,7 @@ def dns_label(longest: int) -> Reader:
 
 
 def text(longest: int) -> Reader:
-    """Read text without NUL."""
+    """Return a reader of text without NUL."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
@@ -88,7 +89,7 @@ def _refuse_surrogates(value: str) -> None:
 
 
 def whole(low: int, high: int) -> Reader:
-    """Read a whole number; booleans and 1.0 are refused."""
+    """Return a reader of whole numbers in a range; booleans and 1.0 are refused."""
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -101,7 +102,7 @@ def whole(low: int, high: int) -> Reader:
 
 
 def switch(value: Any) -> bool:
-    """Read true or false."""
+    """Read a boolean."""
     if not isinstance(value, bool):
         raise Refused("not_a_boolean", "This must be true or false.")
     return value
@@ -115,7 +116,7 @@ def number(value: Any) -> float:
 
 
 def milli_gpus(value: Any) -> int:
-    """Convert GPUs per pod to milli-GPUs: 0, a share below 1 in steps of 0.001, or a whole number."""
+    """Read GPUs per pod as milli-GPUs: 0, a share below 1 in steps of 0.001, or a whole number."""
     count = number(value)
     if count < 0:
         raise Refused("out_of_range", "GPUs cannot be negative; use 0 for none.")
@@ -130,7 +131,7 @@ def milli_gpus(value: Any) -> int:
 
 
 def milli_cpus(value: Any) -> int:
-    """Convert CPUs, above 0, to milli-CPUs."""
+    """Read a number of CPUs above 0 as milli-CPUs."""
     count = number(value)
     if not 0.001 <= count <= 10_000:
         raise Refused("out_of_range", "CPUs must be above 0 and at most 10,000.")
@@ -138,12 +139,12 @@ def milli_cpus(value: Any) -> int:
 
 
 def optional(reader: Reader) -> Reader:
-    """Read the value, or null."""
+    """Return a reader that also accepts null."""
     return lambda value: None if value is None else reader(value)
 
 
 def listed(reader: Reader, most: int) -> Reader:
-    """Read a list of at most `most` values."""
+    """Return a reader of lists with at most `most` values."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -156,7 +157,7 @@ def listed(reader: Reader, most: int) -> Reader:
 
 
 def inside(reader: Reader, value: Any, suffix: str) -> Any:
-    """Read a nested value; a refusal points at `suffix` within the field."""
+    """Read a nested value; the JSON pointer of a refusal is extended by `suffix`."""
     try:
         return reader(value)
     except Refused as refused:
@@ -164,7 +165,7 @@ def inside(reader: Reader, value: Any, suffix: str) -> Any:
 
 
 def mapped(names: Names, reader: Reader, most: int) -> Reader:
-    """Read an object with at most `most` such keys."""
+    """Return a reader of objects with at most `most` keys of this form."""
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -207,7 +208,8 @@ def port(value: Any) -> dict[str, Any]:
 
 
 def not_yet(what: str) -> Reader:
-    """Accept only the empty value, for features that do not exist yet: refuse instead of ignoring the field."""
+    """Return a reader that accepts only the empty value, for features that do not exist yet: the field is refused
+    instead of ignored."""
 
     def read(value: Any) -> Any:
         if value:
@@ -218,7 +220,7 @@ def not_yet(what: str) -> Reader:
 
 
 class Readable(Protocol):
-    """A field of a body: its reader, and its default."""
+    """A declared field of a body: its reader, and its default."""
 
     @property
     def read(self) -> Reader: ...
@@ -229,9 +231,8 @@ class Readable(Protocol):
 def read_fields(
     body: Mapping[str, Any], fields: Mapping[str, Readable], noun: str
 ) -> tuple[dict[str, Any], list[FieldError]]:
-    """Return every field with its value or default, and every refusal: first of unknown names, then of values.
-    `noun`: the object's name in messages.
-    """
+    """Return every field with its value or default, and every refusal: unknown names first, then invalid values.
+    `noun`: the object's name in messages."""
     errors = [
         FieldError("/" + pointer_part(name), "unknown_field", f"There is no such {noun}; check its spelling.")
         for name in body

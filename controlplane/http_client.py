@@ -1,4 +1,4 @@
-"""What clients of the control plane share: connections, and how long to wait before a retry. Standard library only."""
+"""The common part of the control plane's clients: connections, and delays before a retry. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from urllib.parse import SplitResult
 
 LONGEST_WAIT_SECONDS = 30.0
-# The server asks to come back; nothing was written.
+# Statuses with which the server asks to retry later; it has written nothing.
 LATER = frozenset({429, 502, 503})
 
 
@@ -18,8 +18,8 @@ def open_connection(parts: SplitResult, timeout: float) -> http.client.HTTPConne
 
 
 def retry_delay(retry_after: str | None, attempt: int) -> float:
-    """Return seconds to wait: what Retry-After asks (seconds or a date), else 0.5, 1, 2 ...; at most
-    LONGEST_WAIT_SECONDS."""
+    """Return how many seconds to wait before a retry: what Retry-After asks for (seconds or a date), else 0.5, 1, 2
+    and so on; at most LONGEST_WAIT_SECONDS."""
     if retry_after is None:
         return min(0.25 * 2.0**attempt, LONGEST_WAIT_SECONDS)
     try:

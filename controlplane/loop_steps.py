@@ -1,4 +1,4 @@
-"""The control plane's own periodic work."""
+"""The periodic work of the control plane itself, declared for the loop (see controlplane.loop.steps)."""
 
 from controlplane.loop.steps import LoopStep
 from controlplane.telemetry.rollup import roll_up

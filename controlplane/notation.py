@@ -1,4 +1,4 @@
-"""Durations, sizes, numbers and pairs as users write them, in `yard` and in forms. Pure; readers raise ValueError."""
+"""Notations of durations, sizes, numbers and pairs, in `yard` and in forms. Pure; readers raise ValueError."""
 
 import re
 
@@ -15,7 +15,7 @@ _MIB = {"T": 1024 * 1024, "G": 1024, "M": 1, None: 1}
 
 
 def parse_duration(text: str) -> int:
-    """Return seconds. A number alone is seconds; parts add up: "1h 30m" -> 5400."""
+    """Return seconds. A number without a unit is in seconds; parts are added: "1h 30m" -> 5400."""
     total, position = 0, 0
     while not position or position < len(text):
         match = _DURATION_PART.match(text, position)
@@ -48,13 +48,13 @@ def write_size(mib: int) -> str:
 
 
 def parse_number(text: str) -> int | float:
-    """Return a count with a fraction ("0.5", "2") as the JSON number of the same value."""
+    """Return a decimal number ("0.5", "2") as the equal JSON number."""
     number = float(text)
     return int(number) if number.is_integer() else number
 
 
 def write_number(number: float) -> str:
-    """Format a count: 0.5 -> "0.5", 2.0 -> "2"."""
+    """Format a decimal number: 0.5 -> "0.5", 2.0 -> "2"."""
     return f"{number:.10g}"
 
 

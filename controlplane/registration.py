@@ -33,7 +33,7 @@ def app_modules(name: str) -> Iterator[ModuleType]:
 
 
 def _exists(package: str, name: str) -> bool:
-    """True when the module can be found; its parents are imported, it is not."""
+    """Return whether the module can be found. Imports its parent packages, but not the module itself."""
     path = package
     for part in name.split("."):
         path = f"{path}.{part}"

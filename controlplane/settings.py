@@ -1,4 +1,4 @@
-"""Django settings, read from the environment only; controlplane/config/environment.py lists the variables."""
+"""Django settings, read from environment variables only; controlplane/config/environment.py lists the variables."""
 
 import os
 import secrets
@@ -18,16 +18,16 @@ from controlplane.engines.kinds import engine_kinds
 BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = (BASE_DIR / env.text(os.environ, "TRAINYARD_STATE_DIR")).resolve()
 LOG_DIR = STATE_DIR / "logs"  # pods' logs: <job>/<attempt>-<rank>.log
-# Sets the umask, too: every process of the control plane imports this file.
+# Also sets the umask; every process of the control plane imports this file.
 make_private(STATE_DIR)
 
 
 def _secret_key() -> str:
-    """Read the instance's key, made on first use. It appears whole: of processes that start at once all have the first
-    one's, and one that is killed meanwhile leaves no empty file."""
+    """Return the installation's secret key, created on first use. It is written atomically: processes that start at
+    the same time all get the first one's key, and a killed process leaves no empty file."""
     path = STATE_DIR / "secret.key"
     if not path.exists():
-        # Mode 0600.
+        # Creates the file with mode 0600.
         with NamedTemporaryFile("w", dir=STATE_DIR, prefix=".key-") as file:
             file.write(secrets.token_urlsafe(48))
             file.flush()
@@ -43,7 +43,7 @@ DEBUG = False
 
 HOST = env.text(os.environ, "TRAINYARD_HOST")
 PORT = env.integer(os.environ, "TRAINYARD_PORT", 1, 65535)
-# "" when it is not set.
+# "" if it is not set.
 STATED_URL = env.text(os.environ, "TRAINYARD_PUBLIC_URL").rstrip("/")
 PUBLIC_URL = STATED_URL or f"http://{HOST}:{PORT}"
 CONNECTIONS = env.integer(os.environ, "TRAINYARD_CONNECTIONS", 64, 100_000)
@@ -60,7 +60,7 @@ CODE_MOST_BYTES = env.integer(os.environ, "TRAINYARD_CODE_MOST_MIB", 1, 10_000) 
 CODE_KEEP_DAYS = env.integer(os.environ, "TRAINYARD_CODE_KEEP_DAYS", 1, 3650)
 ARTIFACT_MOST_BYTES = env.integer(os.environ, "TRAINYARD_ARTIFACT_MOST_GIB", 1, 100_000) << 30
 try:
-    # None: contents are in LAKE_DIR too
+    # None: contents are stored in LAKE_DIR too.
     LAKE_PLACE = bucket_place(
         env.text(os.environ, "TRAINYARD_LAKE"),
         env.text(os.environ, "TRAINYARD_S3_ENDPOINT"),
@@ -82,7 +82,7 @@ HOST_PATHS = env.items(os.environ, "TRAINYARD_HOST_PATHS")
 DATASET_SOURCES = env.items(os.environ, "TRAINYARD_DATASET_SOURCES")
 BOOTSTRAP_TOKEN = env.text(os.environ, "TRAINYARD_BOOTSTRAP_TOKEN")
 CLUSTERS = env.text(os.environ, "TRAINYARD_CLUSTERS")
-# Scheduler and settings of clusters registered at the first start, by engine.
+# Scheduler and settings for the clusters that are registered at the first start, by engine.
 CLUSTER_PRESETS = {
     kind.name: env.json_object(os.environ, kind.variable) for kind in engine_kinds().values() if kind.variable
 }
@@ -159,20 +159,20 @@ LOGIN_URL = "/login"
 LOGIN_REDIRECT_URL = "/"
 CSRF_FAILURE_VIEW = "dashboards.pages.errors.csrf_failure"
 SESSION_COOKIE_AGE = 12 * 3600
-# Names of our own, so that none is taken for one of a job's. With the prefix a browser takes a cookie from this host
-# only; without it a job's page on a sibling host could set one for both.
+# Names of our own, so that our cookies are not confused with those of a job's page. The prefix binds a cookie to
+# this host; without it, a job's page on a sibling host could set a cookie for both.
 COOKIE_PREFIX = "__Host-" if PUBLIC_URL.startswith("https://") else ""
 SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = f"{COOKIE_PREFIX}yard_session", f"{COOKIE_PREFIX}yard_csrf"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PUBLIC_URL.startswith("https://")
-# The pages' own scripts send it back in a header.
+# The pages' own scripts read this cookie and send it back in a header.
 CSRF_COOKIE_HTTPONLY = False
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
-# Bodies up to 1 MiB, 413 beyond.
+# Bodies up to 1 MiB are accepted; larger ones get 413.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 
 LANGUAGE_CODE = "en"
@@ -184,9 +184,9 @@ TIME_ZONE = "UTC"
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STATIC_ROOT = STATE_DIR / "static"
-# Also of gathered static files; the default opens them to all users.
+# Also applies to collected static files, which would otherwise be readable for all users of the machine.
 FILE_UPLOAD_PERMISSIONS = 0o600
-# Ours only, no package's own pages.
+# Only our own pages, none of a package.
 STATICFILES_FINDERS = ["django.contrib.staticfiles.finders.FileSystemFinder"]
 WHITENOISE_USE_FINDERS = False
 STORAGES = {
@@ -230,7 +230,7 @@ LOGGING = {
     },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
-        # three lines for every ring of the bell would drown the rest
+        # Celery logs three lines for every wake-up, which would hide everything else.
         **{name: {"level": "WARNING" if LOG_LEVEL == "INFO" else LOG_LEVEL} for name in BELL_LOGGERS},
     },
 }

@@ -1,4 +1,4 @@
-"""Two trees: the REST API and the pages; metrics have a token of their own."""
+"""The URL configuration: the REST API and the pages, and /metrics, which has a token of its own."""
 
 from django.urls import include, path
 

@@ -1,4 +1,4 @@
-"""The synchronous half of the web server: everything but websockets, event streams and the service proxy."""
+"""The WSGI application: everything except websockets, event streams and the service proxy."""
 
 import os
 

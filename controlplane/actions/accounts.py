@@ -1,4 +1,4 @@
-"""Verbs on users and their tokens, and the setup link of the first admin."""
+"""Actions on users and their tokens, and the setup link of the first admin."""
 
 import hashlib
 import secrets
@@ -19,7 +19,7 @@ from controlplane.models import Event, SetupLink, Token, User
 
 TOKEN_PREFIX = "yard_"
 TOKEN_DAYS = 90
-# The admin of TRAINYARD_BOOTSTRAP_TOKEN; no person, so it does not count as one.
+# The admin of TRAINYARD_BOOTSTRAP_TOKEN; it is no person, so it does not count as the first admin.
 BOOTSTRAP = "bootstrap"
 TOKEN_MOST_DAYS = 365
 NAME_MOST, EMAIL_MOST = 150, 254
@@ -34,9 +34,8 @@ def digest_of(secret: str) -> str:
 def create_user(
     username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = ""
 ) -> User:
-    """Create a user; without a password only tokens can sign in. Hashes the password, so call it in no transaction.
-    Raises Forbidden, Invalid, Conflict.
-    """
+    """Create a user; without a password only tokens can sign in. Hashes the password, so it must be called outside
+    transactions. Raise Forbidden, Invalid, Conflict."""
     return save_new_user(
         new_user(username, password, actor=actor, is_admin=is_admin, email=email), actor=actor
     )
@@ -45,9 +44,8 @@ def create_user(
 def new_user(
     username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = ""
 ) -> User:
-    """Return a valid user, with the password's hash, that is not saved: hashing takes a second, in which a transaction
-    would keep others from writing. Raises Forbidden, Invalid.
-    """
+    """Return a valid, unsaved user with a hashed password. Hashing takes about a second, during which a transaction
+    would block other writers. Raise Forbidden, Invalid."""
     require_admin(actor)
     if not username.strip() or not username.isprintable() or "/" in username:
         raise invalid("/username", "bad_username", "Use printable characters without a slash.")
@@ -60,7 +58,7 @@ def new_user(
 
 
 def save_new_user(user: User, *, actor: Actor) -> User:
-    """Create the user that `new_user` returned. Raises Conflict if the name is taken."""
+    """Save the user that `new_user` returned. Raise Conflict if the name is taken."""
     username = user.username
     try:
         with transaction.atomic():
@@ -76,7 +74,7 @@ def save_new_user(user: User, *, actor: Actor) -> User:
 def edit_user(
     user: User, *, actor: Actor, is_admin: bool | None = None, is_active: bool | None = None
 ) -> User:
-    """Change a user's site role or lock the account. Raises Conflict for the last active admin."""
+    """Change a user's site role, or lock the account. Raise Conflict for the last active admin."""
     require_admin(actor)
     before = {"is_admin": user.is_admin, "is_active": user.is_active}
     user.is_admin = user.is_admin if is_admin is None else is_admin
@@ -125,9 +123,8 @@ def issue_token(
 
 
 def revoke_token(token: Token, *, actor: Actor) -> None:
-    """Revoke a token; the hub closes its live connections when it reads the event. Raises Conflict for the bootstrap
-    token, which its setting would restore.
-    """
+    """Revoke a token; the hub closes its live connections when it reads the event. Raise Conflict for the bootstrap
+    token, which its setting would restore."""
     require_write(actor)
     if actor.user is not None and actor.user.pk != token.user_id and not actor.is_admin:
         raise Forbidden("Only an admin may revoke another user's token.")
@@ -143,11 +140,12 @@ def revoke_token(token: Token, *, actor: Actor) -> None:
 
 
 def token_owner(secret: str, now: datetime) -> Token | None:
-    """Return the valid token of a secret, with its user; None if unknown, revoked, expired or locked."""
+    """Return the valid token with this secret, and its user; None if it is unknown, revoked or expired, or the user
+    is locked."""
     live = Token.objects.select_related("user").filter(
         digest=digest_of(secret), revoked_at=None, expires_at__gt=now, user__is_active=True
     )
-    # Digests are unique.
+    # Digests are unique, so the query needs no ordering.
     return next(iter(live), None)
 
 
@@ -163,18 +161,16 @@ def create_setup_link() -> str | None:
 
 
 def is_setup_link_open(secret: str) -> bool:
-    """Return whether the link is valid. Deletes all links once an admin exists, including one created by `manage.py
-    createsuperuser`.
-    """
+    """Return whether the link is valid. Deletes all links once an admin exists, even one created by `manage.py
+    createsuperuser`."""
     if _has_admin():
         SetupLink.objects.all().delete()
     return _open_links(secret).exists()
 
 
 def use_setup_link(secret: str, username: str, password: str) -> User:
-    """Create the first admin. Raises Conflict if an admin exists or the link is used, expired or unknown; Invalid for
-    a weak password.
-    """
+    """Create the first admin. Raise Conflict if an admin exists or the link is used, expired or unknown; Invalid
+    for a weak password."""
     if not _open_links(secret).exists():
         raise _link_used()
     user = new_user(username, password, actor=SYSTEM, is_admin=True)

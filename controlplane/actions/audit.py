@@ -1,4 +1,4 @@
-"""One audit row per change, written in the transaction of the change."""
+"""The audit log: one row per change, written in the transaction of the change."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,9 +20,8 @@ def write_audit(
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
 ) -> None:
-    """Record that the actor did `verb` to an object, with the changed values. Never pass secrets. The loop's own work
-    is recorded as events; the audit covers users and their tokens.
-    """
+    """Record that the actor did `verb` to an object, with the values before and after. Never pass secrets. For
+    changes by users and their tokens; the loop's own work is recorded as events."""
     if actor.user is not None:
         _entry(actor, verb, object_type, object_name, before=before or {}, after=after or {}).save()
 
@@ -38,9 +37,8 @@ def write_audits(actor: Actor, verb: str, object_type: str, after: Mapping[str, 
 def write_lasting_audit(
     actor: Actor, verb: str, object_type: str, object_name: str, *, after: dict[str, Any]
 ) -> None:
-    """`write_audit` for reads that must be recorded, such as a user look-up: inside `lasting_audit` the row survives
-    a rollback, for example a dry run's.
-    """
+    """`write_audit` for reads that must be recorded, such as the look-up of a user. Inside `lasting_audit` the row
+    survives a rollback, for example that of a dry run."""
     if actor.user is None:
         return
     entry, waiting = _entry(actor, verb, object_type, object_name, after=after), _lasting.get()
@@ -52,9 +50,8 @@ def write_lasting_audit(
 
 @contextmanager
 def lasting_audit() -> Iterator[None]:
-    """Save the rows of `write_lasting_audit` when the block ends, even by an exception; open it outside
-    transactions.
-    """
+    """Context manager that saves the rows of `write_lasting_audit` when the block ends, even by an exception. Enter
+    it outside transactions."""
     waiting: list[AuditEntry] = []
     reset = _lasting.set(waiting)
     try:

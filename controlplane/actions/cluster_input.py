@@ -1,7 +1,7 @@
-"""Check what an admin submits for a cluster, for REST and pages; checks that need the cluster itself are in
+"""Validate what an admin submits for a cluster, for REST and pages. Checks that need the cluster itself are in the
 preflight.
 
-A refusal never quotes credentials.
+An error message never quotes credentials.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,13 @@ from controlplane.fields import FieldError
 
 
 def credential_fields() -> dict[str, Credential]:
-    """Return the fields in which credentials of any kind of cluster are given."""
+    """Return the credential fields of all kinds of clusters, by name."""
     return {name: one for kind in engine_kinds().values() for name, one in kind.credentials.items()}
 
 
 def settings_for(engine: str, sent: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the checked settings of a cluster of this engine; None stands for a new cluster without any. Raises
-    Invalid, pointing below /settings.
-    """
+    """Return the validated settings of a cluster of this engine; `sent` None means a new cluster without settings.
+    Raise Invalid with pointers below /settings."""
     try:
         return _kind(engine).read_settings(sent)
     except SettingsInvalid as refused:
@@ -32,7 +31,7 @@ def settings_for(engine: str, sent: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def engine_for_new(sent: Mapping[str, Any]) -> str:
-    """Return the submitted engine, or the only kind that has all the credentials given. Raises Invalid."""
+    """Return the submitted engine, or the only kind of engine that has all the given credentials. Raise Invalid."""
     if "engine" in sent:
         return str(sent["engine"])
     given = {name for name in credential_fields() if sent.get(name)}
@@ -44,7 +43,7 @@ def engine_for_new(sent: Mapping[str, Any]) -> str:
 
 
 def credentials_for(engine: str, sent: Mapping[str, Any], *, is_new: bool) -> dict[str, Any]:
-    """Return the submitted credentials in the form to encrypt, {} for none. Raises Invalid."""
+    """Return the submitted credentials in the form to encrypt, {} if there are none. Raise Invalid."""
     kind = _kind(engine)
     given = {name: sent[name] for name in credential_fields() if sent.get(name)}
     if foreign := given.keys() - kind.credentials.keys():

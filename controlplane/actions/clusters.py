@@ -1,8 +1,8 @@
-"""Verbs on clusters: register, edit, check, detach.
+"""Actions on clusters: register, edit, check, detach.
 
-A cluster with credentials is checked before use: the verb writes a check command, the loop executes it and passes the
-result to `settle_check`. Edits of an attached cluster are stored in the command and applied only if the check
-succeeds; until then the old settings remain.
+A cluster with credentials is checked before use: the action writes a check command, which a worker executes,
+passing the result to `settle_check`. Edits of an attached cluster are stored in the command and applied only if the
+check succeeds; until then the old settings remain.
 """
 
 import copy
@@ -40,7 +40,8 @@ def register_cluster(
     usage_half_life_hours: int | None = None,
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Register a cluster of a known engine; the loop checks it and discovers its nodes. Raises Invalid, Conflict."""
+    """Register a cluster of a known engine; it is then checked, and its nodes are discovered. Raise Invalid,
+    Conflict."""
     require_admin(actor)
     _check_scheduler(engine, scheduler)
     cluster = Cluster(
@@ -74,9 +75,8 @@ def edit_cluster(
     actor: Actor,
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Replace scheduler, settings (checked values), half-life of past use, or credentials; a context alone
-    applies to the stored kubeconfig. Raises Invalid for a scheduler that the engine lacks, Conflict.
-    """
+    """Replace scheduler, settings (validated), half-life of past use, or credentials; a context without a
+    kubeconfig applies to the stored kubeconfig. Raise Invalid for a scheduler that the engine lacks, Conflict."""
     require_admin(actor)
     _check_scheduler(cluster.engine, changes.get("scheduler", cluster.scheduler))
     _check_prefix(cluster, changes.get("settings", cluster.settings))
@@ -97,7 +97,7 @@ def edit_cluster(
 
 
 def check_cluster(cluster: Cluster, *, actor: Actor) -> Cluster:
-    """Request a new preflight. Raises Conflict for an engine without one."""
+    """Request a new preflight. Raise Conflict for an engine without one."""
     require_admin(actor)
     if not engine_kind(cluster.engine).has_checks:
         raise Conflict(
@@ -111,18 +111,17 @@ def check_cluster(cluster: Cluster, *, actor: Actor) -> Cluster:
 
 
 def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
-    """Detach a cluster and erase its credentials. Raises Conflict while it has projects, unfinished jobs or pending
-    cleanup commands.
-    """
+    """Detach a cluster and erase its credentials. Raise Conflict while it has projects, unfinished jobs or pending
+    cleanup commands."""
     require_admin(actor)
     with transaction.atomic():
         _refuse_in_use(cluster)
-        # commands for an unreachable cluster are dropped with its credentials
+        # Remaining commands are cancelled, because they cannot be executed without the credentials.
         _open_orders(cluster).cancel()
-        # They may hold credentials.
+        # Payloads are erased because they may contain credentials.
         Command.objects.filter(cluster=cluster, kind=Command.CHECK_CLUSTER).update(payload={})
         Cluster.objects.filter(pk=cluster.pk).update(detached_at=timezone.now(), credentials="")
-        # With its projects gone no pod refers to them.
+        # All its projects are gone, so no pod refers to its nodes.
         Node.objects.filter(cluster=cluster).delete()
         write_audit(actor, "cluster.detach", "cluster", cluster.name)
         Event.objects.append([Event(kind="cluster.detached", actor=actor.name, message=cluster.name)])
@@ -139,12 +138,11 @@ def candidate(cluster: Cluster, payload: Mapping[str, Any]) -> Cluster:
 
 def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: datetime) -> None:
     """Write a preflight's result. Without failures the cluster is attached with the checked settings. After a
-    failure, an attached cluster keeps its old settings and another one is refused. Writes nothing if a later check is
-    pending.
-    """
+    failure, an attached cluster keeps its old settings, any other one is refused. Writes nothing if a later check
+    is pending."""
     with transaction.atomic():
         cluster = Cluster.objects.select_for_update(no_key=True).get(pk=command.required_cluster_id)
-        # The later check has the changes of this one in its payload.
+        # The later check's payload includes the changes of this one.
         if cluster.detached_at is not None or _open_checks(cluster).filter(pk__gt=command.pk).exists():
             return
         failed = [check for check in checks if check["outcome"] == "failed"]
@@ -158,7 +156,7 @@ def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: dat
         values = {} if failed else dict(command.payload)
         values |= {"checks": [dict(check) for check in checks], "checked_at": now}
         _write(cluster, values | ({"state": verdict} if is_decided else {}))
-        # every user reads events; the details of a check are for admins, on the cluster
+        # Every user may read events, so the event contains no details; admins see those on the cluster.
         message = (
             f"{cluster.name}: {', '.join(check['name'] for check in failed)}" if failed else cluster.name
         )
@@ -214,9 +212,8 @@ def _rename_nodes(cluster: Cluster, settings: Mapping[str, Any]) -> str:
 
 
 def _why_not_called(cluster: Cluster, names: Mapping[str, str]) -> str:
-    """Return why the nodes cannot be renamed like this; "" if they can. The unique constraint refuses a name that
-    another node still has, even one that is renamed too.
-    """
+    """Return why the nodes cannot be renamed like this; "" if they can. Refuses a name that another node has now,
+    even if that node is renamed too, because the unique constraint would."""
     too_long = next((name for name in names.values() if len(name) > LONGEST_NODE_NAME), "")
     if too_long:
         return f"{too_long} is longer than {LONGEST_NODE_NAME} characters: choose another node_suffix."
@@ -244,7 +241,7 @@ def _merged(cluster: Cluster, credentials: Mapping[str, Any]) -> str:
 
 
 def _order_edit(cluster: Cluster, changes: Mapping[str, Any]) -> None:
-    """Store an attached cluster's changes in the check command; apply those of an unused cluster at once."""
+    """Store an attached cluster's changes in a check command; apply those of an unused cluster at once."""
     if cluster.state == Cluster.ATTACHED:
         _order_check(cluster, changes)
         return
@@ -258,7 +255,7 @@ def _order_check(cluster: Cluster, changes: Mapping[str, Any]) -> None:
     payload: dict[str, Any] = {}
     for order in earlier:
         payload |= order.payload
-    # Emptied, since the payload may hold credentials.
+    # The payload is emptied, because it may contain credentials.
     earlier.filter(state=Command.PENDING).update(state=Command.DONE, payload={}, finished_at=timezone.now())
     Command.objects.create(
         kind=Command.CHECK_CLUSTER,
@@ -288,7 +285,7 @@ def _refuse_in_use(cluster: Cluster) -> None:
         app.check_detach(cluster)
     if cluster.projects.exists():
         raise Conflict("cluster_in_use", f"{cluster.name} has projects; delete or move them first.")
-    # what fails again and again must not keep a cluster for ever
+    # Cleanup that keeps failing must not prevent the detachment forever.
     promising = _open_orders(cluster).filter(tries__lt=Command.MOST_TRIES)
     if cluster.is_reachable and promising.exclude(kind=Command.CHECK_CLUSTER).exists():
         raise Conflict(

@@ -1,4 +1,4 @@
-"""Verbs on departments: create, edit, delete. Editing a project assigns it to one."""
+"""Actions on departments: create, edit, delete. A project is assigned to a department by editing the project."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from controlplane.models import Department, Event
 
 
 def create_department(fields: Mapping[str, Any], *, actor: Actor) -> Department:
-    """Create a department from checked model fields. Raises Forbidden, Conflict when the name is taken."""
+    """Create a department from validated model fields. Raise Forbidden, or Conflict if the name is taken."""
     require_admin(actor)
     try:
         with transaction.atomic():

@@ -1,5 +1,7 @@
-"""Find users by name in order to add members. User names are visible only to admins and fellow members, so an owner's
-look-ups are rate limited and audited, also in a dry run or without a result.
+"""Find users by name in order to add members.
+
+User names are visible only to admins and fellow members, so an owner's look-ups are rate limited and audited, even
+in a dry run or without a result.
 """
 
 from controlplane.access import Actor, project_for
@@ -8,19 +10,18 @@ from controlplane.actions.errors import invalid
 from controlplane.http.throttle import Throttle
 from controlplane.models import Project, Role, User
 
-# Characters: one letter would list a small site in 26 requests.
+# The shortest prefix, in characters: with one letter, 26 requests would list all users of a small site.
 PREFIX_LEAST = 2
 NAMES_MOST = 10
-# By one owner: adding a class of 100 in one request is possible.
+# Look-ups by one owner per period: enough to add a class of 100 users in one request.
 LOOKUPS, LOOKUP_SECONDS = 120, 600
 
 _lookups = Throttle(LOOKUPS, LOOKUP_SECONDS)
 
 
 def find_user(username: str, project: Project, *, actor: Actor) -> User | None:
-    """Return the user of exactly this name, to add to `project`; None without one. Raises TooManyAttempts. Neither
-    limited nor audited for admins and for names of current members.
-    """
+    """Return the user of exactly this name, to add to `project`; None if there is none. Raise TooManyAttempts.
+    Look-ups by admins, and of current members, are neither limited nor audited."""
     user = User.objects.filter(username=username).first()
     is_member = user is not None and project.memberships.filter(user=user).exists()
     if not actor.is_admin and not is_member:
@@ -29,9 +30,9 @@ def find_user(username: str, project: Project, *, actor: Actor) -> User | None:
 
 
 def user_names_starting_with(prefix: str, project_name: str, *, actor: Actor) -> list[str]:
-    """Return up to NAMES_MOST names of active users that start with `prefix`, ignoring case, in order, without current
-    members of the project. Raises NotVisible, Forbidden (owners and admins only), Invalid for a prefix shorter than
-    PREFIX_LEAST, TooManyAttempts."""
+    """Return up to NAMES_MOST names of active users that start with `prefix`, ignoring case, sorted, without
+    current members of the project. Raise NotVisible, Forbidden (for owners and admins only), Invalid for a prefix
+    shorter than PREFIX_LEAST, TooManyAttempts."""
     project = project_for(actor, project_name, needed=Role.OWNER)
     if not PREFIX_LEAST <= len(prefix) <= 150 or "\0" in prefix:
         raise invalid("?prefix", "bad_prefix", f"Give {PREFIX_LEAST} to 150 characters of the name.")
@@ -49,7 +50,7 @@ def forget_lookups() -> None:
 
 
 def _note_lookup(actor: Actor, project: Project, after: dict[str, object]) -> None:
-    # The system acts as admin.
+    # The system acts with the rights of an admin.
     assert actor.user is not None
     _lookups.attempt(actor.user.pk)
     write_lasting_audit(actor, "user.look_up", "project", project.name, after=after)

@@ -1,10 +1,10 @@
-"""Refusals of actions: named codes that REST, pages and CLI present alike."""
+"""The exceptions of actions: named codes that REST, pages and CLI present alike."""
 
 from controlplane.fields import FieldError
 
 
 class Conflict(Exception):
-    """The object's state does not allow the verb (409). `detail`: what to do; `errors`: the fields concerned."""
+    """The object's state does not allow the action (409). `detail`: the next step; `errors`: the fields concerned."""
 
     def __init__(self, code: str, detail: str, *errors: FieldError) -> None:
         super().__init__(detail)
@@ -12,7 +12,7 @@ class Conflict(Exception):
 
 
 class Invalid(Exception):
-    """Values that are refused (400), with the field of each."""
+    """Invalid values (400), each with its field."""
 
     def __init__(self, *errors: FieldError) -> None:
         super().__init__("; ".join(error.detail for error in errors))
@@ -20,5 +20,5 @@ class Invalid(Exception):
 
 
 def invalid(pointer: str, code: str, detail: str) -> Invalid:
-    """Return the refusal of a single field."""
+    """Return the Invalid exception for a single field."""
     return Invalid(FieldError(pointer, code, detail))

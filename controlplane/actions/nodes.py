@@ -1,4 +1,4 @@
-"""Verbs on nodes and node pools: cordon, uncordon, assign to a pool."""
+"""Actions on nodes and node pools: cordon, uncordon, assign to a pool."""
 
 from django.db import IntegrityError, transaction
 
@@ -10,7 +10,7 @@ from controlplane.models import Cluster, Event, Node, NodePool
 
 
 def cordon_node(node: Node, *, actor: Actor) -> Node:
-    """Give the node no new pods; its pods stay."""
+    """Stop placing new pods on the node; its present pods stay."""
     require_admin(actor)
     with transaction.atomic():
         event = write_cordon(node, True, "node.cordoned", actor)
@@ -21,8 +21,8 @@ def cordon_node(node: Node, *, actor: Actor) -> Node:
 
 
 def uncordon_node(node: Node, *, actor: Actor) -> Node:
-    """Allow new pods on the node again, and withdraw an interruption notice that was given in Trainyard. Raises
-    Conflict while the node's cluster gives one."""
+    """Allow new pods on the node again, and withdraw an interruption notice that was given in Trainyard. Raise
+    Conflict while the cluster itself gives a notice."""
     require_admin(actor)
     with transaction.atomic():
         reread(node, lock=True)
@@ -36,7 +36,7 @@ def uncordon_node(node: Node, *, actor: Actor) -> Node:
 
 
 def _withdraw_notice(node: Node, actor: Actor) -> Event | None:
-    """Write the withdrawal and its audit row; return None without a notice."""
+    """Withdraw the notice and write its audit row; return the event, None without a notice."""
     if node.interruption_at is None:
         return None
     if not node.interruption_by:
@@ -53,7 +53,7 @@ def _withdraw_notice(node: Node, actor: Actor) -> Event | None:
 
 
 def write_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Event | None:
-    """Write the cordon and its audit row; return None if nothing changes."""
+    """Write the cordon and its audit row; return the event, None if nothing changes."""
     changed = Node.objects.filter(pk=node.pk, is_cordoned=not is_cordoned).update(is_cordoned=is_cordoned)
     node.is_cordoned = is_cordoned
     if changed != 1:
@@ -63,7 +63,7 @@ def write_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Even
 
 
 def create_pool(cluster: Cluster, name: str, *, actor: Actor, is_spot: bool = False) -> NodePool:
-    """Create a node pool. Raises Conflict when the name is taken."""
+    """Create a node pool. Raise Conflict if the name is taken."""
     require_admin(actor)
     try:
         with transaction.atomic():
@@ -76,7 +76,7 @@ def create_pool(cluster: Cluster, name: str, *, actor: Actor, is_spot: bool = Fa
 
 
 def mark_pool(pool: NodePool, is_spot: bool, *, actor: Actor) -> NodePool:
-    """Set whether the provider of a pool's nodes may take them away at any time."""
+    """Set whether the provider of a pool's nodes may take them away at any time (spot nodes)."""
     require_admin(actor)
     with transaction.atomic():
         changed = NodePool.objects.filter(pk=pool.pk, is_spot=not is_spot).update(is_spot=is_spot)
@@ -89,7 +89,7 @@ def mark_pool(pool: NodePool, is_spot: bool, *, actor: Actor) -> NodePool:
 
 
 def set_node_pool(node: Node, pool: NodePool | None, *, actor: Actor) -> Node:
-    """Move a node to a pool, or out of any."""
+    """Move a node to a pool; None removes it from its pool."""
     require_admin(actor)
     with transaction.atomic():
         before = {"pool": node.pool.name if node.pool else None}

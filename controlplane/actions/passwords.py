@@ -18,18 +18,19 @@ NONE_YET = "This account has no password yet; an admin sets the first one."
 def set_password(
     user: User, password: str, *, actor: Actor, current: str = "", keep_tokens: bool = False
 ) -> int:
-    """Set a password: one's own with the `current` one; an admin sets others' without. See `save_password`. Hashes, so
-    call it in no transaction. Raises Forbidden, Invalid (wrong current password, weak new one), TooManyAttempts for
-    wrong current passwords.
+    """Set a password: users set their own with the `current` one, admins set others' without it. See
+    `save_password`.
+
+    Hashes, so it must be called outside transactions. Raise Forbidden, Invalid (wrong current password, weak new
+    one), TooManyAttempts after wrong current passwords.
     """
     hashed = hash_password(user, password, actor=actor, current=current)
     return save_password(user, hashed, actor=actor, keep_tokens=keep_tokens)
 
 
 def hash_password(user: User, password: str, *, actor: Actor, current: str = "") -> str:
-    """Return the hash of a password that the actor may set: hashing takes a second, in which a transaction would keep
-    others from writing. Raises as `set_password`.
-    """
+    """Return the hash of a password that the actor may set. Hashing takes about a second, during which a
+    transaction would block other writers. Raise the exceptions of `set_password`."""
     require_write(actor)
     if actor.user is None or actor.user.pk != user.pk:
         require_admin(actor)
@@ -40,13 +41,13 @@ def hash_password(user: User, password: str, *, actor: Actor, current: str = "")
 
 
 def save_password(user: User, hashed: str, *, actor: Actor, keep_tokens: bool = False) -> int:
-    """Store what `hash_password` returned. Ends the user's other sessions and, unless `keep_tokens`, revokes API tokens
-    except the one of this request, because a person who knew the old password may have created some. Return how many
-    tokens were revoked.
-    """
+    """Store the hash that `hash_password` returned. Ends the user's other sessions and, unless `keep_tokens`,
+    revokes all API tokens except the one of this request: a person who had the old password may have created them.
+    Return how many tokens were revoked."""
     user.password = hashed
     with transaction.atomic():
-        # the stored hash is part of every session of the user: a new one ends them (also sockets, see live.identity)
+        # Every session of the user depends on the stored hash, so a new one ends them all (also sockets, see
+        # live.identity).
         user.save(update_fields=["password"])
         revoked = 0 if keep_tokens else _revoke_tokens(user, actor)
         write_audit(actor, "user.set_password", "user", user.username, after={"revoked_tokens": revoked})

@@ -1,4 +1,5 @@
-"""Verbs on projects: create, edit, delete, members. One transaction, one audit row, one event, one wake-up each."""
+"""Actions on projects: create, edit, delete, members. Each writes one audit row and one event in one transaction,
+and wakes the loop."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +31,7 @@ OWNER_FIELDS = frozenset({"description", "interactive_max_seconds", "interactive
 
 
 def create_project(fields: Mapping[str, Any], *, actor: Actor) -> Project:
-    """Create a project from checked model fields. Raises Forbidden, Conflict when the name is taken."""
+    """Create a project from validated model fields. Raise Forbidden, or Conflict if the name is taken."""
     require_admin(actor)
     _refuse_while_cleaning_up(fields["name"], fields["cluster"])
     try:
@@ -44,14 +45,14 @@ def create_project(fields: Mapping[str, Any], *, actor: Actor) -> Project:
 
 
 def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) -> Project:
-    """Change fields of a project. Owners may change description and interactive limits, admins all fields. Raises
-    Conflict for another cluster while the project has jobs, volumes or snapshots.
-    """
+    """Change fields of a project. Owners may change the description and the interactive limits, admins all fields.
+    Raise Conflict for a move to another cluster while the project has jobs, volumes or snapshots."""
     if not set(changes) <= OWNER_FIELDS:
         require_admin(actor)
     with transaction.atomic():
         if "cluster" in changes:
-            # every submission takes this counter before its job: it is seen here, or comes after the move
+            # Every submission locks this counter before it inserts its job. With the lock held here, a concurrent
+            # job is either visible already or inserted after the move.
             Counter.objects.advance("submission", 0)
             reread(project)
         before = _shown(project)
@@ -66,7 +67,7 @@ def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) 
 
 
 def delete_project(project: Project, *, actor: Actor) -> None:
-    """Delete a project with its finished jobs. Raises Conflict while jobs are unfinished, while it has volumes or
+    """Delete a project with its finished jobs. Raise Conflict while jobs are unfinished, while it has volumes or
     snapshots, and while jobs of other projects mount its datasets."""
     require_admin(actor)
     with transaction.atomic():
@@ -86,8 +87,7 @@ def delete_project(project: Project, *, actor: Actor) -> None:
 
 def taken_along(project: Project) -> dict[str, Any]:
     """Return what deleting the project would remove: counts by noun, and its namespace, if any, which remains until
-    the cluster is reachable.
-    """
+    the cluster is reachable."""
     return {
         "cluster": project.cluster.name,
         "is_reachable": project.cluster.is_reachable,
@@ -98,7 +98,7 @@ def taken_along(project: Project) -> dict[str, Any]:
 
 
 def set_member(project: Project, user: User, role: str, *, actor: Actor) -> Membership:
-    """Give a user a role in a project, or change it. Raises Invalid (unknown role), Conflict (last owner)."""
+    """Give a user a role in a project, or change the role. Raise Invalid (unknown role), Conflict (last owner)."""
     if role not in Role.ORDER:
         raise invalid("/role", "unknown_role", f"The role is one of: {', '.join(Role.ORDER)}.")
     with transaction.atomic():
@@ -123,7 +123,8 @@ def remove_member(project: Project, user: User, *, actor: Actor) -> None:
 
 
 def oversold_warning(project: Project) -> str | None:
-    """Return a warning if the quotas of a cluster exceed its GPUs, else None; also None while nodes are discovered."""
+    """Return a warning if the quotas on the cluster exceed its GPUs; None if not, and while nodes are still being
+    discovered."""
     gpus = Device.objects.filter(node__cluster=project.cluster).count()
     is_known = gpus or Node.objects.filter(cluster=project.cluster).exists()
     if project.gpu_quota_milli <= gpus * 1000 or not is_known:
@@ -133,7 +134,10 @@ def oversold_warning(project: Project) -> str | None:
 
 
 def _leave_cluster(project: Project, cluster: Cluster) -> None:
-    """Order the removal of what its cluster keeps of a project that moves to another one."""
+    """Check that the project may move to `cluster`, and write the commands that remove what its old cluster holds.
+
+    Raise Conflict.
+    """
     for app in holdings():
         app.check_move(project)
     _refuse_while_cleaning_up(project.name, cluster)
@@ -152,7 +156,8 @@ def _order_removal(project: Project) -> None:
 
 
 def _refuse_while_cleaning_up(name: str, cluster: Cluster) -> None:
-    """The order to remove what a deleted project left in its cluster would take a new one's with it."""
+    """Raise Conflict while the remains of a deleted project of this name are being removed: that would also remove
+    the new project's objects."""
     if not engine_kind(cluster.engine).has_namespaces:
         return
     removals = Command.objects.about("project", name).of_kinds([Command.FORGET_PROJECT])

@@ -1,4 +1,4 @@
-"""One-time tickets with which a signed-in browser is let in at a job's own host."""
+"""One-time tickets that sign a browser in at a job's own host."""
 
 import secrets
 from datetime import timedelta
@@ -15,8 +15,7 @@ TICKET_LIFE = timedelta(seconds=60)
 
 def issue_service_ticket(session_key: str, address: ServiceAddress) -> str:
     """Return the secret of a ticket for one port of one job; the caller has checked the session's access. Writes no
-    event: a ticket changes nothing that is displayed.
-    """
+    event, because a ticket changes nothing that is displayed."""
     secret, now = secrets.token_urlsafe(32), timezone.now()
     with transaction.atomic():
         ServiceTicket.objects.filter(created_at__lte=now - TICKET_LIFE).delete()
@@ -27,8 +26,8 @@ def issue_service_ticket(session_key: str, address: ServiceAddress) -> str:
 
 
 def redeem_service_ticket(secret: str, address: ServiceAddress) -> str | None:
-    """Return the session key that a ticket stands for, once; None when it was used, has expired or is for another
-    port."""
+    """Return the session key that a ticket stands for, and invalidate the ticket. None if it was used, has expired
+    or is for another port."""
     found = ServiceTicket.objects.filter(
         digest=digest_of(secret),
         job_id=address.job_id,

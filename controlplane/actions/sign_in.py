@@ -1,4 +1,4 @@
-"""Sign-in: from a token's secret, or a name and a password, to the user."""
+"""Sign-in: find the user for a token's secret, or for a name and a password."""
 
 import hmac
 import logging
@@ -20,20 +20,20 @@ from controlplane.models import Token, User
 
 logger = logging.getLogger(__name__)
 
-# Of one name from one address.
+# Attempts with one name from one address.
 ATTEMPTS_PER_MINUTE = 5
 _attempts = Throttle(ATTEMPTS_PER_MINUTE, 60)
 _attempts_by_address = Throttle(6 * ATTEMPTS_PER_MINUTE, 60)
-# The setting itself ends it; registered anew at every start.
+# In effect unlimited: the token is registered again at every start, and removing the setting revokes it.
 _BOOTSTRAP_DAYS = 3650
-# How exact last_used_at is; keeps reads from becoming writes.
+# The precision of last_used_at, which is coarse so that reads rarely cause writes.
 _USED_GRAIN = timedelta(minutes=5)
 
 
 def check_password(username: str, password: str, address: str) -> User | None:
-    """Return whose name and password these are, None when they are wrong or the account is locked.
+    """Return the user with this name and password; None if they are wrong or the account is locked.
 
-    Wrong ones count against the name and the address, whichever door they came through. Raises TooManyAttempts.
+    Wrong attempts count against the name and the address, over pages and REST together. Raise TooManyAttempts.
     """
     place = address_key((address, 0))
     key = (username.casefold(), place)
@@ -60,7 +60,7 @@ def forget_attempts() -> None:
 
 
 def actor_of_secret(secret: str, now: datetime, *, address: str = "", request_id: str = "") -> Actor | None:
-    """Return who a bearer secret stands for; None when it is unknown, revoked, expired or its user is locked."""
+    """Return the actor with this bearer secret; None if it is unknown, revoked or expired, or its user is locked."""
     token = token_owner(secret, now)
     if token is None and _is_bootstrap(secret):
         register_bootstrap_token()
@@ -78,8 +78,8 @@ def actor_of_secret(secret: str, now: datetime, *, address: str = "", request_id
 
 
 def register_bootstrap_token() -> None:
-    """Make TRAINYARD_BOOTSTRAP_TOKEN a token of the admin `bootstrap` (who has no password), and end any earlier one.
-    Called at start, so that a changed or removed setting takes effect."""
+    """Make TRAINYARD_BOOTSTRAP_TOKEN a token of the admin `bootstrap` (who has no password), and revoke any earlier
+    one. Called at start, so that a changed or removed setting takes effect."""
     digest = digest_of(settings.BOOTSTRAP_TOKEN) if settings.BOOTSTRAP_TOKEN else ""
     now = timezone.now()
     with transaction.atomic():
@@ -101,12 +101,13 @@ def register_bootstrap_token() -> None:
 
 
 def _known(username: str) -> str:
-    """Return a name for the log; hides unknown names, because people type passwords into that field."""
+    """Return the name for the log. Unknown names are hidden, because users sometimes type a password into that
+    field."""
     return repr(username) if User.objects.filter(username=username).exists() else "an unknown user"
 
 
 def _is_bootstrap(secret: str) -> bool:
-    """Compare digests: constant time, whatever the lengths."""
+    """Compare digests, which takes constant time for any length."""
     expected = settings.BOOTSTRAP_TOKEN
     return bool(expected) and hmac.compare_digest(digest_of(secret), digest_of(expected))
 

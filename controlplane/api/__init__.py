@@ -1,1 +1,2 @@
-"""REST: HTTP in, one access question and one action or query, JSON out. docs/reference/openapi.json is made from it."""
+"""REST: a view reads the HTTP request, checks access, calls one action or query, and returns JSON.
+docs/reference/openapi.json is generated from it."""

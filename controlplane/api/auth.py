@@ -1,4 +1,5 @@
-"""Authentication: a bearer token, or the browser's session with CSRF. A wrong credential is refused, never ignored."""
+"""Authentication by a bearer token, or by the browser's session with CSRF. An invalid credential is refused, never
+ignored."""
 
 import re
 import uuid
@@ -19,7 +20,7 @@ HOW = "Send 'Authorization: Bearer <token>'."
 
 
 class TokenAuthentication(authentication.BaseAuthentication):
-    """Reads the Authorization header. `request.auth` becomes the Actor."""
+    """Authenticates by the Authorization header. `request.auth` becomes the Actor."""
 
     def authenticate(self, request: Request) -> tuple[User, Actor] | None:
         header = request.META.get("HTTP_AUTHORIZATION", "")
@@ -43,11 +44,11 @@ class TokenAuthentication(authentication.BaseAuthentication):
 
 
 class SessionAuthentication(authentication.SessionAuthentication):
-    """The pages' own cookie; unsafe verbs need the CSRF header as well."""
+    """Authenticates by the session cookie of the pages; unsafe methods need the CSRF header as well."""
 
 
 def actor_of(request: Request) -> Actor:
-    """Return who acts in an authenticated request."""
+    """Return the actor of an authenticated request."""
     if isinstance(request.auth, Actor):
         return request.auth
     user: Any = request.user
@@ -55,7 +56,8 @@ def actor_of(request: Request) -> Actor:
 
 
 def request_id_of(request: Request) -> str:
-    """Return the caller's X-Request-ID if valid, else a generated one; stable for the request."""
+    """Return the caller's X-Request-ID if it is valid, else a generated one; the same for every call on one
+    request."""
     known: str | None = getattr(request._request, "trainyard_request_id", None)
     if known is None:
         given = request.META.get("HTTP_X_REQUEST_ID", "")

@@ -1,4 +1,4 @@
-"""Request bodies: each route declares its fields, with the same readers and refusals as job specs."""
+"""Request bodies: each route declares its fields, with the same readers and errors as job specs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ DRY_RUN_ELSEWHERE = FieldError(
 
 @dataclass(frozen=True, slots=True)
 class BodyField:
-    """One field: reader, JSON schema, and whether it is required."""
+    """One field of a body: its reader, its JSON schema, and whether it is required."""
 
     read: Reader
     schema: Schema
@@ -25,9 +25,8 @@ class BodyField:
 
 
 def read_body(body: Any, fields: Mapping[str, BodyField]) -> dict[str, Any]:
-    """Return the fields present, parsed. Raises Invalid with every refused field, Problem if the body is not an
-    object.
-    """
+    """Return the fields that are present, parsed. Raise Invalid with every refused field, Problem if the body is
+    not an object."""
     sent = as_object(body)
     errors = [
         DRY_RUN_ELSEWHERE
@@ -54,7 +53,7 @@ def read_body(body: Any, fields: Mapping[str, BodyField]) -> dict[str, Any]:
 
 
 def as_object(body: Any) -> dict[str, Any]:
-    """Return a JSON object, {} for an empty body. Raises Problem (400) for other values."""
+    """Return a JSON object; {} for an empty body. Raise Problem (400) for any other value."""
     if body is None:
         return {}
     if not isinstance(body, dict):

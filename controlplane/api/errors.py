@@ -1,4 +1,4 @@
-"""Turn exceptions of views into problem+json answers."""
+"""Turn exceptions of views into problem+json responses."""
 
 import logging
 from collections.abc import Callable
@@ -25,12 +25,13 @@ TOO_LARGE = "The body is larger than 1 MiB; send less, or in parts."
 
 
 def problem_handler(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    """Answer any exception of a view; unexpected ones are logged and answered 500 without details."""
+    """Return the response for any exception of a view; unexpected ones are logged and answered with 500 without
+    details."""
     return problem_response(to_problem(error))
 
 
 def to_problem(error: Exception) -> Problem:
-    """Return the refusal for an exception."""
+    """Return the Problem for an exception."""
     if isinstance(error, Problem):
         return error
     for kind, translate in _translations():

@@ -1,5 +1,7 @@
-"""Same key and same body: return the first answer again, for 24 hours. The answer is stored in the transaction that
-did the work, so a crash leaves both or neither, and a concurrent request waits for the first.
+"""Idempotency keys: a repeat with the same key and body gets the first response again, for 24 hours.
+
+The response is stored in the transaction that did the work, so a crash leaves both or neither, and a concurrent
+repeat waits for the first request.
 """
 
 import hashlib
@@ -32,7 +34,7 @@ UNREADABLE = (
 
 
 def checked_key(header: str) -> str:
-    """Return a valid key. Raises Problem (400)."""
+    """Return the key if it is valid. Raise Problem (400)."""
     if not (1 <= len(header) <= 255 and header.isascii() and header.isprintable()):
         raise bad_request(
             "/", "bad_idempotency_key", "An Idempotency-Key is 1 to 255 printable ASCII characters."
@@ -47,15 +49,17 @@ def digest_of_request(method: str, path: str, body: Any) -> str:
 
 
 def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Return what `work` answers, or what it answered the first time. Raises Problem (422) for another body."""
+    """Return the response of `work`, or the one that it returned the first time. Raise Problem (422) if the body
+    differs."""
     try:
         with transaction.atomic():
             _forget_old()
             with transaction.atomic():
-                # The unique key makes a concurrent repeat wait until this one has its answer.
+                # The unique constraint on the key makes a concurrent repeat wait until this request has its
+                # response.
                 kept = IdempotencyRecord.objects.create(user=user, key=key, body_digest=digest)
             response = _answer(work)
-            # A refusal that passes by itself must not be the answer for a day.
+            # A temporary refusal must not be repeated for a whole day.
             if response.status_code in _NOT_KEPT:
                 kept.delete()
             else:
@@ -66,7 +70,7 @@ def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) ->
 
 
 def _answer(work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Run the work; a refusal rolls it back and is stored as the answer."""
+    """Run the work. If it raises a refusal, roll back and return that as the response to store."""
     try:
         with transaction.atomic():
             return work()
@@ -109,13 +113,13 @@ def _forget_old() -> None:
 
 
 def _sealed(body: bytes) -> bytes:
-    """Encrypt an answer, which may contain a new token's secret."""
+    """Encrypt a response, which may contain a new token's secret."""
     nonce = os.urandom(_NONCE)
     return nonce + _check(settings.SECRET_KEY, nonce, body) + _masked(settings.SECRET_KEY, nonce, body)
 
 
 def _unsealed(kept: bytes) -> bytes | None:
-    """Return the answer, or None if the instance's key has changed."""
+    """Return the decrypted response; None if the installation's key has changed."""
     nonce, check, masked = kept[:_NONCE], kept[_NONCE : _NONCE + _CHECK], kept[_NONCE + _CHECK :]
     for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
         body = _masked(key, nonce, masked)
@@ -131,6 +135,6 @@ def _check(key: str, nonce: bytes, body: bytes) -> bytes:
 
 
 def _masked(key: str, nonce: bytes, text: bytes) -> bytes:
-    """XOR with SHAKE-256 of the key and a unique nonce: a one-time pad of the text's length."""
+    """XOR with SHAKE-256 of the key and a unique nonce, which is a one-time pad of the text's length."""
     pad = hashlib.shake_256(key.encode() + nonce).digest(len(text))
     return (int.from_bytes(text, "big") ^ int.from_bytes(pad, "big")).to_bytes(len(text), "big")

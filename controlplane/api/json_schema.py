@@ -1,4 +1,4 @@
-"""The vocabulary of JSON schemas, as plain data."""
+"""Helpers that build JSON schemas as plain data."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ OBJECT: Schema = {"type": "object", "additionalProperties": True}
 
 
 def ref(component: str) -> Schema:
-    """Return the schema that refers to a component."""
+    """Return a schema that refers to a component."""
     return {"$ref": f"#/components/schemas/{component}"}
 
 
 def nullable(schema: Schema) -> Schema:
-    """Return the schema, or null."""
+    """Return the schema extended by null."""
     kind = schema.get("type")
     return (
         {**schema, "type": [kind, "null"]} if isinstance(kind, str) else {"anyOf": [schema, {"type": "null"}]}
@@ -27,12 +27,12 @@ def nullable(schema: Schema) -> Schema:
 
 
 def listed(items: Schema) -> Schema:
-    """Return the schema of a list."""
+    """Return the schema of a list of `items`."""
     return {"type": "array", "items": items}
 
 
 def record(about: str, **properties: Schema) -> Schema:
-    """Return the schema of an object that has every one of these fields and no other."""
+    """Return the schema of an object with exactly these fields, all required."""
     return {
         "type": "object",
         "description": about,
@@ -43,5 +43,5 @@ def record(about: str, **properties: Schema) -> Schema:
 
 
 def partial(schema: Schema, *optional: str) -> Schema:
-    """Return the record without the duty to have these fields."""
+    """Return the schema of a record in which these fields are optional."""
     return schema | {"required": [name for name in schema["required"] if name not in optional]}

@@ -26,7 +26,7 @@ _NO_SECURITY = frozenset({"/api/v1/login"})
 
 
 class RouteSchema(AutoSchema):
-    """Name operations by route and verb; omit the fallback route."""
+    """Names operations by route and HTTP method, and omits the fallback route."""
 
     def get_operation(self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any) -> Any:
         if "{rest}" in path:
@@ -45,7 +45,7 @@ class RouteSchema(AutoSchema):
 
 
 def declared_components() -> dict[str, Schema]:
-    """Return the components that apps declare. Raises ValueError for a name that two of them use."""
+    """Return the components that apps declare. Raise ValueError if two apps use the same name."""
     components: dict[str, Schema] = {}
     for module in app_modules("api.schemas"):
         if twice := components.keys() & module.COMPONENTS.keys():
@@ -57,7 +57,7 @@ def declared_components() -> dict[str, Schema]:
 @cache
 def openapi_document() -> dict[str, Any]:
     """Return the document as plain data; takes about a second the first time in a process."""
-    # Its own types are partial.
+    # drf-spectacular has only partial type annotations.
     generator: Any = SchemaGenerator
     document: dict[str, Any] = generator().get_schema(request=None, public=True)
     components = document.setdefault("components", {})

@@ -1,6 +1,5 @@
-"""What all routes share: `@operation` reads query and body, adds idempotency and dry runs to writes, sets ETags, and
-describes the route for OpenAPI.
-"""
+"""The common part of all routes: `@operation` reads query and body, adds idempotency and dry runs to writes, sets
+ETags, and describes the route for OpenAPI."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +43,7 @@ _PROBLEM = {"$ref": "#/components/schemas/Problem"}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A route's answer. `revision`: the editable part of an object, compared with If-Match."""
+    """A route's response. `revision`: the editable part of an object, which If-Match is compared with."""
 
     data: Any
     status: int = 200
@@ -53,7 +52,7 @@ class Answer:
 
 
 class Call:
-    """A parsed request: actor, query fields and body fields."""
+    """A parsed request: the actor, the query fields and the body fields."""
 
     def __init__(
         self, request: Request, actor: Actor, query: dict[str, Any], read: Callable[[], dict[str, Any]]
@@ -69,9 +68,8 @@ class Call:
         return self._prepare()
 
     def prepare(self, before: Callable[[], Any]) -> None:
-        """Run `before` now, outside the transaction. What it raises is raised in the view, so that a repeated request
-        gets its first answer whatever has changed since.
-        """
+        """Run `before` now, outside the transaction. Its exception is raised later, in the view: a repeated request
+        must get its stored response, whatever has changed since."""
         try:
             value = before()
         except (Problem, Invalid, NotVisible, Forbidden, TooManyAttempts) as error:
@@ -86,19 +84,17 @@ class Call:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """Return the body's fields, read on first use: views check access first, so that a caller without access gets
-        404 whatever the body holds. Raises Invalid.
-        """
+        """The body's fields, parsed on first use: views check access first, so that a caller without access gets
+        404 whatever the body contains. Raise Invalid."""
         return self._read_body()
 
     def finish(self) -> None:
-        """Read the body if the view did not, so that unknown fields are refused on every route; the refusal rolls the
-        view's transaction back.
-        """
+        """Parse the body if the view did not, so that every route refuses unknown fields; the refusal rolls back
+        the view's transaction."""
         _ = self.body
 
     def require_match(self, row: models.Model, revision: Callable[[Any], Any]) -> None:
-        """Refuse (412) if If-Match names another revision. Locks and reloads the row."""
+        """Raise Problem (412) if If-Match names another revision. Locks and reloads the row."""
         wanted = self.request.META.get("HTTP_IF_MATCH")
         if wanted is None or wanted.strip() == "*":
             return
@@ -112,7 +108,7 @@ class Call:
 
 
 class OneMediaType(BaseContentNegotiation):
-    """Answer JSON, or 406; errors are always JSON."""
+    """Responds with JSON, or with 406 if the client does not accept it; errors are always JSON."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         media = (request.content_type or "").partition(";")[0].strip().lower()
@@ -128,7 +124,7 @@ class OneMediaType(BaseContentNegotiation):
 
 
 class ApiView(APIView):
-    """Base of every route: a request id on every answer, JSON only, nothing cached."""
+    """The base class of all routes: every response has a request id, is JSON and is not cached."""
 
     content_negotiation_class = OneMediaType
 
@@ -161,15 +157,15 @@ def operation(
     is_remembered: bool = True,
     before: Callable[..., Any] | None = None,
 ) -> Callable[[Method], Callable[..., HttpResponseBase]]:
-    """Make a view's method of `method(self, call, **path) -> Answer`.
+    """Decorate `method(self, call, **path) -> Answer` as a view's method.
 
-    `answer`: schema of the answer, `status` on success. `body`: the fields that are read; with `body_is` (a schema)
-    the body is passed on whole, for an action that reads it. `also`: other successes, without a body. `streams`: what
-    server-sent events the route answers with instead when asked to (served by controlplane.asgi, only described here).
-    `takes`: the media type of a body that is no JSON, which the view reads from `call.request.data`. `gives`: that of
-    an answer that is no JSON, which the view returns as a response. `is_remembered` false: Idempotency-Key and dry runs
-    have no effect, and the view is in no transaction. `before(call, **path)` runs before the transaction, for slow work
-    without writes; its value is `call.prepared`.
+    `answer`: schema of the response; `status`: its status on success. `body`: the fields to parse; with `body_is`
+    (a schema) the body is passed on as a whole, for an action that parses it. `also`: other success statuses,
+    without a body. `streams`: the server-sent events that the route offers on request (served by controlplane.asgi,
+    only described here). `takes`: the media type of a body that is not JSON, which the view reads from
+    `call.request.data`. `gives`: the media type of a response that is not JSON, which the view builds itself.
+    `is_remembered` False: Idempotency-Key and dry runs have no effect, and the view runs in no transaction.
+    `before(call, **path)` runs before the transaction, for slow work without writes; its value is `call.prepared`.
     """
 
     def decorate(method: Method) -> Callable[..., HttpResponseBase]:
@@ -237,7 +233,7 @@ def _has_body(request: Request) -> bool:
 
 
 def _write(call: Call, work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Run the work in one transaction; roll back a dry run; store the answer under an Idempotency-Key."""
+    """Run the work in one transaction, roll it back for a dry run, and store the response under an Idempotency-Key."""
     if call.is_dry_run:
         with transaction.atomic():
             response = work()
@@ -288,7 +284,7 @@ def _takes_json(media_range: str) -> bool:
 def _describe(
     about: str, responses: dict[Any, Any], parameters: list[OpenApiParameter], body: dict[str, Schema] | None
 ) -> Callable[[Callable[..., HttpResponseBase]], Callable[..., HttpResponseBase]]:
-    """Declare the operation to drf-spectacular."""
+    """Return a decorator that declares the operation to drf-spectacular."""
     described: Callable[[Callable[..., HttpResponseBase]], Callable[..., HttpResponseBase]] = extend_schema(
         summary=about,
         parameters=parameters,
@@ -320,8 +316,8 @@ def _headers_of(verb: str, answer: Schema, is_remembered: bool) -> Iterator[Open
 def _responses(
     answer: Mapping[str, Schema], status: int, also: tuple[int, ...], is_write: bool
 ) -> dict[Any, Any]:
-    """`answer`: media type -> schema, empty for an answer without a body."""
-    # 200: a dry run's.
+    """Return the declared responses by status. `answer`: media type -> schema, empty for a response without a body."""
+    # A write has a 200 too: the response of a dry run.
     codes = (status, 200) if is_write else (status,)
     responses: dict[Any, Any] = {(code, kind): schema for code in codes for kind, schema in answer.items()}
     responses |= {} if answer else dict.fromkeys(codes)

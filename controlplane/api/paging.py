@@ -17,14 +17,14 @@ from controlplane.api.query import Parameter, Schema, Unreadable, text, whole
 from controlplane.api.renderers import render_json
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 500
-# A page of larger items ends early, with a valid `next`.
+# A page of large items ends early, with a valid `next`.
 PAGE_MOST_BYTES = 2 << 20
 _SIGNATURE_BYTES = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A query field that narrows a list by `lookup` (Django's spelling, never the client's)."""
+    """A query field that filters a list by `lookup`, a Django lookup, which the client never chooses."""
 
     lookup: str
     parameter: Parameter
@@ -32,9 +32,9 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list's capabilities. `orderings`: public name -> columns, the last of them unique; none nullable."""
+    """The options of a list. `orderings`: public name -> columns, of which the last is unique and none is nullable."""
 
-    # with "properties": what ?fields= may name
+    # A schema with "properties", the names that ?fields= accepts.
     item: Schema
     orderings: Mapping[str, tuple[str, ...]]
     ordering: str
@@ -77,9 +77,8 @@ def paged(
     fetch: Callable[[QuerySet[Any]], Sequence[Any]],
     shape: Callable[[Sequence[Any]], list[dict[str, Any]]],
 ) -> Answer:
-    """Answer one page. `fetch` reads a sliced queryset into rows (dicts or models) with the ordering's columns;
-    `shape` converts the page's rows to their JSON form.
-    """
+    """Return one page. `fetch` reads a sliced queryset into rows (dicts or models) with the ordering's columns;
+    `shape` converts the page's rows to their JSON form."""
     rows = _filtered(call, rows, listing)
     ordering, limit = call.query["ordering"], call.query["limit"]
     position = _position(call, listing)
@@ -88,7 +87,7 @@ def paged(
     if position is not None:
         rows = rows.filter(_beyond(columns, position.values, is_descending != is_backward))
     sign = "-" if is_descending != is_backward else ""
-    # One more than asked shows that there is another page, without a count.
+    # One row more than requested shows whether there is another page, without a count.
     found = list(fetch(rows.order_by(*(sign + column for column in columns))[: limit + 1]))
     has_more = len(found) > limit
     del found[limit:]
@@ -117,7 +116,7 @@ def _that_fit(items: Sequence[Mapping[str, Any]]) -> int:
     for count, item in enumerate(items):
         size += len(render_json(item))
         if size > PAGE_MOST_BYTES:
-            # A page without items would never get past an item that is larger than a page.
+            # At least one item, because a client could never get past an item that is larger than a page.
             return max(1, count)
     return len(items)
 
@@ -146,7 +145,7 @@ def _fields(names: tuple[str, ...]) -> Parameter:
 
 
 def fields_parameter(item: Schema) -> Parameter:
-    """Return the query field `fields` of a detail route."""
+    """Return the parameter `fields` of a detail route."""
     return _fields(tuple(item["properties"]))
 
 
@@ -173,7 +172,7 @@ def _columns(listing: Listing, ordering: str) -> tuple[tuple[str, ...], bool]:
 
 
 def _beyond(columns: Sequence[str], values: Sequence[Any], is_descending: bool) -> Q:
-    """Return rows after `values` in the order of the columns: a > x, or a = x and b > y, ..."""
+    """Return a filter for the rows after `values` in the order of the columns: a > x, or a = x and b > y, ..."""
     beyond, equal = Q(), Q()
     lookup = "lt" if is_descending else "gt"
     for column, value in zip(columns, values, strict=True):
@@ -203,7 +202,7 @@ def _link(
     arguments = call.request.query_params.copy()
     arguments["cursor"] = make_cursor([ordering, is_backward, values], call.request.path)
     path = f"{call.request.path}?{arguments.urlencode()}"
-    # behind a proxy that ends TLS a request shows neither its scheme nor, at times, its host
+    # Relative, because behind a proxy that terminates TLS a request shows neither its scheme nor always its host.
     return (
         f"{settings.STATED_URL}{path}" if settings.STATED_URL else str(call.request.build_absolute_uri(path))
     )
@@ -214,7 +213,7 @@ def _value(row: Any, column: str) -> Any:
 
 
 def make_cursor(data: list[Any], path: str) -> str:
-    """Return the cursor of [ordering, is backward, values] for a list at `path`."""
+    """Return the cursor for [ordering, is backward, values] of a list at `path`."""
     payload = orjson.dumps(data, default=str)
     return _encoded(_signature(payload, path) + payload)
 
@@ -224,17 +223,17 @@ def _encoded(raw: bytes) -> str:
 
 
 def _read_cursor(cursor: str, path: str) -> _Position | None:
-    """Return the position, or None unless this server issued the cursor for this path."""
+    """Return the decoded position; None unless this server issued the cursor for this path."""
     try:
         raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
     except ValueError:
-        # Cursors come back from clients, which may have cut or changed them.
+        # Clients may have truncated or changed a cursor.
         return None
     if _encoded(raw) != cursor:
-        # Spare bits and skipped characters: decodes, but not ours.
+        # Base64 with spare bits or skipped characters can be decoded, but was not issued by us.
         return None
     signature, payload = raw[:_SIGNATURE_BYTES], raw[_SIGNATURE_BYTES:]
-    # Unsigned cursors would let a client compare columns with values of its choice.
+    # Without a signature, a client could compare columns with values of its choice.
     if not hmac.compare_digest(signature, _signature(payload, path)):
         return None
     ordering, is_backward, values = orjson.loads(payload)

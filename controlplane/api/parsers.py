@@ -12,14 +12,14 @@ from controlplane.api.problems import Problem
 
 MAX_BODY_BYTES = 1 << 20
 MAX_DEPTH = 32
-# possessive, and an unended string is taken to the end: one pass whatever the input
+# With possessive quantifiers, and with unterminated strings matched to the end, it takes one pass for any input.
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class StrictJSONParser(BaseParser):
-    """Reads application/json. Raises Problem with a code that says what is wrong."""
+    """Parses application/json. Raise Problem with a code that names the error."""
 
     media_type = "application/json"
     most_bytes = MAX_BODY_BYTES
@@ -41,7 +41,7 @@ class StrictJSONParser(BaseParser):
 
 
 def parse_json(raw: bytes) -> Any:
-    """Return the value of a JSON text in UTF-8. Raises Problem (400)."""
+    """Return the value of a JSON text in UTF-8. Raise Problem (400)."""
     _check_depth(raw)
     try:
         value = json.loads(
@@ -83,7 +83,7 @@ def _finite(text: str) -> float:
 
 
 def _bounded(text: str) -> int:
-    """Parse an integer of at most 64 bits, the limit of databases and most JSON readers."""
+    """Parse an integer of at most 64 bits, the limit of databases and of most JSON parsers."""
     value = int(text) if len(text) <= 20 else 1 << 64
     if not -(1 << 63) <= value < 1 << 63:
         raise Problem(400, "number_too_large", f"{text[:40]} does not fit in 64 bits.")
@@ -95,7 +95,8 @@ def _refuse_constant(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object. Single pass: an anonymous request may repeat a name 10,000 times."""
+    """Return the object, or raise for a duplicate name. A single pass, because an anonymous request may repeat a
+    name 10,000 times."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

@@ -1,4 +1,4 @@
-"""How the API refuses: application/problem+json with a stable code, the field and what to do (RFC 9457)."""
+"""Error responses of the API: application/problem+json with a stable code, the field and the next step (RFC 9457)."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -13,7 +13,7 @@ PROBLEM_JSON = "application/problem+json"
 
 
 class Problem(Exception):
-    """A refusal with an HTTP status and a stable code. `detail` says what to do."""
+    """A refusal with an HTTP status and a stable code. `detail`: the message, with the next step."""
 
     def __init__(
         self,
@@ -30,12 +30,12 @@ class Problem(Exception):
 
 
 def bad_request(pointer: str, code: str, detail: str) -> Problem:
-    """Return the refusal (400) of one query field (`?limit`) or body field (`/name`)."""
+    """Return a refusal (400) of one query field (`?limit`) or body field (`/name`)."""
     return Problem(400, code, detail, errors=[FieldError(pointer, code, detail)])
 
 
 def problem_response(problem: Problem) -> HttpResponse:
-    """Return the answer for a refusal."""
+    """Return the HTTP response for a refusal."""
     response = HttpResponse(
         render_json(problem_body(problem)), status=problem.status, content_type=PROBLEM_JSON
     )

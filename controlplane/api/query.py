@@ -1,4 +1,4 @@
-"""Query fields: each route declares its own; others are refused."""
+"""Query fields: each route declares its own; unknown ones are refused."""
 
 import uuid
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ BIGGEST = (1 << 63) - 1
 
 
 class Unreadable(ValueError):
-    """A query value that cannot be parsed; the message says what is expected."""
+    """A query value that cannot be parsed; the message states the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One query field: reader, JSON schema, description."""
+    """One query field: its reader, its JSON schema and its description."""
 
     read: Callable[[str], Any]
     schema: Schema
@@ -29,7 +29,7 @@ class Parameter:
 
 
 def read_query(query: QueryDict, known: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return every known field with its value or default. Raises Problem (400) for what is unknown or unreadable."""
+    """Return every declared field with its value or default. Raise Problem (400) for unknown and invalid fields."""
     for name in query:
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
@@ -39,17 +39,17 @@ def read_query(query: QueryDict, known: Mapping[str, Parameter]) -> dict[str, An
 
 
 def text(about: str) -> Parameter:
-    """Declare any text."""
+    """Declare a field with any text."""
     return Parameter(_text, {"type": "string"}, about)
 
 
 def texts(about: str) -> Parameter:
-    """Declare comma-separated values, any of which may match."""
+    """Declare comma-separated values; an object matches if it has any of them."""
     return Parameter(_texts, {"type": "string"}, about + " Several, separated by commas: any of them.")
 
 
 def choices(values: tuple[str, ...], about: str) -> Parameter:
-    """Declare comma-separated values of a closed list."""
+    """Declare comma-separated values from a fixed list."""
 
     def read(value: str) -> list[str]:
         wanted = _texts(value)
@@ -58,13 +58,13 @@ def choices(values: tuple[str, ...], about: str) -> Parameter:
                 raise Unreadable(f"{one[:40]!r} is none of: {', '.join(values)}.")
         return wanted
 
-    # a pattern, not an enum: several may be given
+    # A pattern instead of an enum, because several values may be given.
     one = "(" + "|".join(values) + ")"
     return Parameter(read, {"type": "string", "pattern": f"^{one}(,{one})*$"}, about)
 
 
 def whole(low: int, high: int, about: str, default: int | None = None) -> Parameter:
-    """Declare a whole number in a range."""
+    """Declare a whole number within a range."""
 
     def read(value: str) -> int:
         digits = value.removeprefix("-")
@@ -76,7 +76,7 @@ def whole(low: int, high: int, about: str, default: int | None = None) -> Parame
 
 
 def switch(about: str, default: bool | None = None) -> Parameter:
-    """Declare true or false."""
+    """Declare a boolean: true or false."""
 
     def read(value: str) -> bool:
         if value not in ("true", "false"):
@@ -103,7 +103,7 @@ def moment(about: str) -> Parameter:
 
     def read(value: str) -> datetime:
         try:
-            # a plus sign in a URL is a blank; people forget to escape it
+            # A plus sign in a URL means a blank; callers often forget to escape it.
             found = datetime.fromisoformat(value.replace(" ", "+") if "T" in value else value)
             return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
         except (ValueError, OverflowError) as error:
@@ -142,7 +142,7 @@ def _texts(value: str) -> list[str]:
 
 
 def whole_id(value: str, what: str) -> int:
-    """Return the number in a path. Raises Problem (404) for any other shape."""
+    """Return the number in a path. Raise Problem (404) for any other text."""
     if not (value.isascii() and value.isdecimal() and len(value) < 20 and int(value) <= BIGGEST):
         raise Problem(404, "not_found", f"There is no such {what}.")
     return int(value)

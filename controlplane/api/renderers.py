@@ -1,4 +1,4 @@
-"""JSON out, by orjson: times in RFC 3339 with Z, integers and floats as they are."""
+"""Render JSON by orjson: times in RFC 3339 with Z, integers and floats unchanged."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ JSON = "application/json"
 
 
 def render_json(data: Any) -> bytes:
-    """Return JSON bytes. Raises TypeError for what is not plain data."""
+    """Return JSON bytes. Raise TypeError for anything but plain data."""
     return orjson.dumps(data, option=orjson.OPT_UTC_Z)
 
 

@@ -1,5 +1,5 @@
-"""JSON schemas of what the control plane's API answers: components of the OpenAPI document, and the field names that
-`?fields=` accepts. Tests hold every answer against them. Other apps declare theirs in `api.schemas`."""
+"""JSON schemas of the control plane's API responses: the components of the OpenAPI document, and the names that
+`?fields=` accepts. Tests validate every response against them. Other apps declare theirs in `api.schemas`."""
 
 from controlplane.api.json_schema import (
     BOOLEAN,
@@ -50,7 +50,7 @@ PROJECT = partial(
         status=ref("ProjectStatus"),
         warnings=listed(STRING),
     ),
-    # Answers to writes have them.
+    # Included in responses to writes.
     "warnings",
 )
 DEPARTMENT = record(

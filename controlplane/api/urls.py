@@ -1,4 +1,4 @@
-"""The control plane's REST routes below /api/v1/, and those that other apps declare in `api.urls`."""
+"""The control plane's REST routes below /api/v1/, and the routes that other apps declare in `api.urls`."""
 
 from django.urls import include, path, re_path
 

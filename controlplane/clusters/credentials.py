@@ -1,6 +1,6 @@
-"""Credentials of clusters, encrypted; decrypted only to open an engine.
+"""Credentials of clusters: stored encrypted, and decrypted only to open an engine.
 
-Stored values are readable with the instance's key alone. After a change of that key, the previous one in
+They can be decrypted only with the installation's key. After a change of that key, the previous one in
 TRAINYARD_SECRET_KEY_FALLBACKS still decrypts older values.
 """
 
@@ -26,18 +26,19 @@ INSTALLATION_BITS = 48
 
 
 class CredentialsUnreadable(Exception):
-    """The stored value was encrypted under a key that this instance lacks; the message says what to do."""
+    """The stored value was encrypted with a key that this installation does not have; the message states the next
+    step."""
 
 
 def encrypt(credentials: Mapping[str, Any]) -> str:
-    """Return the JSON encrypted under the instance's key; "" for an empty mapping."""
+    """Return the JSON, encrypted with the installation's key; "" for an empty mapping."""
     if not credentials:
         return ""
     return _fernet().encrypt(json.dumps(dict(credentials)).encode()).decode()
 
 
 def decrypt(stored: str) -> dict[str, Any]:
-    """Return what `encrypt` was given. Raises CredentialsUnreadable."""
+    """Return the mapping that was passed to `encrypt`. Raise CredentialsUnreadable."""
     from cryptography.fernet import InvalidToken
 
     if not stored:
@@ -54,9 +55,8 @@ def decrypt(stored: str) -> dict[str, Any]:
 
 @cache
 def installation() -> str:
-    """Return this control plane's id, 12 hexadecimal digits, drawn once per database and read once per process. Not a
-    secret: it is a label in clusters that distinguishes our objects from another Trainyard's.
-    """
+    """Return this installation's id: 12 hexadecimal digits, drawn once per database and read once per process. Not
+    a secret: as a label in clusters it distinguishes our objects from those of another Trainyard."""
     number, _ = Counter.objects.get_or_create(
         name="installation", defaults={"value": secrets.randbits(INSTALLATION_BITS)}
     )
@@ -76,14 +76,15 @@ def engine_settings(cluster: Cluster) -> dict[str, Any]:
 
 
 def _usable(credentials: dict[str, Any]) -> dict[str, Any]:
-    """Drop an exec plugin unless this instance allows them, also from credentials stored while it did."""
+    """Remove an exec plugin unless this installation allows them now, whatever it allowed when the credentials were
+    stored."""
     if settings.ALLOW_KUBECONFIG_EXEC:
         return credentials
     return {name: value for name, value in credentials.items() if name != "allow_exec"}
 
 
 def _fernet() -> MultiFernet:
-    """Return the cipher, imported on first use. The first key encrypts, all keys decrypt."""
+    """Return the cipher, imported on first use. The first key encrypts; every key can decrypt."""
     from cryptography.fernet import Fernet, MultiFernet
 
     keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)

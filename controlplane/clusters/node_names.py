@@ -1,10 +1,10 @@
-"""Convert between a cluster's node names and Trainyard's, which are unique across clusters. Pure."""
+"""Convert between a cluster's own node names and Trainyard's, which are unique across clusters. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Of many, in one sentence.
+# How many of many names a sentence lists.
 SHOWN = 5
 
 
@@ -14,11 +14,11 @@ def name_here(theirs: str, suffix: str) -> str:
 
 
 def name_there(ours: str, suffix: str) -> str:
-    """Return the cluster's own name for the node that `name_here` called `ours`."""
+    """Return the cluster's own name for Trainyard's node name `ours`."""
     return ours.removesuffix(f".{suffix}") if suffix else ours
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Return the first names and the number of the others: `a, b and 7 more`."""
+    """Format a list of names, the first ones in full: `a, b and 7 more`."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"{', '.join(names[:SHOWN])}{more}"

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 MIB = 1024**2
-# More than any machine has of anything; answers and rows carry whole numbers of 64 bits.
+# Larger than any machine's resources, and still an integer of 64 bits as JSON and database columns require.
 MOST = 2**62
 _IN_BYTES = ("hugepages-", "ephemeral-storage")
 _FACTORS = {
@@ -21,11 +21,11 @@ _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)([numkMG
 
 
 def amount(quantity: object) -> Fraction:
-    """Return a quantity in its base unit: CPUs, bytes, pieces. Raises ValueError for what is none."""
+    """Return a quantity in its base unit: CPUs, bytes or pieces. Raise ValueError for anything else."""
     return quantity if isinstance(quantity, Fraction) else _read(str(quantity))
 
 
-# Thousands of nodes and pods say the same few.
+# Cached, because thousands of nodes and pods repeat the same few quantities.
 @lru_cache(maxsize=4096)
 def _read(text: str) -> Fraction:
     match = _QUANTITY.fullmatch(text)
@@ -35,17 +35,17 @@ def _read(text: str) -> Fraction:
 
 
 def whole(quantity: object) -> int:
-    """Return whole pieces, rounded down: of what is there."""
+    """Return whole pieces, rounded down: for available amounts."""
     return int(amount(quantity))
 
 
 def pieces(quantity: object) -> int:
-    """Return whole pieces, rounded up: of what is asked for."""
+    """Return whole pieces, rounded up: for requested amounts."""
     return -int(-amount(quantity) // 1)
 
 
 def milli(quantity: object) -> int:
-    """Thousandths, rounded up as the scheduler does."""
+    """Return thousandths, rounded up as kube-scheduler does."""
     return -int(-amount(quantity) * 1000 // 1)
 
 
@@ -55,7 +55,7 @@ def mib(quantity: object) -> int:
 
 
 def in_words(resource: str, number: int) -> str:
-    """So many whole units of a resource, as people read it: `4 vpc.amazonaws.com/efa`, `512 MiB of hugepages-2Mi`."""
+    """Format an amount of a resource for users: `4 vpc.amazonaws.com/efa`, `512 MiB of hugepages-2Mi`."""
     return f"{_bytes(number)} of {resource}" if resource.startswith(_IN_BYTES) else f"{number} {resource}"
 
 

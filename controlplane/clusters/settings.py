@@ -1,4 +1,5 @@
-"""What settings of clusters are declared with: a knob, its reader, and the error that lists what was refused. Pure."""
+"""The parts from which cluster settings are declared: a knob, its reader, and the error that lists refused
+settings. Pure."""
 
 import re
 from typing import Any, NamedTuple
@@ -12,13 +13,13 @@ LABEL_VALUE = re.compile(rf"(?:{LABEL_NAME})?")
 QUANTITY = re.compile(r"[1-9][0-9]*(?:[MGTP]i?|Ki|k)?")
 IMAGE_CHARS = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*")
 IMAGE_NAMES = Names(IMAGE_CHARS, 200, "like team/image:1")
-# of projects' namespaces, where the cluster's settings name none
+# The prefix of projects' namespaces if the cluster's settings give none.
 NAMESPACE_PREFIX = "yard-"
 MOUNT_PATHS = Names(re.compile(r"/[-A-Za-z0-9_./]+"), 1000, "an absolute path of plain characters")
 
 
 class SettingsInvalid(ValueError):
-    """Refused cluster settings; `errors` lists them and what to do."""
+    """Invalid cluster settings. `errors`: each with its field and the next step."""
 
     def __init__(self, errors: list[FieldError]) -> None:
         super().__init__("; ".join(f"{error.pointer}: {error.detail}" for error in errors))
@@ -26,7 +27,7 @@ class SettingsInvalid(ValueError):
 
 
 class Knob(NamedTuple):
-    """One setting: reader, default, and one sentence for the reference."""
+    """One setting: its reader, its default, and one sentence for the reference documentation."""
 
     read: Reader
     default: Any
@@ -34,7 +35,7 @@ class Knob(NamedTuple):
 
 
 def name_like(pattern: re.Pattern[str], longest: int, what: str) -> Reader:
-    """Read a string that matches the whole pattern."""
+    """Return a reader of strings that match the whole pattern; `what` describes them in the error message."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or len(value) > longest or not pattern.fullmatch(value):
@@ -45,7 +46,7 @@ def name_like(pattern: re.Pattern[str], longest: int, what: str) -> Reader:
 
 
 def one_of(*choices: str) -> Reader:
-    """Read one of these words."""
+    """Return a reader that accepts one of these words."""
 
     def read(value: Any) -> str:
         if value not in choices:
@@ -58,7 +59,7 @@ def one_of(*choices: str) -> Reader:
 
 
 def or_empty(reader: Reader) -> Reader:
-    """Read the value, or an empty string."""
+    """Return a reader that also accepts the empty string."""
     return lambda value: "" if value == "" else reader(value)
 
 

@@ -1,7 +1,7 @@
-"""Send due long commands to their Celery queues, and again what a dead worker held or a wiped Redis lost.
+"""Send due long commands to their Celery queues, and send them again if a dead worker held them or Redis was wiped.
 
-Only the loop sends: requests write a row and wake the loop, so that none waits for Redis. Where Redis does not answer,
-and in `manage.py runloop`, which has none, the loop carries them out on threads of its own.
+Only the loop sends: requests write a row and wake the loop, so that none waits for Redis. If Redis does not answer,
+and in `manage.py runloop`, which has none, the loop executes the commands on threads of its own.
 """
 
 import logging
@@ -23,9 +23,9 @@ from controlplane.models import Command
 
 logger = logging.getLogger(__name__)
 
-# A task that is not begun by then may be lost; a second one does no harm.
+# A task that has not begun after this time may be lost; sending it twice does no harm.
 SEND_AGAIN_SECONDS = 60
-# Tasks in one queue: without a worker it must not grow for ever.
+# The most tasks in one queue, so that it cannot grow forever while no worker runs.
 MOST_QUEUED = 100
 LOCAL_THREADS = 2
 
@@ -38,7 +38,7 @@ class Dispatcher:
         self._local = ThreadPoolExecutor(LOCAL_THREADS, thread_name_prefix="long-command")
 
     def dispatch(self) -> int:
-        """Send what is due and return how many commands that were."""
+        """Send the due commands; return how many."""
         sent = 0
         for queue in task_queues():
             commands = _due(queue)
@@ -49,17 +49,18 @@ class Dispatcher:
         return sent
 
     def close(self) -> None:
-        """Begin nothing more. What is under way ends with the process, and its claim expires."""
+        """Begin nothing more. Running commands end with the process, and their claims expire."""
         self._local.shutdown(wait=False, cancel_futures=True)
 
 
 def carry_out_due() -> int:
-    """Carry out every due long command in this thread and return how many that were: for tests and replays."""
+    """Execute every due long command in this thread; return how many. For tests and replays."""
     return sum(carry_out_here(pk) for pk in _unheld(task_queues()).values_list("pk", flat=True))
 
 
 def _due(queue: str) -> list[int]:
-    """Take the commands that are to be sent now: each for one loop, once a minute."""
+    """Mark the commands to send now and return their ids. Each is taken by one loop only, and at most once a
+    minute."""
     lost = Q(sent_at=None) | Q(sent_at__lte=Now() - timedelta(seconds=SEND_AGAIN_SECONDS))
     keys = list(_unheld([queue]).filter(lost).values_list("pk", flat=True)[:MOST_QUEUED])
     return [pk for pk in keys if Command.objects.filter(lost, pk=pk).update(sent_at=Now())]
@@ -71,7 +72,7 @@ def _unheld(queues: Iterable[str]) -> QuerySet[Command]:
 
 
 def _publish(queue: str, keys: list[int]) -> bool:
-    """Send tasks for these commands. False when Redis does not answer."""
+    """Send tasks for these commands. Return False if Redis does not answer."""
     try:
         if _waiting_in(queue) >= MOST_QUEUED:
             return True

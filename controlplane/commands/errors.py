@@ -1,8 +1,9 @@
-"""What a command handler raises to say how its command ends."""
+"""The exceptions by which a command handler ends its command."""
 
 
 class CommandRefused(Exception):
-    """The effect was refused. Passing refusals are retried with backoff, others fail the command at once."""
+    """The effect was refused. Temporary refusals (`is_passing`) are retried with back-off, others fail the command
+    at once."""
 
     def __init__(self, code: str, message: str, *, is_passing: bool = False) -> None:
         super().__init__(message)
@@ -10,5 +11,5 @@ class CommandRefused(Exception):
 
 
 class Cancelled(Exception):
-    """The command was cancelled, or its claim expired and another worker has it. Raised by CommandRun: a handler cleans
-    up what is its own and lets it pass."""
+    """The command was cancelled, or its claim expired and another worker has taken it. Raised by CommandRun; a
+    handler may clean up after itself, but must let it propagate."""

@@ -1,5 +1,7 @@
-"""How a try at a command ends: done, tried again later, or failed. All writes hold the claim's token, so that a claim
-that expired and was taken over changes nothing."""
+"""Record how a try at a command ended: done, to be retried, or failed.
+
+All writes require the claim's token, so that a process whose claim expired and was taken over changes nothing.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -22,16 +24,16 @@ LONGEST_ERROR = 500
 
 
 class TooLate(Exception):
-    """A call that did not begin while its claim was young: another process may have the command by now."""
+    """The call did not begin soon enough after its claim, so another process may have claimed the command."""
 
 
 def claimable() -> Q:
-    """Return the condition for commands that no process holds."""
+    """Return the condition for commands that no process has claimed."""
     return Q(state=Command.PENDING) | Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
 
 
 def complete(command: Command, token: str, result: Any) -> bool:
-    """End a command that succeeded together with what its handler writes. False when the claim was lost."""
+    """End a successful command in one transaction with what its handler writes. Return False if the claim was lost."""
     with transaction.atomic():
         if not finish([command], token, Command.DONE):
             return False
@@ -40,7 +42,7 @@ def complete(command: Command, token: str, result: Any) -> bool:
 
 
 def finish(commands: Sequence[Command], token: str, state: str, error: str = "") -> int:
-    """End claimed commands and return how many were still ours."""
+    """End claimed commands; return how many of them still had our claim."""
     if not commands:
         return 0
     ours = Command.objects.filter(
@@ -53,7 +55,7 @@ def finish(commands: Sequence[Command], token: str, state: str, error: str = "")
 
 
 def note_failure(command: Command, token: str, error: BaseException) -> None:
-    """Write how a try failed: what may pass is tried again, what is final fails the command."""
+    """Record a failed try: retry after a temporary failure, fail the command after a final one."""
     if isinstance(error, Cancelled):
         return
     if isinstance(error, TooLate):
@@ -81,20 +83,20 @@ def _refusal_of(command: Command, error: BaseException) -> CommandRefused:
         return CommandRefused(error.code, _storable(error.message), is_passing=error.is_passing)
     if not isinstance(error, Exception):
         raise error
-    # a fault of ours or of the engine's: such a command must neither stop the others nor be tried for ever
+    # A fault in our code or the engine's. Such a command must not stop the others, and must not be retried forever.
     logger.error("%s of %s failed", command.kind, command.subject_id, exc_info=error)
     return CommandRefused("engine_error", _storable(f"The engine failed {Command.MOST_TRIES} times: {error}"))
 
 
 def _storable(text: str) -> str:
-    """Return text that databases take. A refusal that cannot be written would leave its command claimed, and the same
-    try would be repeated for ever; file names of users can hold anything."""
+    """Return the text without characters that databases refuse, which users' file names can contain. A message that
+    cannot be written would leave the command claimed, and the same try would be repeated forever."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _note_unreachable(command: Command, token: str, error: EngineUnreachable) -> None:
-    """Whether the engine is out of reach is for reconcile to say, and then tries are not counted; one that answers
-    everything but this is broken."""
+    """Record that the engine did not answer. While the cluster counts as unreachable (which reconcile decides),
+    tries are not counted; if it is reachable, something else is broken and they are."""
     handler = handler_for(command.kind)
     refusal = CommandRefused(CLUSTER_FAILED, _storable(str(error)), is_passing=True)
     is_reachable = Cluster.objects.filter(pk=command.required_cluster_id, is_reachable=True).exists()
@@ -104,7 +106,7 @@ def _note_unreachable(command: Command, token: str, error: EngineUnreachable) ->
 
 
 def _give_back(command: Command, token: str) -> None:
-    """Free a command of which nothing was tried."""
+    """Release a command whose execution has not begun."""
     ours = Command.objects.filter(pk=command.pk, claim_token=token, state=Command.CLAIMED)
     ours.update(state=Command.PENDING, tries=F("tries") - 1, sent_at=None)
 

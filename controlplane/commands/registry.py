@@ -1,5 +1,5 @@
-"""Command handlers: each app declares its own in a module `command_handlers`, which is imported when the first is
-looked up.
+"""Command handlers: each app declares its own in a module `command_handlers`, which is imported on the first
+look-up.
 
     @register
     class FillCache(CommandHandler):
@@ -7,8 +7,9 @@ looked up.
 
         def run(self, run: CommandRun) -> object: ...
 
-A handler on ENGINE_STARTS or ENGINE_STOPS is one short call to a cluster's engine and runs on the loop's own threads.
-Any other queue is a Celery queue of that name, for work that takes seconds to hours; `manage.py worker` consumes it.
+A handler on ENGINE_STARTS or ENGINE_STOPS makes one short call to a cluster's engine and runs on the loop's own
+threads. Any other queue is a Celery queue of that name, for work that takes seconds to hours; `manage.py worker`
+consumes it.
 """
 
 from functools import cache
@@ -23,36 +24,37 @@ if TYPE_CHECKING:
 
 ENGINE_STARTS, ENGINE_STOPS = "engine-starts", "engine-stops"
 ENGINE_QUEUES = (ENGINE_STARTS, ENGINE_STOPS)
-# The control plane's own long work.
+# The queue of the control plane's own long work.
 CLUSTERS = "clusters"
 
 
 class CommandHandler:
-    """How commands of one kind are carried out. One instance serves all threads: it keeps no state."""
+    """Executes commands of one kind. One instance serves all threads, so it must keep no state."""
 
     kind: ClassVar[str]
     queue: ClassVar[str]
     # None: retried until it succeeds or is cancelled.
     max_tries: ClassVar[int | None] = 5
-    # Before the second try, the third, ...
+    # The delays before the second try, the third, and so on.
     backoff_seconds: ClassVar[tuple[int, ...]] = (1, 2, 5, 10, 30)
-    # Removes what a deleted object left: retried for as long as it takes.
+    # True if it removes what a deleted object left: retried without limit.
     is_cleanup: ClassVar[bool] = False
-    # Before the others of its engine queue.
+    # True if it is executed before the other commands of its engine queue.
     goes_first: ClassVar[bool] = False
-    # Its payload is erased when it ends.
+    # True if its payload is erased when the command ends.
     has_secrets: ClassVar[bool] = False
 
     def run(self, run: "CommandRun") -> Any:
-        """Carry the command out, outside any transaction, and return what `on_done` needs. Safe to repeat. Raise
-        CommandRefused, EngineRefused or EngineUnreachable; any other exception is a fault and is retried."""
+        """Execute the command, outside any transaction, and return what `on_done` needs. Must be safe to repeat.
+        Raise CommandRefused, EngineRefused or EngineUnreachable; any other exception counts as a fault and is
+        retried."""
         raise NotImplementedError
 
     def on_done(self, command: "Command", result: Any) -> None:
-        """Write what a run found, in the transaction that ends its command."""
+        """Write the results of a run, in the transaction that ends its command."""
 
     def on_retry(self, command: "Command", refusal: CommandRefused) -> None:
-        """Write why the command waits for its next try."""
+        """Record why the command has to be retried."""
 
     def on_failed(self, command: "Command", refusal: CommandRefused) -> None:
         """Record that the command failed permanently; called in the transaction that ends it."""
@@ -62,7 +64,8 @@ class CommandHandler:
         return not refusal.is_passing
 
     def may_retry(self, command: "Command", refusal: CommandRefused) -> bool:
-        """Return whether to try again after a passing refusal or a fault. `command.tries` counts the tries so far."""
+        """Return whether to retry after a temporary refusal or a fault. `command.tries`: the number of tries so
+        far."""
         return self.max_tries is None or self.is_cleanup or command.tries < self.max_tries
 
 
@@ -71,7 +74,7 @@ _handlers: dict[str, CommandHandler] = {}
 
 
 def register(handler: H) -> H:
-    """Declare the handler of a kind. Raises ValueError when the kind has one."""
+    """Declare the handler of a kind, as a class decorator. Raise ValueError if the kind already has one."""
     if handler.kind in _handlers:
         raise ValueError(f"Commands of kind {handler.kind} have a handler already.")
     _handlers[handler.kind] = handler()
@@ -79,7 +82,7 @@ def register(handler: H) -> H:
 
 
 def handler_for(kind: str) -> CommandHandler:
-    """Return the handler of a kind. Raises LookupError for one that no installed app declares."""
+    """Return the handler of a kind. Raise LookupError if no installed app declares one."""
     handler = _declared().get(kind)
     if handler is None:
         raise LookupError(f"No installed app handles commands of kind {kind}.")
@@ -87,7 +90,7 @@ def handler_for(kind: str) -> CommandHandler:
 
 
 def kinds_on(*queues: str) -> tuple[str, ...]:
-    """Return the kinds whose commands are carried out on these queues."""
+    """Return the kinds whose commands are executed on these queues."""
     return tuple(kind for kind, handler in _declared().items() if handler.queue in queues)
 
 

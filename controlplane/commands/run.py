@@ -1,4 +1,4 @@
-"""What a handler gets: its command, and, for long work, the claim that it holds and how it reports progress."""
+"""What a handler receives: its command and, for long work, the claim with methods to report progress."""
 
 import threading
 import time
@@ -12,9 +12,10 @@ from controlplane.commands.errors import Cancelled
 from controlplane.models import Cluster, Command
 
 CLAIM_SECONDS = 30
-# Also how soon a cancelled command is noticed by a handler that reports nothing.
+# The interval of claim renewals; also the longest delay until a handler that reports nothing notices a
+# cancellation.
 RENEW_SECONDS = 5.0
-# At least, between two writes of progress.
+# The shortest time between two writes of progress.
 REPORT_SECONDS = 1.0
 
 
@@ -31,12 +32,11 @@ class CommandRun:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """Return the cluster that the command concerns. Raises LookupError when it concerns none."""
+        """Return the cluster that the command concerns. Raise LookupError if it concerns none."""
         return Cluster.objects.get(pk=self.command.required_cluster_id)
 
     def report(self, done: int, total: int | None = None, message: str = "") -> None:
-        """Keep how far the work has come, in units of the handler's choice; at most one write a second. Raises
-        Cancelled."""
+        """Store the progress, in units that the handler chooses; at most one write per second. Raise Cancelled."""
         self.raise_if_cancelled()
         if time.monotonic() - self._reported_at < REPORT_SECONDS and done != total:
             return
@@ -45,12 +45,12 @@ class CommandRun:
             raise Cancelled
 
     def raise_if_cancelled(self) -> None:
-        """Raise Cancelled when the command was cancelled or another worker has it. Costs no query."""
+        """Raise Cancelled if the command was cancelled or another worker has taken it. Costs no query."""
         if self._is_lost.is_set():
             raise Cancelled
 
     def __enter__(self) -> "CommandRun":
-        """Renew the claim in the background until the end of the block."""
+        """Renew the claim in the background until the block ends."""
         self._keeper = threading.Thread(target=self._keep, name=f"claim-{self.command.pk}", daemon=True)
         self._keeper.start()
         return self
@@ -69,7 +69,8 @@ class CommandRun:
                         return
                     expires_at = asked_at + CLAIM_SECONDS
                 except DatabaseError:
-                    # A busy or restarted database: the claim holds until it expires, then another worker may have it.
+                    # The database is busy or restarting. The claim remains valid until it expires; then another
+                    # worker may take it.
                     connection.close()
                     if time.monotonic() >= expires_at:
                         self._is_lost.set()
@@ -78,7 +79,7 @@ class CommandRun:
             connection.close()
 
     def _renew(self, **values: object) -> bool:
-        """Extend the claim. False, from then on, when it is ours no more."""
+        """Extend the claim. Return False, then and on every later call, if it is lost."""
         ours = Command.objects.filter(pk=self.command.pk, state=Command.CLAIMED, claim_token=self._token)
         expiry = Now() + timedelta(seconds=CLAIM_SECONDS)
         if not ours.update(claim_expires_at=expiry, **values):

@@ -1,7 +1,7 @@
-"""Long commands: one Celery task carries a command's id; the row says everything else.
+"""Long commands as Celery tasks: a task carries only a command's id; everything else is in the row.
 
-A worker claims the row by conditional UPDATE and renews the claim while it works, so that a task that is delivered
-twice runs once, and one whose worker was killed is sent again (controlplane.commands.dispatch).
+A worker claims the row by conditional UPDATE and renews the claim while it works. So a task that is delivered twice
+runs once, and one whose worker was killed is sent again (controlplane.commands.dispatch).
 """
 
 from datetime import timedelta
@@ -20,12 +20,12 @@ from controlplane.models import Command
 
 @shared_task(acks_late=False, ignore_result=True)
 def carry_out(command_id: int) -> None:
-    """Carry out the command, unless another worker has it or it has ended."""
+    """Execute the command, unless another worker has claimed it or it has ended."""
     carry_out_here(command_id)
 
 
 def carry_out_here(command_id: int) -> bool:
-    """Carry out a long command in this thread, outside any transaction. False when there was nothing to do."""
+    """Execute a long command in this thread, outside any transaction. Return False if it could not be claimed."""
     token = new_token()
     command = _claim(command_id, token)
     if command is None:

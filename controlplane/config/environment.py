@@ -1,6 +1,6 @@
-"""Strict readers of TRAINYARD_* variables. Pure: a mapping in, values out; no Django.
+"""Strict readers of TRAINYARD_* variables. Pure: they take the environment as a mapping and do not import Django.
 
-Every setting is declared once in `SETTINGS`; docs/reference/settings.md is generated from it.
+Every setting is declared once in `SETTINGS`, from which docs/reference/settings.md is generated.
 """
 
 import ipaddress
@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One environment variable: its name, default and what it does."""
+    """One environment variable: its name, its default and its description."""
 
     name: str
     default: str
@@ -198,16 +198,16 @@ SETTINGS = (
 DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
 
 
-# what a DATABASE_URL may carry after its question mark; libpq's own names
+# The options allowed after the question mark of a DATABASE_URL, by libpq's names.
 DATABASE_OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "connect_timeout")
 
 
 class SettingInvalid(ValueError):
-    """A variable has an unusable value; the message names the variable."""
+    """A variable has an invalid value; the message names the variable."""
 
 
 def text(env: Mapping[str, str], name: str) -> str:
-    """Return the variable, or its declared default."""
+    """Return the variable's value, or its declared default."""
     return env.get(name, "") or DEFAULTS[name]
 
 
@@ -220,7 +220,7 @@ def integer(env: Mapping[str, str], name: str, low: int, high: int) -> int:
 
 
 def switch(env: Mapping[str, str], name: str) -> bool:
-    """Return a yes or no. Raises SettingInvalid."""
+    """Return a boolean. Raise SettingInvalid."""
     value = text(env, name).lower()
     if value not in {"yes", "no"}:
         raise SettingInvalid(f"{name} must be yes or no, not {value!r}.")
@@ -228,7 +228,7 @@ def switch(env: Mapping[str, str], name: str) -> bool:
 
 
 def choice(env: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
-    """Return one of the known words, in lower case. Raises SettingInvalid."""
+    """Return one of the known words, in lower case. Raise SettingInvalid."""
     value = text(env, name).lower()
     if value not in known:
         raise SettingInvalid(f"{name} must be one of {', '.join(known)}, not {value!r}.")
@@ -249,7 +249,7 @@ def networks(env: Mapping[str, str], name: str) -> list[ipaddress.IPv4Network | 
 
 
 def json_object(env: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Return a JSON object, empty when nothing is set. Raises SettingInvalid."""
+    """Return a JSON object, {} if the variable is not set. Raise SettingInvalid."""
     try:
         value = json.loads(text(env, name) or "{}")
     except ValueError as error:
@@ -260,7 +260,7 @@ def json_object(env: Mapping[str, str], name: str) -> dict[str, Any]:
 
 
 def database(url: str, state_dir: Path) -> dict[str, Any]:
-    """Return Django's database settings for a DATABASE_URL. Raises SettingInvalid for another scheme."""
+    """Return Django's database settings for a DATABASE_URL. Raise SettingInvalid for an unknown scheme."""
     if not url:
         return sqlite(state_dir / "db.sqlite3")
     parts = urlsplit(url)
@@ -297,10 +297,11 @@ def sqlite(path: Path) -> dict[str, Any]:
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": str(path),
-        # Opening the file and its pragmas cost 5 ms of CPU a request.
+        # Kept open, because opening the file and setting its pragmas costs 5 ms of CPU per request.
         "CONN_MAX_AGE": None,
         "OPTIONS": {
-            # A deferred transaction that upgrades to a write fails at once under load.
+            # Writes lock at the beginning: a deferred transaction that upgrades to a write fails at once under
+            # load.
             "transaction_mode": "IMMEDIATE",
             "timeout": 20,
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA mmap_size=268435456;"

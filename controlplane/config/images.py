@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 BUILT_IN = Path(__file__).resolve().parents[2] / "workloads" / "catalogue.toml"
-# In the state directory.
+# The file in the state directory with the admins' entries.
 ADDED = "images.toml"
 
 
 class ImageUnknown(LookupError):
-    """Neither image nor command gives anything to run; the message lists the images."""
+    """Neither the image nor the job gives a command to run; the message lists the known images."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One entry. `files` are copied into a pod's new working directory, like the files of a container image."""
+    """One entry of the catalogue. `files` are copied into a pod's new working directory, like the files of a
+    container image."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -35,7 +36,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All images; `find` resolves an image name of a job."""
+    """All entries; `find` resolves the image name of a job."""
 
     images: tuple[Image, ...]
 
@@ -51,10 +52,10 @@ class Catalogue:
     def command_line(
         self, reference: str, command: tuple[str, ...], args: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """Return the command line by Kubernetes' rules: a command replaces the image's command and args, args replace
-        its args.
+        """Return the command line by Kubernetes' rules: a job's command replaces the image's command and args, a
+        job's args replace the image's args.
 
-        Raises ImageUnknown when there is nothing to run.
+        Raise ImageUnknown if there is nothing to run.
         """
         if command:
             return (*command, *args)
@@ -69,9 +70,8 @@ class Catalogue:
 
 
 def load_catalogue(*paths: Path) -> Catalogue:
-    """Return the entries of all existing files; a later file replaces entries of the same name. Raises ValueError
-    with the file's name for a malformed entry, OSError for an unreadable file.
-    """
+    """Return the entries of those files that exist; a later file replaces entries of the same name. Raise
+    ValueError with the file's name for a malformed entry, OSError for an unreadable file."""
     images: dict[str, Image] = {}
     for path in paths:
         if path.exists():

@@ -1,4 +1,4 @@
-"""Where the lakes of this installation are: a folder, or a bucket of an S3 endpoint. No connection is opened."""
+"""The storage of this installation's lakes: a folder, or a bucket of an S3 endpoint. Opens no connection."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PREFIX = re.compile(r"([A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*)?")
 
 @dataclass(frozen=True, slots=True)
 class BucketPlace:
-    """A prefix of a bucket, and how it is reached. `endpoint` "": Amazon's own of the region. Without an access key
-    the client finds the credentials of the machine's role there."""
+    """A prefix in a bucket, and how to connect to it. `endpoint` "": Amazon's endpoint for the region. Without an
+    access key the S3 client uses the credentials of the machine's role."""
 
     bucket: str
     prefix: str
@@ -29,7 +29,7 @@ class BucketPlace:
     session_token: str = field(default="", repr=False)
 
     def below(self, name: str) -> BucketPlace:
-        """Return the same bucket, one level down."""
+        """Return the place with `name` appended to the prefix."""
         prefix = f"{self.prefix}/{name}" if self.prefix else name
         keys = (self.access_key, self.secret_key, self.session_token)
         return BucketPlace(self.bucket, prefix, self.endpoint, self.region, *keys)
@@ -38,8 +38,9 @@ class BucketPlace:
 def bucket_place(
     url: str, endpoint: str, region: str, credentials_file: str, environment: Mapping[str, str]
 ) -> BucketPlace | None:
-    """Return the place that `s3://bucket/prefix` means; None for "". Credentials are those of the file, in the format
-    of ~/.aws/credentials, else AWS_ACCESS_KEY_ID and its companions. Raises ValueError; no message has a secret."""
+    """Return the place for `s3://bucket/prefix`; None for "". Credentials come from the file, in the format of
+    ~/.aws/credentials, else from AWS_ACCESS_KEY_ID and related variables. Raise ValueError; no message contains a
+    secret."""
     if not url:
         return None
     parts = urlsplit(url)
@@ -69,7 +70,7 @@ def inner_addresses(endpoint: str) -> list[str]:
     try:
         found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        # Whether it can be reached is found out by the first request, with its own message.
+        # An unresolvable name is reported by the first request, with a message of its own.
         return []
     addresses = sorted({str(entry[4][0]).partition("%")[0] for entry in found})
     return [address for address in addresses if not _is_global(address)]
@@ -92,13 +93,13 @@ def _check_endpoint(endpoint: str) -> None:
 
 
 def _keys_of_file(path: str) -> dict[str, str]:
-    """Return the keys of the profile `default`, by their names in the environment."""
+    """Return the keys of the profile `default`, under the names of the environment variables."""
     parser = configparser.RawConfigParser()
     try:
         parser.read_string(Path(path).read_text())
         section = parser["default"]
     except (OSError, UnicodeError, configparser.Error, KeyError) as error:
-        # the text of a parser's error quotes the file
+        # Not chained, because the parser's message quotes the file.
         raise ValueError(
             f"TRAINYARD_S3_CREDENTIALS: {path} cannot be read as a credentials file with a section [default]"
             f" ({type(error).__name__})."

@@ -1,9 +1,9 @@
-"""Keep credentials out of our own log, and tracebacks of client faults."""
+"""Keep credentials out of our own log, and reduce tracebacks caused by clients' mistakes."""
 
 import logging
 import re
 
-# What stands in an address and opens something: tickets of jobs' hosts, the set-up link.
+# Parts of URLs that give access: tickets for jobs' hosts, and the setup link.
 _SECRETS = (
     (re.compile(r"([?&]ticket=)[A-Za-z0-9_-]+"), r"\1[ticket]"),
     (re.compile(r"/setup/[^\s/?#\"']+"), "/setup/[secret]"),
@@ -11,9 +11,8 @@ _SECRETS = (
 
 
 class RedactingFormatter(logging.Formatter):
-    """Remove secrets from logged URLs: Django logs the path of every refused request, uvicorn that of every
-    websocket.
-    """
+    """Removes secrets from logged URLs: Django logs the path of every refused request, uvicorn that of every
+    websocket."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
@@ -23,9 +22,8 @@ class RedactingFormatter(logging.Formatter):
 
 
 class ClientFaultFilter(logging.Filter):
-    """Reduce client faults to one-line warnings: Django adds a traceback to every 403 and logs a wrong Host header as
-    an error. Drops records that then fall below the log's level.
-    """
+    """Reduces errors caused by clients to one-line warnings: Django adds a traceback to every 403 and logs a wrong
+    Host header as an error. Drops records that are then below the log level."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         is_refusal = record.name.startswith("django.security.")

@@ -1,4 +1,4 @@
-"""The storage systems that storage classes with a driver name. Pure: no file is read and no connection opened."""
+"""The NetApp systems of storage classes that have a driver. Pure: reads no file and opens no connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _JUNCTION = re.compile(r"(/[A-Za-z0-9_.-]+)*")
 @dataclass(frozen=True, slots=True)
 class OntapPlace:
     """An SVM of an ONTAP system. `junction`: the path in its namespace below which volumes are mounted, "" for its
-    root; the admin mounts it on each machine. `credentials`: a file, "" for the environment. `ca_file` "": the
+    root; admins mount it on each machine. `credentials`: a file, "" for the environment. `ca_file` "": the
     machine's own certificate authorities."""
 
     host: str
@@ -30,9 +30,9 @@ class OntapPlace:
 
 @dataclass(frozen=True, slots=True)
 class AnfPlace:
-    """An account of Azure NetApp Files. `pools`: the capacity pool of each service tier, the default first. `subnet`:
-    the resource id of the delegated one. `credentials` and `ca_file`: as for ONTAP. `allowed_clients`: addresses that
-    may mount volumes. `endpoint` and `authority`: of a cloud other than Azure's public one."""
+    """An account of Azure NetApp Files. `pools`: the capacity pool of each service tier, the default tier first.
+    `subnet`: the resource id of the delegated subnet. `credentials` and `ca_file`: as for ONTAP. `allowed_clients`:
+    addresses that may mount volumes. `endpoint` and `authority`: for clouds other than Azure's public one."""
 
     subscription: str
     resource_group: str
@@ -51,7 +51,7 @@ ONTAP_KEYS = {"endpoint", "svm", "aggregate", "junction", "export_policy", "cred
 
 
 def ontap_place(name: str, about: Mapping[str, Any]) -> OntapPlace:
-    """Return the SVM that a storage class names. Raises ValueError with what is wrong."""
+    """Return the SVM that a storage class declares. Raise ValueError with the reason."""
     found = {key: about.get(key, "") for key in ONTAP_KEYS}
     if not all(isinstance(value, str) for value in found.values()):
         raise ValueError(f"The fields of the storage class {name} are strings.")
@@ -76,7 +76,7 @@ _SUBNET = re.compile(
 
 
 def anf_place(name: str, about: Mapping[str, Any]) -> AnfPlace:
-    """Return the account that a storage class names. Raises ValueError with what is wrong."""
+    """Return the account that a storage class declares. Raise ValueError with the reason."""
     pools = about.get("pools")
     if not isinstance(pools, dict) or not pools or not set(pools) <= set(ANF_TIERS):
         raise ValueError(f"The storage class {name} needs `pools`: capacity pools by {', '.join(ANF_TIERS)}.")
@@ -97,7 +97,7 @@ def anf_place(name: str, about: Mapping[str, Any]) -> AnfPlace:
 
 
 def _https(name: str, endpoint: str) -> tuple[str, int]:
-    """Return host and port. Raises ValueError: a password is never sent over a connection without TLS."""
+    """Return host and port. Raise ValueError unless the scheme is https: a password is never sent without TLS."""
     parts = urlsplit(endpoint)
     try:
         port = parts.port or 443

@@ -1,7 +1,7 @@
-"""Host names of jobs' pages: each declared port of a job has a host name, and so an origin, of its own.
+"""Host names for jobs' pages: each declared port of a job has a host name, and thus an origin, of its own.
 
-`<job id>-<port>.<services host>` has at most 42 characters in its first label; DNS allows 63. The default services
-host is `localhost`, whose subdomains browsers resolve to their own machine; remote browsers need a wildcard DNS name.
+`<job id>-<port>` has at most 42 characters, while DNS allows 63 per label. The default services host is
+`localhost`, whose subdomains browsers resolve to their own machine; remote browsers need a wildcard DNS name.
 """
 
 import ipaddress
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from controlplane.config.environment import SettingInvalid
 
 LOCAL = "localhost"
-# What DNS allows, less the label and its dot.
+# DNS's limit on names, minus the first label and its dot.
 NAME_MOST = 253 - 43
 _NAME = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
 _LABEL = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([1-9][0-9]{0,4})")
@@ -21,7 +21,7 @@ _PORT_MOST = 65535
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """A job's port parsed from a host name; the job may not exist."""
+    """A job's port, parsed from a host name; the job may not exist."""
 
     job_id: str
     port: int
@@ -45,9 +45,8 @@ class ServicesHost:
         return self.name == LOCAL or self.name.endswith(f".{LOCAL}")
 
     def origin(self, address: ServiceAddress, own_host: str = "") -> str:
-        """Return the origin of a job's port, without trailing slash. `own_host`: the Host header of the request; its
-        port differs from the server's behind a tunnel (`ssh -L 9000:localhost:8000`).
-        """
+        """Return the origin of a job's port, without trailing slash. `own_host`: the Host header of the request,
+        whose port differs from the server's behind a tunnel (`ssh -L 9000:localhost:8000`)."""
         port = _port_of(own_host) if self.is_local and own_host else self.netloc_port
         return f"{self.scheme}://{address.label}.{self.name}{port}"
 
@@ -68,16 +67,14 @@ class ServicesHost:
         return f"{self.scheme}://{name}{_port_of(host)}"
 
     def is_reachable_from(self, own_host: str) -> bool:
-        """Return whether a browser that reaches the control plane as `own_host` (Host header, or netloc of the public
-        address) also reaches jobs' pages.
-        """
+        """Return whether a browser that reaches the control plane as `own_host` (Host header, or netloc of the
+        public address) can also reach jobs' pages."""
         return not self.is_local or is_loopback(_name_of(own_host))
 
 
 def services_host(setting: str, public_url: str, port: int) -> ServicesHost:
-    """Return the host of TRAINYARD_SERVICES_HOST, by default names under localhost on the server's port. Raises
-    SettingInvalid.
-    """
+    """Return the host of TRAINYARD_SERVICES_HOST; by default names under localhost on the server's port. Raise
+    SettingInvalid."""
     if not setting:
         return ServicesHost("http", LOCAL, f":{port}")
     name, colon, given_port = setting.lower().partition(":")
@@ -92,9 +89,8 @@ def services_host(setting: str, public_url: str, port: int) -> ServicesHost:
 
 
 def is_loopback(name: str, *, is_any: bool = True) -> bool:
-    """Return whether a host name or address refers to the browser's own machine. `is_any`: count 0.0.0.0, which a
-    server that listens on all addresses calls itself.
-    """
+    """Return whether a host name or address refers to the browser's own machine. `is_any`: also accept 0.0.0.0, the
+    name of a server that listens on all addresses."""
     try:
         address = ipaddress.ip_address(name.strip("[]"))
     except ValueError:

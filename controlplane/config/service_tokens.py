@@ -1,5 +1,5 @@
-"""Tokens derived from the secret key: of a job's server, for requests through the gateway, and of pods, for code and
-datasets."""
+"""Tokens derived from the secret key: for a job's server to authenticate the gateway, and for pods to download code
+and datasets."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ HEADER = b"x-trainyard-service-token"
 
 
 def service_token(secret_key: str, job_id: str) -> str:
-    """Return the token of a job, 64 hexadecimal digits: in its pods' environment and in each request that the gateway
-    forwards to them. It is derived, so that a job of any age has one; a new secret key ends those of running jobs.
-    """
+    """Return the token of a job, 64 hexadecimal digits. It is in the environment of its pods and in each request
+    that the gateway forwards to them. Derived, so that a job of any age has one; a new secret key invalidates those
+    of running jobs."""
     return hmac.new(secret_key.encode(), b"service token:" + job_id.encode(), hashlib.sha256).hexdigest()
 
 
 def code_token(secret_key: str, job_id: str, attempt: int) -> str:
-    """Return the token with which pods of one attempt download its code, 64 hexadecimal digits. The server takes it
-    while the job is in that attempt and has not ended, since pods may wait for a node for days."""
+    """Return the token with which pods of one attempt download its code, 64 hexadecimal digits. Valid while the job
+    is in that attempt and has not ended, since pods may wait for a node for days."""
     return hmac.new(
         secret_key.encode(), f"code token:{job_id}:{attempt}".encode(), hashlib.sha256
     ).hexdigest()
 
 
 def cache_token(secret_key: str, cache_id: str) -> str:
-    """Return the token with which a pod downloads the version of a cache, 64 hexadecimal digits. The server takes it
+    """Return the token with which a pod downloads the dataset version of a cache, 64 hexadecimal digits. Valid
     while the cache is being filled."""
     return hmac.new(secret_key.encode(), b"cache token:" + cache_id.encode(), hashlib.sha256).hexdigest()

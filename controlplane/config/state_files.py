@@ -8,18 +8,17 @@ from pathlib import Path
 from controlplane.config.environment import SettingInvalid
 
 OTHERS = 0o077
-# Of every process of the control plane.
+# The umask of every process of the control plane.
 UMASK = 0o077
-# jobs' own files: modes below a pod's directory are the job's to choose.
+# Jobs' own directories, in which the job chooses the modes of files.
 WORK = "work"
 WORK_DEPTH = 2  # work/<job>/<rank>
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 def make_private(directory: Path) -> None:
-    """Set the process's umask, create the directory if missing, and remove other users' permissions from it; files
-    below need `close_below`. Raises OSError, or SettingInvalid for a shared directory such as /tmp.
-    """
+    """Set the process's umask, create the directory if missing, and remove other users' permissions on it; for
+    files below use `close_below`. Raise OSError, or SettingInvalid for a shared directory such as /tmp."""
     os.umask(UMASK)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.stat().st_mode & stat.S_ISVTX:
@@ -30,15 +29,14 @@ def make_private(directory: Path) -> None:
 
 
 def close_below(directory: Path) -> None:
-    """Remove other users' permissions from all files and directories below, as left by an earlier version, a restored
-    backup or another umask. Does not follow symbolic links.
-    """
+    """Remove other users' permissions from all files and directories below, which an earlier version, a restored
+    backup or another umask may have left. Does not follow symbolic links."""
     for path in _below(directory, directory / WORK):
         _close(path)
 
 
 def close_database(name: str) -> None:
-    """Remove other users' permissions from an SQLite file and its side files, which copy its mode."""
+    """Remove other users' permissions from an SQLite file and from its side files, to which SQLite copies the mode."""
     for suffix in SQLITE_SUFFIXES:
         _close(Path(f"{name}{suffix}"))
 
@@ -57,7 +55,8 @@ def _below(directory: Path, work: Path) -> Iterator[Path]:
 
 
 def _close(path: Path) -> None:
-    """Ignore files of other users, such as a mounted volume's root, and files deleted meanwhile."""
+    """Remove other users' permissions from one path. Ignores files of other users, such as a mounted volume's root,
+    and files deleted meanwhile."""
     try:
         mode = path.lstat().st_mode
         if mode & OTHERS and not stat.S_ISLNK(mode):

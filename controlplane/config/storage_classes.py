@@ -1,4 +1,4 @@
-"""Storage classes of volumes, as the installation configures them. Pure."""
+"""The storage classes of volumes in this installation's configuration. Pure."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _DRIVERS: Mapping[str, tuple[set[str], Callable[[str, Mapping[str, Any]], Place]
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """Where volumes of one class lie. `directory`: of a driver, where the admin mounts its exports. `service_tiers`:
-    MiB/s per TiB by tier, the default tier first; empty where the class has none. `place`: the driver's system; None
-    for folders, and for a driver's class that is configured no more."""
+    """How volumes of one class are stored. `directory`: for a driver, the mount point of its exports, which admins
+    mount. `service_tiers`: MiB/s per TiB by tier, the default tier first; empty if the class has none. `place`: the
+    driver's system; None for folders, and for a driver's class that is no longer configured."""
 
     name: str
     directory: Path
@@ -55,18 +55,20 @@ class StorageClass:
 
     @property
     def is_size_enforced(self) -> bool:
-        """Whether a write beyond the size of a volume fails. Such a size is changed where the volume is."""
+        """Return whether writes beyond a volume's size fail. Then a new size must be applied to the storage system
+        too."""
         return self.driver != FOLDER
 
     @property
     def is_tier_enforced(self) -> bool:
-        """Whether a volume gets the throughput of its tier and no more. Such a tier is changed where the volume is."""
+        """Return whether the storage system enforces a tier's throughput. Then a new tier must be applied to it
+        too."""
         return self.driver == ANF
 
 
 def storage_classes(stated: Mapping[str, Any], state_dir: Path) -> dict[str, StorageClass]:
-    """Return the classes by name, the default first; without a statement, `standard` in the state directory. Raises
-    ValueError with what is wrong."""
+    """Return the classes by name, the default first; without a configuration, `standard` in the state directory.
+    Raise ValueError with the reason."""
     return {name: _class(name, about, state_dir) for name, about in (stated or {DEFAULT_CLASS: {}}).items()}
 
 

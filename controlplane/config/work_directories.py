@@ -1,4 +1,4 @@
-"""Where pods of this machine's engine have their directories, below the state directory."""
+"""The directories of this machine's pods, below the state directory."""
 
 from pathlib import Path
 

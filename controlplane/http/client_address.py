@@ -1,4 +1,4 @@
-"""The client's address behind reverse proxies, and the key under which limits count it."""
+"""The client's address behind reverse proxies, and the key by which limits identify it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def client_address(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
-    """Return the address of the client whose request `peer` sends. `forwarded`: the X-Forwarded-For headers in order.
+    """Return the address of the client whose request `peer` sent. `forwarded`: the X-Forwarded-For headers in
+    order.
 
-    Each proxy appends the address that it saw, and a client may send any text before them: only what trusted proxies
-    appended counts, read from the end up to the first address that is none of theirs.
+    Each proxy appends the address that it received the request from, and a client may send any text before that. So
+    only entries appended by trusted proxies count, read from the end up to the first address that is not a trusted
+    proxy.
     """
     client = _address(peer)
     if client is None or not _is_trusted(client, trusted):
@@ -30,9 +32,8 @@ def client_address(peer: str, forwarded: Sequence[str], trusted: Sequence[Networ
 
 
 def address_key(client: tuple[str, int] | None) -> str:
-    """Return the key that identifies a client: its address, or the /64 network of an IPv6 address. An IPv4-mapped
-    address (::ffff:10.0.0.1) counts as IPv4.
-    """
+    """Return the key that identifies a client: its address, or the /64 network for IPv6. An IPv4-mapped address
+    (::ffff:10.0.0.1) counts as IPv4."""
     host = client[0] if client else ""
     if ":" not in host:
         return host
@@ -46,7 +47,7 @@ def address_key(client: tuple[str, int] | None) -> str:
 
 
 def _address(text: str) -> Address | None:
-    """Return the address in `text`, with or without a port, None if there is none."""
+    """Return the address in `text`, with or without a port; None if there is none."""
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

@@ -27,21 +27,22 @@ from controlplane.http.departure import LEFT, has_hung_up
 from controlplane.http.header_limits import HEADERS_MOST_BYTES, HEADERS_MOST_COUNT, STATUS, TOO_LARGE
 
 SWEEP_SECONDS = 0.5
-# Between probes of a websocket that is not being read.
+# The interval of checks on a websocket whose data is not being read.
 PROBE_SECONDS = 2.0
-# what a refused client still sends is read, or it would see a reset instead of the answer
+# After a refusal, the client's data is read for this long: closing at once would reset the connection before the
+# response is read.
 LINGER_SECONDS = 1.0
-# Requests sent ahead of their answers.
+# The most requests that a client may send before earlier ones are answered.
 PIPELINE_MOST = 16
-# Of a websocket after its close: what was on its way.
+# The most bytes of a websocket that are read after its close, since messages may have been on the way.
 LATE_MOST_BYTES = 256 * 1024
-# Of the process's descriptors: database, logs, connections to pods.
+# File descriptors kept free for the database, logs and connections to pods.
 SPARE_FILES = 512
 RETRY_SECONDS = 5
-# ": " and the line's end.
+# The bytes of ": " and of the line's end.
 HEADER_OVERHEAD = 4
 
-# uvicorn logs a warning for each request that it cannot parse: an attacker could fill the log
+# uvicorn logs a warning for each request that it cannot parse, with which an attacker could fill the log.
 _logger = logging.getLogger("uvicorn.error.connections")
 _logger.setLevel(logging.ERROR)
 
@@ -52,11 +53,11 @@ class Limits:
 
     connections: int = 4000
     per_address: int = 500
-    # From the connection or the first byte to the end of the headers.
+    # From the connection, or the first byte of a later request, to the end of the headers.
     head_seconds: float = 10.0
-    # Without a byte, while the server reads.
+    # The longest time without a byte while the server reads.
     body_idle_seconds: float = 20.0
-    # Without a byte taken by the client.
+    # The longest time in which the client accepts no byte.
     write_stall_seconds: float = 60.0
 
 
@@ -68,9 +69,9 @@ class ServerConfig(uvicorn.Config):
             app,
             http=LimitedHttp,
             ws=LimitedWebsocket,
-            # Doubles the CPU of a send, and 43 MB per 1,000 clients.
+            # Compression doubles the CPU time of a send and takes 43 MB per 1,000 clients.
             ws_per_message_deflate=False,
-            # Django's settings own logging.
+            # Django's settings configure logging.
             log_config=None,
             access_log=False,
             server_header=False,
@@ -90,12 +91,13 @@ class OpenConnections:
         self._by_address: Counter[str] = Counter()
         self._http: dict[LimitedHttp, None] = {}
         self._websockets: dict[LimitedWebsocket, None] = {}
-        # For a request, the longest first. The first key of a dict is found slowly once others before it were removed.
+        # Connections that wait for a request, the longest wait first. OrderedDict, because finding the first key of
+        # a dict is slow after many removals at its beginning.
         self._waiting: OrderedDict[LimitedHttp, None] = OrderedDict()
         self._sweeper: asyncio.TimerHandle | None = None
 
     def enter(self, connection: "LimitedHttp", address: str) -> tuple[int, str, str] | None:
-        """Count a new connection, also a refused one. Return status, code and detail of a refusal, or None."""
+        """Count a new connection, even if it is refused. Return None, or status, code and detail of the refusal."""
         has_room = self._count < self._most
         if not has_room and self._waiting:
             longest, _ = self._waiting.popitem(last=False)
@@ -115,7 +117,8 @@ class OpenConnections:
         return None
 
     def leave(self, address: str, connection: "LimitedHttp | None" = None) -> None:
-        """Remove an ended connection; a websocket was released as an HTTP connection before."""
+        """Remove an ended connection. `connection` is None for a websocket, which was released as an HTTP
+        connection before."""
         self._count -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
@@ -124,7 +127,7 @@ class OpenConnections:
             self.release(connection)
 
     def upgrade(self, websocket: "LimitedWebsocket") -> None:
-        """Watch a connection that became a websocket."""
+        """Apply the time limits to a connection that became a websocket."""
         self._websockets[websocket] = None
 
     def leave_websocket(self, address: str, websocket: "LimitedWebsocket") -> None:
@@ -133,7 +136,7 @@ class OpenConnections:
         self.leave(address)
 
     def release(self, connection: "LimitedHttp") -> None:
-        """Keep counting a connection that became a websocket, but exempt it from idle closing."""
+        """Continue to count a connection that became a websocket, but no longer close it as idle."""
         self._http.pop(connection, None)
         self._waiting.pop(connection, None)
 
@@ -190,12 +193,12 @@ class LimitedHttp(HttpToolsProtocol):
         was_in_head = self._is_in_head
         super().data_received(data)
         if was_in_head and self._is_in_head:
-            # Of a header that no callback has seen yet.
+            # The length of a header for which no callback was called yet.
             self._partial_bytes += len(data)
             if self._partial_bytes > HEADERS_MOST_BYTES:
                 self._refuse_head()
         elif self._is_idle:
-            # uvicorn ends its keep-alive time with any byte, also with a blank line or the rest of a refused body
+            # uvicorn restarts its keep-alive time at any byte, even a blank line or the rest of a refused body.
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -260,12 +263,12 @@ class LimitedHttp(HttpToolsProtocol):
 
     @property
     def _cycle(self) -> RequestResponseCycle | None:
-        """Return the newest request or None, which uvicorn's annotation omits."""
+        """Return the newest request, or None; uvicorn's annotation does not include None."""
         return self.cycle
 
     @property
     def _is_idle(self) -> bool:
-        """Return whether the last request is answered and the next has not begun."""
+        """Return whether the last request is answered and the next one has not begun."""
         cycle = self._cycle
         is_answered = cycle is not None and cycle.response_complete
         return is_answered and not self._is_in_head and not self.transport.is_closing()
@@ -287,7 +290,7 @@ class LimitedHttp(HttpToolsProtocol):
         return self._stalled_at is not None and now - self._stalled_at > self._open.limits.write_stall_seconds
 
     def _require_room(self, size: int) -> None:
-        """Count a part of the head. Raises HeadRefused, which ends the parsing."""
+        """Count a part of the request head. Raise HeadRefused beyond the limit, which ends the parsing."""
         self._head_bytes += size
         if self._head_bytes > HEADERS_MOST_BYTES:
             self._refuse_head()
@@ -297,14 +300,14 @@ class LimitedHttp(HttpToolsProtocol):
         self._refuse(STATUS, TOO_LARGE.code, TOO_LARGE.detail)
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        """Answer and close without calling the application."""
+        """Send an error and close, without calling the application."""
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused, self._received_at = True, self.loop.time()
         self._open.serve(self)
         cycle = self._cycle
         if cycle is not None and not cycle.response_complete:
-            # An answer to an earlier request is on its way.
+            # The response to an earlier request is still being sent.
             self.drop()
             return
         self.transport.write(_refusal(status, code, detail))
@@ -312,9 +315,8 @@ class LimitedHttp(HttpToolsProtocol):
 
 
 class LimitedWebsocket(WebSocketsSansIOProtocol):
-    """A websocket, counted until it ends. One that keeps sending after the close is dropped: uvicorn would parse its
-    data for the 10 s in which it waits for the peer's close.
-    """
+    """A websocket, counted until it ends. If the client keeps sending after the close, it is dropped: uvicorn would
+    parse its data for the 10 s in which it waits for the peer's close."""
 
     config: ServerConfig
     late_bytes = 0
@@ -327,19 +329,18 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if not self.close_sent:
-            # The application has not begun yet.
+            # The application has not started yet.
             self.scope[LEFT] = self._left  # type: ignore[literal-required]  # ours
 
     def check(self, now: float) -> None:
-        """Close the connection of a client that left while its messages wait to be read. With a full window its end
-        does not arrive either, but its system refuses whatever we send.
-        """
+        """Close the connection of a client that disconnected while its messages wait to be read. With a full
+        receive window the disconnect does not arrive, but the client's system rejects whatever we send."""
         if not self.read_paused or self.close_sent:
             self._probed_at = now
         elif has_hung_up(self.transport):
             self.transport.abort()
         elif now - self._probed_at > PROBE_SECONDS and self.transport.is_closing():
-            # The client has said that it closes, and takes nothing of what is left.
+            # The client has started to close, and accepts none of the remaining data.
             self.transport.abort()
         elif now - self._probed_at > PROBE_SECONDS and self.handshake_complete:
             self._probed_at = now
@@ -356,19 +357,19 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
 
     async def send(self, message: Any) -> None:
         await super().send(message)
-        # uvicorn logs an error for each handshake that does not complete, and counts a refusal with a status among them
+        # uvicorn logs an error for each incomplete handshake, and counts a refusal with an HTTP status as one.
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True
 
     def keepalive_timeout(self) -> None:
         if self.read_paused:
-            # The answer may be behind messages that wait for a slow program in a pod.
+            # The pong may be queued behind messages for a slow program in a pod.
             self.pong_timer = self.pending_ping_payload = None
             self.schedule_ping()
             return
         super().keepalive_timeout()
         if self.transport.get_write_buffer_size():
-            # A close would wait without end for a client that does not read.
+            # Closing would wait forever for a client that does not read.
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -382,7 +383,7 @@ class HeadRefused(Exception):
 
 
 def is_loopback(key: str) -> bool:
-    """Return whether a key of `address_key` is this machine, also for Unix sockets, which have no address."""
+    """Return whether a key of `address_key` is this machine; True for Unix sockets, which have no address."""
     return key in ("", "::") or key.startswith("127.")
 
 

@@ -1,4 +1,4 @@
-"""Content security policy of every page: own scripts and styles only, no inline code, no foreign host."""
+"""The content security policy of every page: own scripts and styles only, no inline code, no foreign host."""
 
 from collections.abc import Callable
 
@@ -19,13 +19,13 @@ POLICY = "; ".join(
 )
 
 
-# The page's address is a secret. Proxies log referrers, also those of our own style sheets; without any, browsers send
-# forms with `Origin: null`, which the CSRF check refuses.
+# The page's address is a secret, and proxies log referrers, even those of our own style sheets. With no referrer at
+# all, browsers would send forms with `Origin: null`, which the CSRF check refuses.
 SETUP = "/setup/"
 
 
 class ContentSecurityPolicyMiddleware:
-    """Add the policy header; Django has this built in only from version 6 on."""
+    """Adds the policy header; Django has this built in only from version 6 on."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -1,7 +1,7 @@
-"""Notice that a client has left although its data is not being read.
+"""Notice that a client has disconnected although its data is not being read.
 
-A server that waits for room for a client's data stops reading from the client, and with it the end of the connection:
-a session whose command does not read its input outlived its client for ever.
+A server with full buffers stops reading from the client, and then does not see the end of the connection either:
+without this module, a session whose command does not read its input outlived its client forever.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import select
 from collections.abc import MutableMapping
 from typing import Any
 
-# In a scope: an asyncio.Event that is set at the connection's end, even before the application has read all data.
+# A key of the ASGI scope: an asyncio.Event that is set when the connection ends, even if the application has not
+# read all data.
 LEFT = "trainyard.client_left"
 
 
 async def until_gone(scope: MutableMapping[str, Any]) -> None:
-    """Return at the end of the client's connection; never on a server without this support."""
+    """Return when the client's connection has ended; never on a server without this support."""
     await scope.get(LEFT, asyncio.Event()).wait()
 
 
 def has_hung_up(transport: asyncio.Transport) -> bool:
-    """Return whether the client closed or lost the connection, also behind data that has not been read."""
+    """Return whether the client closed or lost the connection, even if unread data precedes the close."""
     client = transport.get_extra_info("socket")
     if client is None or transport.is_closing():
         return False
     poll = select.poll()
-    # Errors and hang-ups are reported in any case.
+    # Poll reports errors and hang-ups without being asked for them.
     poll.register(client.fileno(), select.POLLRDHUP)
     return bool(poll.poll(0))

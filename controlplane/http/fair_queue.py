@@ -1,7 +1,7 @@
 """Fair scheduling of requests on a few threads: requests are queued by client, and clients take turns.
 
-A client is a user once a request with the same credential was answered as that user's, before that an address. For
-one event loop.
+A client is identified by its address, or by its user once a request with the same credential has been
+authenticated. For use on one event loop.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ MOST_KNOWN = 10_000
 
 
 class QueueFull(Exception):
-    """The queue of the client is full, or with `is_of_all` the queue of all clients."""
+    """The client's queue is full or, with `is_of_all`, the queue of all clients."""
 
     def __init__(self, *, is_of_all: bool) -> None:
         super().__init__()
@@ -22,18 +22,19 @@ class QueueFull(Exception):
 
 
 class FairQueue:
-    """At most `at_once` concurrent turns; beyond them, `most_of_client` and `most` requests may wait."""
+    """At most `at_once` requests run; beyond them at most `most_of_client` requests of a client, and `most` in all,
+    may wait."""
 
     def __init__(self, *, at_once: int, most_of_client: int, most: int) -> None:
         self._free = at_once
         self._most_of_client, self._most = most_of_client, most
         self._waiting = 0
-        # By client; the first is next.
+        # By client; the first client is next.
         self._lanes: OrderedDict[str, deque[Future[None]]] = OrderedDict()
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
-        """Wait for a turn and hold it. Raises QueueFull."""
+        """Context manager that waits for a turn and holds it. Raise QueueFull."""
         if self._free:
             self._free -= 1
         else:
@@ -55,12 +56,12 @@ class FairQueue:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                # It was given the turn in the moment in which it was cancelled.
+                # The turn was granted at the moment of the cancellation, so it is passed on.
                 self._pass_on()
             raise
 
     def _pass_on(self) -> None:
-        """Give the turn to the next client, which moves to the end of the queue with its other requests."""
+        """Give the turn to the next client, which then moves to the end of the queue with its other requests."""
         while self._lanes:
             client, lane = self._lanes.popitem(last=False)
             turn = lane.popleft()
@@ -74,18 +75,18 @@ class FairQueue:
 
 
 class Clients:
-    """The user that each credential was last answered as; keeps the latest MOST_KNOWN, by digest."""
+    """The user that each credential was last authenticated as; keeps the latest MOST_KNOWN credentials, as digests."""
 
     def __init__(self) -> None:
         self._users: OrderedDict[bytes, str] = OrderedDict()
 
     def client_of(self, credential: bytes, address: str) -> str:
-        """Return the client of a request."""
+        """Return the key of the client that sends a request."""
         user = self._users.get(_digest(credential)) if credential else None
         return f"user {user}" if user else f"address {address}"
 
     def remember(self, credential: bytes, user: str) -> None:
-        """Store the user that a request with this credential was answered as."""
+        """Store the user that a request with this credential was authenticated as."""
         digest = _digest(credential)
         self._users[digest] = user
         self._users.move_to_end(digest)

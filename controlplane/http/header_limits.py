@@ -11,14 +11,14 @@ from dataclasses import dataclass
 HEADERS_MOST_BYTES = 32 * 1024
 HEADERS_MOST_COUNT = 128
 COOKIE_MOST_BYTES = 8 * 1024
-# The messages cookie quotes each `"` and `,` of its JSON: a few hundred at its largest.
+# The messages cookie has a backslash for each `"` and `,` of its JSON: a few hundred at its largest.
 COOKIE_MOST_BACKSLASHES = 1024
 STATUS = 431
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderRefusal:
-    """Why a request is answered with 431: a stable code and what to do."""
+    """The reason for a 431 response: a stable code and the next step."""
 
     code: str
     detail: str
@@ -35,7 +35,7 @@ COOKIE_TOO_LARGE = HeaderRefusal(
 
 
 def header_refusal(headers: Iterable[tuple[bytes, bytes]]) -> HeaderRefusal | None:
-    """Return why these headers are refused, or None. Names are in lower case."""
+    """Return why these headers are refused, or None. Names must be in lower case."""
     count = size = cookie_size = backslashes = 0
     for name, value in headers:
         count += 1

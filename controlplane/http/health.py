@@ -1,6 +1,6 @@
-"""Probes: whether the process serves (`/healthz`) and whether the control plane works (`/readyz`).
+"""Probes: whether the process serves requests (`/healthz`), and whether the control plane works (`/readyz`).
 
-Both run on the event loop, independent of the WSGI thread, and under any host name, because load balancers use pod
+Both run on the event loop, independent of the WSGI thread, and accept any host name, because load balancers use pod
 addresses. `/readyz` reads the database on its own thread, at most once in FRESH_FOR seconds.
 """
 
@@ -17,7 +17,7 @@ from controlplane.live.shared import SharedReads
 from controlplane.models import Lease
 
 FRESH_SECONDS = 10
-# Seconds that an answer of /readyz is given again: anyone may ask, as often as they like.
+# How many seconds a result of /readyz is reused, because unauthenticated clients may request it at any rate.
 FRESH_FOR = 0.5
 HEALTHZ, READYZ = "/healthz", "/readyz"
 PATHS = frozenset({HEALTHZ, READYZ})
@@ -25,7 +25,7 @@ _HEADERS: Headers = [(b"content-type", b"application/json"), (b"cache-control", 
 
 
 class Probes:
-    """The ASGI application of PATHS."""
+    """The ASGI application that serves PATHS."""
 
     def __init__(self) -> None:
         self._reads = SharedReads("probe")
@@ -49,9 +49,8 @@ class Probes:
 
 
 def failing_check(*, is_loop_needed: bool) -> str | None:
-    """Return what is not working: `database`, `migrations` or `loop` (no cycle in the last 10 s), or None. A web
-    server separate from the loop can serve pages without it.
-    """
+    """Return the part that does not work, or None: `database`, `migrations` or `loop` (no cycle in the last 10 s).
+    The loop is checked only if it is needed: a separate web server can serve pages without it."""
     try:
         if _has_unapplied_migrations():
             return "migrations"
@@ -59,7 +58,7 @@ def failing_check(*, is_loop_needed: bool) -> str | None:
         if is_loop_needed and not Lease.objects.filter(name="loop", completed_at__gte=since).exists():
             return "loop"
     except DatabaseError:
-        # The thread keeps its connection, which may be what failed.
+        # Close the thread's connection, which may be the reason for the failure.
         connection.close()
         return "database"
     return None

@@ -1,7 +1,7 @@
-"""`/metrics`: running, queued and unreachable work in Prometheus' text format, for alerts.
+"""`/metrics`: numbers of running, queued and unreachable objects in Prometheus' text format, for alerts.
 
-GPU figures come from NVIDIA's DCGM exporter, which a cluster's Prometheus scrapes itself; these are the figures that
-only the control plane has. The number of queries does not depend on the number of jobs.
+GPU metrics are not included: a cluster's Prometheus scrapes them from NVIDIA's DCGM exporter. The number of queries
+does not depend on the number of jobs.
 """
 
 import hmac

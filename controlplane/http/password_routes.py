@@ -1,11 +1,11 @@
-"""Which requests hash a password and therefore run on separate threads. Pure.
+"""The requests that hash a password and therefore run on separate threads. Pure.
 
-tests/app/test_password_routes.py fails for an unlisted view that hashes.
+tests/app/test_password_routes.py fails for a view that hashes a password but is not listed.
 """
 
 import re
 
-# A name and passwords; some of these requests are anonymous.
+# Enough for a user name and passwords; the bound is small because some of these requests are anonymous.
 PASSWORD_BODY_MOST_BYTES = 16 * 1024
 
 _ROUTES = {
@@ -24,5 +24,5 @@ def hashes_password(method: str, path: str) -> bool:
 
 
 def is_sign_in(method: str, path: str) -> bool:
-    """Return whether it also needs no credential."""
+    """Return whether it hashes a password and also needs no credential."""
     return hashes_password(method, path) and path.startswith(("/login", "/setup/", "/api/v1/login"))

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
 
-# Names the field in its own refusal.
+# The JSON parser refuses NUL itself, with an error that names the field.
 API = "/api/"
 
 
 class RejectNulMiddleware:
-    """Refuse NUL in cookies, path, query and forms, before a view uses them in a query."""
+    """Refuses NUL in cookies, path, query and forms before a view passes them to the database."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

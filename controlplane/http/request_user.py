@@ -1,16 +1,17 @@
-"""Note the user that a request was answered as, for controlplane/http/wsgi_bridge.py."""
+"""Record the user of an authenticated request, for controlplane/http/wsgi_bridge.py."""
 
 from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import SimpleLazyObject
 
-# In the WSGI environment, which is a request's META.
+# A key of the WSGI environment, which is a request's META.
 USER_KEY = "trainyard.user"
 
 
 class RequestUserMiddleware:
-    """Note the user only if the view loaded it: loading it here would cost static files a query."""
+    """Records the user only if the view has loaded it, because loading it here would cost a query for every static
+    file."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -18,7 +19,7 @@ class RequestUserMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self._get_response(request)
         held = vars(request)
-        # Set by REST's authentication, else lazy.
+        # A user object if REST's authentication has set it, else a lazy object.
         user = held.get("user")
         if user is None or isinstance(user, SimpleLazyObject):
             user = held.get("_cached_user")

@@ -1,4 +1,5 @@
-"""Limits on attempts, rates and concurrency, kept in this process: no request waits on Redis; a restart resets them."""
+"""Limits on attempts, rates and concurrency, kept in this process: no request waits on Redis. A restart resets
+them."""
 
 import threading
 import time
@@ -18,7 +19,7 @@ class TooManyAttempts(Exception):
 
 
 class Throttle:
-    """Allow at most `times` attempts by one key in any `seconds`."""
+    """Allows at most `times` attempts per key in any period of `seconds`."""
 
     def __init__(self, times: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._times, self._seconds, self._clock = times, seconds, clock
@@ -26,7 +27,7 @@ class Throttle:
         self._lock = threading.Lock()
 
     def attempt(self, key: Hashable) -> None:
-        """Count an attempt. Raises TooManyAttempts beyond the limit."""
+        """Count an attempt. Raise TooManyAttempts beyond the limit."""
         now = self._clock()
         with self._lock:
             made = self._attempts.setdefault(key, deque())
@@ -41,14 +42,14 @@ class Throttle:
         raise TooManyAttempts(wait)
 
     def take_back(self, key: Hashable) -> None:
-        """Uncount the latest attempt of a key, after a success."""
+        """Remove the latest attempt of a key from the count, after a success."""
         with self._lock:
             made = self._attempts.get(key)
             if made:
                 made.pop()
 
     def forgive(self, key: Hashable) -> None:
-        """Uncount all attempts of a key, after a success."""
+        """Remove all attempts of a key from the count, after a success."""
         with self._lock:
             self._attempts.pop(key, None)
 
@@ -63,11 +64,11 @@ class Throttle:
 
 
 class TooManyAtOnce(Exception):
-    """All slots of a key are taken."""
+    """All slots of a key are in use."""
 
 
 class Slots:
-    """Allow at most `most` concurrent holders of one key. For one thread, such as an event loop."""
+    """Allows at most `most` concurrent holders per key. For use by one thread, such as an event loop."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -75,7 +76,7 @@ class Slots:
 
     @contextmanager
     def hold(self, key: Hashable) -> Iterator[None]:
-        """Hold a slot. Raises TooManyAtOnce."""
+        """Context manager that holds a slot. Raise TooManyAtOnce."""
         self.take(key)
         try:
             yield
@@ -83,7 +84,7 @@ class Slots:
             self.give_back(key)
 
     def take(self, key: Hashable) -> None:
-        """Take a slot. Raises TooManyAtOnce."""
+        """Take a slot. Raise TooManyAtOnce."""
         if self._held[key] >= self.most:
             raise TooManyAtOnce
         self._held[key] += 1
@@ -96,7 +97,7 @@ class Slots:
 
 
 class Rate:
-    """A token bucket: `burst` at once, `per_second` on average. For one thread."""
+    """A token bucket: `burst` uses at once, `per_second` on average. For use by one thread."""
 
     def __init__(self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second, self._burst, self._clock = per_second, burst, clock

@@ -1,15 +1,16 @@
-"""A limit on API tokens that no user has, by address; tokens that are known are not limited."""
+"""A limit, per address, on API tokens that belong to no user; valid tokens are not limited."""
 
 from controlplane.http.client_address import address_key
 from controlplane.http.throttle import Throttle
 
-# Tokens have 256 bits and are not guessed: the limit keeps what goes on using a revoked one from costing the others.
+# Guessing a token of 256 bits is hopeless. The limit only bounds the cost of programs that keep using a revoked
+# token.
 UNKNOWN_TOKENS_PER_MINUTE = 120
 _attempts = Throttle(UNKNOWN_TOKENS_PER_MINUTE, 60)
 
 
 def note_unknown_token(address: str) -> None:
-    """Count a token that no user has. Raises TooManyAttempts."""
+    """Count a token that belongs to no user. Raise TooManyAttempts."""
     _attempts.attempt(address_key((address, 0)))
 
 

@@ -1,7 +1,7 @@
-"""Serve requests with a body too large for memory: check the sender, write the body to a file, then call WSGI.
+"""Serve requests whose body is too large for memory: check the sender, write the body to a file, then call WSGI.
 
-A sender without the right to upload is refused before a byte of the body is read, and a body larger than `admit`
-allows is cut off. The view authenticates and authorises again, as it does every request.
+A sender without the right to upload is refused before any of the body is read, and a body larger than `admit`
+allows is cut off. The view authenticates and authorises again, as for every request.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from controlplane.live.asgi import Receive, Scope, Send, header, problem
 from controlplane.live.client import Refused, sign_in
 from controlplane.live.identity import Identity
 
-# For a whole body.
+# The time limit for a whole body.
 SECONDS_MOST = 900.0
-# Is written at once.
+# The number of bytes written at a time.
 BATCH_BYTES = 1 << 20
 BODY_METHODS = frozenset({"POST", "PUT"})
 
@@ -31,8 +31,9 @@ Admit = Callable[[Scope, Identity], int]
 
 
 class UploadBridge(WsgiBridge):
-    """`admit` returns how many bytes may come with this request of that user, or raises Refused; it runs on a thread.
-    `folder` holds bodies while they are received; they have no name there, so nothing is left of them."""
+    """The bridge for uploads. `admit` returns how many bytes this user may send with the request, or raises
+    Refused; it runs on a thread. `folder`: where bodies are received, in unnamed files, so that none is left
+    behind."""
 
     def __init__(
         self, application: WsgiApplication, clients: Clients, folder: Path, admit: Admit, *, threads: int = 2
@@ -73,7 +74,8 @@ class UploadBridge(WsgiBridge):
             connections.close_all()
 
     async def _receive(self, scope: Scope, receive: Receive, file: BinaryIO, most_bytes: int) -> int:
-        """Write the body to the file and return its size. Raises BodyTooLarge, TimeoutError, Disconnected."""
+        """Write the body to the file and return its size in bytes. Raise BodyTooLarge, TimeoutError or
+        Disconnected."""
         announced = header(scope, b"content-length") or "0"
         if announced.isdecimal() and int(announced) > most_bytes:
             raise BodyTooLarge

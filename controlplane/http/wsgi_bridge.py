@@ -1,12 +1,12 @@
-"""Serve the WSGI application inside the ASGI server, over one thread hop per request.
+"""Serve the WSGI application inside the ASGI server, with one switch of threads per request.
 
-Synchronous Django views under Django's own ASGI handler cost 2-10 times more than under WSGI. Here a request body is
-read on the event loop, the view runs on the process's only worker thread, and a short answer comes back in the same
-hop. One thread, because CPU-bound views on several threads only fight for the interpreter. Streamed answers are
-pulled chunk by chunk, so that a slow client never holds the thread.
+Synchronous Django views under Django's own ASGI handler cost 2-10 times more than under WSGI. Here a request body
+is read on the event loop, the view runs on the process's only worker thread, and a short response returns with the
+same switch. One thread, because CPU-bound views on several threads only compete for the interpreter lock. Streamed
+responses are pulled chunk by chunk, so that a slow client never holds the thread.
 
-Requests that hash a password (controlplane/http/password_routes.py) run on threads of their own: a hash takes 0.3 to
-1.3 s, releases the interpreter, and would delay every page on the one thread.
+Requests that hash a password (controlplane/http/password_routes.py) run on threads of their own: a hash takes 0.3
+to 1.3 s, releases the interpreter lock, and would delay every page on the one thread.
 """
 
 import asyncio
@@ -30,16 +30,17 @@ from controlplane.live.asgi import Headers, Message, Receive, Scope, Send, clien
 logger = logging.getLogger(__name__)
 
 BODY_MOST_BYTES = 1 << 20
-# Forms are parsed for their CSRF token before anyone looks at who sends them: 1 MiB of escapes took 0.2 s.
+# Small, because forms are parsed for their CSRF token before the sender is authenticated: 1 MiB of escapes took 0.2
+# s.
 FORM_MOST_BYTES = 256 * 1024
 FORM_TYPES = (b"application/x-www-form-urlencoded", b"multipart/form-data")
-# For the whole body; the server ends a pause within it sooner.
+# The time limit for the whole body; the server ends a pause within it sooner.
 BODY_MOST_SECONDS = 60.0
 CHUNK_BYTES = 64 * 1024
 RETRY_SECONDS = b"2"
-# Requests that wait for the thread.
+# The most requests that wait for the thread.
 WAITING_MOST_OF_CLIENT, WAITING_MOST = 256, 2000
-# An answer up to this size comes back with the hop that made it.
+# A response up to this size returns together with the call that made it.
 FIRST_HOP_BYTES = 256 * 1024
 
 _SESSION_COOKIE = re.compile(rb"(?:^|;) *" + re.escape(settings.SESSION_COOKIE_NAME.encode()) + rb"=([^;]+)")
@@ -63,7 +64,7 @@ class Disconnected(Exception):
 
 @dataclass(slots=True)
 class _Answer:
-    """A started response: the data ready to send, and the rest, if any."""
+    """A started response: the data that is ready to send, and the iterator of the rest, if any."""
 
     status: int
     headers: Headers
@@ -73,7 +74,8 @@ class _Answer:
 
 
 class WsgiBridge:
-    """An ASGI application that serves HTTP through a WSGI one, on `threads` threads in the order of a fair queue.
+    """An ASGI application that serves HTTP through a WSGI application, on `threads` threads in the order of a fair
+    queue.
 
     The bridges of a process share `clients`. With several threads, database connections are closed after each
     request; a single thread keeps its own.
@@ -90,11 +92,12 @@ class WsgiBridge:
         body_most_bytes: int = BODY_MOST_BYTES,
         name: str = "wsgi",
     ) -> None:
-        # The shutdown can close the connection of one thread, not of several.
+        # The shutdown can close the database connection of one thread, but not of several.
         self._application = application if threads == 1 else without_kept_connections(application)
         self._clients = clients or Clients()
         self._threads = threads
-        # One more than threads: the next request is there when a thread is free, without a turn of the event loop.
+        # One turn more than threads, so that the next request is ready when a thread becomes free, without waiting
+        # for the event loop.
         self._queue = FairQueue(at_once=threads + 1, most_of_client=most_of_client, most=most)
         self._body_most_bytes = body_most_bytes
         self._name = name
@@ -117,14 +120,15 @@ class WsgiBridge:
         await self._answer(scope, receive, send, io.BytesIO(body), len(body))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, body: BinaryIO, size: int) -> None:
-        """Send what the application makes of a request whose body of `size` bytes is there."""
+        """Send the application's response to a request whose body of `size` bytes has been read."""
         try:
             made = await self._made(scope, body, size)
         except QueueFull as full:
             await _refuse_turn(send, full)
             return
         except Exception:
-            # Django answers its own errors; this one is outside of it, and the client must get an answer
+            # Django turns its own exceptions into responses; this one occurred outside Django, and the client needs
+            # a response too.
             logger.exception("the WSGI application failed on %s", scope["path"])
             await problem(send, 500, "internal_error", "The server failed; its log says why.")
             return
@@ -144,7 +148,7 @@ class WsgiBridge:
         return self._worker
 
     async def _made(self, scope: Scope, body: BinaryIO, size: int) -> _Answer:
-        """Run the application in the client's turn. Raises QueueFull."""
+        """Run the application when it is the client's turn. Raise QueueFull."""
         credential = credential_in(scope["headers"])
         client = self._clients.client_of(credential, client_address(scope))
         environ = make_environ(scope, body, size, is_multithread=self._threads > 1)
@@ -175,7 +179,7 @@ class WsgiBridge:
     async def _stream(
         self, made: _Answer, chunks: Iterator[bytes], watcher: "asyncio.Task[None]", send: Send
     ) -> None:
-        """Send the ready data, then chunk by chunk until the client leaves."""
+        """Send the ready data, then chunk by chunk until the client disconnects."""
         loop, chunk = asyncio.get_running_loop(), made.ready
         while chunk and not watcher.done():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -245,9 +249,8 @@ def credential_in(headers: Headers) -> bytes:
 
 
 async def read_body(scope: Scope, receive: Receive, most_bytes: int = BODY_MOST_BYTES) -> bytes:
-    """Return the request's body. Raises BodyTooLarge (by the announced length before reading), BodyTooSlow,
-    Disconnected.
-    """
+    """Return the request's body. Raise BodyTooLarge (for a large Content-Length before reading), BodyTooSlow or
+    Disconnected."""
     announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     if announced.isdigit() and int(announced) > most_bytes:
         raise BodyTooLarge
@@ -275,7 +278,7 @@ async def _read_body(receive: Receive, most_bytes: int) -> bytes:
 
 
 def without_kept_connections(application: WsgiApplication) -> WsgiApplication:
-    """Return the application, closing the thread's database connections after each call."""
+    """Wrap the application so that the thread's database connections are closed after each call."""
 
     def serve(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         try:
@@ -312,14 +315,14 @@ def make_environ(scope: Scope, body: BinaryIO, size: int, *, is_multithread: boo
         "wsgi.file_wrapper": FileChunks,
     }
     _add_headers(environ, scope["headers"])
-    # A chunked body has no header of its own.
+    # A chunked body has no Content-Length, so its size is set here.
     environ["CONTENT_LENGTH"] = str(size)
     environ.pop("HTTP_TRANSFER_ENCODING", None)
     return environ
 
 
 class FileChunks:
-    """Iterate over a file in chunks large enough for a thread hop; Django's are 4 KiB."""
+    """Iterates over a file in chunks large enough for a switch of threads; Django's chunks have 4 KiB."""
 
     def __init__(self, file: io.BufferedIOBase, _block_size: int = CHUNK_BYTES) -> None:
         self._file = file
@@ -334,7 +337,7 @@ class FileChunks:
 def _add_headers(environ: Environ, headers: Headers) -> None:
     for raw_name, raw_value in headers:
         if b"_" in raw_name:
-            # Would be taken for the name with a dash, which a proxy may guard.
+            # WSGI would treat it like the header with a dash, which a proxy may protect.
             continue
         name = raw_name.decode("latin-1").upper().replace("-", "_")
         key = name if name in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{name}"
@@ -349,7 +352,7 @@ def _encoded(headers: list[tuple[str, str]]) -> Headers:
 
 
 def _pull(chunks: Iterator[bytes], most: int) -> bytes:
-    """Read chunks until `most` bytes or the end; fewer than `most` bytes means the end."""
+    """Read chunks until there are `most` bytes or the iterator ends; fewer than `most` bytes mean the end."""
     parts: list[bytes] = []
     size = 0
     while size < most:

@@ -1,6 +1,7 @@
-"""The topic `activity`: the event number at which each part of the instance last changed; pages redraw such parts.
+"""The topic `activity`: for each part of the instance, the number of the event that last changed it, so that pages
+know what to reload.
 
-Reads only the events themselves, so its cost does not depend on the size of the cluster.
+Computed from the events alone, so its cost does not depend on the size of the cluster.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,12 +21,12 @@ State = dict[str, dict[str, Any]]
 
 
 def activity_at(seq: int) -> State:
-    """Return the state of a topic first requested at event `seq`."""
+    """Return the initial state of a topic that is first requested at event `seq`."""
     return {"moved": {part: {"seq": seq} for part in MOVED_BY}}
 
 
 def activity_after(state: Mapping[str, Any], events: Iterable[tuple[int, str]]) -> State:
-    """Return the state after events, given as (seq, kind) in their order."""
+    """Return the state after events, given as (seq, kind) in order."""
     moved = dict(state["moved"])
     for seq, kind in events:
         for part in parts_of(kind):

@@ -17,7 +17,7 @@ Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """Return a request header (name in lower case) as text, or None."""
+    """Return a request header (name in lower case) as text; None if it is absent."""
     for key, value in scope["headers"]:
         if key == name:
             return bytes(value).decode("latin-1")
@@ -25,13 +25,13 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 def host_of(scope: Scope) -> str:
-    """Return the Host header; "" if it is absent or repeated, because proxies differ in which one they use."""
+    """Return the Host header. "" if it is absent or repeated, because proxies differ in which one they use."""
     hosts = [bytes(value).decode("latin-1") for key, value in scope["headers"] if key == b"host"]
     return hosts[0] if len(hosts) == 1 else ""
 
 
 def client_address(scope: Scope) -> str:
-    """Return the address that the connection comes from; "" over a Unix socket."""
+    """Return the remote address of the connection; "" for a Unix socket."""
     return (scope.get("client") or ("",))[0] or ""
 
 
@@ -49,7 +49,7 @@ async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None
 
 
 async def problem(send: Send, status: int, code: str, detail: str, headers: Headers | None = None) -> None:
-    """Send an error as REST does: application/problem+json with a stable code and advice."""
+    """Send an error in the form of REST: application/problem+json with a stable code and the next step."""
     title = HTTPStatus(status).phrase
     body = {
         "type": "about:blank",
@@ -75,9 +75,8 @@ async def refuse_websocket(scope: Scope, receive: Receive, send: Send, status: i
 
 
 async def serve_stream(application: Application, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run an application with an endless response. When a stopping server cancels it, end the response properly, so
-    that the client reconnects and resumes after its last number.
-    """
+    """Run an application with an endless response. If a stopping server cancels it, end the response properly, so
+    that the client reconnects and continues after its last event number."""
     has_started = False
 
     async def noting(message: Message) -> None:

@@ -25,7 +25,7 @@ class Change:
 
 
 def diff(old: State, new: State) -> Change:
-    """Return the change that turns `old` into `new`. Empty collections are the same as missing ones."""
+    """Return the change that turns `old` into `new`. An empty collection equals a missing one."""
     upserts: dict[str, dict[str, Record]] = {}
     deletes: list[tuple[str, str]] = []
     for collection, records in new.items():
@@ -42,7 +42,7 @@ def diff(old: State, new: State) -> Change:
 
 
 def apply(state: State, change: Change) -> dict[str, dict[str, Record]]:
-    """Return `state` after `change`; collections that end up empty stay as empty mappings."""
+    """Return `state` after `change`. Collections that become empty remain as empty mappings."""
     result = {collection: dict(records) for collection, records in state.items()}
     for collection, records in change.upserts.items():
         result.setdefault(collection, {}).update(records)
@@ -52,5 +52,5 @@ def apply(state: State, change: Change) -> dict[str, dict[str, Record]]:
 
 
 def without_empty(state: State) -> dict[str, dict[str, Record]]:
-    """Return `state` without its empty collections: the form in which two states are compared."""
+    """Return `state` without its empty collections, the form in which states are compared."""
     return {collection: dict(records) for collection, records in state.items() if records}

@@ -1,4 +1,4 @@
-"""What websockets and event streams share: authentication and the listener's methods."""
+"""The common part of websockets and event streams: authentication and the listener's methods."""
 
 from django.db import DatabaseError
 
@@ -10,7 +10,7 @@ from controlplane.live.identity import SESSION, TOKEN, Credential, Identity, cre
 
 
 class Refused(Exception):
-    """A refused connection: HTTP status, code and advice."""
+    """A refused connection: HTTP status, stable code and message."""
 
     def __init__(self, status: int, code: str, detail: str, wait_seconds: int = 0) -> None:
         super().__init__(detail)
@@ -18,8 +18,10 @@ class Refused(Exception):
 
 
 async def sign_in(scope: Scope) -> Identity:
-    """Return the identity that opens a connection. Raises Refused: bad credential (401), another site's page (403), too
-    many unknown tokens of an address (429).
+    """Return the identity that opens a connection.
+
+    Raise Refused for a bad credential (401), for a page of another site (403), and for too many unknown tokens from
+    one address (429).
     """
     credential = credential_of(scope)
     if credential is None:
@@ -36,7 +38,8 @@ async def sign_in(scope: Scope) -> Identity:
 
 
 def unknown(scope: Scope, credential: Credential) -> Refused:
-    """Return the refusal of a credential that no user has: 401, and 429 beyond an address's limit of unknown tokens."""
+    """Return the refusal of a credential that belongs to no user: 401, or 429 beyond the address's limit of unknown
+    tokens."""
     try:
         if credential.kind == TOKEN:
             note_unknown_token(client_address(scope))

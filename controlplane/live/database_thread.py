@@ -1,4 +1,4 @@
-"""Django on threads that live longer than a request."""
+"""Database access on threads that outlive a request."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,9 +9,8 @@ T = TypeVar("T")
 
 
 def on_own_connection(work: Callable[..., T], *arguments: object) -> T:
-    """Run a function on a thread that keeps its database connection; an error closes it, so that the next call opens
-    another.
-    """
+    """Run a function on a thread that keeps its database connection. An exception closes the connection, so that
+    the next call opens a new one."""
     try:
         return work(*arguments)
     except (DatabaseError, InterfaceError):

@@ -1,4 +1,4 @@
-"""The hub's reader, on its own thread: finds the topics that events touch and reads their states."""
+"""The hub's reader, on a thread of its own: determines the topics that events change, and reads their states."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -22,9 +22,9 @@ from controlplane.models import Event, Project
 
 logger = logging.getLogger(__name__)
 
-# Read at once; after more than that everything counts as touched.
+# The most events read at once; if there are more, every topic counts as changed.
 EVENTS_MOST = 1000
-# Events that no topic shows.
+# Events that no topic contains.
 PRIVATE_KINDS = ("token.", "user.")
 ACCESS_KINDS = (*PRIVATE_KINDS, "project.member", "project.deleted", "project.created")
 
@@ -33,7 +33,8 @@ Key: TypeAlias = tuple[str, frozenset[int] | None]
 
 @dataclass(eq=False, slots=True)
 class Feed:
-    """One topic for readers with equal rights, who receive the same bytes. `project_ids` distinguishes their groups."""
+    """One topic for the readers with equal rights, who receive the same bytes. `project_ids`: the projects that
+    these readers may view, None for all."""
 
     topic: Topic
     project_id: int | None
@@ -63,7 +64,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """A subscription waiting for its answer."""
+    """A subscription that has not been answered yet."""
 
     listener: Listener
     topic: Topic
@@ -83,14 +84,14 @@ class Update:
 
 @dataclass(slots=True)
 class TickResult:
-    """The result of one read. `answers`: for each request a feed, or the error code that refuses it."""
+    """The result of one read. `answers`: for each request its feed, or the code of the error that refuses it."""
 
     seq: int
     updates: list[Update] = field(default_factory=list)
     answers: list[tuple[SubscribeRequest, Feed | str]] = field(default_factory=list)
     identities: dict[Identity, Identity | None] = field(default_factory=dict)
     had_events: bool = False
-    # more happened than was read: everything counts as touched
+    # More events occurred than were read, so every topic counts as changed.
     is_all: bool = False
 
 
@@ -99,7 +100,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.seq: int | None = None
-        # what was read at this event number: topics that several groups follow are read once
+        # Readings at the present event number, so that a topic followed by several groups is read once.
         self._readings: dict[str, Reading | None] = {}
         self._names: dict[int, str] | None = None
 
@@ -111,9 +112,8 @@ class Reader:
         *,
         is_recheck_due: bool,
     ) -> TickResult:
-        """Return the changes since the last call, and the answers to requests. Identities are checked again when that
-        is due or when an event changed their rights.
-        """
+        """Return the changes since the last call, and the answers to requests. Identities are checked again if that
+        is due or an event changed their rights."""
         seq = Event.objects.last_seq()
         if seq == self.seq and not requests and not is_recheck_due:
             return TickResult(seq, updates=_log_updates(feeds, []))
@@ -141,7 +141,8 @@ class Reader:
         return TickResult(seq, updates, had_events=True, is_all=is_all), events
 
     def _state_after(self, feed: Feed, seq: int, events: Sequence[Event] | None) -> State | None:
-        """Return the state after these events; None if more happened than was read."""
+        """Return the feed's state at event `seq`; None if its subject is gone. `events`: those since the feed's
+        last state, None if there were too many to read."""
         if feed.topic.kind != topics.ACTIVITY:
             return self._read(feed.topic, feed.project_id, feed.project_ids, seq)
         if events is None:
@@ -175,7 +176,7 @@ class Reader:
         self._readings, self._names = {}, None
 
     def _keep_overview(self) -> None:
-        """Drop the states that feeds hold themselves; keep the overview for the next subscriber."""
+        """Drop the readings except the overview, which the next subscriber needs."""
         self._readings = {name: kept for name, kept in self._readings.items() if name == topics.OVERVIEW}
 
     def _answers(
@@ -221,7 +222,7 @@ def _update(feed: Feed, state: State | None, seq: int) -> Update | None:
     if not change and state is not None:
         return None
     if seq < feed.seq:
-        # Another database: numbers start anew, so do the listeners.
+        # The database has been replaced, so event numbers restart, and listeners must too.
         return Update(feed, after, seq)
     frame = change_frame(feed.topic.name, seq, change, now_text())
     return Update(feed, after, seq, frame, is_gone=state is None)
@@ -235,7 +236,7 @@ def _reading(topic: Topic, project_id: int | None, seq: int) -> Reading | None:
 
 
 def is_touched(feed: Feed, event: Event) -> bool:
-    """Return whether an event may change what a feed shows."""
+    """Return whether an event may change the content of a feed."""
     if event.kind.startswith(PRIVATE_KINDS):
         return False
     kind = topic_kinds().get(feed.topic.kind)
@@ -248,7 +249,7 @@ def queue_of(overview: State) -> State:
 
 
 def now_text() -> str:
-    """Return the server's time for frames; pages count seconds from it."""
+    """Return the server's time for frames; pages compute elapsed seconds from it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -257,7 +258,7 @@ def _is_touched_by(feed: Feed, events: Sequence[Event], is_all: bool) -> bool:
 
 
 def _open_log(topic: Topic, project_id: int | None) -> Feed | None:
-    """Return a feed of a log, or None if the log cannot be read; one bad log must not delay others."""
+    """Return a feed of a log; None if the log cannot be read, so that one bad log does not delay others."""
     tail = log_tail()(topic.subject, topic.rank)
     try:
         tail.open()
@@ -280,7 +281,7 @@ def _log_updates(feeds: Sequence[Feed], events: Sequence[Event], *, is_all: bool
 
 
 def _guarded_update(feed: Feed, tail: Tail, has_moved: bool) -> Update | None:
-    """Poll one log; log an error once and retry on every tick, without affecting other logs."""
+    """Poll one log. An error is logged once and does not affect other logs; every tick retries."""
     try:
         update = _log_update(feed, tail, has_moved)
     except DatabaseError:

@@ -21,9 +21,8 @@ def encode(frame: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message of the feed, encoded once for all listeners. `seq`: the topic's number after it, None for answers
-    without a state.
-    """
+    """One message of the feed, encoded once for all listeners. `seq`: the topic's event number after it, None for
+    messages without a state."""
 
     kind: str
     topic: str
@@ -50,22 +49,23 @@ def change_frame(topic: str, seq: int, change: Change, at: str) -> Frame:
 
 
 def error_frame(topic: object, code: str, detail: str) -> Frame:
-    """Return a refusal; `topic` as the client wrote it."""
+    """Return a frame with an error; `topic` in the form that the client sent."""
     text = encode({"type": "error", "topic": topic, "code": code, "detail": detail})
     return Frame("error", "", None, text)
 
 
 def pong_frame(at: str) -> Frame:
-    """Return the answer to a ping."""
+    """Return the frame that answers a ping."""
     return Frame("pong", "", None, encode({"type": "pong", "at": at}))
 
 
 @dataclass(slots=True)
 class Window:
-    """The last changes of a topic, and the numbers at which its state is known.
+    """The recent changes of a topic, and the event numbers at which its state is known.
 
-    Replay starts only from a number in `points`. At another number (of another web process), a record may have
-    changed and changed back, which these frames omit; such a client gets a fresh state.
+    A replay can start only at a number in `points`. At any other number (received from another web process), a
+    record may have changed and changed back, which these frames do not contain; such a client gets a complete
+    state.
     """
 
     points: dict[int, None]  # in order
@@ -86,17 +86,17 @@ class Window:
         while len(self.frames) > WINDOW_FRAMES or self.held_bytes > WINDOW_BYTES:
             lost = self.frames.popleft()
             self.held_bytes -= len(lost.text)
-            # A replay from before the lost change would leave it out.
+            # Replays from before the dropped change would miss it.
             while self.points and next(iter(self.points)) < (lost.seq or 0):
                 del self.points[next(iter(self.points))]
 
     def restart(self, seq: int) -> None:
-        """Drop everything: the state at `seq` did not result from a change."""
+        """Drop all frames, because the state at `seq` did not result from a change."""
         self.points, self.held_bytes = {seq: None}, 0
         self.frames.clear()
 
     def since(self, seq: int) -> list[Frame] | None:
-        """Return the frames to replay from `seq`; None if the client needs a fresh state."""
+        """Return the frames to replay from `seq`; None if the client needs a complete state."""
         if seq not in self.points:
             return None
         return [frame for frame in self.frames if (frame.seq or 0) > seq]

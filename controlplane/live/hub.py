@@ -1,6 +1,6 @@
-"""The hub: one per web process; it tails the event log and writes to the process's own sockets and streams.
+"""The hub: one per web process; it follows the event log and writes to the process's own sockets and streams.
 
-Once per tick it reads new events, computes the touched topics once per group of readers with equal rights, encodes
+Once per tick it reads new events, computes the changed topics once per group of readers with equal rights, encodes
 each frame once, and sends the same text to every listener. It uses neither Redis nor other web processes.
 """
 
@@ -39,36 +39,35 @@ DETAILS = {
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Periods of the hub's work, in seconds."""
+    """The periods of the hub's work, in seconds unless stated otherwise."""
 
-    # between looks, while things happen or logs are watched
+    # Between reads of the database, while events occur or logs are followed.
     busy: float = 0.05
     quiet: float = 0.1
-    # After the last event.
+    # How long after the last event reads remain frequent.
     busy_for: float = 5.0
-    # Of the time may go into looking: long looks make longer pauses.
+    # The largest share of the time spent on reading: slow reads cause longer pauses.
     most_share: float = 0.2
-    # Of all listeners' rights.
+    # Between checks of all listeners' rights.
     recheck: float = 1.0
-    # A reader that takes nothing for so long is let go.
+    # A listener that accepts no data for this long is disconnected.
     blocked: float = 10.0
-    # After a look that failed.
+    # The pause after a failed read.
     retry: float = 1.0
-    # A topic without listeners, for those that reconnect.
+    # How long a topic without listeners is kept, for clients that reconnect.
     keep: float = 30.0
 
 
 class Hub:
-    """Listeners, their feeds, and the task that keeps both in step with the database. Call its methods on the event
-    loop; the database is read on the hub's own thread.
-    """
+    """Listeners, their feeds, and the task that keeps both equal to the database. Call its methods on the event
+    loop; the database is read on the hub's own thread."""
 
     def __init__(self, pace: Pace | None = None) -> None:
         self.pace = pace or Pace()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="live")
         self._reader = Reader()
         self._feeds: dict[Key, Feed] = {}
-        # Topic -> its feed, None while it is asked for.
+        # By listener: topic -> its feed, None until the subscription is answered.
         self._listeners: dict[Listener, dict[str, Feed | None]] = {}
         self._identities: defaultdict[Identity, set[Listener]] = defaultdict(set)
         self._requests: list[SubscribeRequest] = []
@@ -78,11 +77,12 @@ class Hub:
         self._last_event = self._last_recheck = float("-inf")
 
     async def identify(self, credential: Credential) -> Identity | None:
-        """Return the identity of a credential; cached for a second, so that mass reconnects query the database once."""
+        """Return the identity of a credential, None if invalid. Cached for a second, so that mass reconnects query
+        the database once."""
         now = time.monotonic()
         found = self._known.get(credential)
         if found is None or now - found[0] > self.pace.recheck:
-            # Wrong tokens are remembered as well, and there is no end of them.
+            # The size is bounded because wrong tokens are cached too.
             if len(self._known) > 10_000:
                 self._known.clear()
             found = self._known[credential] = (now, await self.in_thread(identify, credential))
@@ -128,7 +128,7 @@ class Hub:
         self._leave(self._listeners[listener].pop(name, None), listener)
 
     def let_go(self, listener: Listener, code: int, reason: str) -> None:
-        """Disconnect a listener; a websocket is closed with the code and the reason."""
+        """Disconnect a listener; a websocket is closed with this code and reason."""
         self.detach(listener)
         listener.on_end(code, reason)
 
@@ -166,7 +166,8 @@ class Hub:
             await self._wait(pause)
 
     async def _has_looked(self, now: float) -> bool:
-        """Run one tick. After a failure the listeners keep their state; the next tick catches up by number."""
+        """Run one tick; return False if it failed. After a failure the listeners keep their state, and the next
+        tick catches up by event number."""
         try:
             await self._tick(now)
         except Exception:
@@ -175,12 +176,13 @@ class Hub:
         return True
 
     async def _wait(self, pause: float) -> None:
-        """Wait for the next tick: less while requests are pending, without limit while there are no listeners."""
+        """Wait for the next tick. Ends early on a new request, and waits without limit while there are no
+        listeners."""
         try:
             async with asyncio.timeout(pause if self._listeners or self._feeds else None):
                 await self._work.wait()
         except TimeoutError:
-            # The usual case: the tick.
+            # The time for the next tick has come.
             pass
         self._work.clear()
 
@@ -195,14 +197,14 @@ class Hub:
     async def _tick(self, now: float) -> None:
         requests, self._requests = self._wanted_asks(), []
         is_recheck_due = now - self._last_recheck >= self.pace.recheck
-        # Copies, since the event loop goes on while the thread reads.
+        # Copied, because the event loop continues while the thread reads.
         identities = list(self._identities)
         feeds = list(self._feeds.values())
         try:
             found = await self.in_thread(
                 lambda: self._reader.look(feeds, requests, identities, is_recheck_due=is_recheck_due)
             )
-        # Cancelled, or the database failed: those who asked still wait for an answer.
+        # The read was cancelled or failed, so its requests are kept for the next tick.
         except BaseException:
             self._requests = requests + self._requests
             raise
@@ -214,7 +216,8 @@ class Hub:
         self._apply(found)
 
     def _wanted_asks(self) -> list[SubscribeRequest]:
-        """Return the pending requests, the last one per listener and topic; withdrawn ones cost no query."""
+        """Return the pending requests, only the last one per listener and topic. Withdrawn requests are dropped, so
+        they cost no query."""
         last = {(ask.listener, ask.topic.name): ask for ask in self._requests}
         waited = self._listeners
         return [
@@ -222,7 +225,8 @@ class Hub:
         ]
 
     def _apply(self, found: TickResult) -> None:
-        """Distribute a tick's result: rights first, so that no listener receives a frame that it may no longer see."""
+        """Distribute a tick's result. Rights are applied first, so that no listener receives a frame that it may no
+        longer see."""
         self._apply_rights(found.identities)
         for feed in self._feeds.values():
             if feed.tail is None:
@@ -252,10 +256,11 @@ class Hub:
                 self._identities.pop(old, None)
 
     def _check_topics(self, listener: Listener, identity: Identity) -> None:
-        """Apply changed rights: refuse topics that are no longer allowed, and send the others' state anew."""
+        """Apply changed rights: end subscriptions that are no longer allowed, and send a complete state for the
+        others."""
         for name, feed in list(self._listeners[listener].items()):
             if feed is None:
-                # Its answer will see the new rights.
+                # The pending request will be answered under the new rights.
                 continue
             if not topics.may_listen(feed.topic, identity.project_ids, feed.project_id):
                 self._refuse(listener, name, topics.FORBIDDEN)
@@ -282,7 +287,8 @@ class Hub:
             self._bury(feed)
 
     def _bury(self, feed: Feed) -> None:
-        """Close the feed of a deleted subject: its listeners have the change that empties it, and get the reason."""
+        """Close the feed of a deleted object. Its listeners have received the change that empties it, and now get
+        the reason."""
         name = feed.topic.name
         for listener in list(feed.listeners):
             listener.fresh.pop(name, None)
@@ -294,7 +300,7 @@ class Hub:
         listener, name = ask.listener, ask.topic.name
         followed = self._listeners.get(listener)
         if followed is None or followed.get(name, self) is not None:
-            # It left, or unsubscribed or asked again meanwhile.
+            # The listener has disconnected, unsubscribed or subscribed again meanwhile.
             return
         if isinstance(answer, str):
             self._refuse(listener, name, answer)
@@ -309,7 +315,7 @@ class Hub:
             listener.offer(frame)
 
     def _sweep(self, now: float) -> None:
-        """Disconnect readers that accept no data, and drop topics that have had no listener for a while."""
+        """Disconnect listeners that accept no data, and drop topics that have had no listener for a while."""
         for listener in list(self._listeners):
             if listener.blocked_since is not None and now - listener.blocked_since > self.pace.blocked:
                 self.let_go(listener, SLOW, "too slow")
@@ -326,7 +332,7 @@ _hub: Hub | None = None
 
 
 def hub() -> Hub:
-    """Return this process's hub, made on first use."""
+    """Return this process's hub, creating it on first use."""
     global _hub
     if _hub is None:
         _hub = Hub()

@@ -1,7 +1,7 @@
-"""Authenticate sockets and streams, and check again while they last.
+"""Authenticate sockets and streams, and check their credentials again while they are open.
 
-A connection outlives the request that opened it, so its credential is checked every second: a revoked token, an ended
-session, a locked account, a changed password or a lost role takes effect at once.
+A connection outlives the request that opened it, so its credential is checked every second: a revoked token, an
+ended session, a locked account, a changed password or a lost role takes effect at once.
 """
 
 import hashlib
@@ -37,13 +37,13 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated user, the projects they may view (`project_ids`, None for all), and their credential."""
+    """An authenticated user, the ids of the projects that the user may view (None for all), and the credential."""
 
     user: User
     kind: str
     # The session's key, or the token's id.
     key: str
-    # As it was stored then: a new one ends sessions.
+    # The password hash when the session began; a new hash ends the session.
     password: str
     project_ids: frozenset[int] | None
     is_read_only: bool = False
@@ -55,9 +55,9 @@ class Identity:
 
 
 def credential_of(scope: Scope) -> Credential | None:
-    """Return the credential of a request or websocket: a bearer token in the Authorization header or, since browsers
-    cannot set headers on a WebSocket, as the subprotocol after `bearer`; else the session cookie.
-    """
+    """Return the credential of a request or websocket: a bearer token from the Authorization header or from the
+    subprotocol after `bearer` (browsers cannot set headers on a WebSocket); else the session cookie; None without
+    any."""
     token = token_of(scope)
     if token is not None:
         return token
@@ -77,14 +77,13 @@ def token_of(scope: Scope) -> Credential | None:
 
 
 def is_own_host(scope: Scope) -> bool:
-    """Return whether the Host header names the control plane."""
+    """Return whether the Host header names the control plane itself."""
     return validate_host(split_domain_port(host_of(scope))[0], settings.ALLOWED_HOSTS)
 
 
 def is_own_origin(scope: Scope) -> bool:
-    """Return False if the Origin header names another site, whose pages would send our cookies too, or if the Host
-    header is not ours.
-    """
+    """Return False if the Origin header names another site, whose pages would also send our cookies, or if the Host
+    header is not ours."""
     if not is_own_host(scope):
         return False
     origin = header(scope, b"origin")
@@ -93,10 +92,9 @@ def is_own_origin(scope: Scope) -> bool:
 
 
 def is_foreign(scope: Scope) -> bool:
-    """Return whether a browser reports that a page of another origin makes this request; False for followed links and
-    for programs. Needed because browsers share cookies between sites of one domain, such as jobs' hosts and the
-    control plane's.
-    """
+    """Return whether a browser reports that a page of another origin makes this request; False for followed links
+    and for other programs. Needed because browsers share cookies between the hosts of one domain, such as those of
+    jobs and of the control plane."""
     origin = header(scope, b"origin")
     own = (*settings.CSRF_TRUSTED_ORIGINS, None)
     if origin not in own and _netloc(origin) != host_of(scope):
@@ -115,7 +113,8 @@ def identify(credential: Credential) -> Identity | None:
 
 
 def still_valid(identities: Iterable[Identity], now: datetime) -> dict[Identity, Identity | None]:
-    """Return the current identity for each given one, None for those that ended. Four queries for any number."""
+    """Return, for each given identity, the current one, or None if it is no longer valid. Takes four queries for
+    any number."""
     known = set(identities)
     users = {user.pk: user for user in User.objects.filter(pk__in={known_.user.pk for known_ in known})}
     sessions = set(_live_sessions([known_.key for known_ in known if known_.kind == SESSION], now))
@@ -164,7 +163,7 @@ def _by_token(secret: str) -> Identity | None:
 
 def _by_session(key: str) -> Identity | None:
     if "\0" in key:
-        # PostgreSQL takes it in no query.
+        # PostgreSQL refuses NUL in a query parameter.
         return None
     store = import_module(settings.SESSION_ENGINE).SessionStore(session_key=key)
     user_id, stamp = store.get(SESSION_KEY), store.get(HASH_SESSION_KEY, "")
@@ -205,14 +204,15 @@ def _netloc(origin: str | None) -> str | None:
     try:
         return urlsplit(origin or "").netloc
     except ValueError:
-        # A browser sends a valid one; other clients may send anything, and are of no origin then.
+        # Browsers send a valid header; with an invalid one from another client, the request counts as having no
+        # origin.
         return None
 
 
 def _cookie(scope: Scope, name: str) -> str | None:
     for key, value in scope["headers"]:
         if key == b"cookie":
-            # as Django's requests read it; the standard library's SimpleCookie takes seconds for 8 KiB of "="
+            # Parsed as Django does it; the standard library's SimpleCookie takes seconds for 8 KiB of "=".
             found = parse_cookie(value.decode("latin-1")).get(name)
             if found is not None:
                 return found

@@ -1,7 +1,7 @@
 """One client of the feed: its bounded queue and the task that sends it.
 
-A slow reader delays no other: what it has not read in time is replaced by one fresh state per topic, read at the
-moment of sending. A reader that accepts nothing for ten seconds is disconnected.
+A slow client delays no other: frames that it has not read in time are replaced by one complete state per topic,
+read at the moment of sending. A client that accepts no data for ten seconds is disconnected.
 """
 
 import asyncio
@@ -19,26 +19,25 @@ logger = logging.getLogger(__name__)
 QUEUE_FRAMES = 32
 QUEUE_BYTES = 512 * 1024
 
-# In the queue: send the topic's state as it is then.
+# A queue entry that means: send the topic's state as it is at that moment.
 FRESH = None
 
 
 @dataclass(eq=False)
 class Listener:
     """A socket or stream. `deliver` sends one frame and returns when the next one can be sent; `on_end` is called
-    once, with a websocket close code and a reason, when the hub disconnects the client.
-    """
+    once, with a websocket close code and a reason, when the hub disconnects the client."""
 
     identity: Identity
     deliver: Callable[[Frame], Awaitable[None]]
     on_end: Callable[[int, str], None]
-    # topic -> its state frame now
+    # By topic, the function that returns its present state frame.
     fresh: dict[str, Callable[[], Frame]] = field(default_factory=dict)
     blocked_since: float | None = None
     is_ended: bool = False
     _queue: "deque[tuple[str, Frame | None]]" = field(default_factory=deque)
     _bytes: int = 0
-    # topics of which a fresh state is queued
+    # Topics for which a complete state is queued.
     _behind: set[str] = field(default_factory=set)
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
     _writer: "asyncio.Task[None] | None" = None
@@ -48,9 +47,9 @@ class Listener:
         self._writer = asyncio.create_task(self._write(), name="live-writer")
 
     def offer(self, frame: Frame) -> None:
-        """Queue a frame; a reader that is too far behind gets fresh states instead."""
+        """Queue a frame; a client that is too far behind gets complete states instead."""
         if frame.topic in self._behind:
-            # The state that it waits for will have this in it.
+            # The queued state will include this change when it is sent.
             return
         if len(self._queue) >= QUEUE_FRAMES or self._bytes > QUEUE_BYTES:
             self._fall_back(frame.topic)
@@ -74,7 +73,7 @@ class Listener:
         self._bytes = sum(len(frame.text) for _, frame in self._queue if frame is not FRESH)
 
     def _fall_back(self, topic: str) -> None:
-        """Replace queued frames by one fresh state per topic; queued errors and pongs are lost."""
+        """Replace queued frames by one complete state per topic; queued errors and pongs are lost."""
         topics = dict.fromkeys([*(name for name, _ in self._queue), topic])
         self._queue = deque((name, FRESH) for name in topics if name in self.fresh)
         self._behind = {name for name, _ in self._queue}
@@ -91,7 +90,7 @@ class Listener:
                     make = self.fresh.get(topic)
                     if make is None:
                         continue  # unsubscribed since
-                    # Made now, so that it has all that came while it was queued.
+                    # Built now, so that it includes everything that happened while it was queued.
                     frame = make()
                 else:
                     self._bytes -= len(frame.text)
@@ -103,7 +102,7 @@ class Listener:
         try:
             await self.deliver(frame)
         except OSError:
-            # the client is gone, as the server says it; the connection's own task cleans up
+            # The server reports that the client is gone; the connection's own task cleans up.
             return False
         except Exception:
             logger.exception("a live connection failed")

@@ -1,5 +1,5 @@
-"""What apps declare in their `live_topics`: kinds of topics about one object of a project (`TOPICS`), and, in one app,
-the reader of the overview (`OVERVIEW`) and the follower of a pod's log (`LOG_TAIL`)."""
+"""What apps declare in their module `live_topics`: kinds of topics about one object of a project (`TOPICS`) and, in
+one app, the reader of the overview (`OVERVIEW`) and the follower of a pod's log (`LOG_TAIL`)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,14 +15,15 @@ State = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A topic's state as a reader of everything sees it, and under (collection, key) how to make anew the records that
-    name jobs of other projects."""
+    """A topic's complete state, and by (collection, key) how to rebuild the records that name jobs of other
+    projects."""
 
     state: State
     naming: Mapping[tuple[str, str], Callable[[Sees], Any]] = field(default_factory=dict)
 
     def seen_by(self, sees: Sees) -> State:
-        """Return the state for a reader who sees the jobs of these projects. Shares what it need not change."""
+        """Return the state for a reader who may see the jobs of these projects. Unchanged records are shared, not
+        copied."""
         if sees is None or not self.naming:
             return self.state
         state = dict(self.state)
@@ -36,7 +37,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """An event, and what a feed shows that it may change."""
+    """An event and a feed, to decide whether the event may change the feed's content."""
 
     event: Event
     subject: str
@@ -46,53 +47,55 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class TopicKind:
-    """Topics named `<name>:<subject>`. Only those who see the subject's project may follow one."""
+    """A kind of topics, named `<name>:<subject>`. Only users who may view the subject's project can follow one."""
 
     name: str
-    # the subject as it is known here; None for one of the wrong shape
+    # Returns the subject in its normal form; None if it is malformed.
     parse: Callable[[str], str | None]
-    # the id of the subject's project, None when there is no such subject
+    # Returns the id of the subject's project; None if there is no such subject.
     project_of: Callable[[str], int | None]
-    # (subject, its project's id) -> the state now, inside `snapshot_read.one_moment`; None when it is gone
+    # Returns the present state for (subject, its project's id), called inside `snapshot_read.one_moment`; None if
+    # the subject is gone.
     read: Callable[[str, int], Reading | None]
-    # whether the state may be another after the event
+    # Returns whether the state may have changed by the event.
     is_touched: Callable[[Touch], bool]
 
 
 @dataclass(slots=True)
 class Batch:
-    """New lines of a log. `is_fresh`: a new attempt began or lines were skipped, so listeners need a state."""
+    """New lines of a log. `is_fresh`: a new attempt began or lines were skipped, so listeners need a complete
+    state."""
 
     upserts: State
     is_fresh: bool = False
 
 
 class Tail(Protocol):
-    """The growing end of the log of a job's newest attempt at one rank."""
+    """The end of the log of a job's newest attempt at one rank."""
 
     @property
     def seq(self) -> int:
-        """Return the number of the state; it grows."""
+        """Return the number of the state, which only grows."""
 
     def open(self) -> None:
         """Go to the end of the log."""
 
     def poll(self, *, look_for_attempt: bool) -> Batch | None:
-        """Return what was written since the last call, or None."""
+        """Return what was written since the last call; None if nothing was."""
 
     def state(self) -> State: ...
 
 
 @cache
 def overview_reader() -> Callable[[int], Reading]:
-    """Return the function from the newest event's number to the overview."""
+    """Return the function that reads the overview, given the number of the newest event."""
     reader: Callable[[int], Reading] = _only("OVERVIEW")
     return reader
 
 
 @cache
 def log_tail() -> Callable[[str, int], Tail]:
-    """Return the function from a job's id and a rank to a tail that is not open yet."""
+    """Return the function that creates an unopened tail, given a job's id and a rank."""
     tail: Callable[[str, int], Tail] = _only("LOG_TAIL")
     return tail
 
@@ -104,7 +107,7 @@ def _only(name: str) -> Any:
 
 @cache
 def topic_kinds() -> Mapping[str, TopicKind]:
-    """Return the declared kinds by name. Raises ValueError for one that is declared twice."""
+    """Return the declared kinds by name. Raise ValueError if a name is declared twice."""
     kinds: dict[str, TopicKind] = {}
     for module in app_modules("live_topics"):
         for kind in module.TOPICS:

@@ -1,4 +1,4 @@
-"""Consistent reads: all queries inside see the same commit, without blocking writers."""
+"""Consistent reads: all queries of a block see the same commit, without blocking writers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,8 @@ from django.db import connection, transaction
 
 @contextmanager
 def one_moment() -> Iterator[None]:
-    """Make the queries inside read one state of the database, so that their result belongs to one event number.
+    """Context manager in which all queries read one state of the database, so that their result belongs to one
+    event number.
 
     Django's atomic() would take SQLite's write lock here (transaction_mode IMMEDIATE).
     """

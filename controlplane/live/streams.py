@@ -1,4 +1,4 @@
-"""Endless responses that apps declare as `STREAMS` of their `event_streams`, served for `?follow=true`."""
+"""Endless responses that apps declare as `STREAMS` in their module `event_streams`, served for `?follow=true`."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _TRUE = frozenset({"true", "1", "yes"})
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """`close` ends its threads when the server stops."""
+    """A declared stream. `close` ends its threads when the server stops."""
 
     path: re.Pattern[str]
     application: Application
@@ -26,7 +26,7 @@ def event_streams() -> tuple[EventStream, ...]:
 
 
 def followed_stream(scope: Scope) -> Application | None:
-    """Return the stream that a request asks to follow, if any."""
+    """Return the stream that a request asks to follow; None if it asks for none."""
     found = next((one for one in event_streams() if one.path.fullmatch(scope["path"])), None)
     is_followed = found is not None and query(scope).get("follow", "").lower() in _TRUE
     return found.application if found is not None and is_followed else None

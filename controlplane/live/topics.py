@@ -1,4 +1,5 @@
-"""The names of live topics, and who may listen. What is not named here or declared by an app is refused."""
+"""The names of live topics, and who may follow them. A topic that is neither listed here nor declared by an app is
+refused."""
 
 import re
 from dataclasses import dataclass
@@ -6,9 +7,9 @@ from dataclasses import dataclass
 from controlplane.live.registry import topic_kinds
 
 OVERVIEW, QUEUE, ACTIVITY, LOGS = "overview", "queue", "activity", "logs"
-# Topics of the whole instance, for everyone who is signed in.
+# Topics of the whole instance, for every signed-in user.
 SHARED = (OVERVIEW, QUEUE, ACTIVITY)
-# The declared kind whose subjects have logs.
+# The declared kind of topic whose subjects have logs.
 JOB = "job"
 LONGEST_NAME = 200
 _LOGS = re.compile(r"(?P<subject>.*):logs:(?P<rank>\d{1,5})")
@@ -18,7 +19,7 @@ FORBIDDEN, UNKNOWN, GONE, UNREADABLE = "forbidden", "unknown_topic", "gone", "un
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it was asked for. `subject` is what its kind identifies an object by: a project's name, a job's id."""
+    """A requested topic. `subject`: the identifier that its kind uses, such as a project's name or a job's id."""
 
     name: str
     kind: str
@@ -27,12 +28,12 @@ class Topic:
 
 
 def kinds() -> tuple[str, ...]:
-    """Return every kind of topic but `activity`, which pages alone follow."""
+    """Return every kind of topic except `activity`, which only pages follow."""
     return (OVERVIEW, QUEUE, LOGS, *topic_kinds())
 
 
 def parse_topic(name: object) -> Topic | None:
-    """Return the topic of that name, None for an unknown kind of topic."""
+    """Return the topic of that name; None for an unknown kind."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return None
     if name in SHARED:
@@ -49,9 +50,9 @@ def parse_topic(name: object) -> Topic | None:
 
 
 def may_listen(topic: Topic, project_ids: frozenset[int] | None, project_id: int | None) -> bool:
-    """Return whether a user who may view `project_ids` (None: all) may subscribe to a topic of project `project_id`.
+    """Return whether a user who may view `project_ids` (None: all) may follow a topic of project `project_id`.
 
-    A topic without a project of its own shows each reader what that reader may see; for the others, project None
+    Topics of the whole instance show each reader only what that reader may see. For other topics, project None
     means that the subject does not exist.
     """
     if topic.kind in SHARED:
@@ -62,6 +63,6 @@ def may_listen(topic: Topic, project_ids: frozenset[int] | None, project_id: int
 
 
 def project_of(topic: Topic) -> int | None:
-    """Return the id of the project that a topic belongs to, None when its subject does not exist."""
+    """Return the id of the project that a topic belongs to; None if its subject does not exist."""
     kind = topic_kinds().get(JOB if topic.kind == LOGS else topic.kind)
     return kind.project_of(topic.subject) if kind else None

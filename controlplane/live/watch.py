@@ -1,8 +1,8 @@
 """GET /api/v1/watch: the live feed as server-sent events, for scripts and `yard --watch`.
 
-`topics=` names topics, separated by commas; `since=` is the number to resume after, one for all or one per topic.
-Each event carries the same frame as the websocket. Its id holds a number per topic, so a client that sends
-Last-Event-ID resumes exactly.
+`topics=` names topics, separated by commas; `since=` is the event number after which to continue, one for all
+topics or one per topic. Each event carries the same frame as the websocket. Its id contains a number per topic, so
+a client that sends Last-Event-ID continues without a gap.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from controlplane.live.listener import Listener
 from controlplane.live.topics import UNKNOWN, parse_topic
 
 FIELDS = frozenset({"topics", "since"})
-# Of an event number.
+# The most digits of an event number.
 MOST_DIGITS = 18
 HEARTBEAT_SECONDS = 10.0
 STREAM_HEADERS = [
@@ -28,7 +28,7 @@ STREAM_HEADERS = [
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve one stream until its client leaves or the hub disconnects it."""
+    """Serve one stream until its client disconnects or the hub ends it."""
     try:
         if scope["method"] != "GET":
             raise Refused(405, "method_not_allowed", "Use GET.")
@@ -50,12 +50,12 @@ class _Stream:
         self._positions = dict(zip(topics, since, strict=True))
         self._send = send
         self._ended = asyncio.Event()
-        # Heartbeats and frames share the connection.
+        # Heartbeats and frames are written to the same connection, so they take turns.
         self._writing = asyncio.Lock()
         self._listener = Listener(identity, self._write, self._end)
 
     async def run(self, receive: Receive) -> None:
-        """Send events until the client leaves or the hub ends the stream."""
+        """Send events until the client disconnects or the hub ends the stream."""
         hub().attach(self._listener)
         ended = asyncio.create_task(self._ended.wait())
         left = asyncio.create_task(until_left(receive))
@@ -82,14 +82,14 @@ class _Stream:
         self._ended.set()
 
     async def _beat(self) -> None:
-        """Send comments: they keep proxies from closing a quiet stream, and detect clients that left."""
+        """Send comments, which keep proxies from closing a quiet stream and reveal clients that disconnected."""
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             try:
                 async with self._writing:
                     await self._send(chunk(": alive\n\n"))
             except OSError:
-                # The client is gone: the stream ends with this task.
+                # The client is gone; the stream ends with this task.
                 return
 
 
@@ -100,7 +100,7 @@ async def until_left(receive: Receive) -> None:
 
 
 def challenge(refused: Refused) -> list[tuple[bytes, bytes]]:
-    """Return the headers that a refusal needs."""
+    """Return the response headers of a refusal."""
     extra = {
         401: [(b"www-authenticate", b'Bearer realm="trainyard"')],
         405: [(b"allow", b"GET")],
@@ -111,12 +111,12 @@ def challenge(refused: Refused) -> list[tuple[bytes, bytes]]:
 
 
 def chunk(text: str) -> Message:
-    """Return a part of a stream's body."""
+    """Return a message with a part of the response body."""
     return {"type": "http.response.body", "body": text.encode(), "more_body": True}
 
 
 def refuse_unknown(fields: Iterable[str], known: Set[str]) -> None:
-    """Raise Refused (400) for an unknown query field, as REST does: it is usually a typing error."""
+    """Raise Refused (400) for an unknown query field, as REST does, because it is usually a typing error."""
     unknown = sorted(set(fields) - known)
     if unknown:
         listed = ", ".join(sorted(known))
@@ -141,7 +141,7 @@ def _topics(text: str) -> list[str]:
 
 
 def _since(text: str, count: int) -> list[int | None]:
-    """Return one number per topic, from an event id, one number for all, or nothing."""
+    """Return one number per topic, parsed from an event id, from one number for all, or from nothing (None)."""
     if not text:
         return [None] * count
     parts = text.split(",")

@@ -1,7 +1,7 @@
 """Progress lines: what a job prints about itself, one JSON object per line with `"trainyard": 1`.
 
-Every field is optional. The lines come from users' programs, so everything is checked: a field of the wrong type or
-out of range counts as absent, and any other line is not progress.
+Every field is optional. The lines come from users' programs, so every field is validated: one of the wrong type or
+out of range counts as absent. Any other line is not progress.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from typing import Any
 from controlplane.logstore.reader import LogLine, tail
 
 LOOK_BACK_LINES = 200
-# The end of the year 9999, in Unix seconds: later ones are no dates in Python.
+# The end of the year 9999 in Unix seconds, which is Python's last date.
 LAST_MOMENT = 253_402_300_799
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One progress line. `gpu_utilization`: 0 to 1 of the job's share; `allreduce_share`: 0 to 1 of a step's time,
-    while gradients are under way; `checkpoint_at`: Unix seconds of the last checkpoint, from which the scheduler
-    computes the cost of a preemption; `checkpoint_step`: the completed steps in it.
-    """
+    """One progress line. `gpu_utilization`: 0 to 1 of the job's share; `allreduce_share`: the fraction (0 to 1) of
+    a step's time that is spent exchanging gradients; `checkpoint_at`: Unix seconds of the last checkpoint, from
+    which the scheduler computes the cost of a preemption; `checkpoint_step`: the completed steps in it."""
 
     time_ms: int
     epoch: int | None = None
@@ -45,11 +44,11 @@ class Progress:
 
     @property
     def is_checkpoint_only(self) -> bool:
-        """Return whether the line adds a checkpoint to the progress that was reported before it."""
+        """Return whether the line reports only a checkpoint, which is added to the progress reported before."""
         return bool(shown := self.as_json()) and shown.keys() <= _CHECKPOINT
 
     def as_json(self) -> dict[str, int | float]:
-        """Return the API's form: the fields present, without time and gauges."""
+        """Return the form of the API: the fields present, without time and measurements."""
         return {name: value for name in _SHOWN if (value := getattr(self, name)) is not None}
 
 
@@ -74,7 +73,8 @@ def latest_progress(log_path: str | Path) -> Progress | None:
 
 
 def find_progress(lines: Iterable[LogLine]) -> Progress | None:
-    """Return the last progress line among these, with the checkpoint of a later line that reports only one; or None."""
+    """Return the last progress line among these, with the checkpoint of a later line that reports only a
+    checkpoint; None without one."""
     checkpoint: Progress | None = None
     for line in reversed(tuple(lines)):
         progress = parse_progress(line.text, line.time_ms)

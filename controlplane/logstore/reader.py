@@ -17,18 +17,19 @@ from typing import BinaryIO
 from controlplane.logstore.writer import END, GAP, MAX_TEXT_BYTES, STDERR, STDOUT
 
 STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
-# How much one call reads at most, so that a search in a huge log comes back.
+# The most bytes that one call reads, so that a search in a huge log returns in time.
 SCAN_BYTES = 8 * 1024 * 1024
-# The year 9999, where datetime ends.
+# The end of the year 9999 in Unix milliseconds, datetime's limit.
 LATEST_MS = 253_402_300_799_000
 _TAIL_BLOCK_BYTES = 64 * 1024
-# below which a bisection reads record by record
+# Below this many bytes a bisection reads record by record.
 _BISECT_BYTES = 16 * 1024
-# of a record; one with more was not written by us: a pod can reach its own log file
+# The most digits of a record's numbers; a longer one was not written by us, because a pod can write to its own log
+# file.
 _NUMBER_DIGITS, _TIME_DIGITS = 15, 20
 _RECORD_BYTES = MAX_TEXT_BYTES + 64
 _DAMAGED = "a damaged record"
-# A gap's message that begins so needs no introduction.
+# Messages of gaps with this beginning are already complete sentences.
 _SAYS_ALL = "output may be missing"
 
 
@@ -48,7 +49,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogGap:
-    """Output is missing after line `after_n`, or may be."""
+    """Output is missing, or may be missing, after line `after_n`."""
 
     after_n: int
     time_ms: int
@@ -64,7 +65,7 @@ class LogGap:
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """Lines and the offset to resume from. `complete`: the pod has ended and these are its last lines."""
+    """Lines and the offset to continue from. `complete`: the pod has ended and these are its last lines."""
 
     lines: tuple[LogLine, ...] = ()
     next_offset: int = 0
@@ -74,7 +75,7 @@ class LogPage:
 
 @dataclass(slots=True)
 class _Collector:
-    """Collect records into a page."""
+    """Collects records into a page."""
 
     lines: list[LogLine] = field(default_factory=list)
     gaps: list[LogGap] = field(default_factory=list)
@@ -104,7 +105,7 @@ class _Collector:
             self.gaps.append(gap)
 
 
-# Asked for all that run, every second.
+# Cached, because it is called every second for every running pod.
 @lru_cache(maxsize=16384)
 def log_path(logs_dir: str | Path, job_id: str, attempt: int, rank: int) -> Path:
     """Return the path of one pod's log, under STATE_DIR/logs."""
@@ -112,11 +113,11 @@ def log_path(logs_dir: str | Path, job_id: str, attempt: int, rank: int) -> Path
 
 
 def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str | None = None) -> LogPage:
-    """Return at most `limit` lines from a byte offset (0 or a `next_offset`), only those containing `search` if
-    given.
+    """Return at most `limit` lines from a byte offset (0 or a `next_offset`); with `search` only those that contain
+    it.
 
     An offset inside a record starts at the next one; one beyond the end, or a missing log, gives an empty page. A
-    page may be short or empty without being `complete`: resume at `next_offset`.
+    page may be short or empty without being `complete`: continue at `next_offset`.
     """
     if offset < 0 or limit < 1:
         raise ValueError("offset must be 0 or more, and limit 1 or more")
@@ -136,7 +137,8 @@ def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str 
 
 
 def tail(path: str | Path, n: int) -> LogPage:
-    """Return the last `n` lines, and the offset to follow from. Reads backwards, so long logs cost no more."""
+    """Return the last `n` lines, and the offset from which to follow the log. Reads backwards, so the length of the
+    log does not matter."""
     if not os.path.exists(path):
         return LogPage()
     with _open(path) as file:
@@ -152,7 +154,7 @@ def tail(path: str | Path, n: int) -> LogPage:
 
 
 def line_before(path: str | Path, time_ms: int) -> int:
-    """Return the number of the last line written at or before a time, 0 without one. Bisects the file."""
+    """Return the number of the last line written at or before a time, 0 if there is none. Bisects the file."""
     if not os.path.exists(path):
         return 0
     with _open(path) as file:
@@ -169,7 +171,7 @@ def line_before(path: str | Path, time_ms: int) -> int:
 
 
 def _last_line_until(file: BinaryIO, time_ms: int) -> int:
-    """Return the number of the last line up to a time, from the file's position on."""
+    """Return the number of the last line at or before a time, reading on from the file's position."""
     last = 0
     for record in _whole_records(file):
         numbers = _numbers(record.split(b" ", 3))
@@ -180,7 +182,7 @@ def _last_line_until(file: BinaryIO, time_ms: int) -> int:
 
 
 def _open(path: str | Path) -> BinaryIO:
-    """Open a log for reading. Raises OSError for anything but a regular file: opening a pipe would block."""
+    """Open a log for reading. Raise OSError for anything but a regular file, because opening a pipe would block."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -203,9 +205,8 @@ def _page(collector: _Collector, position: int, size: int) -> LogPage:
 
 
 def _whole_records(file: BinaryIO) -> Iterator[bytes]:
-    """Yield records that end in a newline; a record being written is left for the next call. Yields an overlong
-    record in pieces, which bounds memory.
-    """
+    """Yield records that end in a newline; a record that is still being written is left for the next call. Yields
+    an overlong record in pieces, which bounds memory."""
     while record := file.readline(_RECORD_BYTES):
         if record.endswith(b"\n") or len(record) == _RECORD_BYTES:
             yield record
@@ -222,7 +223,7 @@ def _seek_record(file: BinaryIO, offset: int) -> int:
 
 
 def _tail_start(file: BinaryIO, size: int, n: int) -> int:
-    """Return the offset of a record that leaves at least `n` numbered lines (plus gap and end records)."""
+    """Return the offset of a record after which there are at least `n` numbered lines (plus gap and end records)."""
     wanted, position, found = n + 2, size, 0
     limit_bytes = max(SCAN_BYTES, _TAIL_BLOCK_BYTES + 2 * MAX_TEXT_BYTES)
     while position > 0 and size - position < limit_bytes:

@@ -1,14 +1,14 @@
-"""Write a pod's log: one record per line, append only.
+r"""Write a pod's log: one record per line, append only.
 
-    <n> <unix_ms> <kind> <text>\\n
+    <n> <unix_ms> <kind> <text>\n
 
-`n` numbers the records from 1. `kind` is `o` (stdout) or `e` (stderr), in capitals (`O`, `E`) when the line
-goes on in that stream's next record, so that the exact bytes can be put together again; `g` says that
-output is missing here and `x` is the end of the log, both without a number of their own. `text` is the
-output as it is, any bytes but a newline: a record cannot be forged, because whatever a job prints stands
-behind the three fields.
+`n` numbers the records from 1. `kind` is `o` (stdout) or `e` (stderr), in capitals (`O`, `E`) if the line continues
+in that stream's next record, so that the exact bytes can be restored; `g` means that output is missing here and `x`
+is the end of the log, both without a number of their own. `text` is the unchanged output, any bytes but a newline.
+A job cannot forge a record, because its output always follows the three fields.
 
-The shim imports this file at every start of a pod, so it imports next to nothing: `controlplane.logstore.reader` reads.
+The shim imports this file at every start of a pod, so it imports almost nothing; reading is in
+`controlplane.logstore.reader`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GAP, END = b"g", b"x"
 
 
 class LogWriter:
-    """Append records to one file; reopening a file continues its numbers.
+    """Appends records to one file; reopening a file continues its numbers.
 
     A failed write (full disk) raises OSError and leaves file, numbers and unfinished lines unchanged.
     """
@@ -31,13 +31,13 @@ class LogWriter:
     def __init__(self, path: str) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # Bytes of the file so far.
+        # The size of the file after our last write, in bytes.
         self.size = os.fstat(self._fd).st_size
         self._last_number = self._repair()
         self._partial: dict[bytes, bytes] = {}
 
     def feed(self, kind: bytes, data: bytes) -> None:
-        """Take output; whole lines are written at once, the rest when its newline arrives."""
+        """Take output; complete lines are written at once, the rest when its newline arrives."""
         *lines, rest = (self._partial.get(kind, b"") + data).split(b"\n")
         records = [record for line in lines for record in self._split(kind, line, is_whole=True)]
         while len(rest) >= MAX_TEXT_BYTES:
@@ -47,20 +47,20 @@ class LogWriter:
         self._partial[kind] = rest
 
     def add(self, records: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """Write records (time in Unix ms, kind, text of at most MAX_TEXT_BYTES) with the caller's times."""
+        """Write records (Unix ms, kind, text of at most MAX_TEXT_BYTES) with the times given by the caller."""
         first = self._last_number + 1
         self._write(b"".join(b"%d %d %b %b\n" % (first + i, *record) for i, record in enumerate(records)))
         self._last_number += len(records)
 
     def has_grown(self) -> bool:
-        """Return whether another writer appended to the file, or it was truncated."""
+        """Return whether another writer has appended to the file, or it was truncated."""
         return os.fstat(self._fd).st_size != self.size
 
     def has_partial(self) -> bool:
         return any(self._partial.values())
 
     def flush(self) -> None:
-        """Write lines without a newline yet, such as a prompt."""
+        """Write lines that have no newline yet, such as a prompt."""
         self._append([(kind.upper(), rest) for kind, rest in self._partial.items() if rest])
         self._partial.clear()
 
@@ -97,13 +97,13 @@ class LogWriter:
             while view:
                 view = view[os.write(self._fd, view) :]
         except OSError:
-            # Half a record would swallow the next one.
+            # The incomplete record is removed, because it would merge with the next one.
             os.ftruncate(self._fd, self.size)
             raise
         self.size += len(data)
 
     def _repair(self) -> int:
-        """Complete a record cut short by a crash; return the number of the last record, 0 in a new file."""
+        """Complete a record that was truncated by a crash; return the number of the last record, 0 in a new file."""
         size = os.fstat(self._fd).st_size
         if size == 0:
             return 0
@@ -113,5 +113,5 @@ class LogWriter:
             block += b"\n"
         last_line = block[:-1].rpartition(b"\n")[2]
         number = last_line.partition(b" ")[0]
-        # More is none of ours.
+        # A longer number was not written by us.
         return int(number) if number.isdigit() and len(number) <= 15 else 0

@@ -1,4 +1,4 @@
-"""STATE: all rows of the control plane. One module per noun; all are importable from here."""
+"""STATE: all models of the control plane, one module per noun; all can be imported from here."""
 
 from controlplane.models.accounts import AuditEntry, Membership, Role, ServiceTicket, SetupLink, Token, User
 from controlplane.models.clusters import Cluster, Device, Node, NodePool

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 
 class UserManager(BaseUserManager["User"]):
-    """Create users; one with password None cannot log in."""
+    """Creates users; a user with password None cannot sign in with a password."""
 
     def create_user(self, username: str, password: str | None = None, **fields: Any) -> "User":
         user = self.model(username=self.model.normalize_username(username), **fields)
@@ -17,7 +17,7 @@ class UserManager(BaseUserManager["User"]):
         return user
 
     def create_superuser(self, username: str, password: str | None = None, **fields: Any) -> "User":
-        """Create an admin, for `manage.py createsuperuser`: restores access when the only password is lost."""
+        """Create an admin, for `manage.py createsuperuser`, which restores access if the only password is lost."""
         return self.create_user(username, password, is_admin=True, **fields)
 
 
@@ -68,11 +68,11 @@ class Membership(models.Model):
 
 
 class Token(models.Model):
-    """An API token: 256 random bits, stored as a SHA-256 digest; secrets of that length need no slow hash."""
+    """An API token: 256 random bits, stored as a SHA-256 digest. Secrets of that length need no slow hash."""
 
     user = models.ForeignKey(User, models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=100)
-    # What lists show, so that a leaked token can be found.
+    # The first characters, shown in lists so that a leaked token can be identified.
     prefix = models.CharField(max_length=16)
     digest = models.CharField(max_length=64, unique=True)
     is_read_only = models.BooleanField(default=False)
@@ -83,7 +83,7 @@ class Token(models.Model):
 
 
 class SetupLink(models.Model):
-    """The one-time link with which the first admin chooses a name and a password."""
+    """The one-time link by which the first admin chooses a name and a password."""
 
     digest = models.CharField(max_length=64, unique=True)
     created_at = models.DateTimeField(default=timezone.now)
@@ -91,7 +91,7 @@ class SetupLink(models.Model):
 
 
 class ServiceTicket(models.Model):
-    """A one-time ticket, valid for seconds, that carries a browser's session to a job's host."""
+    """A one-time ticket, valid for seconds, that signs a browser's session in at a job's host."""
 
     digest = models.CharField(max_length=64, unique=True)
     session_key = models.CharField(max_length=40)

@@ -1,4 +1,4 @@
-"""Update many rows at once, each under its guard; a row that the database refuses does not block the others."""
+"""Update many rows at once, each under its guard. A row that the database refuses does not block the others."""
 
 import logging
 from collections import defaultdict
@@ -11,7 +11,7 @@ from django.db import DataError, IntegrityError, connection, models, transaction
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# what a row can be to blame for; a database that is away is not among it
+# Errors that a single row can cause; a lost connection is not among them.
 REFUSED = (DataError, IntegrityError, ValueError, OverflowError)
 
 
@@ -57,8 +57,7 @@ def change_rows(rows: type[models.Model], changes: Sequence[Change]) -> frozense
 
 def _change_each(rows: type[models.Model], names: Sequence[str], changes: Sequence[Change]) -> None:
     """Write different values into each row with one statement. Django would build one UPDATE per row, which costs
-    more than the database needs to run it.
-    """
+    more time than their execution."""
     by_name = {field.name: field for field in rows._meta.concrete_fields}
     fields = [by_name[name] for name in (*names, rows._meta.pk.name)]
     *assigned, key = (f"{connection.ops.quote_name(str(field.column))} = %s" for field in fields)
@@ -77,9 +76,8 @@ def _change_each(rows: type[models.Model], names: Sequence[str], changes: Sequen
 
 
 def one_by_one(batch: Sequence[T], write: Callable[[Sequence[T]], None]) -> None:
-    """Write a batch in one transaction. If the database refuses it, write each item in its own transaction; log the
-    ones that are refused again and leave their rows unchanged.
-    """
+    """Write a batch in one transaction. If the database refuses it, write each item in a transaction of its own;
+    items that are refused again are logged and remain unchanged."""
     try:
         with transaction.atomic():
             write(batch)

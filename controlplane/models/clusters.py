@@ -5,12 +5,12 @@ from django.utils import timezone
 
 
 class Cluster(models.Model):
-    """An engine with nodes. `engine` is the name of a kind in engines.kinds, `scheduler` one that it offers;
-    `settings` is what engines.registry.open_engine needs.
+    """A cluster: an engine with nodes. `engine`: the name of a kind in engines.kinds; `scheduler`: one that it
+    offers; `settings`: the settings for engines.registry.open_engine.
 
     `credentials` is encrypted (controlplane.clusters.credentials) and never shown. A cluster whose engine needs a
-    preflight check is `checking` until its result, then `attached` or `refused`; `checks` is the result: [{"name",
-    "outcome": "ok" | "warning" | "failed", "message", "without_it"}]. The loop works for attached clusters only.
+    preflight check is `checking` until the result, then `attached` or `refused`; `checks` is the result: [{"name",
+    "outcome": "ok" | "warning" | "failed", "message", "without_it"}]. The loop serves attached clusters only.
     """
 
     CHECKING, ATTACHED, REFUSED = "checking", "attached", "refused"
@@ -24,7 +24,7 @@ class Cluster(models.Model):
     state = models.CharField(max_length=8, default=ATTACHED)
     checks = models.JSONField(default=list)
     checked_at = models.DateTimeField(null=True)
-    # In place of TRAINYARD_USAGE_HALF_LIFE_HOURS; 0: past use does not count.
+    # Overrides TRAINYARD_USAGE_HALF_LIFE_HOURS; 0: past use does not count.
     usage_half_life_hours = models.PositiveSmallIntegerField(null=True)
     is_reachable = models.BooleanField(default=True)
     unreachable_message = models.CharField(max_length=500, blank=True, default="")
@@ -33,7 +33,7 @@ class Cluster(models.Model):
 
     class Meta:
         constraints = [
-            # the name of a detached cluster is free again
+            # The name of a detached cluster can be used again.
             models.UniqueConstraint(
                 fields=["name"], condition=models.Q(detached_at=None), name="cluster_name_attached"
             ),
@@ -50,11 +50,11 @@ class Cluster(models.Model):
         return any(check["name"] == name and check["outcome"] == "ok" for check in self.checks)
 
     def names_found(self, name: str) -> list[str]:
-        """Return the names that the last preflight found by this check."""
+        """Return the names that this check found at the last preflight."""
         return next((list(check.get("found", ())) for check in self.checks if check["name"] == name), [])
 
 
-# How clouds and autoscalers mark spot nodes: label and value.
+# The labels and values by which clouds and autoscalers mark spot nodes.
 SPOT_LABELS = frozenset(
     {
         ("karpenter.sh/capacity-type", "spot"),
@@ -86,20 +86,21 @@ class Node(models.Model):
     name = models.CharField(max_length=253, unique=True)
     milli_cpus = models.PositiveIntegerField(default=0)
     memory_mib = models.PositiveIntegerField(default=0)
-    # what else pods may use in all, by the cluster's names: whole units
+    # The other resources that pods may use, by the cluster's names: total amounts in whole units.
     extras = models.JSONField(default=dict)
     labels = models.JSONField(default=dict)
     is_ready = models.BooleanField(default=True)
     is_cordoned = models.BooleanField(default=False)
-    # its own cluster gives it nothing new
+    # Whether its own cluster places no new pods on it.
     is_closed = models.BooleanField(default=False)
-    # When its provider takes it away, by an interruption notice, and who or what gave that; "" is its own cluster.
+    # When its provider takes it away, by an interruption notice, and who gave the notice; "" means its own cluster.
     interruption_at = models.DateTimeField(null=True)
     interruption_by = models.CharField(max_length=150, blank=True, default="", db_default="")
-    # why the engine calls it not ready or closed
+    # Why the engine reports it as not ready or closed.
     message = models.CharField(max_length=500, blank=True, default="")
     seen_at = models.DateTimeField(default=timezone.now)
-    # in how many parts each GPU is given out (1,000: any share, 1: whole only), and whether a pod gets one part at most
+    # In how many parts each GPU is assigned (1,000: any share, 1: whole only), and whether a pod gets at most one
+    # part.
     device_parts = models.PositiveSmallIntegerField(default=1000)
     is_one_part_per_pod = models.BooleanField(default=False)
 
@@ -108,7 +109,8 @@ class Node(models.Model):
 
     @property
     def is_open(self) -> bool:
-        """Return whether a ready node may get new pods: cordoned neither in Trainyard nor in its cluster."""
+        """Return whether the node, if ready, may get new pods: it is cordoned neither in Trainyard nor in its
+        cluster."""
         return not (self.is_cordoned or self.is_closed)
 
     @property
@@ -119,14 +121,15 @@ class Node(models.Model):
 
 
 class PresentDevices(models.Manager["Device"]):
-    """The devices in the engine's current report."""
+    """Selects the devices in the engine's current report."""
 
     def get_queryset(self) -> models.QuerySet["Device"]:
         return super().get_queryset().filter(is_present=True)
 
 
 class Device(models.Model):
-    """One GPU. Triggers on Allocation maintain `allocated_milli`; its check constraint refuses a double booking."""
+    """One GPU. Triggers on Allocation maintain `allocated_milli`, whose check constraint refuses to assign more
+    than the whole device."""
 
     node = models.ForeignKey(Node, models.CASCADE, related_name="devices")
     index = models.PositiveSmallIntegerField()
@@ -136,12 +139,12 @@ class Device(models.Model):
     allocated_milli = models.IntegerField(default=0)
     utilization = models.FloatField(null=True)  # 0..1, last measured
     memory_used_mib = models.PositiveIntegerField(null=True)
-    # Last time utilisation was above zero.
+    # When utilisation was last above zero.
     busy_at = models.DateTimeField(null=True)
-    # False once the engine no longer has it; history keeps the row.
+    # False if the engine no longer reports it; the row is kept for history.
     is_present = models.BooleanField(default=True)
 
-    # held by a pod outside Trainyard
+    # Whether a pod outside Trainyard holds it.
     is_foreign = models.BooleanField(default=False)
 
     objects = PresentDevices()

@@ -1,4 +1,5 @@
-"""Durable requests for an effect outside the database: written with the decision, carried out later, safe to repeat."""
+"""Commands: durable requests for an effect outside the database, written with the decision, executed later, safe to
+repeat."""
 
 from collections.abc import Iterable
 
@@ -7,14 +8,14 @@ from django.utils import timezone
 
 
 class CommandQuerySet(models.QuerySet["Command"]):
-    """Commands by what they are about."""
+    """Queries for commands."""
 
     def about(self, subject_kind: str, subject_id: object) -> "CommandQuerySet":
         """Return the commands of one subject."""
         return self.filter(subject_kind=subject_kind, subject_id=str(subject_id))
 
     def unfinished(self) -> "CommandQuerySet":
-        """Return the commands that are still to be carried out, or are being carried out."""
+        """Return the commands that wait for execution or are being executed."""
         return self.filter(state__in=Command.UNFINISHED)
 
     def of_kinds(self, kinds: Iterable[str]) -> "CommandQuerySet":
@@ -22,14 +23,14 @@ class CommandQuerySet(models.QuerySet["Command"]):
         return self.filter(kind__in=list(kinds))
 
     def cancel(self) -> int:
-        """Cancel those that have not finished and return how many that were. A handler at work on one gets Cancelled
-        from its next report, at the latest after its claim is renewed."""
+        """Cancel the unfinished commands; return how many there were. A handler that is running raises Cancelled at
+        its next progress report, at the latest after the next renewal of its claim."""
         return self.unfinished().update(state=Command.CANCELLED, finished_at=timezone.now())
 
 
 class Command(models.Model):
-    """One effect outside the database. Its kind names the handler that carries it out (controlplane.commands.registry);
-    its subject is what it is about. A handler must bear being run twice for one command."""
+    """One effect outside the database. `kind` names its handler (controlplane.commands.registry); the subject is
+    the object that it concerns. A handler may run more than once for one command."""
 
     # The control plane's own kinds.
     CHECK_CLUSTER, FORGET_PROJECT = "check_cluster", "forget_project"
@@ -38,7 +39,7 @@ class Command(models.Model):
     UNFINISHED, FINISHED = (PENDING, CLAIMED), (DONE, FAILED, CANCELLED)
 
     kind = models.CharField(max_length=64)
-    # None: the command concerns no cluster; else it is carried out while that cluster is attached or being cleaned up
+    # None: it concerns no cluster. Else it is executed only while that cluster is attached or being cleaned up.
     cluster = models.ForeignKey("controlplane.Cluster", models.CASCADE, related_name="commands", null=True)
     subject_kind = models.CharField(max_length=32)
     subject_id = models.CharField(max_length=128)
@@ -48,9 +49,9 @@ class Command(models.Model):
     tries = models.PositiveSmallIntegerField(default=0)
     claim_token = models.CharField(max_length=32, blank=True, default="")
     claim_expires_at = models.DateTimeField(null=True)
-    # when its task was last published; None: it is to be published. Unused where the loop's own threads carry it out.
+    # When its task was last sent; None: it has to be sent. Unused for commands on the loop's own threads.
     sent_at = models.DateTimeField(null=True)
-    # {"done": 3, "total": 10, "message": "..."} as its handler reported last; {} before
+    # The handler's last progress report, {"done": 3, "total": 10, "message": "..."}; {} before the first.
     progress = models.JSONField(default=dict)
     error = models.CharField(max_length=500, blank=True, default="")
     created_at = models.DateTimeField(default=timezone.now)
@@ -60,7 +61,7 @@ class Command(models.Model):
 
     class Meta:
         indexes = [
-            # the executor's only question; finished commands leave the index
+            # For the executor's query of due commands; finished commands leave the index.
             models.Index(
                 fields=["not_before"],
                 name="command_due",
@@ -77,7 +78,7 @@ class Command(models.Model):
 
     @property
     def required_cluster_id(self) -> int:
-        """Return the id of the command's cluster. Raises LookupError without one."""
+        """Return the id of the command's cluster. Raise LookupError if it concerns none."""
         if self.cluster_id is None:
             raise LookupError(f"The command {self.pk}, {self.kind}, concerns no cluster.")
         return self.cluster_id

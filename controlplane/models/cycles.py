@@ -1,11 +1,11 @@
-"""Statistics of loop passes that decided something."""
+"""Statistics of the loop's passes that made decisions."""
 
 from django.db import models
 from django.utils import timezone
 
 
 class Cycle(models.Model):
-    """A pass with decisions: its view, plan and durations. Passes without a decision leave no row."""
+    """A pass with decisions: its counts and durations. Passes without a decision leave no row."""
 
     cluster = models.ForeignKey("controlplane.Cluster", models.CASCADE, related_name="cycles")
     at = models.DateTimeField(default=timezone.now, db_index=True)

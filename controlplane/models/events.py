@@ -9,7 +9,7 @@ SYSTEM = "system"
 
 
 class CounterManager(models.Manager["Counter"]):
-    """Increment counters."""
+    """Increments counters."""
 
     def advance(self, name: str, by: int) -> int:
         """Add to a counter and return its value. Locks its row until the transaction ends."""
@@ -23,10 +23,10 @@ class CounterManager(models.Manager["Counter"]):
 
 
 class Counter(models.Model):
-    """A named number of this database.
+    """A named number of this installation.
 
-    `event` and `submission` only grow: updating them last in a transaction makes their order the commit order.
-    `installation` is drawn once (controlplane.clusters.credentials).
+    `event` and `submission` only grow: they are updated last in a transaction, so that their order is the commit
+    order. `installation` is drawn once (controlplane.clusters.credentials).
     """
 
     name = models.CharField(max_length=32, primary_key=True)
@@ -36,15 +36,14 @@ class Counter(models.Model):
 
 
 class EventManager(models.Manager["Event"]):
-    """Number events so that a reader of `seq > n` never misses one that commits later."""
+    """Numbers events so that a reader of `seq > n` never misses one that is committed later."""
 
     def append(self, events: Sequence["Event"]) -> int:
-        """Write events with the next numbers and return the last one. Call it last in a transaction: it locks the
-        counter until the commit, which keeps numbers in commit order.
-        """
+        """Write events with the next numbers and return the last number. Must be the last call in a transaction: it
+        locks the counter until the commit, which keeps numbers in commit order."""
         if not events:
             return self.last_seq()
-        # Outside of one, a reader could see the number before the row.
+        # Without a transaction, a reader could see the number before the row.
         with transaction.atomic(savepoint=False):
             last = Counter.objects.advance("event", len(events))
             for offset, event in enumerate(reversed(events)):
@@ -62,12 +61,13 @@ class EventManager(models.Manager["Event"]):
 
 
 class Event(models.Model):
-    """Something that happened, named in the past tense: `job.submitted`, `node.cordoned`, `telemetry.sampled`."""
+    """Something that happened, with a kind in the past tense: `job.submitted`, `node.cordoned`,
+    `telemetry.sampled`."""
 
     seq = models.BigIntegerField(primary_key=True)
     at = models.DateTimeField(default=timezone.now, db_index=True)
     kind = models.CharField(max_length=40)
-    # plain ids, not foreign keys: an event outlives its subject
+    # Plain ids instead of foreign keys, because an event outlives its subject.
     project_id = models.BigIntegerField(null=True)
     job_id = models.UUIDField(null=True)
     node_id = models.BigIntegerField(null=True)

@@ -1,4 +1,4 @@
-"""Leases for work that one process at a time may do."""
+"""Leases for work that only one process at a time may do."""
 
 from django.db import models
 from django.utils import timezone
@@ -10,5 +10,5 @@ class Lease(models.Model):
     name = models.CharField(max_length=50, primary_key=True)
     token = models.CharField(max_length=32, blank=True, default="")
     expires_at = models.DateTimeField(default=timezone.now)
-    # Last time a holder finished its work; /readyz reads it.
+    # When a holder last completed its work; read by /readyz.
     completed_at = models.DateTimeField(null=True)

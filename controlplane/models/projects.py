@@ -8,7 +8,7 @@ class Share(models.Model):
     """The entitlement of a project or department, in milli-GPUs (1 GPU = 1,000)."""
 
     gpu_quota_milli = models.PositiveIntegerField(default=0)
-    # Null: same as the quota; 0: earns no surplus.
+    # Null: equal to the quota. 0: gets no share of the surplus.
     over_quota_weight_milli = models.PositiveIntegerField(null=True)
     gpu_limit_milli = models.PositiveIntegerField(null=True)
     priority = models.PositiveIntegerField(default=0)
@@ -23,7 +23,7 @@ class Share(models.Model):
 
 
 class Department(Share):
-    """A group of projects with a share of its own."""
+    """A group of projects with quota, limit and weight of its own."""
 
     name = models.CharField(max_length=50, unique=True)
     created_at = models.DateTimeField(default=timezone.now)
@@ -36,14 +36,14 @@ class Project(Share):
     description = models.CharField(max_length=500, blank=True, default="")
     cluster = models.ForeignKey("controlplane.Cluster", models.PROTECT, related_name="projects")
     department = models.ForeignKey(Department, models.PROTECT, null=True, related_name="projects")
-    # {"train": ["dgx"], "interactive": []}; empty list: any pool.
+    # {"train": ["dgx"], "interactive": []}; an empty list allows every pool.
     node_pools = models.JSONField(default=dict)
     interactive_max_seconds = models.PositiveIntegerField(null=True)
     interactive_idle_seconds = models.PositiveIntegerField(null=True)
     palette_index = models.PositiveSmallIntegerField(default=0)
-    # As the last cycle computed it.
+    # Computed by the last cycle.
     fair_share_milli = models.PositiveIntegerField(default=0)
-    # The part of the cluster that it used lately, 0..1; None where past use does not count.
+    # The fraction (0 to 1) of the cluster that it used recently; None if past use does not count there.
     recent_usage = models.FloatField(null=True)
     created_at = models.DateTimeField(default=timezone.now)
 

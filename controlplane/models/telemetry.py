@@ -4,11 +4,11 @@ from django.db import models
 
 
 class Sample(models.Model):
-    """A metric of one subject over one span. `step_seconds` 0 marks a change point: the value holds from `at` on,
-    until the subject's next change point (used for allocation, exact over any range)."""
+    """A metric of one subject over one time span. `step_seconds` 0 marks a change point: the value holds from `at`
+    until the subject's next change point (used for allocation, which is exact over any range)."""
 
     metric = models.CharField(max_length=32)
-    # Cluster, project, node, device or job.
+    # The kind of subject: cluster, project, node, device or job.
     by = models.CharField(max_length=16)
     subject = models.CharField(max_length=80)
     step_seconds = models.PositiveIntegerField()

@@ -1,4 +1,4 @@
-"""Events in the form that readers receive."""
+"""Convert events to the form that readers receive."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,14 +9,13 @@ FOR_ADMINS = ("cluster.leftovers", "cluster.projects_refused", "cluster.nodes_le
 """Kinds whose message names pods and objects of any project, as the cluster's checks do."""
 
 _SHOWN = ("seq", "at", "kind", "actor", "reason", "message", "data")
-# In an event's data: what its reason names.
+# The keys in an event's data under which the details of its reason are stored.
 _DETAILS = "details"
 
 
 def seen_event(row: Mapping[str, Any], sees: Sees, project: str | None) -> dict[str, Any]:
-    """Return the fields of an event of `project` (None: of no project) for a reader of that project and of the jobs
-    in `sees`. Every event leaves the process through this function.
-    """
+    """Return the fields of an event of `project` (None: of no project) for a reader of that project who may also
+    see the jobs of the projects `sees`. Every event that leaves the process passes this function."""
     shown = {name: row[name] for name in _SHOWN if name in row}
     data = row.get("data") or {}
     allowed = sees if sees is None or project is None else sees | {project}

@@ -12,19 +12,19 @@ from controlplane.notation import decimal
 
 
 def project_rows(projects: Sequence[Project]) -> list[dict[str, Any]]:
-    """Return projects as REST shows them, with members and status. Load `cluster` and `department` with them."""
+    """Return projects in REST form, with members and status. Load `cluster` and `department` with the projects."""
     ids = [project.pk for project in projects]
     members, standings = _members(ids), project_statuses(ids)
     return [_shape(project, members[project.pk], standings.get(project.pk, {})) for project in projects]
 
 
 def project_detail(project: Project) -> dict[str, Any]:
-    """Return one project as REST shows it."""
+    """Return one project in REST form."""
     return project_rows([project])[0]
 
 
 def namespace_of(project: Project) -> str:
-    """Return the namespace that a project has on a cluster with namespaces."""
+    """Return the namespace of a project, on a cluster that has namespaces."""
     return namespace_prefix(project.cluster.settings) + project.name
 
 
@@ -34,7 +34,7 @@ def namespace_prefix(settings: Mapping[str, Any]) -> str:
 
 
 def department_rows(departments: Sequence[Department]) -> list[dict[str, Any]]:
-    """Return departments as REST shows them, with the names of their projects; one query."""
+    """Return departments in REST form, with the names of their projects; one query."""
     names: dict[int, list[str]] = defaultdict(list)
     below = Project.objects.filter(department__in=[department.pk for department in departments])
     for department_id, name in below.order_by("name").values_list("department_id", "name"):

@@ -1,1 +1,1 @@
-"""Questions to the scheduler's core that take seconds, answered in a process of their own."""
+"""Questions to the scheduler's core that take seconds, answered by a separate process."""

@@ -1,4 +1,4 @@
-"""Ask a simulating process, one per process of the control plane, started when it is first needed."""
+"""Client of the simulating process: one per process of the control plane, started when it is first needed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
-# -I -S: no site packages and no environment, so that a start takes 60 ms
+# -I -S: without site-packages and environment, so that it starts in 60 ms.
 _START = (
     "import sys; sys.path.insert(0, sys.argv[1]);"
     " from controlplane.simulation.process import main; main(int(sys.argv[2]))"
 )
-# A question is given up so much later than its budget ends: one decision is never cut short.
+# How long after the end of its budget a question is abandoned, because a single decision is never interrupted.
 GRACE_SECONDS = 20.0
 
 
 class SimulationFailed(Exception):
-    """The process ended, failed, or took too long; the message says which."""
+    """The process ended, failed, or took too long; the message states which."""
 
 
 class Simulator:
-    """One simulating process. Questions from several threads are answered one after the other."""
+    """One simulating process. Questions from several threads are answered one after another."""
 
     def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
         self._grace_seconds = grace_seconds
@@ -35,8 +35,8 @@ class Simulator:
         self._child: tuple[subprocess.Popen[bytes], Connection] | None = None
 
     def ask(self, question: str, *arguments: Any, budget_seconds: float) -> Any:
-        """Return the answer of `simulation.questions`. Raises SimulationFailed; the next question has a new
-        process then."""
+        """Return the answer of a function in `simulation.questions`. Raise SimulationFailed; a new process then
+        answers the next question."""
         closed = self._closed
         with self._lock:
             if closed != self._closed:
@@ -52,12 +52,11 @@ class Simulator:
         return value
 
     def close(self) -> None:
-        """End the process; the questions that were asked before fail. Safe to repeat; a later question starts another
-        process."""
+        """End the process; pending questions fail. Safe to repeat. A later question starts a new process."""
         self._closed += 1
         child = self._child
         if child is not None:
-            # The thread with the lock waits for an answer.
+            # Without the lock, because the thread that holds it waits for an answer.
             child[0].kill()
         with self._lock:
             self._end()

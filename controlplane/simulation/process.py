@@ -1,6 +1,8 @@
-"""A process that runs the scheduler's core for one parent, at low priority: seconds of it delay no page.
+"""A process that runs the scheduler's core for one parent, at low priority, so that long computations delay no
+page.
 
-A child of its own program, not a fork: the parent has threads. It ends with the parent's end of the connection.
+It runs a program of its own instead of a fork, because the parent has threads. It ends when the parent closes the
+connection.
 """
 
 from __future__ import annotations

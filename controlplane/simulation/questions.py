@@ -1,4 +1,5 @@
-"""What a simulating process answers. Plain data and views in, plain data out; every question takes a budget."""
+"""The questions that a simulating process answers. Arguments and results are plain data and views; every question
+has a budget."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ IsOver = Callable[[], bool]
 
 
 class Outlook(NamedTuple):
-    """What would start a job, as `suggest` returns it, and when queued jobs start, by id; None if not asked."""
+    """The changes that would start a job, as `suggest` returns them, and the start ranges of queued jobs by id;
+    None if these were not requested."""
 
     ways: list[dict[str, Any]]
     ranges: dict[str, StartRange | None] | None
@@ -25,7 +27,8 @@ class Outlook(NamedTuple):
 def outlook(
     is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRunTimes | None, has_ranges: bool
 ) -> Outlook:
-    """Return the ways in which a queued job would start, and with `has_ranges` when each queued job starts."""
+    """Return the changes that would start a queued job and, with `has_ranges`, when each queued job is expected to
+    start."""
     ways = suggest(view, job_id, is_over)
     return Outlook(ways, start_ranges(view, is_over, learned) if has_ranges else None)
 
@@ -36,14 +39,14 @@ def foresee(is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRun
 
 
 def compare(is_over: IsOver, view: ClusterView, project: ProjectView, run_times: RunTimes | None) -> WhatIf:
-    """Return what a changed project does to the cluster."""
+    """Return the effects of a changed project on the cluster."""
     return what_if(view, project, is_over, run_times)
 
 
 def compare_recorded(
     is_over: IsOver, view: ClusterView, until: int, jobs: Sequence[RecordedJob], project: ProjectView
 ) -> WhatIf:
-    """Return what a changed project would have done to recorded jobs."""
+    """Return the effects that a changed project would have had on recorded jobs."""
     return recorded_what_if(view, until, jobs, project, is_over)
 
 

@@ -1,6 +1,6 @@
-"""Which requests ask the simulating process, or take as long, and therefore run on separate threads. Pure.
+"""The requests that use the simulating process, or take as long, and therefore run on separate threads. Pure.
 
-tests/app/test_simulation_routes.py fails for an unlisted view that asks.
+tests/app/test_simulation_routes.py fails for a view that uses it but is not listed.
 """
 
 import re
@@ -19,6 +19,6 @@ _ROUTES = {
 
 
 def asks_simulation(method: str, path: str) -> bool:
-    """Return whether a request may ask the simulating process."""
+    """Return whether a request may use the simulating process."""
     route = _ROUTES.get("GET" if method == "HEAD" else method)
     return route is not None and route.fullmatch(path.removesuffix("/")) is not None

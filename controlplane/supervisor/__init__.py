@@ -1,1 +1,2 @@
-"""`make up`: one process that starts the control plane, restarts what dies, and stops it. Imports no Django."""
+"""`make up`: one process that starts the control plane, restarts components that die, and stops it. Does not import
+Django."""

@@ -1,4 +1,5 @@
-"""`python -m controlplane.supervisor`: what `make up` runs in the foreground until SIGINT or SIGTERM."""
+"""`python -m controlplane.supervisor`: the program behind `make up`. Runs in the foreground until SIGINT or
+SIGTERM."""
 
 import json
 import os
@@ -33,7 +34,7 @@ def _run(instance: Instance, began: float) -> int:
     first = [*([redis] if redis else []), *programs.web(instance, listener, gate, environment)]
     keeper = Keeper([Child(program, instance.control_dir) for program in first])
     keeper.listen_to_signals()
-    # Redis starts and the web server loads while the database is prepared.
+    # Redis and the web server start while the database is prepared, which shortens the start.
     keeper.tend()
     try:
         prepared = _prepare(environment)
@@ -88,7 +89,7 @@ def _announce(instance: Instance, seconds: float, prepared: dict[str, str]) -> N
 
 
 def _end_with_make(parent: int) -> None:
-    """Under make, end when make is killed with -9; otherwise outlive the shell that started us."""
+    """Stop if make is killed with -9. Without make, keep running when the shell that started us ends."""
     if PRCTL is not None and "MAKELEVEL" in os.environ:
         PRCTL(PR_SET_PDEATHSIG, 15)
         if os.getppid() != parent:

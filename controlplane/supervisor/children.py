@@ -14,20 +14,20 @@ from controlplane.supervisor.programs import Program
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
-# Who lived this long starts again at once.
+# A child that lived this long is restarted at once.
 STEADY_SECONDS = 10.0
 LARGEST_LOG_BYTES = 8 << 20
 PR_SET_PDEATHSIG = 1
 
 
 class Child:
-    """A program and its process, if it runs. Times are the caller's monotonic clock, in seconds."""
+    """A program and, while it runs, its process. Times are the caller's monotonic clock, in seconds."""
 
     def __init__(self, program: Program, log_dir: Path) -> None:
         self.program = program
         self.log_path = log_dir / f"{program.name}.log"
         self.process: subprocess.Popen[bytes] | None = None
-        # When it may start; meaningful while there is no process.
+        # When it may start next; meaningful only while there is no process.
         self.start_at = 0.0
         self._started_at = 0.0
         self._quick_deaths = 0
@@ -67,12 +67,12 @@ class Child:
         return f"{self.name} {how}; starting it again{f' in {pause:.1f} s' if pause else ''}"
 
     def send(self, number: int) -> None:
-        """Signal the process, if it runs."""
+        """Send a signal to the process, if it runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the process to end; return whether it has."""
+        """Wait for the process to end; return whether it has ended."""
         if self.process is None:
             return True
         try:
@@ -82,13 +82,14 @@ class Child:
         return True
 
     def cap_log(self) -> None:
-        """Truncate a large log, keeping one older file. Copies, because the child appends to an open file."""
+        """Truncate a large log, keeping one older file. Copies the file, because the child appends to its open
+        descriptor."""
         if self.log_path.exists() and self.log_path.stat().st_size > LARGEST_LOG_BYTES:
             older = self.log_path.with_suffix(".log.1")
             try:
                 shutil.copyfile(self.log_path, older)
             except OSError:
-                # The disk is full: room is worth more than the older lines.
+                # The disk is full: free space is worth more than old lines.
                 older.unlink(missing_ok=True)
             os.truncate(self.log_path, 0)
 
@@ -115,6 +116,7 @@ PRCTL = _prctl()
 
 
 def _die_with_parent() -> None:
-    """Runs in the child: it dies with a supervisor killed by -9. Pods are not children of the supervisor."""
+    """Runs in the child: have the kernel kill it when the supervisor dies, even by kill -9. Pods are not children
+    of the supervisor."""
     if PRCTL is not None:
         PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,8 +1,8 @@
 """`python -m controlplane.supervisor.component ROLE`: run one component of the control plane in its own process.
 
-`make up` runs all components on one machine; here the container platform supervises them. The components share
-PostgreSQL, Redis, the secret key and, for web, worker and loop, the log directory (STATE_DIR/logs). Everything else
-in the state directory can be recreated by each component.
+For container platforms, which supervise the components themselves; `make up` runs all of them on one machine. The
+components share PostgreSQL, Redis, the secret key and, for web, worker and loop, the log directory
+(STATE_DIR/logs). Each component can recreate everything else in the state directory.
 """
 
 import json
@@ -38,14 +38,15 @@ def main(arguments: list[str]) -> int:
 
 
 def _require_shared(env: Mapping[str, str]) -> None:
-    """Refuse defaults: each component would create a database, Redis and key that the others do not use."""
+    """Refuse to start without shared services: by default each component would create a database, a Redis and a key
+    that the others do not use."""
     missing = [name for name in SHARED if not env.get(name)]
     if missing:
         raise CannotStart(f"Parts that run apart share these, so they must be set: {', '.join(missing)}.")
 
 
 def _migrate(instance: Instance) -> None:
-    """Migrate the database, register what the settings declare, and end."""
+    """Migrate the database, register what the settings declare, and exit."""
     if prepare.check_settings():
         prepare.prepare_database()
         path = prepare.setup_path()
@@ -61,7 +62,7 @@ def _web(instance: Instance) -> None:
     prepare.gather_static_files()
     listener = bind(instance)
     reader, writer = os.pipe()
-    # The gate that `make up` holds shut until the database is ready.
+    # `make up` keeps this gate closed until the database is ready; here it is open from the start.
     os.close(writer)
     web.serve(listener.fileno(), reader)
 
@@ -75,7 +76,7 @@ def _tasks(instance: Instance) -> None:
 
 
 def _loop(instance: Instance) -> None:
-    """The loop without Celery: what the worker hosts, where no other process rings the bell."""
+    """Run the loop without Celery, for deployments in which no other process can send it wake-ups."""
     arguments = (sys.executable, str(CHECKOUT / "manage.py"), "runloop")
     _become(programs.Program("loop", arguments, os.environ))
 

@@ -15,18 +15,18 @@ MAX_WEB_PROCESSES = 64
 
 
 class CannotStart(Exception):
-    """Why this instance cannot start, and what to do."""
+    """The reason why this instance cannot start, with the next step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Where one control plane listens and what it owns. Paths are absolute."""
+    """Where one control plane listens, and the directory that it owns. Paths are absolute."""
 
     host: str
     port: int
     public_url: str
     state_dir: Path
-    # empty: the supervisor starts one of its own
+    # "": the supervisor starts a Redis of its own.
     redis_url: str
     web_processes: int
 
@@ -41,7 +41,7 @@ class Instance:
 
 
 def read_instance(env: Mapping[str, str]) -> Instance:
-    """Read the instance from TRAINYARD_* variables. Raises CannotStart with the variable at fault."""
+    """Read the instance from TRAINYARD_* variables. Raise CannotStart naming the invalid variable."""
     try:
         host = environment.text(env, "TRAINYARD_HOST")
         port = environment.integer(env, "TRAINYARD_PORT", 1, 65535)
@@ -87,7 +87,8 @@ def claim(instance: Instance) -> int:
 
 
 def bind(instance: Instance) -> socket.socket:
-    """Bind the port early: a clash is reported at once, and connections survive a restart of the web server."""
+    """Bind the port early, so that a conflict is reported at once and connections survive a restart of the web
+    server."""
     family = socket.AF_INET6 if ":" in instance.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

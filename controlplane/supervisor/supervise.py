@@ -1,4 +1,4 @@
-"""Keep the children running until a signal requests the stop, then end them within ten seconds."""
+"""Keep the children running until a signal requests the stop, then stop them within ten seconds."""
 
 import select
 import signal
@@ -13,7 +13,7 @@ from controlplane.supervisor.children import Child
 TICK_SECONDS = 1.0
 STARTING_TICK_SECONDS = 0.05
 LOG_CHECK_SECONDS = 5.0
-# Of ten: two remain for Redis, two to spare.
+# Six of the ten seconds in which everything must stop: two more are for Redis, and two are spare.
 GRACE_SECONDS = 6.0
 REDIS_GRACE_SECONDS = 2.0
 
@@ -30,7 +30,7 @@ class Keeper:
         self._log_check_at = 0.0
 
     def listen_to_signals(self) -> None:
-        """Stop on SIGINT, SIGTERM and SIGHUP; SIGCHLD and the others only end the sleep."""
+        """Install handlers: SIGINT, SIGTERM and SIGHUP request the stop; SIGCHLD and the others only end the sleep."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._ask_to_stop)
@@ -59,18 +59,18 @@ class Keeper:
             self._reader.recv(4096)
 
     def stop(self) -> None:
-        """Stop all but Redis, then Redis, which the others write to until they end."""
+        """Stop all children but Redis, then Redis, which the others use until they end."""
         others = [child for child in self.children if child.name != "redis"]
         _end(others, GRACE_SECONDS)
         _end([child for child in self.children if child not in others], REDIS_GRACE_SECONDS)
 
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        # Only a flag: an exception from here could strike between any two statements.
+        # The handler only sets a flag, because an exception could be raised between any two statements.
         self.is_stopping = True
 
 
 def report(*lines: str) -> None:
-    """Print lines to the console; ignore a closed console."""
+    """Print lines to the console; ignores a closed console."""
     try:
         print(*lines, sep="\n", flush=True)
     except OSError:
@@ -98,7 +98,8 @@ def is_make_waiting(parent: int) -> bool:
     except OSError:
         return False
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    # Caught: it runs as ever. Ignored: it was started in the background of a script and hears no Ctrl-C at all.
+    # If make catches SIGINT, its Ctrl-C handling works as usual. If make ignores it, it was started in the
+    # background of a script and receives no Ctrl-C.
     caught_or_ignored = int(fields.get("SigCgt", "0"), 16) | int(fields.get("SigIgn", "0"), 16)
     return fields.get("Name") == "make" and not caught_or_ignored >> (signal.SIGINT - 1) & 1
 

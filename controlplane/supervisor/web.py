@@ -1,4 +1,4 @@
-"""One web process: uvicorn on a listening socket that the supervisor holds open."""
+"""One web process: uvicorn on a listening socket that the supervisor keeps open."""
 
 import importlib
 import os
@@ -11,15 +11,16 @@ from django.conf import settings
 
 from controlplane.http.connections import Limits, ServerConfig
 
-# Open event streams and websockets end then; clients resume by event number.
+# After this time open event streams and websockets are closed; clients continue by event number.
 GRACE_SECONDS = 3
 
 
 def serve(handle: int, gate: int) -> None:
     """Serve controlplane.asgi on the inherited listening socket until SIGTERM.
 
-    Modules load while the database is prepared; reading the gate blocks until the supervisor closes its end. The
-    application is created only then, because whitenoise stores the sizes of static files when it is created.
+    Modules are loaded while the database is being prepared; reading from the gate blocks until the supervisor
+    closes its end. The application is created only then, because whitenoise stores the sizes of static files at its
+    creation.
     """
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     django.setup()

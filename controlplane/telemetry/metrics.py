@@ -1,4 +1,4 @@
-"""Names, steps and arithmetic of samples. Pure data: no rows, no engine."""
+"""Names, steps and arithmetic of samples. Pure: no rows, no engine."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,18 +8,19 @@ from typing import Any, TypeAlias
 GPU_UTILIZATION, GPU_MEMORY = "gpu_utilization", "gpu_memory_used_mib"
 JOBS_RUNNING, JOBS_QUEUED, QUEUE_WAIT = "jobs_running", "jobs_queued", "queue_wait_seconds"
 GPUS_ALLOCATED = "gpus_allocated"
-# for the pages only: GPUs of ready nodes by cluster, as change points; GPU seconds by project and user, summed
+# Metrics for the pages only: GPUs of ready nodes by cluster, as change points; and GPU seconds by project and user,
+# as sums.
 GPU_CAPACITY, GPU_SECONDS = "gpu_capacity", "gpu_seconds"
 METRICS = (GPU_UTILIZATION, GPU_MEMORY, GPUS_ALLOCATED, JOBS_RUNNING, JOBS_QUEUED, QUEUE_WAIT)
 SUBJECTS = ("cluster", "project", "node", "device", "job")
-# The event that says that gauges moved.
+# The kind of event that announces new samples.
 SAMPLED = "telemetry.sampled"
 
-# Metrics that are kept as change points.
+# Metrics that are stored as change points.
 STEPWISE = (GPUS_ALLOCATED, GPU_CAPACITY)
-# As `by`: the subject is "PROJECT_ID/USER_ID".
+# The value of `by` for subjects of the form "PROJECT_ID/USER_ID".
 MEMBER = "member"
-# As `step_seconds`: the value holds until the subject's next change point.
+# The value of `step_seconds` for a value that holds until the subject's next change point.
 CHANGE_POINT = 0
 STEPS = (10, 60, 600, 3600)  # seconds
 KEEP = {
@@ -42,13 +43,13 @@ class Aggregate:
     count: int = 1
 
     def add(self, other: "Aggregate") -> None:
-        """Merge another span of the same gauge."""
+        """Add the aggregate of another span of the same gauge."""
         self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
         self.total, self.count = self.total + other.total, self.count + other.count
 
 
 def joined(rows: Iterable[Any], step_seconds: int) -> dict[tuple[Key, datetime], Aggregate]:
-    """Join samples (or objects with their columns) of a finer step into a coarser one, keeping their order."""
+    """Combine samples (or objects with their columns) of a finer step into a coarser one, in the order of the rows."""
     aggregates: dict[tuple[Key, datetime], Aggregate] = {}
     for row in rows:
         key = (row.metric, row.by, row.subject), floor(row.at, step_seconds)

@@ -1,6 +1,6 @@
 """Time series for the API and the charts: at most 400 points each, for any range.
 
-Gauges come from samples of the step that fits the range; allocated GPUs come from change points, exactly.
+Gauges come from samples with the step that fits the range; allocated GPUs come from change points and are exact.
 """
 
 from collections import defaultdict
@@ -36,7 +36,7 @@ POINTS_MOST = 400
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A span that begins at `at`; with `step_seconds` 0, the moment from which the value holds."""
+    """A time span that begins at `at`; with `step_seconds` 0, the moment from which the value holds."""
 
     at: datetime
     min: float
@@ -53,7 +53,7 @@ class Series:
     points: tuple[Point, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the API's form."""
+        """Return the series in the form of the API."""
         points = [asdict(point) for point in self.points]
         return {"subject": self.subject, "step_seconds": self.step_seconds, "points": points}
 
@@ -66,11 +66,11 @@ def series(
     end: datetime,
     step_seconds: int | None = None,
 ) -> list[Series]:
-    """Return a series for each subject that has values in start..end (None: all subjects), by subject.
+    """Return the series of each subject that has values in start..end, sorted by subject. `subjects` None: all.
 
-    `step_seconds` is raised where it would give more than 400 points; None chooses. Allocation without a step is an
-    exact step function that begins with the value held at `start`, unless it changed more than 400 times. Callers
-    check who may see which subject. Raises ValueError for an unknown metric or subject kind, or end <= start.
+    `step_seconds` is raised if it would give more than 400 points; None chooses one. Allocation without a step is
+    an exact step function that begins with the value at `start`, unless it changed more than 400 times. The caller
+    checks access to the subjects. Raise ValueError for an unknown metric or subject kind, or end <= start.
     """
     if metric not in (*METRICS, *STEPWISE) or by not in SUBJECTS or end <= start:
         raise ValueError("unknown metric or subject kind, or an empty range")
@@ -87,8 +87,8 @@ def series(
 
 
 def gpu_hours(start: datetime, end: datetime, project_ids: Collection[int] | None) -> dict[int, float]:
-    """Return the GPU hours that each user's jobs held in start..end, by user id, in these projects (None: all, deleted
-    ones too). Exact to the step that the range is stored in, at its two ends."""
+    """Return, by user id, the GPU hours that the user's jobs held in start..end, in these projects (None: all,
+    including deleted ones). At both ends it is accurate to the step in which the range is stored."""
     step = _stored_step(_fitting_step(start, end, None))
     rows = Sample.objects.filter(
         metric=GPU_SECONDS, by=MEMBER, step_seconds=step, at__gt=start - timedelta(seconds=step), at__lt=end
@@ -102,9 +102,8 @@ def gpu_hours(start: datetime, end: datetime, project_ids: Collection[int] | Non
 
 
 def queue_waits(start: datetime, end: datetime, spans: int) -> tuple[int, dict[datetime, Aggregate]]:
-    """Return queue waits in seconds of jobs that started in start..end, over all clusters: the length of a span in
-    seconds (about `spans` spans), and the waits by the span's start.
-    """
+    """Return the queue waits, in seconds, of jobs that started in start..end, over all clusters: the length of a
+    span in seconds (there are about `spans` spans), and the waits by the start of their span."""
     stored = _fitting_step(start, end, None)
     step = stored * max(1, -(-int((end - start).total_seconds()) // (stored * spans)))
     rows = _rows(QUEUE_WAIT, "cluster", None, start, end, _stored_step(stored))
@@ -118,7 +117,7 @@ def queue_waits(start: datetime, end: datetime, spans: int) -> tuple[int, dict[d
 
 
 def first_sample(now: datetime) -> datetime:
-    """Return the time of the first sample; `now` without any."""
+    """Return the time of the first sample; `now` if there is none."""
     oldest = [
         Subquery(Sample.objects.filter(step_seconds=step).order_by("at").values("at")[:1])
         for step in (CHANGE_POINT, *STEPS)
@@ -129,7 +128,7 @@ def first_sample(now: datetime) -> datetime:
     first: datetime | None = None
     coarse = 0
     for step, at in reversed(list(zip(STEPS, found[1:], strict=True))):
-        # a coarse row begins before what it holds: the finer step decides where it reaches as far back
+        # A coarse row begins before its data does, so the finer step is used if it reaches back as far.
         if at is not None and (first is None or floor(at, coarse) == first):
             first, coarse = at, step
     return min(at for at in (first, found[0]) if at is not None)
@@ -138,7 +137,7 @@ def first_sample(now: datetime) -> datetime:
 def _rows(
     metric: str, by: str, subjects: Sequence[str] | None, start: datetime, end: datetime, stored: int
 ) -> Iterable[Sample]:
-    # The span that `start` is in.
+    # The first span is the one that contains `start`.
     first = start - timedelta(seconds=stored)
     rows = Sample.objects.filter(metric=metric, by=by, step_seconds=stored, at__gt=first, at__lt=end)
     if subjects is not None:
@@ -148,8 +147,7 @@ def _rows(
 
 def _fitting_step(start: datetime, end: datetime, asked: int | None) -> int:
     """Return the smallest step that samples have (or a multiple of the coarsest) that is at least `asked`, gives at
-    most POINTS_MOST points and is still stored for `start`.
-    """
+    most POINTS_MOST points and is still stored for `start`."""
     least = max((end - start).total_seconds() / (POINTS_MOST - 1), asked or 0)
     age = timezone.now() - start
     for step in STEPS:
@@ -160,14 +158,14 @@ def _fitting_step(start: datetime, end: datetime, asked: int | None) -> int:
 
 
 def _stored_step(step: int) -> int:
-    """Return the coarsest stored step that divides `step`; a finer one would only cost time."""
+    """Return the coarsest stored step that divides `step`; a finer one would only take longer to read."""
     return max(stored for stored in STEPS if stored <= step)
 
 
 def _changes(
     metric: str, by: str, subjects: Sequence[str] | None, start: datetime, end: datetime
 ) -> dict[str, list[tuple[datetime, float]]]:
-    """Return each subject's change points in start..end, preceded by the value at `start`."""
+    """Return each subject's change points in start..end, preceded by its value at `start`."""
     points = Sample.objects.filter(metric=metric, by=by, step_seconds=CHANGE_POINT)
     if subjects is not None:
         points = points.filter(subject__in=subjects)
@@ -195,7 +193,7 @@ def _allocation(
 def _spans(
     changes: Sequence[tuple[datetime, float]], start: datetime, end: datetime, step: int
 ) -> Iterable[Point]:
-    """Yield a step function as spans of `step` seconds: bounds and time-weighted mean."""
+    """Yield a step function as spans of `step` seconds, with minimum, maximum and time-weighted mean."""
     pieces = [(at, after, value) for (at, value), (after, _) in pairwise([*changes, (end, 0.0)])]
     index, at = 0, start
     while at < end:

@@ -1,4 +1,4 @@
-"""Thin samples with age and delete expired rows, a bounded number at a time."""
+"""Combine samples into coarser ones with age, and delete expired rows, a bounded number at a time."""
 
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -12,20 +12,20 @@ from controlplane.telemetry.metrics import KEEP, SAMPLED, STEPS, floor
 from controlplane.telemetry.samples import rolled, upsert
 
 KEEP_EVENTS = timedelta(days=90)
-# Events that only say that gauges moved.
+# Events that only announce new samples.
 KEEP_TICKS = timedelta(hours=1)
-# Cycles and finished commands.
+# How long cycles and finished commands are kept.
 KEEP_WORK = timedelta(days=7)
 KEEP_REQUESTS = timedelta(hours=24)
 DELETE_MOST = 5000
-# Steps of the coarser kind that one call joins, after a long pause.
+# The most coarse steps that one call writes after a long pause.
 SPAN_MOST = 1000
 
 _ticks_cleared_to = 0
 
 
 def roll_up(now: datetime) -> None:
-    """Join fine samples into coarser ones and delete expired rows. Safe to repeat at any moment."""
+    """Combine fine samples into coarser ones and delete expired rows. Safe to repeat at any moment."""
     for fine, coarse in pairwise(STEPS):
         _join(fine, coarse, now)
     for step in STEPS:
@@ -39,7 +39,7 @@ def roll_up(now: datetime) -> None:
 
 
 def _join(fine: int, coarse: int, now: datetime) -> None:
-    """Join from the newest coarse step on, which may be incomplete."""
+    """Combine samples from the newest coarse step on, which may be incomplete."""
     newest = Sample.objects.filter(step_seconds=coarse).aggregate(at=Max("at"))["at"]
     start = newest or Sample.objects.filter(step_seconds=fine).aggregate(at=Min("at"))["at"]
     if start is None:
@@ -51,7 +51,8 @@ def _join(fine: int, coarse: int, now: datetime) -> None:
 
 
 def _clear_ticks(now: datetime) -> None:
-    """Delete old telemetry events. Reads only event numbers not yet examined, since kinds have no index."""
+    """Delete old telemetry events. Reads only event numbers that have not been examined yet, because kinds have no
+    index."""
     global _ticks_cleared_to
     old = Event.objects.filter(seq__gt=_ticks_cleared_to, at__lt=now - KEEP_TICKS).order_by("seq")
     batch = list(old.values_list("seq", "kind")[:DELETE_MOST])

@@ -12,9 +12,8 @@ VALUES = ["minimum", "maximum", "total", "count"]
 
 
 class Accumulator:
-    """The current step of one cluster's gauges. A subject that stays 0 writes no row: a missing row means 0. The
-    cluster's own gauges always write one, as proof that the collector ran.
-    """
+    """The current step of one cluster's gauges. A subject that stays at 0 gets no row, so a missing row means 0.
+    The cluster's own gauges always get one, as proof that the collector ran."""
 
     def __init__(self) -> None:
         self._at: datetime | None = None
@@ -30,7 +29,7 @@ class Accumulator:
             aggregate.add(Aggregate(value, value, value))
 
     def turn(self, now: datetime) -> None:
-        """Begin the step of `now`; write the previous one if it is over."""
+        """Begin the step that contains `now`; write the previous one if it is over."""
         at = floor(now, STEP_SECONDS)
         if self._at is not None and at != self._at:
             rows = {
@@ -39,14 +38,14 @@ class Accumulator:
                 if aggregate.maximum or key in self._shown or key[1] == "cluster"
             }
             write_samples((key, self._at, aggregate) for key, aggregate in rows.items())
-            # The next step of these writes a 0 once, so that a line ends at 0 and not in the air.
+            # A subject that ends gets one row with 0, so that its line in a chart ends at 0.
             self._shown = {key for key, aggregate in rows.items() if aggregate.maximum}
             self._aggregates = {}
         self._at = at
 
 
 def write_samples(rows: Iterable[tuple[Key, datetime, Aggregate]]) -> None:
-    """Write rows of the finest step, joined with rows that another process wrote for the same step."""
+    """Write rows of the finest step, combined with rows that another process wrote for the same step."""
     new = {(*key, at): aggregate for key, at, aggregate in rows}
     times = {at for *_, at in new}
     for known in Sample.objects.filter(step_seconds=STEP_SECONDS, at__in=times):
@@ -67,7 +66,7 @@ def upsert(rows: Iterable[Sample]) -> None:
 
 
 def rolled(rows: Iterable[Sample], step_seconds: int) -> Iterator[Sample]:
-    """Join samples of a finer step into a coarser one."""
+    """Yield coarser samples that combine samples of a finer step."""
     for (key, at), aggregate in joined(rows, step_seconds).items():
         yield _row(key, step_seconds, at, aggregate)
 

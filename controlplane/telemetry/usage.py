@@ -1,4 +1,4 @@
-"""What each project has used of a cluster lately, older use counting less."""
+"""How much of a cluster each project has used recently, with older use counting less."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -11,19 +11,19 @@ from controlplane.models import Cluster, Sample
 from controlplane.telemetry.metrics import GPU_SECONDS, MEMBER, STEPS, floor
 
 STEP_SECONDS = STEPS[-1]
-# Use that is older than so many half-lives does not count: a thirty-second of it would.
+# Use older than this many half-lives is ignored, because it would count less than a thirty-second.
 HALF_LIVES = 5
-# Use of one span counts alike.
+# All use within one such span has the same weight.
 SPANS_PER_HALF_LIFE = 4
 RENEWED_EVERY = timedelta(minutes=10)
 # The longest half-life that can be set.
 MOST_HOURS = 2160
-# Parts are rounded to this many digits, or plans would change with every sample.
+# Fractions are rounded to this many digits, because otherwise plans would change with every sample.
 DIGITS = 2
 
 
 def half_life_of(cluster: Cluster) -> timedelta:
-    """Return after how long use of this cluster counts half; 0: past use does not count."""
+    """Return the half-life of past use on this cluster; 0: past use does not count."""
     hours = cluster.usage_half_life_hours
     default: timedelta = settings.USAGE_HALF_LIFE
     return default if hours is None else timedelta(hours=hours)
@@ -32,9 +32,12 @@ def half_life_of(cluster: Cluster) -> timedelta:
 def decayed_usage(
     now: datetime, gpus: int, half_life: timedelta, projects: Collection[int]
 ) -> Mapping[int, float]:
-    """Return, by project id, the part of this many GPUs that its jobs held during the last half-lives: use that is a
-    half-life old counts half. `projects`: ids of all projects of the cluster that has these GPUs. The parts of all are
-    1 at most, also where the cluster was larger before."""
+    """Return, by project id, the fraction of this many GPUs that its jobs held recently; use counts half after each
+    half-life.
+
+    `projects`: the ids of all projects of the cluster that has these GPUs. The sum of all fractions is at most 1,
+    even if the cluster was larger before.
+    """
     if not gpus:
         return {}
     span = max(STEP_SECONDS, int(half_life.total_seconds()) // SPANS_PER_HALF_LIFE)
@@ -67,7 +70,7 @@ def _held(start: datetime, end: datetime) -> Mapping[int, float]:
 
 
 class KeptUsage:
-    """The usage of a cluster's projects, read again after RENEWED_EVERY."""
+    """A cache of the recent usage of a cluster's projects, read again after RENEWED_EVERY."""
 
     def __init__(self) -> None:
         self._usage: Mapping[int, float] = {}
@@ -76,7 +79,7 @@ class KeptUsage:
     def of(
         self, now: datetime, gpus: int, half_life: timedelta, projects: Collection[int]
     ) -> Mapping[int, float]:
-        """Return `decayed_usage`; empty where the half-life is 0, so that past use does not count."""
+        """Return `decayed_usage`; empty if the half-life is 0, so that past use does not count."""
         if not half_life:
             return {}
         is_kept = self._read is not None and self._read[1:] == (gpus, half_life)

@@ -1,1 +1,1 @@
-"""One file a noun."""
+"""The REST views, one module per resource."""

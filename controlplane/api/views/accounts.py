@@ -1,4 +1,4 @@
-"""Who am I, signing in, tokens and users."""
+"""The caller's identity, signing in, tokens and users."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ USERS = Listing(
 
 
 class Login(ApiView):
-    """The one route without a credential."""
+    """Exchange a user name and password for a token. The only route that needs no credential."""
 
     authentication_classes = ()
     permission_classes = ()
@@ -93,7 +93,7 @@ class Login(ApiView):
 
 
 class Whoami(ApiView):
-    """The caller."""
+    """The authenticated user."""
 
     @operation("Who am I, with roles", answer=ref("Whoami"))
     def get(self, call: Call) -> Answer:
@@ -110,7 +110,7 @@ class Whoami(ApiView):
 
 
 class Tokens(ApiView):
-    """The caller's tokens; for an admin, all tokens."""
+    """The caller's tokens; for an admin, the tokens of all users."""
 
     @operation("List live tokens", answer=TOKENS.schema("Token"), query=TOKENS.parameters())
     def get(self, call: Call) -> Answer:
@@ -139,7 +139,7 @@ class Tokens(ApiView):
 
 
 class TokenDetail(ApiView):
-    """One token, by number."""
+    """One token, by its number."""
 
     @operation("A token", answer=ref("Token"), query={"fields": fields_parameter(TOKEN)})
     def get(self, call: Call, token_id: str) -> Answer:
@@ -155,14 +155,14 @@ class TokenDetail(ApiView):
 
 
 def _new_user(call: Call) -> User:
-    """Hash the password of a user to create."""
+    """Return an unsaved user with a hashed password."""
     require_admin(call.actor)
     body = dict(call.body)
     return new_user(body.pop("username"), body.pop("password", None), actor=call.actor, **body)
 
 
 def _hashed_password(call: Call, username: str) -> str | None:
-    """Hash the new password of a user, if there is one."""
+    """Return the hash of the user's new password; None if the body has none."""
     user = _visible_user(call.actor, username)
     password = call.body.get("password")
     if password is None:
@@ -171,7 +171,7 @@ def _hashed_password(call: Call, username: str) -> str | None:
 
 
 class Users(ApiView):
-    """Admins only."""
+    """The users. For admins only."""
 
     @operation("List users", answer=USERS.schema("User"), query=USERS.parameters())
     def get(self, call: Call) -> Answer:
@@ -191,7 +191,7 @@ class Users(ApiView):
 
 
 class UserDetail(ApiView):
-    """One user, by name: for admins, and for the user."""
+    """One user, by name. For admins, and for the user."""
 
     @operation("A user", answer=ref("User"), query={"fields": fields_parameter(USER)})
     def get(self, call: Call, username: str) -> Answer:
@@ -217,7 +217,7 @@ class UserDetail(ApiView):
 
 
 def _keep_session(call: Call, user: User) -> None:
-    """A new password ends the user's sessions; the one that set it goes on."""
+    """Keep the present session valid: a new password ends all other sessions of the user."""
     if not call.actor.token_prefix and call.actor.user == user:
         update_session_auth_hash(call.request._request, user)
 

@@ -39,14 +39,14 @@ from controlplane.scheduling.anonymise import anonymous
 from controlplane.scheduling.view import view_to_dict
 from controlplane.telemetry.usage import MOST_HOURS
 
-# Unfinished jobs: a view of more is above 20 MB.
+# The most unfinished jobs for which the view is returned; with more it would exceed 20 MB.
 MOST_VIEWED_JOBS = 20_000
 ENGINES = tuple(engine_kinds())
 KNOWN_SCHEDULERS = sorted({one.name for kind in engine_kinds().values() for one in kind.schedulers})
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Settings of a cluster; what they are depends on its engine."""
+    """Read a cluster's settings as an object; its engine validates the content."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", "Settings are an object.")
     return value
@@ -110,7 +110,7 @@ NODES = Listing(
 
 
 class Clusters(ApiView):
-    """Clusters. All users see them; admins change them."""
+    """Clusters. Every user may read them; admins may change them."""
 
     @operation("List clusters", answer=CLUSTERS.schema("Cluster"), query=CLUSTERS.parameters())
     def get(self, call: Call) -> Answer:
@@ -169,7 +169,7 @@ class ClusterDetail(ApiView):
 
 
 class ClusterCheck(ApiView):
-    """Look again."""
+    """Check a cluster again."""
 
     @operation("Have the cluster checked again", answer=ref("Cluster"))
     def post(self, call: Call, name: str) -> Answer:
@@ -178,7 +178,7 @@ class ClusterCheck(ApiView):
 
 
 class NodePools(ApiView):
-    """Named groups of nodes."""
+    """Node pools: named groups of nodes."""
 
     @operation("List node pools", answer=POOLS.schema("NodePool"), query=POOLS.parameters())
     def get(self, call: Call) -> Answer:
@@ -207,7 +207,7 @@ class NodePoolDetail(ApiView):
 
 
 class Nodes(ApiView):
-    """Nodes with their GPUs. All users see them."""
+    """Nodes with their GPUs. Every user may read them."""
 
     @operation("List nodes with their devices", answer=NODES.schema("Node"), query=NODES.parameters())
     def get(self, call: Call) -> Answer:
@@ -225,7 +225,7 @@ def _attached() -> QuerySet[Cluster]:
 
 
 class ClusterSchedulerView(ApiView):
-    """The scheduler's input, to be replayed elsewhere."""
+    """The scheduler's input, which can be replayed on another machine."""
 
     @operation(
         "What the scheduler sees now, for `python -m controlplane.scheduling.replay`",

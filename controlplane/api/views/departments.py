@@ -22,7 +22,7 @@ DEPARTMENTS = Listing(DEPARTMENT, {"name": ("name",), "created_at": ("created_at
 
 
 class Departments(ApiView):
-    """Departments, the parents of projects. All users see them; admins change them."""
+    """Departments, the parents of projects. Every user may read them; admins may change them."""
 
     @operation("List departments", answer=DEPARTMENTS.schema("Department"), query=DEPARTMENTS.parameters())
     def get(self, call: Call) -> Answer:

@@ -54,7 +54,7 @@ AUDIT = Listing(
 
 
 class Events(ApiView):
-    """What happened, newest first; `ordering=seq` with `since` reads on from a number."""
+    """Events, newest first; `ordering=seq` with `since` continues from an event number."""
 
     @operation("List events", answer=EVENTS.schema("Event"), query=EVENTS.parameters())
     def get(self, call: Call) -> Answer:
@@ -64,7 +64,7 @@ class Events(ApiView):
 
 
 class Audit(ApiView):
-    """Admins only."""
+    """The audit log. For admins only."""
 
     @operation("List who did what", answer=AUDIT.schema("AuditEntry"), query=AUDIT.parameters())
     def get(self, call: Call) -> Answer:
@@ -74,12 +74,13 @@ class Audit(ApiView):
 
 
 def fetch_events(rows: QuerySet[Event]) -> list[dict[str, Any]]:
-    """Return the columns of events."""
+    """Return the needed columns of the events."""
     return [dict(row) for row in rows.values(*_COLUMNS)]
 
 
 def shape_events(rows: Sequence[dict[str, Any]], sees: Sees) -> list[dict[str, Any]]:
-    """Return events as REST shows them to a reader of these projects; names of projects and nodes in one query each."""
+    """Return events in their REST form for a reader of the projects `sees`. Names of projects and nodes take one
+    query each."""
     projects = _names(Project.objects.filter(pk__in={row["project_id"] for row in rows}))
     nodes = _names(Node.objects.filter(pk__in={row["node_id"] for row in rows}))
     return [_shape(row, sees, projects.get(row["project_id"]), nodes.get(row["node_id"])) for row in rows]
@@ -91,7 +92,8 @@ def _shape(row: dict[str, Any], sees: Sees, project: str | None, node: str | Non
 
 
 def _visible_events(actor: Actor) -> QuerySet[Event]:
-    """Return events of visible projects and of shared machines; excludes accounts and hidden projects."""
+    """Return events of visible projects and of shared machines; events of accounts and of hidden projects are
+    excluded."""
     visible = visible_project_ids(actor)
     if visible is None:
         return Event.objects.all()
@@ -100,7 +102,8 @@ def _visible_events(actor: Actor) -> QuerySet[Event]:
 
 
 def _ids_for_names(call: Call) -> None:
-    """Clients name projects and nodes; events keep their ids, so that they outlive them."""
+    """Replace names of projects and nodes in the query by ids. Events store ids, so that they remain valid after a
+    rename."""
     for field, rows in (("project", Project.objects.all()), ("node", Node.objects.all())):
         if call.query[field] is not None:
             call.query[field] = list(rows.filter(name__in=call.query[field]).values_list("pk", flat=True))

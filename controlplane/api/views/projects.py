@@ -35,7 +35,7 @@ _SECONDS = fields.optional(fields.whole(1, 10 * 365 * 86400))
 
 
 def _gpus(value: Any) -> int:
-    """Read a decimal count of GPUs, in steps of 0.001, as milli-GPUs."""
+    """Parse a decimal count of GPUs, in steps of 0.001, into milli-GPUs."""
     count = fields.number(value)
     if not 0 <= count <= MOST_GPUS:
         raise Refused("out_of_range", f"This must be from 0 to {MOST_GPUS:,} GPUs.")
@@ -46,7 +46,7 @@ def _gpus(value: Any) -> int:
 
 
 def _member(value: Any) -> dict[str, str]:
-    """{"user": "ana", "role": "owner"}."""
+    """Read {"user": "ana", "role": "owner"}."""
     if not isinstance(value, dict) or set(value) != {"user", "role"}:
         raise Refused("not_a_member", 'A member is {"user": "ana", "role": "owner"}.')
     user = fields.text(150)(value["user"])
@@ -56,7 +56,7 @@ def _member(value: Any) -> dict[str, str]:
 
 
 def _node_pools(value: Any) -> dict[str, list[str]]:
-    """{"train": ["dgx"], "interactive": []}; an empty list means any pool."""
+    """Read {"train": ["dgx"], "interactive": []}; an empty list allows every pool."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", 'Node pools are {"train": ["dgx"]}.')
     for kind in value:
@@ -187,7 +187,7 @@ class ProjectDetail(ApiView):
 
 
 class Members(ApiView):
-    """Who is in a project."""
+    """The members of a project."""
 
     @operation("List members", answer=MEMBERS.schema("Member"), query=MEMBERS.parameters())
     def get(self, call: Call, name: str) -> Answer:
@@ -228,7 +228,7 @@ class MemberDetail(ApiView):
 
 
 def _revision(project: Project) -> Any:
-    """Return the editable part: the representation without its status."""
+    """Return the editable part of a project: its representation without the status."""
     shown = project_detail(project)
     return {name: value for name, value in shown.items() if name != "status"}
 
@@ -276,7 +276,7 @@ def _check_pools(cluster: Cluster, pools: dict[str, list[str]]) -> None:
 
 
 def _replace_members(actor: Actor, project: Project, members: Sequence[dict[str, str]]) -> None:
-    """Make the members exactly these. New ones first, so that an owner can hand over."""
+    """Make the members exactly these. New members are added first, so that an owner can hand over the project."""
     for member in sorted(members, key=lambda member: member["role"] != Role.OWNER):
         _set_member(actor, project, member)
     kept = {member["user"] for member in members}

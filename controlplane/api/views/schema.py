@@ -1,4 +1,4 @@
-"""The description of the API, and the answer to every address that it does not have."""
+"""The OpenAPI document, and the response for unknown addresses."""
 
 from controlplane.access import NotVisible
 from controlplane.api.json_schema import OBJECT
@@ -7,7 +7,7 @@ from controlplane.api.operations import Answer, ApiView, Call, operation
 
 
 class OpenApi(ApiView):
-    """This document."""
+    """The OpenAPI document of this API."""
 
     @operation("The OpenAPI document", answer=OBJECT)
     def get(self, call: Call) -> Answer:
@@ -16,7 +16,7 @@ class OpenApi(ApiView):
 
 
 class Nowhere(ApiView):
-    """404 as a problem, to those who are signed in."""
+    """Answer 404 as a problem document; callers who are not signed in get 401."""
 
     schema = None
 

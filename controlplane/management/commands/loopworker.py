@@ -12,7 +12,7 @@ from controlplane.celery_app import run_worker
 class Command(BaseCommand):
     """Run the worker in the foreground until SIGINT or SIGTERM."""
 
-    # they load every page and the API: 25 MB that a worker never uses
+    # System checks load every page and the API: 25 MB that a worker never uses.
     requires_system_checks: list[str] = []
     help = "Host the loop in a Celery worker, as make up does."
 

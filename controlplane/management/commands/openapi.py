@@ -1,4 +1,4 @@
-"""`manage.py openapi`: write the OpenAPI document, or check that the committed one is the code's."""
+"""`manage.py openapi`: write the OpenAPI document, or check that the committed one is current."""
 
 from argparse import ArgumentParser
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`python manage.py runloop`: the loop alone, without Celery, for deployments that want it in a process of its own."""
+"""`python manage.py runloop`: the loop alone, without Celery, for deployments that run it in a process of its own."""
 
 import os
 import signal
@@ -23,10 +23,10 @@ class Command(BaseCommand):
 
 
 def _stop_signal() -> int:
-    """Return a descriptor that becomes readable with SIGINT or SIGTERM.
+    """Return a descriptor that becomes readable on SIGINT or SIGTERM.
 
-    An event that a handler sets would not do: a signal that comes while this thread goes to sleep, or to another
-    thread, is noticed by Python only when the sleep ends.
+    A handler that sets an event would not be sufficient: if a signal arrives just before this thread sleeps, or in
+    another thread, Python runs the handler only when the sleep ends.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)

@@ -14,5 +14,5 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
-        # A fresh process: the supervisor lives for months and needs none of Django's memory.
+        # Replaces this process, because the supervisor runs for months and does not need Django's memory.
         os.execv(sys.executable, [sys.executable, "-m", "controlplane.supervisor"])

@@ -1,5 +1,7 @@
-"""`python manage.py worker`: a Celery worker for long commands. Several may run, on any machine that shares PostgreSQL
-and Redis with the control plane."""
+"""`python manage.py worker`: a Celery worker for long commands.
+
+Several may run, on any machine that shares PostgreSQL and Redis with the control plane.
+"""
 
 import sys
 from argparse import ArgumentParser
@@ -17,7 +19,7 @@ from controlplane.loop.wake import ring
 class Command(BaseCommand):
     """Run the worker in the foreground until SIGINT or SIGTERM."""
 
-    # they load every page and the API: 25 MB that a worker never uses
+    # System checks load every page and the API: 25 MB that a worker never uses.
     requires_system_checks: list[str] = []
     help = "Carry out long commands: checks of clusters, removals, and what other apps declare."
 
@@ -29,7 +31,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if free_what_the_dead_hold():
-            # What a killed predecessor held is sent again at once.
+            # Frees the claims of a killed predecessor, so that its commands are sent again at once.
             ring()
         connection.close()
         code = run_worker(
