@@ -82,7 +82,7 @@ def visible_project_ids(actor: Actor) -> frozenset[int] | None:
 
 
 def visible_project_names(actor: Actor) -> frozenset[str] | None:
-    """Return the names of visible projects, or None for all of them: `Sees` of controlplane.scheduling.mentions."""
+    """Return the names of visible projects, or None for all of them, as `Sees` in controlplane.scheduling.mentions."""
     if actor.is_admin:
         return None
     names = Membership.objects.filter(user=actor.user).values_list("project__name", flat=True)

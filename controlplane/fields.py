@@ -40,7 +40,7 @@ class FieldError(NamedTuple):
 
 
 class Refused(ValueError):
-    """A refused value. `suffix` points inside the field, for example `/3/port`."""
+    """A refused value. `suffix`: JSON pointer within the field, for example `/3/port`."""
 
     def __init__(self, code: str, detail: str, suffix: str = "") -> None:
         super().__init__(detail)

@@ -25,7 +25,7 @@ from django.apps import apps
 
 def app_modules(name: str) -> Iterator[ModuleType]:
     """Import and yield the module `name`, such as "api.urls", of every installed app that has one, in the order of
-    INSTALLED_APPS. Errors of a module that exists are raised."""
+    INSTALLED_APPS. Exceptions raised by such a module propagate."""
     for config in apps.get_app_configs():
         if config.name.startswith("django.") or not _exists(config.name, name):
             continue

@@ -113,7 +113,7 @@ def set_member(project: Project, user: User, role: str, *, actor: Actor) -> Memb
 
 
 def remove_member(project: Project, user: User, *, actor: Actor) -> None:
-    """Remove a user from a project. Raises Conflict for the last owner."""
+    """Remove a user from a project. Raise Conflict for the last owner."""
     with transaction.atomic():
         _keep_an_owner(project, user, None)
         Membership.objects.filter(project=project, user=user).delete()

@@ -43,7 +43,7 @@ def checked_key(header: str) -> str:
 
 
 def digest_of_request(method: str, path: str, body: Any) -> str:
-    """Return a digest of the request, independent of the spacing and order of its JSON."""
+    """Return a digest of the request that does not depend on the spacing and key order of its JSON."""
     canonical = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(b"\n".join((method.encode(), path.encode(), canonical))).hexdigest()
 

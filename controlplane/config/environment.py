@@ -236,7 +236,7 @@ def choice(env: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
 
 
 def items(env: Mapping[str, str], name: str) -> list[str]:
-    """Return the comma-separated parts, without blanks."""
+    """Return the comma-separated parts, stripped of blanks."""
     return [part.strip() for part in text(env, name).split(",") if part.strip()]
 
 
@@ -282,7 +282,8 @@ def database(url: str, state_dir: Path) -> dict[str, Any]:
 
 
 def _database_options(query: str) -> dict[str, str]:
-    """Read `sslmode=verify-full&sslrootcert=/path`. Raises SettingInvalid for an unknown option."""
+    """Return the options of a query such as `sslmode=verify-full&sslrootcert=/path`. Raise SettingInvalid for an
+    unknown option."""
     options = dict(parse_qsl(query))
     unknown = sorted(set(options) - set(DATABASE_OPTIONS))
     if unknown:

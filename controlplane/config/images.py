@@ -41,7 +41,7 @@ class Catalogue:
     images: tuple[Image, ...]
 
     def find(self, reference: str) -> Image | None:
-        """Find by name or alias, ignoring tag, digest, registry and path."""
+        """Return the entry with this name or alias, ignoring tag, digest, registry and path; None if there is none."""
         bare = _without_tag(reference)
         for candidate in (reference, bare, bare.rpartition("/")[2]):
             for image in self.images:

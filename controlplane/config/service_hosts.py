@@ -41,7 +41,7 @@ class ServicesHost:
 
     @property
     def is_local(self) -> bool:
-        """Return whether browsers resolve the names to their own machine."""
+        """Return whether browsers resolve the host's names to their own machine."""
         return self.name == LOCAL or self.name.endswith(f".{LOCAL}")
 
     def origin(self, address: ServiceAddress, own_host: str = "") -> str:
@@ -51,7 +51,7 @@ class ServicesHost:
         return f"{self.scheme}://{address.label}.{self.name}{port}"
 
     def find(self, host: str) -> ServiceAddress | None:
-        """Return the job's port named by a Host header, or None."""
+        """Return the job's port for a Host header; None if it names none."""
         label, dot, name = _name_of(host).partition(".")
         match = _LABEL.fullmatch(label) if dot and name == self.name else None
         if match is None or int(match[2]) > _PORT_MOST:
@@ -59,7 +59,7 @@ class ServicesHost:
         return ServiceAddress(match[1], int(match[2]))
 
     def own_origin(self, public_url: str, host: str) -> str:
-        """Return the control plane's origin for a browser that requested this job's host."""
+        """Return the origin of the control plane's own pages, for a browser that requested this job's host."""
         if not self.is_local:
             return public_url
         public = urlsplit(public_url)

@@ -42,9 +42,8 @@ def close_database(name: str) -> None:
 
 
 def _below(directory: Path, work: Path) -> Iterator[Path]:
-    """Yield every path except symbolic links; skips pods' own directories, which are private and can hold millions of
-    files.
-    """
+    """Yield every path except symbolic links. Skips the content of pods' own directories, which are private and can
+    contain millions of files."""
     for folder, directories, files in os.walk(directory):
         inside = Path(folder)
         directories[:] = [name for name in directories if not (inside / name).is_symlink()]

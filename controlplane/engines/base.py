@@ -34,17 +34,17 @@ OUT_OF_MEMORY = "out_of_memory"
 COMMAND_NOT_FOUND = "command_not_found"
 COMMAND_NOT_EXECUTABLE = "command_not_executable"
 WORKING_DIR_MISSING = "working_dir_missing"
-SHIM_LOST = "shim_lost"  # the supervisor of the pod was killed; its exit code is not known
-NODE_LOST = "node_lost"  # also a restart of the machine
-UNSCHEDULABLE = "unschedulable"  # the cluster cannot place it where it was sent
+SHIM_LOST = "shim_lost"  # the pod's supervisor was killed; the exit code is unknown
+NODE_LOST = "node_lost"  # the node is gone, or was restarted
+UNSCHEDULABLE = "unschedulable"  # the cluster cannot place it on its node
 EVICTED = "evicted"  # by the cluster: disk or memory pressure, a node drain, a taint
-POD_DELETED = "pod_deleted"  # by somebody else, behind our back
-POD_LOST = "pod_lost"  # it was started, and the engine is certain that there is no such pod
-PREEMPTED = "preempted"  # by the cluster's own scheduler, for a job that was owed its devices
+POD_DELETED = "pod_deleted"  # deleted in the cluster, but not by us
+POD_LOST = "pod_lost"  # it was started, and the engine is certain that it does not exist
+PREEMPTED = "preempted"  # by the cluster's own scheduler, for another job
 IMAGE_PULL_FAILED = "image_pull_failed"
 CONTAINER_NOT_CREATED = "container_not_created"  # a missing secret, a volume that cannot be mounted
 PULLING_IMAGE = "pulling_image"  # while starting
-POD_UNREADABLE = "pod_unreadable"  # while it goes on: what the cluster shows of it makes no sense to us
+POD_UNREADABLE = "pod_unreadable"  # the pod may run, but its object cannot be interpreted
 WAITING_FOR_NODE = "waiting_for_node"  # while starting: the cluster's scheduler has not bound it yet
 
 # Codes of EngineRefused.
@@ -62,13 +62,13 @@ NAMESPACE_NOT_OURS = "namespace_not_ours"
 NOT_PERMITTED = "not_permitted"  # our account in the cluster may not do this
 NAME_TAKEN = "name_taken"  # an object of this name exists and is not ours
 WAITING_FOR_OPERATOR = "waiting_for_operator"  # an operator of the cluster has not made the pod yet
-CODE_MISSING = "code_missing"  # the tree of files that the job runs is not in the code store (any more)
-CODE_NOT_PLACED = "code_not_placed"  # something else is where a file of the job's code goes
+CODE_MISSING = "code_missing"  # the job's code tree is not, or no longer, in the code store
+CODE_NOT_PLACED = "code_not_placed"  # another file is in the place of a file of the job's code
 CODE_NOT_FETCHED = "code_not_fetched"  # the pod could not download the job's code from the control plane
-DEFINITION_MISSING = "definition_missing"  # the cluster does not know this kind of object (any more)
-CANNOT_SHARE = "cannot_share"  # this node gives out whole GPUs only
-CREDENTIALS_REFUSED = "credentials_refused"  # the cluster does not know us (any more)
-CLUSTER_FAILED = "cluster_failed"  # it answers, and fails at this again and again
+DEFINITION_MISSING = "definition_missing"  # the cluster does not define this kind of object
+CANNOT_SHARE = "cannot_share"  # this node assigns whole GPUs only
+CREDENTIALS_REFUSED = "credentials_refused"  # the cluster does not accept our credentials
+CLUSTER_FAILED = "cluster_failed"  # it answers, but fails repeatedly at this request
 
 # Ends without fault of the job: it is queued again without using a retry. Nodes and devices can vanish between the
 # decision and the start; operators correct quotas, credentials and webhooks.
@@ -259,16 +259,16 @@ class PodSpec:
     avoid_nodes: tuple[str, ...] = ()
     launches: tuple[GangMember, ...] = ()
     is_host: bool = False
-    min_pods: int = 1  # of the attempt's gang that must start together
+    min_pods: int = 1  # pods of the gang that must start together
     has_stable_names: bool = False  # the attempt's pods reach one another by name, even if there is only one
     kind_env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, SecretValue] = field(default_factory=dict, metadata={KUBERNETES_ONLY: True})
     image_pull_secrets: tuple[str, ...] = field(default=(), metadata={KUBERNETES_ONLY: True})
-    # Name -> Kubernetes quantity.
+    # Resource name -> Kubernetes quantity.
     extra_resources: Mapping[str, str] = field(default_factory=dict, metadata={KUBERNETES_ONLY: True})
     mounts: tuple[Mount, ...] = ()
-    is_elastic: bool = False  # its attempt's pods may change while it runs; it is told who they are by a file
+    is_elastic: bool = False  # the attempt's pods may change while it runs; a file lists them
     code: CodeSource | None = None
 
 
@@ -386,26 +386,27 @@ class Engine(Protocol):
     def nodes(self) -> tuple[NodeReport, ...]: ...
 
     def start(self, spec: PodSpec) -> None:
-        """Start the pod once; a repeat, also from another process, has no effect. Raises EngineRefused."""
+        """Start the pod once; a repeat, even from another process, has no effect. Raise EngineRefused."""
 
     def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
-        """Send the stop signal, and kill after the grace; returns immediately. A repeat may only shorten the grace.
+        """Send the stop signal, and kill the pod after the grace period; returns immediately. A repeat may only
+        shorten the grace period.
 
-        Stopping a pod that was never started prevents its start for good; `project` is where it would have run.
+        Stopping a pod that was never started prevents its start permanently; `project`: the project that it belongs
+        to.
         """
 
     def pods(self) -> tuple[PodReport, ...]:
-        """Return every pod that was started, or stopped before its start, and is not forgotten. Up to some seconds
-        old: a pod that another process has just started may be missing."""
+        """Return every pod that was started, or stopped before its start, and is not forgotten. May be some seconds
+        old, so a pod that another process has just started may be missing."""
 
     def find(self, pod_name: str, project: str) -> PodReport | None:
         """Return one pod's current report; None if it certainly does not exist. Raise EngineRefused if that cannot be
         determined."""
 
     def forget(self, pod_name: str) -> None:
-        """Clean up after a pod whose end was recorded; keeps its log. Raises EngineRefused(POD_NOT_GONE) before its
-        end.
-        """
+        """Clean up after a pod whose end was recorded; its log is kept. Raise EngineRefused(POD_NOT_GONE) before
+        its end."""
 
     def forget_job(self, job_id: str) -> None:
         """Remove what the job's pods keep between attempts: working directories and checkpoints."""
@@ -443,7 +444,7 @@ class Engine(Protocol):
         """Remove the cluster's objects of a deleted project. Never touches objects of other owners."""
 
     def close(self) -> None:
-        """End this object's threads and connections; pods keep running. It must not be used again."""
+        """End this object's threads and connections; pods keep running. Use no method afterwards."""
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
         """Block until a pod may have changed state; return False after the timeout. May miss changes."""

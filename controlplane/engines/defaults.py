@@ -1,4 +1,4 @@
-"""Default methods of engines with one tenant, their own log store and no connection."""
+"""Default methods for engines that have a single tenant, write the log store themselves and hold no connection."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class EngineKind:
         return bool(self.checks)
 
     def scheduler(self, name: str) -> Scheduler | None:
-        """Return the scheduler of this name, if the kind offers it."""
+        """Return the scheduler of this name; None if the kind does not offer it."""
         return next((one for one in self.schedulers if one.name == name), None)
 
 

@@ -97,7 +97,7 @@ class _Pod:
 
 
 class MemoryEngine(EngineDefaults):
-    """See the module's docstring. Thread-safe."""
+    """The engine that keeps pods in memory. Thread-safe."""
 
     capabilities: Capabilities = frozenset(
         {base.USAGE, base.FRACTIONS, base.WRITES_LOG_STORE, base.HAS_CATALOGUE, base.MEMBERSHIP}

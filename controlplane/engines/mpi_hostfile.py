@@ -26,7 +26,7 @@ def host_files(hosts: Iterable[str]) -> Mapping[str, str]:
 
 
 def launch_variables(folder: str, ranks: int) -> Mapping[str, str]:
-    """Return the launcher's environment when the files of `host_files` are in `folder`."""
+    """Return the launcher's environment variables that refer to the files of `host_files` in `folder`."""
     return {
         "TRAINYARD_RANKS": str(ranks),
         "OMPI_MCA_orte_default_hostfile": f"{folder}/{OPEN_MPI_FILE}",

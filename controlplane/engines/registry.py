@@ -17,7 +17,7 @@ DEFAULT_CLUSTERS = "local:dgx1-1=8x32768,dgx1-2=8x32768"
 
 
 class ClustersSyntaxError(ValueError):
-    """TRAINYARD_CLUSTERS is malformed; the message says where and what is expected."""
+    """TRAINYARD_CLUSTERS is malformed; the message states the position and the expected form."""
 
 
 @dataclass(frozen=True, slots=True)

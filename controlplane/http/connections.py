@@ -62,7 +62,7 @@ class Limits:
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's configuration, with limits on connections."""
+    """uvicorn's configuration, with the limits on connections."""
 
     def __init__(self, app: Any, limits: Limits, **options: Any) -> None:
         super().__init__(

@@ -88,7 +88,7 @@ class ChannelSocket:
         self._finished = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
 
     def send(self, channel: int, data: bytes) -> None:
-        """Send a message on another channel."""
+        """Send a message on a channel other than `outward`."""
         asyncio.run_coroutine_threadsafe(self._send(bytes([channel]) + data), self._loop)
 
     def close(self) -> None:

@@ -101,7 +101,7 @@ class Client:
         return self._call("PATCH", path, query, body, "application/apply-patch+yaml", priority=CREATE)
 
     def merge(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Send a merge patch: labels, finalizers and status of an existing object."""
+        """Send a merge patch for labels, finalizers or status of an existing object. Return the patched object."""
         query = {"fieldManager": FIELD_MANAGER}
         return self._call("PATCH", path, query, body, "application/merge-patch+json", priority=URGENT)
 

@@ -43,7 +43,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_kubeconfig(text: str) -> dict[str, Any]:
-    """Return a kubeconfig that has a list of contexts. Raises KubeconfigUnreadable."""
+    """Return a kubeconfig that has a list of contexts. Raise KubeconfigUnreadable."""
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
         raise KubeconfigUnreadable(f"The kubeconfig is larger than {MOST_BYTES // 1024} KiB.")
     try:

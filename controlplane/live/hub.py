@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SIGNED_OUT, SLOW, STOPPING = 4401, 4408, 1012  # websocket close codes
-TOPICS_MOST = 100  # of one listener
+TOPICS_MOST = 100  # per listener
 DETAILS = {
     topics.FORBIDDEN: "There is no such topic that you may read.",
     topics.UNKNOWN: "Topics are overview, queue, activity, project:NAME, job:ID and job:ID:logs:RANK.",

@@ -43,7 +43,7 @@ class Listener:
     _writer: "asyncio.Task[None] | None" = None
 
     def start(self) -> None:
-        """Start sending."""
+        """Start the task that sends queued frames."""
         self._writer = asyncio.create_task(self._write(), name="live-writer")
 
     def offer(self, frame: Frame) -> None:
@@ -59,7 +59,7 @@ class Listener:
         self._ready.set()
 
     def stop(self) -> None:
-        """Stop sending."""
+        """Stop the sending task."""
         self.is_ended = True
         self._queue.clear()
         if self._writer is not None:

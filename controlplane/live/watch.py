@@ -44,7 +44,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class _Stream:
-    """A listener whose frames are sent as events."""
+    """The listener for one event stream; it sends frames as server-sent events."""
 
     def __init__(self, identity: Identity, topics: list[str], since: list[int | None], send: Send) -> None:
         self._positions = dict(zip(topics, since, strict=True))

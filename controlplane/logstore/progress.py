@@ -68,7 +68,7 @@ _CHECKPOINT = frozenset({"checkpoint_at", "checkpoint_step"})
 
 
 def latest_progress(log_path: str | Path) -> Progress | None:
-    """Return the last progress line near the end of a pod's log, or None."""
+    """Return the last progress line near the end of a pod's log; None if there is none."""
     return find_progress(tail(log_path, LOOK_BACK_LINES).lines)
 
 

@@ -1,7 +1,7 @@
-"""Tokens that name the process holding a claim.
+"""Tokens that identify the process which holds a claim.
 
-After kill -9 a restart frees the dead process's claims at once instead of waiting for their expiry. The expiry
-remains the only protection against processes on other machines and processes that hang.
+After kill -9 a restart frees the dead process's claims at once instead of waiting for their expiry. For processes
+on other machines, and processes that hang, the expiry remains the only protection.
 """
 
 import hashlib

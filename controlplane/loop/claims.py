@@ -1,4 +1,5 @@
-"""The one lock idiom: claim by conditional UPDATE with a token and an expiry from the database's clock."""
+"""Leases: claimed by conditional UPDATE with a token and an expiry from the database's clock. All locks work this
+way."""
 
 from datetime import UTC, datetime, timedelta
 

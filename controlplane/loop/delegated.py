@@ -104,7 +104,8 @@ def refuse_offer(command: Command, refusal: CommandRefused) -> None:
 
 
 def _is_void(report: PodReport) -> bool:
-    """Return whether a pod can no longer become part of an attempt. A pod that ended by itself still can."""
+    """Return whether a pod of an offer can no longer become part of an attempt. A pod that ended by itself still
+    can."""
     has_ended = report.state in base.FINAL_STATES
     return report.reason in _VOID or (has_ended and not report.node)
 
@@ -116,7 +117,7 @@ def _use_up(jobs: Iterable[str], number: int) -> None:
 
 
 def _offers(reports: Reports, attempts: Mapping[str, int]) -> dict[str, Offer]:
-    """Return the offers that are present in the cluster, by job id."""
+    """Return the offers whose pods exist in the cluster, by job id."""
     pods: dict[str, list[tuple[int, PodReport]]] = defaultdict(list)
     for report in reports.values():
         parts = base.parts_of(report.name)
@@ -233,7 +234,7 @@ class _Order:
 
 
 def _orders(attempts: Mapping[str, int]) -> dict[str, _Order]:
-    """Return the last start commands of next attempts, by job id."""
+    """Return the last start commands of jobs' next attempts, by job id."""
     jobs = {base.pod_name(job, number + 1, 0): job for job, number in attempts.items()}
     rows = Command.objects.filter(kind=START_POD, subject_id__in=list(jobs)).order_by("pk")
     wishes = ("payload__priority", "payload__node_pools", "payload__avoid_nodes", "payload__world_size")
@@ -271,7 +272,8 @@ def offer_payloads(job: Job, node_pools: Sequence[str], avoided: Sequence[str]) 
 
 
 def _asked(job: Job) -> tuple[tuple[int, int], ...]:
-    """Return the requested devices as (milli-GPUs, MiB): whole devices, a share, or a share sized by memory."""
+    """Return the requested devices of one pod as (milli-GPUs, MiB): whole devices, a share, or a share sized by
+    memory."""
     if job.gpu_memory_mib is not None:
         return ((0, 0),)
     if job.milli_gpus < WHOLE_GPU:

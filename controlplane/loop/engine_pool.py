@@ -31,7 +31,8 @@ class EnginePool:
         self._opened: dict[int, _Opened] = {}
 
     def engine_for(self, cluster: Cluster) -> Engine:
-        """See `engine_for` below."""
+        """Return the cluster's engine, opening it on first use. Close and reopen it if its settings or credentials
+        changed. Raise EngineUnreachable if it cannot be opened."""
         # Compared in encrypted form, so that unchanged credentials need not be decrypted.
         opened_with = (
             cluster.engine,

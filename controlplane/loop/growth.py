@@ -101,7 +101,7 @@ def _next_part(attended: Attended, view: JobView, wanted: int) -> int:
 
 
 def _wanted(attended: Attended, plan: Plan, seen: Observation, now: datetime) -> int:
-    """Return how many workers to add now."""
+    """Return how many workers to add to the job now."""
     operation = attended.operation
     if attended.generation is None:
         return 0

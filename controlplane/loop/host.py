@@ -18,7 +18,7 @@ _runner: "Runner | None" = None
 
 @worker_init.connect
 def start_loop(**_: object) -> None:
-    """Host the loop in the worker's process, from before the first connection to Redis."""
+    """Start the loop in the worker's process, before the first connection to Redis."""
     global _runner
     try:
         from controlplane.loop.runner import Runner
@@ -27,7 +27,7 @@ def start_loop(**_: object) -> None:
         _runner.start()
     except Exception as error:
         logger.exception("the worker ends: it cannot host the loop")
-        # Celery runs on after any other error of a handler.
+        # Celery continues after any other exception of a handler.
         raise SystemExit(1) from error
 
 

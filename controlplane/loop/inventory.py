@@ -66,7 +66,7 @@ def _is_outdated(cluster: Cluster) -> bool:
 
 
 def _devices_of(cluster: Cluster, reports: Sequence[NodeReport]) -> Mapping[int, Mapping[int, Device]]:
-    """Return the device rows of these nodes by node and index."""
+    """Return the device rows of these nodes: node primary key -> device index -> row."""
     found: dict[int, dict[int, Device]] = defaultdict(dict)
     names = [report.name for report in reports]
     for device in Device.all_objects.filter(node__cluster=cluster, node__name__in=names):
@@ -102,7 +102,7 @@ def _clash(cluster: Cluster, taken: Mapping[str, str], count: int) -> str:
 
 
 def _twin(taken: Mapping[str, str], count: int) -> str:
-    """Return a hint for an admin who may have attached one cluster twice."""
+    """Return a hint for an admin who may have attached the same cluster twice; "" if that is unlikely."""
     others = set(taken.values())
     if len(taken) < count or len(others) > 1:
         return ""
@@ -164,7 +164,7 @@ def _note_interruption(node: Node, report: NodeReport, now: datetime) -> list[Ev
 
 
 def _take_devices(node: Node, report: NodeReport, known: Mapping[int, Device]) -> bool:
-    """Add new devices, update known ones, and mark those that are gone. Return whether any changed."""
+    """Add new devices, update known ones, and mark those that the report lacks. Return whether anything changed."""
     reported = {device.index: device for device in report.devices}
     fresh = [_new_device(node, device) for index, device in reported.items() if index not in known]
     if fresh:

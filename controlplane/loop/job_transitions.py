@@ -154,7 +154,8 @@ def _deciding(job: Job, pods: list[PodStanding], members: tuple[int, ...]) -> li
 
 
 def _disruptions(job: Job, now: datetime) -> int:
-    """Return how many attempts in a row were disrupted before this one; a long run resets the count."""
+    """Return how many attempts in a row before this one were disrupted; an attempt that ran for SETTLED_IN resets
+    the count."""
     count = 0
     attempts = Attempt.objects.filter(job=job).order_by("-number")
     columns = ("number", "outcome", "started_at", "ended_at")
@@ -215,7 +216,7 @@ def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
 
 
 def _finish(steps: Sequence[tuple[Job, Step]], now: datetime) -> frozenset[Any]:
-    """Move jobs whose attempts have ended; return the keys of those whose rows were still as read."""
+    """Move jobs whose attempts have ended; return the primary keys of those whose state was still as read."""
     unchanged = ("next_state", "attempt", "is_deleted")
     moves = [Move(job, step.target, _finished(job, step, now), unchanged) for job, step in steps]
     moved = frozenset(job.pk for job in move_together(moves))
@@ -224,7 +225,7 @@ def _finish(steps: Sequence[tuple[Job, Step]], now: datetime) -> frozenset[Any]:
 
 
 def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
-    """Return the job columns that change with its move."""
+    """Return the job columns that change when it moves."""
     fields: dict[str, Any] = {**ending(job, step.target), **_counted(job, step, now)}
     if step.reason:
         fields |= {
@@ -284,14 +285,14 @@ def _started_for(job: Job) -> dict[str, Any]:
 
 
 def _counted(job: Job, step: Step, now: datetime) -> dict[str, Any]:
-    """Count a failure that uses a retry, and delay the next attempt."""
+    """Return the columns that count a failed attempt against the retries, and that delay the next attempt."""
     failures = {"failures": job.failures + 1} if step.is_retry else {}
     wait = timedelta(seconds=step.backoff_seconds)
     return failures | ({"not_before": now + wait} if wait else {})
 
 
 def _note_attempts(moved: Sequence[tuple[Job, Step]], now: datetime) -> None:
-    """Update the current attempts' states; equal changes share one UPDATE."""
+    """Update the current attempts of moved jobs; equal changes share one UPDATE."""
     alike: dict[str, tuple[dict[str, Any], list[Any]]] = {}
     for job, step in moved:
         fields: dict[str, Any] = {"started_at": now}

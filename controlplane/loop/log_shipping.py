@@ -28,7 +28,7 @@ LOOK_BACK_SECONDS = 600
 
 
 class LogKeeper:
-    """Make engines copy logs while this process holds the lease; another process takes over when it dies."""
+    """Has engines copy logs while this process holds the lease; another process takes over when this one dies."""
 
     def __init__(self) -> None:
         self._token: str | None = None

@@ -1,9 +1,9 @@
-"""Keep the memberships of elastic jobs: read what workers report, decide (jobs.kinds.membership), write,
+"""Maintain the memberships of elastic jobs: read what workers report, decide (jobs.kinds.membership), write,
 deliver.
 
-Every cycle derives all of it from rows and the pods' own files, so the next cycle repairs a crash between any
-two steps. A membership is delivered after it was committed, to every pod of the attempt, repeatedly until the
-pod's file is equal to it.
+Every cycle derives everything from rows and the pods' own files, so the next cycle repairs a crash between any two
+steps. A membership is delivered after its commit to every pod of the attempt, repeatedly until the pod's file
+equals it.
 """
 
 import json
@@ -289,7 +289,8 @@ def _note_switched(attended: Attended, now: datetime) -> None:
 
 
 def _note_epochs(attended: Attended) -> None:
-    """Store how many epochs were exact, as reported by the member with the most progress."""
+    """Store how many epochs are done, and how many of them were exact, as reported by the member with the most
+    progress."""
     said = [attended.said[rank] for rank in attended.members if rank in attended.said]
     if attended.generation is None or not said:
         return

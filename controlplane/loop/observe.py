@@ -1,4 +1,4 @@
-"""OBSERVE: rows -> ClusterView. Reads only, with a fixed number of queries whatever the size."""
+"""OBSERVE: read rows into a ClusterView, with a fixed number of queries for any number of jobs and nodes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -175,7 +175,8 @@ class KeptJobs:
         self._known: dict[str, tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]] = {}
 
     def rows_of(self, cluster: Cluster, now: datetime) -> list[Mapping[str, Any]]:
-        """Read the unfinished jobs again."""
+        """Read the rows of the unfinished jobs, sorted by submit_rank. A row that did not change is the same object
+        as before."""
         self._run_times.renew(cluster, now, self._known)
         waiting_or_active = (lifecycle.QUEUED, *lifecycle.ACTIVE_STATES)
         jobs = Job.objects.filter(project__cluster=cluster, state__in=waiting_or_active)
@@ -307,7 +308,8 @@ def _job_view(
 
 
 def _expected_runtime(spec: Mapping[str, Any], learned_seconds: int | None) -> int | None:
-    """Return the declared run time, else the learned one, at most the time limit."""
+    """Return the declared run time, else the learned one, in either case at most the time limit. In seconds; None
+    if unknown."""
     known = (spec.get("expected_runtime_seconds") or learned_seconds, spec.get("max_runtime_seconds"))
     return min((seconds for seconds in known if seconds is not None), default=None)
 

@@ -58,8 +58,8 @@ class Period:
 
     def has_news(self) -> bool:
         """Return whether a cycle has to examine the clusters: it was notified, an event was written without a
-        notification, or the last pass was long ago. Otherwise a cycle only has to show that the loop lives.
-        """
+        notification, or the last pass was long ago. Otherwise the cycle only has to record that the loop is
+        running."""
         if self._busy.is_set():
             return True
         # Measurements of idle devices are written at any time and need no cycle.

@@ -18,9 +18,8 @@ class PodLookup:
         self.found: PodReport | None = None
 
     def is_certain(self, pod: Pod) -> bool:
-        """Return whether the engine answered for this pod; `found` then holds the report, or None if there is
-        no pod.
-        """
+        """Look a pod up. Return whether the engine answered; `found` is then its report, or None if there is no
+        such pod."""
         if self._left == 0 or pod.name not in self._overdue:
             return False
         self._left -= 1

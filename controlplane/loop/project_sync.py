@@ -45,9 +45,10 @@ _sent: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
 
 
 def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
-    """Send every attached cluster its projects, unless another process holds the lease. A refusal becomes a warning
-    of the cluster, with an event, and affects no other cluster. Clusters with waiting jobs come first; `on_synced` is
-    called after each of them.
+    """Send every attached cluster its projects. Return False if another process holds the lease.
+
+    A refusal becomes a warning on the cluster, with an event, and does not affect other clusters. Clusters with
+    waiting jobs come first; `on_synced` is called after each of them.
     """
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
@@ -67,9 +68,8 @@ def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
 
 
 def unsynced_projects(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
-    """Return the projects whose current numbers the cluster lacks, and request a sync. Permanently refused numbers
-    count as synced, and no project is returned for longer than HELD_SECONDS.
-    """
+    """Return the projects whose current quota numbers have not been sent to the cluster, and request a sync.
+    Permanently refused numbers count as sent, and no project is returned for longer than HELD_SECONDS."""
     rows, context = _rows(cluster), context_of(cluster)
     numbers = _numbers([_project(row) for row in rows], _departments(rows))
     earlier = context.awaited
@@ -113,7 +113,7 @@ def _is_held(one: Awaited, now: datetime) -> bool:
 def _numbers(
     projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport]
 ) -> dict[str, Numbers]:
-    """Return the quota numbers by project name."""
+    """Return, by project name, the quota numbers by which the cluster's scheduler places jobs."""
     above = {department.name: department for department in departments}
     return {one.name: (replace(one, members=()), above.get(one.department)) for one in projects}
 
@@ -143,7 +143,7 @@ def _project(project: Project, members: Sequence[tuple[str, str]] = ()) -> Proje
 
 
 def _sync(cluster: Cluster, on_synced: Callable[[], None]) -> bool:
-    """Return False if the cluster did not accept all projects."""
+    """Send one cluster its projects. Return False if it did not accept all of them."""
     try:
         refusal = _send(cluster)
     except EngineUnreachable:

@@ -42,10 +42,11 @@ _CLEARED = ""
 
 
 def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
-    """Bring rows in line with the engine. An unreachable engine only sets the cluster's reachability.
+    """Update rows from the engine's report. If the engine is unreachable, only the cluster's reachability is
+    stored.
 
-    Returns the nodes that run orphans (pods without a row), for example after a node declared dead comes back. They
-    get no new pods until the orphans are gone.
+    Return the nodes that run orphans (pods without a row), for example after a node that was declared dead comes
+    back. They get no new pods until the orphans are gone.
     """
     try:
         reports = {report.name: report for report in engine.pods()}
@@ -209,12 +210,14 @@ def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> se
 
 
 def _is_pending(state: str | None, report: PodReport) -> bool:
-    """Return whether a command is pending, or was executed so recently that the pod may not have ended yet."""
+    """Return whether a command for the pod is pending, or was executed so recently that the pod may not have ended
+    yet."""
     return state is not None and (state != Command.DONE or not report.is_proven_gone)
 
 
 def _nodes_with_orphans(orphans: list[PodReport], staying: set[str]) -> frozenset[str]:
-    """Return the nodes of pods that must end: by their rows, or by the engine for pods without a row."""
+    """Return the nodes of pods that must end. For pods with a row the row names the node, for others the report
+    does."""
     left = {
         report.name: report.node
         for report in orphans

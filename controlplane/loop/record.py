@@ -88,7 +88,7 @@ def record(
 
 
 class _Nodes:
-    """Primary keys of the cluster's nodes and devices, by the names that a plan uses."""
+    """Maps the names that a plan uses to primary keys of the cluster's nodes and devices."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.node_ids = dict(Node.objects.filter(cluster=cluster).values_list("name", "pk"))

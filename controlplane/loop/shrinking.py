@@ -145,7 +145,7 @@ def _ending_ranks(attended: Attended) -> set[int]:
 
 
 def _promised(plan: Plan, beneficiary: str) -> list[PodPlacement]:
-    """Return the places where capacity is reserved for a job."""
+    """Return the placements that the plan reserves for the beneficiary."""
     holds = (hold for hold in plan.holds if hold.job == beneficiary)
     return [place for hold in holds for place in placements_from_lists(hold.details.get("promised", ()))]
 

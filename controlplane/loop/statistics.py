@@ -1,7 +1,7 @@
-"""Renew PostgreSQL's planner statistics for tables that grew; autovacuum looks only once a minute.
+"""Renew PostgreSQL's planner statistics for tables that grew, because autovacuum checks them only once a minute.
 
-Within that minute, thousands of jobs submitted to a new installation were planned as if they were a handful:
-the joins of jobs and attempts made one cycle take seconds.
+Within that minute, PostgreSQL planned queries on thousands of newly submitted jobs as if there were only a few: the
+joins of jobs and attempts made one cycle take seconds.
 """
 
 from django.db import connection

@@ -67,8 +67,8 @@ SPOT_LABELS = frozenset(
 
 
 class NodePool(models.Model):
-    """A named group of nodes that projects and jobs can request. `is_spot`: their provider may take them away at any
-    time."""
+    """A named group of nodes that projects and jobs can request. `is_spot`: the provider may take its nodes away at
+    any time."""
 
     cluster = models.ForeignKey(Cluster, models.CASCADE, related_name="pools")
     name = models.CharField(max_length=50)

@@ -1,4 +1,4 @@
-"""The numbered, append-only event log; clients read the events after a number."""
+"""The numbered, append-only event log. Clients remember the last number and read the events after it."""
 
 from collections.abc import Iterable, Sequence
 
@@ -52,7 +52,7 @@ class EventManager(models.Manager["Event"]):
         return last
 
     def last_seq(self) -> int:
-        """Return the number of the newest event, 0 when there is none."""
+        """Return the number of the newest event; 0 if there is none."""
         return Counter.objects.values_list("value", flat=True).get(name="event")
 
     def after(self, seq: int, limit: int) -> Iterable["Event"]:

@@ -11,9 +11,8 @@ from controlplane.notation import decimal
 
 
 def cluster_rows(clusters: Sequence[Cluster], *, is_admin: bool) -> list[dict[str, Any]]:
-    """Return clusters with their node and GPU counts; two queries. Connection settings and checks are for admins
-    only; credentials are never included.
-    """
+    """Return clusters in REST form with their node and GPU counts, in two queries. Connection settings and checks
+    are included for admins only, credentials never."""
     ids = [cluster.pk for cluster in clusters]
     counted = Node.objects.filter(cluster_id__in=ids).values("cluster_id")
     counts = counted.annotate(
@@ -37,7 +36,8 @@ def cluster_rows(clusters: Sequence[Cluster], *, is_admin: bool) -> list[dict[st
 
 
 def node_rows(nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """Return nodes with their devices; load `cluster` and `pool` with them. One query for all devices."""
+    """Return nodes in REST form with their devices, in one query for all devices. The caller loads `cluster` and
+    `pool` with the nodes."""
     devices: dict[int, list[Device]] = defaultdict(list)
     for device in Device.objects.filter(node__in=[node.pk for node in nodes]).order_by("index"):
         devices[device.node_id].append(device)

@@ -12,7 +12,8 @@ from controlplane.notation import decimal
 
 
 def project_rows(projects: Sequence[Project]) -> list[dict[str, Any]]:
-    """Return projects in REST form, with members and status. Load `cluster` and `department` with the projects."""
+    """Return projects in REST form, with members and status. The caller loads `cluster` and `department` with the
+    projects."""
     ids = [project.pk for project in projects]
     members, standings = _members(ids), project_statuses(ids)
     return [_shape(project, members[project.pk], standings.get(project.pk, {})) for project in projects]

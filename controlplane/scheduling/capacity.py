@@ -48,7 +48,7 @@ class NodeCapacity:
     version: int = 0
 
     def has_host_capacity(self, need: Need) -> bool:
-        """Return whether the node has the host resources of one pod (CPUs, memory, extras)."""
+        """Return whether the node has enough free host resources (CPUs, memory, extras) for one pod."""
         return (
             self.milli_cpus >= need.milli_cpus
             and self.memory_mib >= need.memory_mib

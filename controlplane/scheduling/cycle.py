@@ -128,9 +128,11 @@ class _Cycle:
     # respect.
 
     def reserve_for_oldest(self) -> None:
-        """Reserve for the oldest gang that has no room now, provided that expected ends of running jobs are
-        known. Capacity that is being freed counts as no room yet: the reservation protects it from jobs that
-        earlier cycles held back."""
+        """Reserve for the oldest gang that does not fit now, if the ends of running jobs are known.
+
+        This also covers a gang that waits only for stopping jobs, because otherwise jobs that an earlier cycle held
+        back would take its capacity.
+        """
         state = self._state
         if not state.ends:
             return

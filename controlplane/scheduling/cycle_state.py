@@ -1,4 +1,5 @@
-"""The state of one cycle: capacity, accounts, candidates and decisions, changed only by moves that can be undone."""
+"""The state of one cycle: capacity, accounts, candidates and decisions, modified only by changes that can be
+undone."""
 
 from __future__ import annotations
 
@@ -164,7 +165,7 @@ class CycleState:
 
     @property
     def is_releasing(self) -> bool:
-        """Whether any job is stopping, so that capacity is about to become free."""
+        """Return whether any job is stopping, so that capacity is about to become free."""
         return bool(self._stopping)
 
     def stopping_for(self, item: Waiting, placements: Sequence[PodPlacement]) -> list[JobView]:
@@ -191,8 +192,8 @@ class CycleState:
         return () if account is None else account.line()
 
     def _has_host_capacity(self, item: Waiting, name: str, placements: Sequence[PodPlacement]) -> bool:
-        """Return whether the node has the host resources of the item's pods on it now, their own reservation
-        included."""
+        """Return whether the node has the host resources for the item's pods on it now. The item's own reservation
+        counts as free."""
         return self.capacity.has_host_capacity_now(
             name, item.job, sum(pod.node == name for pod in placements)
         )
@@ -230,7 +231,7 @@ class CycleState:
         return self.ends.at(self.view.now, self._stopping, starts)
 
     def is_in_gap(self, item: Waiting) -> bool:
-        """Return whether a job of this plan uses nodes on which the reservation's gang is to start."""
+        """Return whether a job of this plan uses nodes that are reserved for the gang with the reservation."""
         nodes = {pod.node for pod in self.reservation.placements} if self.reservation is not None else set()
         return any(pod.node in nodes for pod in self.placements_of(item))
 
@@ -286,7 +287,7 @@ class CycleState:
         self._undo.append(lambda: self._reserve(item, placements))
 
     def evict(self, victims: Collection[Candidate], item: Waiting, kind: Kind) -> None:
-        """Stop these jobs so that `item` can start."""
+        """Stop these jobs so that `item` can start. `kind`: `reclaim` between projects, `preempt` within one."""
         # Sorted because sets have no order and equal views must give equal plans.
         for victim in sorted(victims, key=lambda one: (one.job.submit_rank, one.job.id)):
             preempt = _preempt(victim, item, kind)
@@ -336,7 +337,7 @@ class CycleState:
         return len(self._undo)
 
     def roll_back(self, mark: int) -> None:
-        """Undo every move since the mark, in reverse order."""
+        """Undo every change since the mark, in reverse order."""
         moves, self._undo = self._undo[mark:], self._undo[:mark]
         for undo in reversed(moves):
             undo()

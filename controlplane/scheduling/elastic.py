@@ -1,16 +1,15 @@
-"""Choose the number of pods with which an elastic job starts: as many as fit and are allowed, never below its
-minimum.
+"""Choose the number of pods with which an elastic job starts: as many as fit and are allowed, at least its minimum.
 
-Elsewhere in this package an elastic job is a gang of its minimum size: it queues, is refused, gets
-reservations and stops other jobs for that size only. Additional pods never stop other jobs. They are added
-here in two steps, because this package does not resize running jobs:
+Elsewhere in this package an elastic job is a gang of its minimum size: it queues, is refused, gets reservations and
+stops other jobs for that size only. Additional pods never stop other jobs. They are added in two steps, because
+this package does not resize running jobs:
 
-1. In its turn the job takes what is free now, or free soon where capacity is reserved for it, up to its
-   project's guaranteed amount: capacity beyond belongs to the jobs after it.
-2. After all turns it takes what is left idle, within limits, unless a waiting job could reclaim it: that
-   would stop the whole job.
+1. In its turn the job gets what is free now (or free soon, if capacity is reserved for it), up to the amount that
+its project is guaranteed: capacity beyond that is left to the jobs after it.
+2. After all turns it gets what is still idle, within limits, unless a waiting job could reclaim it, because a
+reclaim would stop the whole job.
 
-Elastic jobs are preferred victims: they can continue with fewer pods on what their taker leaves free.
+Elastic jobs are preferred as victims, because they can continue with fewer pods on the capacity that is left.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def as_promised(item: Waiting) -> Waiting | None:
 
 
 class ShrinkPolicy:
-    """Restrict another policy to victims that can shrink."""
+    """Restricts another policy to victims that can shrink."""
 
     def __init__(self, gate: VictimPolicy) -> None:
         self.kind: Kind = gate.kind
@@ -72,11 +71,11 @@ class ShrinkPolicy:
 
     @property
     def signature(self) -> Hashable:
-        """The other policy's signature."""
+        """The signature of the restricted policy."""
         return "shrink", self._gate.signature
 
     def concerns(self, giver: Account) -> bool:
-        """Return the other policy's answer."""
+        """Return the verdict of the restricted policy."""
         return self._gate.concerns(giver)
 
     def may_give(self, candidate: Candidate) -> bool:
@@ -84,7 +83,7 @@ class ShrinkPolicy:
         return candidate.can_shrink and self._gate.may_give(candidate)
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return the other policy's answer."""
+        """Return the verdict of the restricted policy."""
         return self._gate.accepts(victims)
 
 

@@ -44,8 +44,7 @@ class Holds(Sequence[Hold]):
         self._is_expired = False
 
     def expire(self) -> None:
-        """Raise on reading further Holds, because the state has changed since. Holds that were read before stay
-        readable."""
+        """Make Holds that were not read yet raise RuntimeError, because the state is about to change."""
         self._is_expired = True
 
     def __len__(self) -> int:
@@ -169,7 +168,8 @@ class Explainer:
         return code, numbers
 
     def _refuse(self, item: Waiting) -> Refusal | None:
-        """Return what prevents the job from being tried, whatever the capacity; None if nothing does."""
+        """Return the refusal that prevents the job from being tried, independent of free capacity; None if there is
+        none."""
         refused = over_limit(item) or over_quota(item) or not_ready(item.job)
         if refused is not None:
             return refused
@@ -234,7 +234,8 @@ def _reserved_for(job: JobView) -> dict[str, str]:
 
 
 def _shown_time(at: int) -> int:
-    """Round a time up to SHOWN_SECONDS: details that changed with every cycle would be written every cycle."""
+    """Return a time rounded up to SHOWN_SECONDS, because details that change in every cycle would be written in
+    every cycle."""
     return -(-at // SHOWN_SECONDS) * SHOWN_SECONDS
 
 

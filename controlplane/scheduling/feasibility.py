@@ -67,7 +67,7 @@ class FeasibilityCheck:
         return self._impossible(request_of(job, ())) or missing
 
     def request(self, job: JobView) -> Request:
-        """Return the job's request, limited to its allowed pools that exist."""
+        """Return the job's request with its allowed pools, without those that do not exist."""
         pools = pools_for(job, self._projects[job.project])
         return request_of(job, tuple(pool for pool in pools if pool in self._pools))
 
@@ -144,7 +144,7 @@ class FeasibilityCheck:
         return need, amount_of(one, need), largest, relieved
 
     def _able(self, nodes: Sequence[NodeView], rest: Request) -> Sequence[NodeView]:
-        """Return the nodes that have the other requested resources; all nodes if none has."""
+        """Return the nodes that satisfy the rest of the request; all nodes if none does."""
         empty = self._empty_room()
         return [node for node in nodes if empty.node(node.name).has_host_capacity(rest)] or nodes
 

@@ -226,7 +226,7 @@ def _count(request: Request, room: FreeCapacity, parts: Sequence[str]) -> int:
 
 
 def _choices(request: Request, room: FreeCapacity) -> list[tuple[str, ...]]:
-    """Return the parts of the capacity to try for the whole gang, in order."""
+    """Return, in order, the sets of capacity parts to try for the whole gang."""
     if request.pools:
         choices = [room.parts_of((pool,), request.locations) for pool in request.pools]
         return [parts for parts in choices if parts]

@@ -139,8 +139,8 @@ def _useless_devices(request: Request, modes: Sequence[SharingMode], free: Seque
 
 
 def _ways(request: Request, node: NodeCapacity) -> list[tuple[tuple[int, int], ...]]:
-    """Return the ways to place a pod on a node, as ((position, milli-GPUs), ...); the fullest
-    device first; equally free devices count once."""
+    """Return the ways to place a pod on a node, as ((device position, milli-GPUs), ...), on the fullest devices
+    first; equally free devices count once."""
     if request.is_share:
         ways: dict[tuple[int, SharingMode], tuple[tuple[int, int], ...]] = {}
         for position, (free, mode) in enumerate(zip(node.free, node.modes, strict=True)):

@@ -40,7 +40,8 @@ class Moves:
         self._no_room.clear()
 
     def serve(self, item: Waiting) -> bool:
-        """Start the job on free capacity, or reserve capacity that is about to become free."""
+        """Start the job on free capacity, or reserve capacity that is about to become free. Return whether either
+        was possible."""
         return self.start_now(item) or self._keep_room(item)
 
     def start_now(self, item: Waiting) -> bool:
@@ -151,9 +152,7 @@ class Moves:
         """Return lower-priority jobs of the project that the job can replace so that the project stays within
         its share; None if there are none."""
         if item.job.was_preempted_by is not None:
-            return (
-                None  # jobs that were stopped themselves stop others only where nothing is lost: so it ends
-            )
+            return None  # so that preempted jobs cannot preempt each other forever
         policy = PreemptPolicy(item, is_swap=True)
         victims = self.find_victims(item, policy)
         return victims if victims is not None and policy.is_swapped(victims) else None

@@ -71,7 +71,7 @@ class Waiting:
 
 
 def job_key(job: JobView) -> JobKey:
-    """Inside a project: priority, then first submission."""
+    """Return the sort key of a job within its project: higher priority first, then first submission."""
     return (-job.priority, job.submit_rank, job.id)
 
 

@@ -66,8 +66,8 @@ def find_victims(
     candidates: Candidates,
     among: Collection[int] | None = None,
 ) -> frozenset[Candidate] | None:
-    """Return the cheapest set of victims without which the whole gang fits into `room`; None if there is
-    none. With `among`, search for a single pod on the nodes with these orders only."""
+    """Return the cheapest set of victims without which the whole gang fits into `room`; None if there is none. With
+    `among`, search for a single pod, only on the nodes with these numbers (`NodeCapacity.order`)."""
     givers = candidates.accepted(gate)
     if not givers:
         return None

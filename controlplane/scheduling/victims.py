@@ -88,7 +88,7 @@ def work_lost(job: JobView, milli_gpus: int, now: int) -> int:
 
 
 def preemption_cost(victims: Iterable[Candidate]) -> Cost:
-    """Return the cost of a set; smaller is better. Newer jobs are stopped first; ids break ties."""
+    """Return the cost of a set; smaller is better. Newer jobs cost less than older ones; ids break ties."""
     real = tuple(victims)
     lost = sum(victim.work_lost for victim in real)
     return (

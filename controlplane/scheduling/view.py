@@ -19,7 +19,7 @@ Extras = tuple[tuple[str, int], ...]
 
 
 class Need(Protocol):
-    """Host resources of each pod."""
+    """Host resources: those that each pod of a job requests, or those of a node."""
 
     @property
     def milli_cpus(self) -> int: ...
@@ -32,9 +32,9 @@ class Need(Protocol):
 
 
 class SharingMode(NamedTuple):
-    """How a device is shared. `parts`: into how many parts its shares are rounded up (1,000: any share; 1:
-    whole device only). `is_single`: a pod gets at most one part, so no pod can have the whole of a divided
-    device. Memory in MiB."""
+    """How a device is shared. `memory_mib`: its whole memory. `parts`: the number of equal parts of which a share
+    consists, rounded up (1,000: any share; 1: whole device only). `is_single`: a pod gets at most one part, so no
+    pod can have the whole of a divided device."""
 
     memory_mib: int
     parts: int = 1000
@@ -127,20 +127,22 @@ class PodPlacement:
 class JobView:
     """One unfinished job.
 
-    Per pod: `milli_gpus` (0, a share below 1,000, or a multiple of 1,000) or, when `gpu_memory_mib` is set, a
-    share of one device with that much of its memory; `milli_cpus`; `memory_mib`; `extras`. `pods` is the gang
-    size: all or none. With `min_pods` the job is elastic: any size from there to `pods` is a whole gang, of
-    those in `sizes` where there are some, and the Start decides which.
-    `submit_rank` is that of the first submission and survives preemption.
-    `is_stopping`: active and being stopped; its GPUs are held until its pods are proven gone. `promised`:
-    where an earlier cycle reserved capacity for this queued job, as in its last recorded Hold; it stays
-    reserved. `avoid`: nodes on which the cluster has just refused the job; used only if nothing else fits.
-    `volume_wait`: details of `waiting_for_volume`.
-    `expected_runtime_seconds`: declared or learned, None when unknown; of a preempted job what is left of it.
-    `was_preempted_by` is the id of the job that took its GPUs (and its project), until it starts again.
-    `data_progress`: details of the reason while `is_waiting_for_data`. `locations`: the locations of nodes that have
-    its data, the only ones on which it may start; empty for all. `fillable`: others, to which its data could be brought
-    while it waits. `name` is for sentences only.
+    Per pod: `milli_gpus` (0, a share below 1,000, or a multiple of 1,000) or, if `gpu_memory_mib` is set, a share
+    of one device with that much memory; `milli_cpus`; `memory_mib`; `extras`.
+    `pods`: the gang size; all start or none. With `min_pods` the job is elastic: every size from `min_pods` to
+    `pods` (if `sizes` is not empty, every such size in it) is a valid gang, and the Start decides which.
+    `submit_rank`: the order of first submissions; a preempted job keeps its rank.
+    `is_stopping`: active and being stopped; it holds its GPUs until its pods are proven gone.
+    `promised`: where an earlier cycle reserved capacity for this queued job, from its last recorded Hold.
+    `avoid`: nodes on which the cluster has recently refused the job; used only if nothing else fits.
+    `volume_wait`: details of the reason `waiting_for_volume`.
+    `expected_runtime_seconds`: declared or learned, None if unknown; for a preempted job the remaining time.
+    `was_preempted_by`: the id of the job that took its GPUs (`was_preempted_by_project`: its project), until it
+    starts again.
+    `data_progress`: details of the reason while `is_waiting_for_data`.
+    `locations`: the locations of nodes that have its data, the only ones where it may start; empty means all.
+    `fillable`: other locations to which its data could be copied while it waits.
+    `name`: only for sentences.
     """
 
     id: str

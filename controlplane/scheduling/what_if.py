@@ -169,7 +169,7 @@ def _wait(view: ClusterView, course: Course, job: JobView, until: int) -> int | 
 
 
 def job_effect(job: JobView, before: int | None, after: int | None) -> JobEffect:
-    """Return the effect on a job with these waits, in seconds."""
+    """Return the effect on a job with these waits before and after the change, in seconds."""
     return JobEffect(job.id, job.project, job.label, Effect(before, after))
 
 

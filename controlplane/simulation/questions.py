@@ -34,7 +34,7 @@ def outlook(
 
 
 def foresee(is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRunTimes | None) -> Prospect:
-    """Return what the next cycles do with a queued job."""
+    """Return what the next cycles will do with a queued job."""
     return prospect(view, job_id, is_over, learned)
 
 

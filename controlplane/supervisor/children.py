@@ -105,7 +105,7 @@ def _describe(code: int) -> str:
 
 
 def _prctl() -> Callable[[int, int], int] | None:
-    """Return Linux's prctl, which ends a child when its parent dies; loaded before any fork."""
+    """Return Linux's prctl, with which the kernel ends a child when its parent dies. Loaded before any fork."""
     if not sys.platform.startswith("linux"):
         return None
     prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl

@@ -23,7 +23,7 @@ REDIS_RIGHTS = "~* &* +@all -@admin -@dangerous -function +info"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One process to keep running."""
+    """A program that the supervisor keeps running."""
 
     name: str
     arguments: tuple[str, ...]

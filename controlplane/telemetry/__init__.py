@@ -1,1 +1,2 @@
-"""Usage of devices, jobs and queues: collected every second, stored as samples, thinned with age."""
+"""Usage of devices, jobs and queues: collected every second, stored as samples, combined into coarser ones with
+age."""

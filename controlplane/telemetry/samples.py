@@ -21,7 +21,7 @@ class Accumulator:
         self._shown: set[Key] = set()
 
     def add(self, key: Key, value: float) -> None:
-        """Add a reading."""
+        """Add a measurement."""
         aggregate = self._aggregates.get(key)
         if aggregate is None:
             self._aggregates[key] = Aggregate(value, value, value)

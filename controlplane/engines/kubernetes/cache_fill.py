@@ -181,7 +181,7 @@ def hash_of(stored: bytes) -> str:
 
 
 def entries_of(stored: bytes) -> list[Entry]:
-    """Return the files of a stored manifest."""
+    """Return the entries of a stored manifest."""
     count, joined, columns = columns_of(stored)
     paths = columns[:joined].split(b"\0") if count else []
     kinds, digests = columns[joined : joined + count], stored[len(stored) - count * DIGEST_BYTES :]

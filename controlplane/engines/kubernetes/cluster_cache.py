@@ -74,9 +74,10 @@ class Watching:
         self._nodes = Reflector(client, "/api/v1/nodes", keep=_trim_node, on_change=self._notice)
 
     def look(self, patience_seconds: float = SYNC_SECONDS) -> Cluster:
-        """Return a snapshot of the cluster. Raises EngineUnreachable when the cache is incomplete or
-        outdated. `patience_seconds`: how long after the start of the watches a caller waits for their first
-        lists."""
+        """Return a snapshot of the cluster. Raise EngineUnreachable if the cache is incomplete or outdated.
+
+        `patience_seconds`: how long after the start of the watches to wait for their first lists.
+        """
         self._require_fresh(patience_seconds)
         pods, ours, others = self._pods.items(), {}, []
         for raw in pods.values():
@@ -229,7 +230,7 @@ class KnownReports:
             return report
 
     def last(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-        """Return the report of one pod, rebuilt only if it may have changed."""
+        """Return the report of one pod, rebuilt only if the pod or its node may have changed."""
         return self._one(pod, self._known.get(pod["metadata"]["uid"]), nodes, now)
 
     def _warn(self, uid: str, trouble: str) -> None:
@@ -241,7 +242,7 @@ class KnownReports:
             logger.warning(trouble)
 
     def of(self, pods: Iterable[Raw], nodes: Mapping[str, Raw], now: datetime) -> tuple[PodReport, ...]:
-        """Return the reports of these pods and drop all others from the cache. `nodes` and `now` as for
+        """Return the reports of these pods, and drop all others from the cache. `nodes` and `now`: see
         `reports.pod_report`."""
         earlier, self._known = self._known, {}
         return tuple(self._one(pod, earlier.get(pod["metadata"]["uid"]), nodes, now) for pod in pods)

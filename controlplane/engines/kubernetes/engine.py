@@ -1,8 +1,8 @@
-"""Run pods on a Kubernetes cluster. The engine's only state between two calls is in the cluster's objects.
+"""Run pods on a Kubernetes cluster. Between two calls all state is in the cluster's objects.
 
-Every attempt has an anchor (a ConfigMap) that owns its objects. A pod keeps a finalizer of ours, so that its
-end stays readable until `forget`, even after a deletion by others; the anchor then records that the pod
-existed, so that a late repeat of `start` starts nothing.
+Every attempt has an anchor (a ConfigMap) that owns its objects. A pod has a finalizer of ours, so that its end can
+still be read until `forget`, even if others delete the pod. The anchor then records that the pod existed, so that a
+delayed repeat of `start` starts nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ RELEASE_TRIES = 5
 
 
 def open_cluster(settings: Mapping[str, Any], state_dir: Path) -> base.Engine:
-    """Open the engine of a cluster; with the setting `node_suffix`, its nodes are renamed."""
+    """Open the engine of a cluster. With the setting `node_suffix`, the engine reports renamed nodes."""
     return with_suffix(KubernetesEngine(settings, state_dir), settings.get("node_suffix", ""))
 
 
@@ -127,7 +127,8 @@ class KubernetesEngine:
             self._end(pod, max(1, grace_seconds))
 
     def _make_tombstone(self, pod_name: str, project: str) -> Raw:
-        """Create a placeholder under the pod's name, so that it is never started; or find an existing pod."""
+        """Create a placeholder under the pod's name, so that it can never be started; return it, or an existing
+        pod."""
         if not project:
             raise EngineRefused(
                 base.NO_SUCH_POD, f"There is no pod {pod_name!r}, and it is not known in which project."
@@ -246,7 +247,7 @@ class KubernetesEngine:
         return open_port(self.client.access, *self._running(pod_name), port)
 
     def exchange(self, pod_name: str, membership: str) -> base.MemberReport:
-        """See engines.base.MembershipEngine."""
+        """Replace an elastic pod's membership ("" keeps it) and return the pod's last report; an empty one if unknown."""
         pod = self._watching.last_seen(pod_name)
         # Read from the cache, because every cycle asks about every elastic pod.
         is_running = pod is not None and reports.is_running(pod)
@@ -302,8 +303,8 @@ class KubernetesEngine:
         return self._watching.wait_for_change(timeout_seconds)
 
     def _node_of(self, spec: PodSpec) -> NodeReport | None:
-        """Return the report of the node chosen for the pod; None where the cluster's own scheduler chooses.
-        Raises EngineRefused."""
+        """Return the report of the node chosen for the pod; None if the cluster's own scheduler chooses. Raise
+        EngineRefused."""
         if not spec.node:
             return None
         raw = self._watching.nodes().get(spec.node)

@@ -149,7 +149,7 @@ class _Exec:
 
 
 class PodShell(_Exec):
-    """See engines.base.Shell."""
+    """A terminal in a pod over an exec connection; implements engines.base.Shell."""
 
     def __init__(self, access: Access, namespace: str, pod: str, container: str) -> None:
         super().__init__(access, namespace, pod, container, _START, ())
@@ -179,7 +179,8 @@ class PodShell(_Exec):
 
 
 class PodProcess(_Exec):
-    """See engines.base.Process. Servers older than Kubernetes 1.30 cannot close the command's input."""
+    """A command in a pod over an exec connection; implements engines.base.Process. Servers older than Kubernetes
+    1.30 cannot close the command's input."""
 
     is_terminal = False
 

@@ -198,7 +198,7 @@ def _request(container: RawView, resource: str) -> Fraction:
 
 
 def _is_for_work(node: RawView, profile: ClusterProfile) -> bool:
-    """Return whether our pods may ever run on this node."""
+    """Return whether our pods can ever run on this node."""
     labels = node["metadata"].get("labels") or {}
     # A profile that tolerates the control plane's taint makes control plane nodes workers.
     is_kept_apart = any(taint.get("key") in NOT_FOR_WORK for taint in _untolerated(node, profile))

@@ -1,4 +1,4 @@
-"""Probe a silent cluster without making callers wait for one that is unreachable."""
+"""Probe a cluster that has sent nothing for a while, without making callers wait for an unreachable one."""
 
 from __future__ import annotations
 

@@ -172,7 +172,8 @@ def release_patch(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def owner(made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a controller reference to the attempt's anchor; `kubectl drain` evicts only managed pods."""
+    """Return a controller reference to the attempt's anchor. It makes the pod a managed one, and `kubectl drain`
+    evicts no others."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -241,7 +242,7 @@ def gpu_request(spec: PodSpec, node: NodeReport | None) -> int:
 def escaped(argument: str) -> str:
     """Escape an argument so that Kubernetes replaces `$(NAME)` and nothing else.
 
-    `$$` elsewhere stays as written: in many scripts it is the shell's own pid.
+    Other occurrences of `$$` are kept, because in many scripts they are the shell's own pid.
     """
     if "$$" not in argument:
         return argument

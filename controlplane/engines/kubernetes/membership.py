@@ -65,8 +65,8 @@ class _Line:
 
 
 class Memberships:
-    """The connections of one process. `open_agent` starts the agent in a pod and raises EngineRefused or
-    EngineUnreachable; `on_change` is called after a worker has reported a new status."""
+    """The connections of one process to elastic pods. `open_agent` starts the agent in a pod and raises
+    EngineRefused or EngineUnreachable; `on_change` is called after a worker has reported a new status."""
 
     def __init__(self, open_agent: Callable[[str], Process], on_change: Callable[[], None]) -> None:
         self._open_agent, self._on_change = open_agent, on_change
@@ -79,8 +79,8 @@ class Memberships:
         self._is_closed = False
 
     def exchange(self, pod_name: str, membership: str, *, is_running: bool) -> MemberReport:
-        """See engines.base.MembershipEngine. Returns at once: the membership arrives within milliseconds, and the
-        report is the last one of the pod's agent."""
+        """Pass a pod the membership ("" keeps the one passed before), and return the last report of the pod's
+        agent. Returns at once; the membership arrives within milliseconds."""
         now = time.monotonic()
         with self._lock:
             line = self._lines.setdefault(pod_name, _Line())

@@ -48,13 +48,13 @@ def is_marked(anchor: RawView) -> bool:
 
 
 def mpi_job_name(spec: PodSpec) -> str:
-    """Return the MPIJob's name, which is that of the attempt's service, because the operator names the
-    service after it."""
+    """Return the MPIJob's name. The operator names the service after it, so it is the name of the attempt's
+    service."""
     return names.service_name(spec.job_id, spec.attempt)
 
 
 def hosts(spec: PodSpec) -> list[str]:
-    """Return the names of the attempt's pods behind the operator's service, by rank."""
+    """Return the host names of the attempt's pods in the operator's service, by rank."""
     job = mpi_job_name(spec)
     workers = (f"{job}-worker-{rank - 1}.{job}" for rank in range(1, spec.world_size))
     return [f"{job}-launcher.{job}", *workers]

@@ -30,8 +30,8 @@ KINDS = {
 # The installation that owns the object; several may share a cluster.
 INSTALLATION = "trainyard.io/installation"
 PROJECT = "trainyard.io/project"
-# In its place on the claim of a project's caches and on pods that work on a project's data: the installation. Such
-# a pod belongs to no job.
+# In place of INSTALLATION, on a project's claim for caches and on pods that work on a project's data: the
+# installation. Pods with this label belong to no job.
 DATA_OF = "trainyard.io/data-of"
 # On pods that show files of volumes: "volumes".
 READS = "trainyard.io/reads"
@@ -99,7 +99,8 @@ def path_of(raw: Mapping[str, Any], kind: str = "") -> str:
 
 
 def namespace_of(project: str, prefix: str = "yard-") -> str:
-    """Return the namespace of a project. Project names have at most 50 characters, prefixes 12."""
+    """Return the namespace of a project. Project names have at most 50 characters and prefixes at most 12, so it is
+    a valid name."""
     return prefix + project
 
 
@@ -178,7 +179,7 @@ def labels(installation: str, project: str = "") -> dict[str, str]:
 
 
 def labels_of(spec: PodSpec, installation: str) -> dict[str, str]:
-    """Return the labels of an attempt's objects, without those of a single pod."""
+    """Return the labels of an attempt's objects, without the labels that identify a single pod."""
     return {
         **labels(installation, spec.project),
         JOB_ID: spec.job_id,

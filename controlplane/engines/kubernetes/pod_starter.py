@@ -1,4 +1,4 @@
-"""Create an attempt's objects: its anchor, the objects beside its pods, and the pods."""
+"""Create an attempt's objects: its anchor, its pods, and the objects that the pods need."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _SNAPSHOTS = "snapshot.storage.k8s.io"
 _JOBS, _TENANCY = "No job can run.", "Projects cannot be set up."
 NO_KUBECTL = "Jobs run; users of kubectl get no rights in their projects."
 _KEPT = ("get", "list", "create", "patch", "delete")
-# Kinds that are only listed and compared, never read one by one.
+# For kinds whose objects are only listed and compared, never read one by one.
 _LISTED = ("list", "create", "patch", "delete")
 
 NEEDED: tuple[Rule, ...] = (

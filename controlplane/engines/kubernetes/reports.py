@@ -331,7 +331,7 @@ def _obstacle(raw: Raw) -> tuple[str, str]:
 
 
 def _first_refusal(what: str, words: str) -> tuple[str, str]:
-    """Return the pull error also during the kubelet's back-off, so that the message does not change."""
+    """Return the original pull error during the kubelet's back-off too, so that the message does not change."""
     waits = _BACK_OFF.match(words)
     return (waits[1], words[waits.end() :]) if waits else (what, words)
 

@@ -1,4 +1,4 @@
-"""Create key pairs with which launchers reach their hosts."""
+"""Create key pairs with which launchers log in to their hosts."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ _ENDING_SECONDS = 2.0
 
 
 class LocalProcess:
-    """See engines.base.Process. `fileno` returns an epoll descriptor that is readable when either output is."""
+    """A command in a local pod; implements engines.base.Process. `fileno` returns an epoll descriptor that is
+    readable when either output is."""
 
     def __init__(self, prepared: Prepared, pid: int, command: Sequence[str]) -> None:
         words = ["sh", "-c", RUN_SCRIPT, "sh", *command]

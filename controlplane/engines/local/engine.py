@@ -1,7 +1,7 @@
-"""Pods as processes of this machine. The state directory holds all of the engine's state.
+"""The local engine: pods are processes of this machine, and the state directory holds all of the engine's state.
 
 Each pod runs under its own shim (shim.py), which outlives this process; every process that opens the same state
-directory sees, stops and forgets the same pods.
+directory can list, stop and forget the same pods.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class LocalEngine(EngineDefaults):
         return {"work": work, "checkpoints": checkpoints, "library": library, "launch": launch}
 
     def _spawn(self, pod: PodDir) -> None:
-        """Start the shim and wait until it runs the command (about 15 ms), or another shim does."""
+        """Start the shim and wait until it runs the command (about 15 ms), or until another process's shim does."""
         arguments = [sys.executable, "-I", "-S", str(SHIM), str(pod.path)]
         with open(pod.path / "shim.err", "ab") as errors:
             starter = subprocess.Popen(

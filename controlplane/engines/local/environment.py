@@ -85,7 +85,8 @@ def expand(argument: str, env: Mapping[str, str]) -> str:
 
 
 def prepare_library(library: Path, workloads: Path) -> None:
-    """Create a directory with only the workloads package: the repository root must not be on a pod's path."""
+    """Create a directory that contains only the workloads package, because the repository root must not be on a
+    pod's path."""
     library.mkdir(mode=0o700, parents=True, exist_ok=True)
     link = library / "workloads"
     if link.is_symlink() and os.readlink(link) == str(workloads):
@@ -96,7 +97,8 @@ def prepare_library(library: Path, workloads: Path) -> None:
 
 
 def copy_files(files: tuple[Path, ...], target: Path) -> None:
-    """Copy the image's files unless the job has one of that name; atomic, also beside a concurrent start."""
+    """Copy the image's files, except those that the job already has under the same name. Atomic, even if another
+    start copies them at the same time."""
     for file in files:
         if not (target / file.name).exists():
             fresh = target / f".{file.name}.{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""Host ports of pods: free on this machine, and held by at most one pod of this state directory."""
+"""Lease host ports to pods: each is free on this machine and held by at most one pod of this state directory."""
 
 from __future__ import annotations
 

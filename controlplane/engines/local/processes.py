@@ -21,7 +21,7 @@ _STATE, _PARENT, _SESSION, _START_TICKS = 0, 1, 3, 19
 
 
 class Process:
-    """One line of the process table."""
+    """One entry of the process table."""
 
     __slots__ = ("parent", "pid", "session", "start_ticks")
 
@@ -64,7 +64,7 @@ def table() -> list[Process]:
 
 
 def descendants(root: int, processes: list[Process]) -> list[int]:
-    """Return the pids of all descendants."""
+    """Return the pids of all descendants of the process `root`."""
     children: dict[int, list[int]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process.pid)

@@ -148,7 +148,7 @@ class PodDir:
         )
 
     def exchange(self, membership: str) -> MemberReport:
-        """See engines.base.MembershipEngine."""
+        """Replace the membership file ("" leaves it unchanged), and return the pod's status report."""
         shared = self.path / ELASTIC
         if membership and shared.is_dir():
             given, _ = read_shared(shared / MEMBERSHIP, len(membership) + 1)

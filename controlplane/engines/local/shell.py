@@ -80,7 +80,7 @@ def _refusal(error: OSError, prepared: Prepared) -> EngineRefused:
 
 
 class LocalShell:
-    """See engines.base.Shell."""
+    """A terminal in a local pod; implements engines.base.Shell."""
 
     def __init__(self, prepared: Prepared, pid: int, columns: int, rows: int) -> None:
         program = _shell_of(prepared)

@@ -378,7 +378,7 @@ def _open_fifo(path: str) -> int:
 
 
 def _write_record(path: str, text: str) -> None:
-    """Write the file atomically and durably."""
+    """Write the file atomically, and flush it to the disk."""
     fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         # On a disk that is filling up, a write may succeed in part without an error.

@@ -1,4 +1,4 @@
-"""`python manage.py up`: the same as `make up`, without the install."""
+"""`python manage.py up`: the same as `make up`, without installing packages first."""
 
 import os
 import sys
