@@ -247,7 +247,7 @@ class KubernetesEngine:
         return open_port(self.client.access, *self._running(pod_name), port)
 
     def exchange(self, pod_name: str, membership: str) -> base.MemberReport:
-        """Replace an elastic pod's membership ("" keeps it) and return the pod's last report; an empty one if unknown."""
+        """Replace an elastic pod's membership ("" keeps it) and return its last report, or an empty one."""
         pod = self._watching.last_seen(pod_name)
         # Read from the cache, because every cycle asks about every elastic pod.
         is_running = pod is not None and reports.is_running(pod)
