@@ -4,7 +4,7 @@ from django.utils.translation import gettext_noop
 
 from controlplane.access import Actor
 from dashboards.pages.navigation import NavigationEntry
-from datasets.access import visible_datasets, visible_volumes
+from datasets.access import visible_datasets, visible_locations, visible_volumes
 
 
 def _datasets(actor: Actor) -> int:
@@ -13,6 +13,10 @@ def _datasets(actor: Actor) -> int:
 
 def _volumes(actor: Actor) -> int:
     return visible_volumes(actor).count()
+
+
+def _locations(actor: Actor) -> int:
+    return visible_locations(actor).count()
 
 
 DATA = gettext_noop("Data")
@@ -31,6 +35,14 @@ ENTRIES = (
         72,
         _volumes,
         gettext_noop("volumes that you may see"),
+        heading=DATA,
+    ),
+    NavigationEntry(
+        "cache-locations",
+        gettext_noop("Cache locations"),
+        74,
+        _locations,
+        gettext_noop("cache locations that you may see"),
         heading=DATA,
     ),
 )

@@ -54,7 +54,8 @@ def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) 
             # Every submission locks this counter before it inserts its job. With the lock held here, a concurrent
             # job is either visible already or inserted after the move.
             Counter.objects.advance("submission", 0)
-            reread(project)
+            # And every new volume updates the project's row.
+            reread(project, lock=True)
         before = _shown(project)
         if changes.get("cluster", project.cluster) != project.cluster:
             _leave_cluster(project, changes["cluster"])

@@ -21,8 +21,8 @@ from controlplane.http_client import LATER, open_connection, retry_delay
 API = "/api/v1"
 MAX_ATTEMPTS = 4
 TIMEOUT_SECONDS = 30.0
-# Codes of temporary refusals (503 while a lake is collected, 409 while a pod reads a volume), and how long a
-# request is retried for them.
+# Codes of temporary refusals (409 while a lake is collected or a pod reads a volume), and how long a request is
+# retried for them.
 BEING_READ = "being_read"
 BUSY, BUSY_SECONDS = ("in_use", BEING_READ), 1800.0
 
@@ -183,8 +183,7 @@ class Client:
     def _attempts(self, method: str, target: str, payload: Payload, headers: dict[str, str]) -> Response:
         response = self._exchange_again(method, target, payload, headers)
         attempt, waited = 1, 0.0
-        while response.status in LATER or _code_of(response.body) == BEING_READ:
-            is_busy = _code_of(response.body) in BUSY
+        while (is_busy := _code_of(response.body) in BUSY) or response.status in LATER:
             if waited >= BUSY_SECONDS or (attempt >= MAX_ATTEMPTS and not is_busy):
                 break
             if is_busy and not waited:

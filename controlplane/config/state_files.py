@@ -13,6 +13,9 @@ UMASK = 0o077
 # Jobs' own directories, in which the job chooses the modes of files.
 WORK = "work"
 WORK_DEPTH = 2  # work/<job>/<rank>
+# Closed themselves, which is enough: containers of `make kube` run as other users in what lies below, and the modes of
+# volumes' files are the jobs' to choose.
+CLOSED_AT_TOP = ("kube", "volumes")
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
@@ -48,6 +51,8 @@ def _below(directory: Path, work: Path) -> Iterator[Path]:
         inside = Path(folder)
         directories[:] = [name for name in directories if not (inside / name).is_symlink()]
         yield from (inside / name for name in directories)
+        if inside == directory:
+            directories[:] = [name for name in directories if name not in CLOSED_AT_TOP]
         if inside.is_relative_to(work) and len(inside.relative_to(work).parts) >= WORK_DEPTH - 1:
             directories.clear()
         yield from (inside / name for name in files)

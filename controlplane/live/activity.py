@@ -14,6 +14,7 @@ MOVED_BY = {
     "nodes": ("node.", "node_pool.", "cluster."),
     "projects": ("project.", "department."),
     "volumes": ("volume.", "snapshot."),
+    "caches": ("cache.", "cache_location."),
 }
 """Part -> beginnings of the kinds of events that may change what pages show of it."""
 

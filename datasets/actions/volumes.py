@@ -88,10 +88,11 @@ def create_volume(
     project: Project, fields: Mapping[str, Any], *, actor: Actor, origin: dict[str, Any] | None = None
 ) -> Volume:
     """Create a volume: empty, or a copy of the volume or snapshot in `origin`. Raises Invalid, and Conflict
-    if the name is in use."""
+    if the name is in use or the project was moved meanwhile."""
     volume = new_volume(project, fields, actor, origin or {})
     try:
         with transaction.atomic():
+            _hold_cluster(project)
             volume.save(force_insert=True)
             Command.objects.create(kind=PROVISION, subject_kind=VOLUME, subject_id=str(volume.pk))
             write_audit(actor, "volume.create", VOLUME, str(volume.pk), after=about(volume))
@@ -100,6 +101,15 @@ def create_volume(
         detail = f"{project.name} has a volume named {volume.name} already; choose another name."
         raise Conflict("name_in_use", detail) from error
     return volume
+
+
+def _hold_cluster(project: Project) -> None:
+    """Keep a project in its cluster until the transaction ends, since a move would leave the volume behind. Raises
+    Conflict when it has moved since it was read."""
+    if not Project.objects.filter(pk=project.pk, cluster=project.cluster_id).update(
+        cluster=project.cluster_id
+    ):
+        raise Conflict("project_moved", f"{project.name} was moved to another cluster meanwhile; try again.")
 
 
 def clone_volume(volume: Volume, name: str, *, actor: Actor) -> Volume:

@@ -6,9 +6,12 @@ from controlplane.api.operations import ApiView
 from controlplane.api.problems import Problem
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 
+# Of codes of Blocked: a full disk is told apart from an outage, and a lake that removes old content is no fault.
+_STATUSES = {"disk_full": 507, "in_use": 409}
+
 
 class LakeView(ApiView):
-    """A view that answers 503 or 507 if the lake is blocked, and 409 if content is missing or damaged."""
+    """A view that answers 503 or 507 if the lake is blocked, and 409 if it is busy or content is missing or damaged."""
 
     def handle_exception(self, exc: Exception) -> Response:
         if isinstance(exc, Blocked):
@@ -22,5 +25,4 @@ class LakeView(ApiView):
 
 def lake_unavailable(error: Blocked) -> Problem:
     """Return the HTTP problem for a blocked lake."""
-    status = 507 if error.code == "disk_full" else 503
-    return Problem(status, error.code, error.detail, headers={"Retry-After": "30"})
+    return Problem(_STATUSES.get(error.code, 503), error.code, error.detail, headers={"Retry-After": "30"})

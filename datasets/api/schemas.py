@@ -193,13 +193,15 @@ CACHE = record(
 CACHE_LOCATION = record(
     "Where caches of a cluster are. Nodes in one of `node_pools`, or with all of `node_labels`, read from it; one with"
     " neither is of all nodes that no other location of the cluster has. `room_bytes` null: as much as the disk has."
-    " `free_bytes`: what more fits. Caches that no job used for `unused_days` are removed.",
+    " `committed_bytes`: of caches and of fills under way. `free_bytes`: what more fits. Caches that no job used for"
+    " `unused_days` are removed.",
     name=STRING,
     cluster=STRING,
     node_pools=listed(STRING),
     node_labels={"type": "object", "additionalProperties": STRING},
     room_bytes=nullable(INTEGER),
     used_bytes=INTEGER,
+    committed_bytes=INTEGER,
     free_bytes=INTEGER,
     unused_days=INTEGER,
     caches=INTEGER,

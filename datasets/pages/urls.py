@@ -4,6 +4,7 @@ from django.urls import path, re_path
 
 from datasets.pages import (
     artifacts,
+    cache_locations,
     caches,
     contents,
     dataset_forms,
@@ -34,6 +35,10 @@ urlpatterns = [
     path("datasets/<str:dataset_id>/subset/delete", subsets.subset_delete, name="subset-delete"),
     re_path(r"^caches/(?P<cache_id>[^/]+)/do/(?P<verb>pin|unpin)$", caches.cache_verb, name="cache-verb"),
     path("caches/<str:cache_id>/clear", caches.cache_clear, name="cache-clear"),
+    path("cache-locations", cache_locations.location_list, name="cache-locations"),
+    path("new/cache-location", cache_locations.location_new, name="cache-location-new"),
+    path("cache-locations/<str:name>/edit", cache_locations.location_edit, name="cache-location-edit"),
+    path("cache-locations/<str:name>/delete", cache_locations.location_delete, name="cache-location-delete"),
     path("artifacts/<str:artifact_id>", artifacts.artifact_page, name="artifact"),
     path("artifacts/<str:artifact_id>/delete", artifacts.artifact_delete, name="artifact-delete"),
     path("lineage/<str:kind>/<str:key>", lineage.lineage_page, name="lineage"),

@@ -1,14 +1,14 @@
 """Read caches and cache locations as plain data in REST form."""
 
 import shutil
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.db.models import F, Q, QuerySet
+from django.db.models import Count, F, Q, QuerySet, Sum
+from django.db.models.functions import Least
 
 from controlplane.clusters import quantities
 from controlplane.engines.kinds import engine_kind
@@ -168,21 +168,25 @@ def cache_shape(cache: Cache) -> dict[str, Any]:
 
 def location_rows(rows: QuerySet[CacheLocation]) -> list[CacheLocation]:
     """Load locations with the relations that `location_shapes` needs."""
-    return list(rows.select_related("cluster"))
+    return list(rows.select_related("cluster", "project"))
 
 
 def location_shapes(locations: Sequence[CacheLocation]) -> list[dict[str, Any]]:
     """Return locations in REST form; one query for any number."""
-    rows = Cache.objects.filter(location__in=locations).values_list("location_id", "state", "hits")
-    counts: defaultdict[int, int] = defaultdict(int)
-    hits: defaultdict[int, int] = defaultdict(int)
-    for location, _, found in rows:
-        counts[location] += 1
-        hits[location] += found
-    return [_location_shape(one, counts[one.pk], hits[one.pk]) for one in locations]
+    is_filling = Q(state=Cache.FILLING)
+    sums = {
+        "caches": Count("pk"),
+        "hits": Sum("hits"),
+        "reserved": Sum("reserved_bytes", filter=is_filling, default=0),
+        "written": Sum(Least("bytes_moved", "reserved_bytes"), filter=is_filling, default=0),
+    }
+    rows = Cache.objects.filter(location__in=locations).order_by().values("location_id").annotate(**sums)
+    found = {row.pop("location_id"): row for row in rows.values("location_id", *sums)}
+    return [_location_shape(one, found.get(one.pk, dict.fromkeys(sums, 0))) for one in locations]
 
 
-def _location_shape(location: CacheLocation, caches: int, hits: int) -> dict[str, Any]:
+def _location_shape(location: CacheLocation, sums: Mapping[str, int]) -> dict[str, Any]:
+    reserved = sums["reserved"]
     return {
         "name": location.name,
         "cluster": location.cluster.name,
@@ -190,18 +194,19 @@ def _location_shape(location: CacheLocation, caches: int, hits: int) -> dict[str
         "node_labels": location.node_labels,
         "room_bytes": room_of(location),
         "used_bytes": location.used_bytes,
-        "free_bytes": _free_bytes_shown(location),
+        "committed_bytes": location.used_bytes + reserved,
+        "free_bytes": _free_bytes_shown(location, reserved, sums["written"]),
         "unused_days": location.unused_days,
-        "caches": caches,
-        "hits": hits,
+        "caches": sums["caches"],
+        "hits": sums["hits"],
     }
 
 
-def _free_bytes_shown(location: CacheLocation) -> int:
+def _free_bytes_shown(location: CacheLocation, reserved: int, written: int) -> int:
     # Show 0 free bytes for an unreadable directory, but only here: a fill that saw a full disk would remove
     # other caches.
     try:
-        return free_bytes(location)
+        return free_bytes(location, reserved, written)
     except OSError:
         return 0
 

@@ -4,6 +4,7 @@
     manifests/<key>      of every tree that exists or is being created
     trees/<key>          the files of a version, hard links into `contents`
     staging/<process>/   files before they are renamed; locked by the process that writes them
+    removed/<key>        the manifest of a removed tree, until its contents are removed
     locks/<key>          held while a tree is created or removed
 
 A tree is created atomically, by rename after a flush. If a process is killed, its contents remain, and the
@@ -44,7 +45,7 @@ THREADS = 4
 PART, LOCK = ".part", ".lock"
 # Contents per unit of work of a thread.
 _AT_ONCE = 200
-_FOLDERS = ("contents", "manifests", "trees", "staging", "locks")
+_FOLDERS = ("contents", "manifests", "trees", "staging", "removed", "locks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +119,16 @@ class CacheStore:
             if is_wanted():
                 return 0
             self._remove_leftovers()
-            manifest = self._manifest(key)
             gone = self._own_staging() / uuid4().hex
             # Rename first, so that the tree disappears at once and is never half removed.
             if self.tree(key).is_dir():
                 os.rename(self.tree(key), gone)
             for path in (gone, self.tree(key + PART)):
                 shutil.rmtree(path, ignore_errors=True)
-            (self.root / "manifests" / key).unlink(missing_ok=True)
-            return 0 if manifest is None else self._remove_contents(manifest)
+            with suppress(FileNotFoundError):
+                # Kept until the contents are gone: what a killed process left is found by it.
+                os.rename(self.root / "manifests" / key, self.root / "removed" / key)
+            return self._finish_removal(key)
 
     def trusted(self) -> set[str]:
         """Return the contents that complete trees use: they were verified and flushed."""
@@ -165,19 +167,21 @@ class CacheStore:
             return self._staging
 
     def _remove_leftovers(self) -> None:
-        """Remove files that killed processes left in `staging`."""
+        """Remove files that killed processes left in `staging`, and contents that they did not get to remove."""
         for path in (self.root / "staging").iterdir():
             if not path.is_dir():
                 path.unlink(missing_ok=True)
             elif (handle := _lock_unheld(path)) is not None:
                 _remove_locked(path, handle)
+        for path in (self.root / "removed").iterdir():
+            self._finish_removal(path.name)
 
     def _content(self, name: str) -> Path:
         return self.root / "contents" / name[:2] / name[2:]
 
-    def _manifest(self, key: str) -> Manifest | None:
+    def _manifest(self, key: str, folder: str = "manifests") -> Manifest | None:
         try:
-            return decode((self.root / "manifests" / key).read_bytes())
+            return decode((self.root / folder / key).read_bytes())
         except FileNotFoundError:
             return None
 
@@ -185,6 +189,14 @@ class CacheStore:
         with self.staged() as fresh:
             write_new(fresh, manifest.encode())
             os.rename(fresh, self.root / "manifests" / key)
+
+    def _finish_removal(self, key: str) -> int:
+        """Remove the contents of a removed tree that no other one names; return their bytes. May be repeated, also
+        beside another process that does the same."""
+        manifest = self._manifest(key, "removed")
+        freed = 0 if manifest is None else self._remove_contents(manifest)
+        (self.root / "removed" / key).unlink(missing_ok=True)
+        return freed
 
     def _remove_contents(self, manifest: Manifest) -> int:
         # Manifests of running fills too.

@@ -24,7 +24,9 @@ export async function send(method, path, { body, type = "application/octet-strea
       const response = await fetch(`/api/v1/${path}`, { method, body, headers, signal });
       if (response.ok) return response;
       const problem = await response.json().catch(() => ({}));
-      if (attempt === TRIES || ![429, 502, 503, 504].includes(response.status)) throw new Refused(response.status, problem);
+      // A lake that removes old content is busy for minutes at most.
+      const passes = [429, 502, 503, 504].includes(response.status) || problem.code === "in_use";
+      if (attempt === TRIES || !passes) throw new Refused(response.status, problem);
       pause = Math.min(Number(response.headers.get("Retry-After")) || pause, LONGEST_PAUSE_SECONDS);
     } catch (error) {
       // A file of the body that cannot be read any more fails as the network does.

@@ -48,6 +48,9 @@ def fill_datasets(yard: Yard) -> dict[str, str]:
     yard.call("POST", f"/versions/{first}/subsets", {"name": "pictures", "include": ["images/"]})
     empty = yard.call("POST", "/projects/team-a/datasets", {"name": "empty", "is_shared": True})
     cache = yard.call("POST", "/caches", {"version_id": first})["id"]
+    yard.call(
+        "POST", "/cache-locations", {"name": "fast", "cluster": "local", "node_labels": {"disk": "nvme"}}
+    )
     wait_until(lambda: yard.call("GET", f"/caches/{cache}")["state"] == "ready", 30, "the cache")
     return {"dataset": dataset["id"], "no versions": empty["id"], "cache": cache}
 

@@ -68,7 +68,7 @@ def test_other_refusals_are_not_retried(server, client, slept):
 
 def test_a_write_waits_for_as_long_as_the_lake_is_being_collected_and_says_so(server, slept):
     said: list[str] = []
-    busy = problem(503, "in_use", "Content is being removed.", headers={"Retry-After": "30"})
+    busy = problem(409, "in_use", "Content is being removed.", headers={"Retry-After": "30"})
     server.on("POST", "datasets/1/versions", *[busy] * 20, Reply(201, {"number": 2}))
     with Client(server.url, "the-token", sleep=slept.append, say=said.append) as client:
         assert client.post("datasets/1/versions", {}) == {"number": 2}
@@ -78,7 +78,7 @@ def test_a_write_waits_for_as_long_as_the_lake_is_being_collected_and_says_so(se
 
 
 def test_a_write_waits_for_a_busy_lake_no_longer_than_its_limit(server, slept):
-    server.on("POST", "datasets/1/versions", problem(503, "in_use", "Busy.", headers={"Retry-After": "30"}))
+    server.on("POST", "datasets/1/versions", problem(409, "in_use", "Busy.", headers={"Retry-After": "30"}))
     with Client(server.url, "the-token", sleep=slept.append) as client, pytest.raises(ApiError):
         client.post("datasets/1/versions", {})
     assert sum(slept) == BUSY_SECONDS

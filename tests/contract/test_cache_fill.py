@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from controlplane.engines.kubernetes import cache_fill, cache_pods
 from controlplane.engines.kubernetes.config import ClusterProfile
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
 from datasets.storage.claims import CacheTask
+from tests.servers import CHECKOUT
 from tests.waiting import patience
 
 RUN, TEXT = b"#!/bin/sh\necho ran\n", b"one"
@@ -149,6 +151,30 @@ def test_what_is_there_is_not_brought_again_and_what_nothing_names_goes(control:
     assert said(control.fill("", "one"))[-1] == {"keys": ["one"]}
     assert control.kept() == {RUN, TEXT, b"bin/run"}
     assert control.tree("one")["b"] == "one"
+
+
+# Ends as by SIGKILL before the first content is looked at, when trees and manifests are gone.
+KILLED = f"""
+import os, signal, sys
+sys.path.insert(0, {str(CHECKOUT)!r})
+from controlplane.engines.kubernetes import cache_fill
+cache_fill.Path.glob = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+cache_fill.main()
+"""
+
+
+def test_contents_that_a_pod_left_that_was_killed_after_the_manifests_go_with_the_next_task(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+):
+    control.offer(ONE)
+    said(control.fill("one"))
+    with monkeypatch.context() as patched:
+        patched.setattr(cache_pods, "_script", lambda: KILLED)
+        assert control.fill("").returncode == -signal.SIGKILL
+    assert control.kept() == {RUN, TEXT, b"bin/run"}
+    control.offer({"c": (FILE, b"three")})
+    assert said(control.fill("two"))[-1] == {"keys": ["two"]}
+    assert control.kept() == {b"three"}
 
 
 def test_a_damaged_leftover_of_a_killed_pod_is_brought_again(control: Control):

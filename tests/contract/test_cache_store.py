@@ -226,3 +226,27 @@ def test_content_that_a_collection_moves_during_a_fill_is_found_again(
     monkeypatch.setattr(lake, "contents", collect_first)
     store.fill("v", lake, manifest)
     assert (store.tree("v") / "a").read_bytes() == b"alpha"
+
+
+class Killed(BaseException):
+    """In place of SIGKILL: nothing of ours runs afterwards."""
+
+
+@pytest.mark.parametrize("again", ["one", "two"], ids=["the same", "another"])
+def test_contents_that_a_killed_removal_left_go_with_the_next_work_on_the_location(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch, again: str
+):
+    store.fill("one", lake, kept(lake, FILES))
+    store.fill("two", lake, kept(lake, {"a": (FILE, b"alpha")}))
+
+    def kill(*_: object) -> int:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CacheStore, "_remove_contents", kill)
+        with pytest.raises(Killed):
+            store.remove("one")
+    assert store.keys() == {"two"}
+    CacheStore(store.root).remove(again)
+    left = {path.read_bytes() for path in (store.root / "contents").rglob("*") if path.is_file()}
+    assert left == ({b"alpha"} if again == "one" else set())

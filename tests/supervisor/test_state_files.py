@@ -75,6 +75,18 @@ def test_links_are_not_followed_and_jobs_keep_the_modes_they_chose(tmp_path: Pat
     assert (mode(rank / "tool"), mode(outside), mode(outside / "file")) == (0o755, 0o755, 0o644)
 
 
+def test_what_runs_as_other_users_keeps_its_modes_behind_a_closed_directory(tmp_path: Path) -> None:
+    """The cluster of `make kube`, whose images are unpacked there, and the files of volumes."""
+    for name in ("kube", "volumes"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+        (tmp_path / name).chmod(0o755)
+        (tmp_path / name / "deep" / "program").touch(0o755)
+        (tmp_path / name / "deep" / "program").chmod(0o755)
+    close_below(tmp_path)
+    for name in ("kube", "volumes"):
+        assert (mode(tmp_path / name), mode(tmp_path / name / "deep" / "program")) == (0o700, 0o755)
+
+
 def test_a_database_elsewhere_is_closed_with_its_journal(tmp_path: Path) -> None:
     for suffix in ("", "-wal"):
         (tmp_path / f"yard.sqlite3{suffix}").touch(0o644)

@@ -45,7 +45,12 @@ CACHE_COLUMNS = (
 LOCATION_COLUMNS = (
     Column("LOCATION", lambda row: row["name"]),
     Column("CLUSTER", lambda row: row["cluster"]),
-    Column("USED", lambda row: formats.size(row["used_bytes"]), is_number=True),
+    Column(
+        "ROOM",
+        lambda row: "disk" if row["room_bytes"] is None else formats.size(row["room_bytes"]),
+        is_number=True,
+    ),
+    Column("COMMITTED", lambda row: formats.size(row["committed_bytes"]), is_number=True),
     Column("FITS", lambda row: formats.size(row["free_bytes"]), is_number=True),
     Column("CACHES", lambda row: row["caches"], is_number=True),
     Column("HITS", lambda row: row["hits"], is_number=True),

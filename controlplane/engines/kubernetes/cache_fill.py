@@ -93,22 +93,24 @@ def remove_cut(root: Path) -> None:
 
 def remove_unkept(root: Path, keep: set[str]) -> None:
     """Remove every tree and manifest that is not kept, and every content that no manifest refers to."""
-    removed = False
+    # Stays until contents are removed too: the pod may be killed at any moment.
+    unfinished = root / "removing"
     for path in (root / "trees").iterdir():
         if path.name not in keep:
-            removed = True
+            unfinished.touch()
             remove_tree(path)
     for path in (root / "manifests").iterdir():
         if path.name not in keep:
-            removed = True
+            unfinished.touch()
             path.unlink()
-    if removed:
+    if unfinished.exists():
         live: set[str] = set()
         for path in (root / "manifests").iterdir():
             live.update(entry.name for entry in entries_of(path.read_bytes()))
         for path in (root / "contents").glob("*/*"):
             if path.parent.name + path.name not in live:
                 path.unlink()
+        unfinished.unlink()
 
 
 def remove_tree(path: Path) -> None:

@@ -120,5 +120,6 @@ def test_a_request_does_not_wait_long_for_a_collection(
         finally:
             collection_ends.cancel()
             collection_ends.join()
-    assert [(one.status, one.code) for one in answers] == [(503, "in_use")] * 2
+    assert [(one.status, one.code) for one in answers] == [(409, "in_use")] * 2
+    assert [one.headers["Retry-After"] for one in answers] == ["30"] * 2
     assert [api("ben").post(path, body).status for path, body in requests] == [201, 200]

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import edit_project
 from controlplane.commands.dispatch import carry_out_due
-from controlplane.models import Cluster, Command, Event, Membership
+from controlplane.models import Cluster, Command, Event, Membership, Project
 from datasets.actions.caches import EVICT_CACHE, FILL_CACHE, cache_version, clear_cache, location_for
-from datasets.models import Cache, CacheLocation, Dataset, DatasetVersion
+from datasets.actions.volumes import create_volume
+from datasets.models import Cache, CacheLocation, Dataset, DatasetVersion, Volume
 from datasets.storage.base import Blocked
 from datasets.storage.claims import CacheTask
 from tests.builders import make_cluster
@@ -62,6 +65,27 @@ def refused_move(cast: Cast, target: Cluster) -> str:
     cast.project.refresh_from_db()
     assert cast.project.cluster != target
     return refused.value.detail
+
+
+def test_a_volume_is_not_made_of_a_project_that_has_moved_meanwhile(cast: Cast) -> None:
+    second, stale = make_cluster("second", nodes=0), Project.objects.get(pk=cast.project.pk)
+    edit_project(cast.project, {"cluster": second}, actor=cast.actor("root"))
+    with pytest.raises(Conflict) as refused:
+        create_volume(stale, {"name": "late", "size": 1 << 20}, actor=cast.actor("ben"))
+    assert refused.value.code == "project_moved"
+    assert not Volume.objects.exists()
+
+
+@pytest.mark.skipif(not connection.features.has_select_for_update, reason="SQLite has one writer at a time")
+def test_a_move_holds_the_project_before_it_looks_for_volumes(cast: Cast) -> None:
+    second = make_cluster("second", nodes=0)
+    with CaptureQueriesContext(connection) as asked:
+        edit_project(cast.project, {"cluster": second}, actor=cast.actor("root"))
+    statements = [one["sql"] for one in asked]
+    held = next(
+        place for place, sql in enumerate(statements) if "FOR NO KEY UPDATE" in sql and "_project" in sql
+    )
+    assert held < next(place for place, sql in enumerate(statements) if "datasets_volume" in sql)
 
 
 def test_a_project_with_volumes_or_snapshots_does_not_move(cast: Cast) -> None:

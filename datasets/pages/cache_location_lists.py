@@ -1,0 +1,102 @@
+"""The list of cache locations."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import Count, QuerySet, Sum
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from controlplane.access import Actor
+from dashboards import formats
+from dashboards.lists import cells
+from dashboards.lists.table import Column, Filter, ListView, Row, in_order
+from dashboards.templatetags.ui import meter
+from datasets.models import CacheLocation
+from datasets.queries.caches import location_shapes
+
+# Of its room that is committed; beyond it, fills wait for others to be removed.
+NEARLY_FULL = 0.9
+
+
+def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
+    locations = in_order(CacheLocation.objects.select_related("cluster", "project"), pks)
+    return [
+        row | {"key": row["name"], "is_admin": actor.is_admin, "project": one.project}
+        for one, row in zip(locations, location_shapes(locations), strict=True)
+    ]
+
+
+def _name(row: Row) -> str:
+    if not row["is_admin"]:
+        return format_html("<b>{}</b>", row["name"])
+    return cells.link(reverse("cache-location-edit", args=[row["name"]]), row["name"])
+
+
+def _nodes(row: Row) -> str:
+    """Which nodes read from it."""
+    if row["project"] is not None:
+        return gettext("all, as a volume of {project}").format(project=row["project"].name)
+    pools = ", ".join(row["node_pools"])
+    labels = ", ".join(f"{name}={value}" for name, value in row["node_labels"].items())
+    shown = [gettext("pool {names}").format(names=pools)] if pools else []
+    return "; ".join([*shown, labels] if labels else shown) or gettext("all that no other location has")
+
+
+def _room(row: Row) -> str:
+    """What is committed of the room, as a bar with both numbers."""
+    committed, room = row["committed_bytes"], row["room_bytes"]
+    total = committed + row["free_bytes"] if room is None else room
+    share = committed / total if total else 0.0
+    text = cells.of_total(formats.size(committed), formats.size(total))
+    return format_html("{} {}", text, meter(share, "busy" if share > NEARLY_FULL else ""))
+
+
+def _age_out(row: Row) -> str:
+    days: int = row["unused_days"]
+    return ngettext("{count} day unused", "{count} days unused", days).format(count=formats.number(days))
+
+
+def _summary(locations: QuerySet[CacheLocation]) -> str:
+    sums = locations.order_by().aggregate(count=Count("pk"), used=Sum("used_bytes", default=0))
+    text = ngettext("{count} location, holding {used}", "{count} locations, holding {used}", sums["count"])
+    return text.format(count=formats.number(sums["count"]), used=formats.size(sums["used"]))
+
+
+CACHE_LOCATIONS = ListView(
+    name="cache-locations",
+    order="name",
+    unique="pk",
+    rows=_rows,
+    summary=_summary,
+    live="caches",
+    empty="datasets/empty/cache_locations.html",
+    filters=(Filter("q", _("Name contains"), lambda rows, text: rows.filter(name__icontains=text)),),
+    columns=(
+        Column("name", _("Location"), _name, "name"),
+        Column("cluster", _("Cluster"), cells.text("cluster"), "cluster__name", "quiet"),
+        Column("nodes", _("Nodes"), lambda row: format_html("{}", _nodes(row))),
+        Column("room", _("Committed"), _room, "used_bytes", "num", falls=True),
+        Column("fits", _("More fits"), lambda row: formats.size(row["free_bytes"]), css="num nowrap"),
+        Column("age", _("Removed after"), _age_out, "unused_days", "num nowrap", falls=True),
+        Column(
+            "caches",
+            _("Caches"),
+            cells.number("caches"),
+            lambda at: Count("caches"),
+            "num",
+            falls=True,
+        ),
+        Column(
+            "hits",
+            _("Hits"),
+            cells.number("hits"),
+            lambda at: Sum("caches__hits"),
+            "num aside",
+            falls=True,
+            is_nullable=True,
+        ),
+    ),
+)

@@ -1,0 +1,216 @@
+"""Cache locations: the list for everyone; for admins creating, editing and deleting one."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_http_methods
+
+from controlplane.access import Actor, NotVisible, require_admin
+from controlplane.actions.errors import Conflict, Invalid
+from controlplane.models import Cluster, NodePool
+from controlplane.notation import parse_pair
+from dashboards.lists.table import list_page
+from dashboards.pages.asking import Question, ask
+from dashboards.pages.base_page import attempt, show, signed_in
+from dashboards.pages.fields import NameField, offer
+from datasets.access import visible_locations
+from datasets.actions.cache_locations import create_location, delete_location, edit_location
+from datasets.models import CacheLocation
+from datasets.pages.cache_location_lists import CACHE_LOCATIONS
+from datasets.pages.volumes import read_size
+from datasets.queries.caches import has_cache_volumes
+
+LONGEST_DAYS = 3650
+_UNITS = {"Ti": 1 << 40, "Gi": 1 << 30, "Mi": 1 << 20}
+
+
+class LocationForm(forms.Form):
+    """What may be changed of a location. Its clean values are those of the actions."""
+
+    room_bytes = forms.CharField(
+        required=False,
+        max_length=20,
+        label=gettext_lazy("Room"),
+        help_text=gettext_lazy("Such as 500Gi; empty for as much as its disk has."),
+    )
+    unused_days = forms.IntegerField(
+        min_value=1,
+        max_value=LONGEST_DAYS,
+        initial=1,
+        label=gettext_lazy("Days unused"),
+        help_text=gettext_lazy("Caches that no job used for so long are removed."),
+    )
+    node_pools = forms.MultipleChoiceField(
+        required=False, label=gettext_lazy("Node pools"), widget=forms.CheckboxSelectMultiple
+    )
+    node_labels = forms.CharField(
+        required=False,
+        max_length=2000,
+        label=gettext_lazy("or nodes with all of these labels"),
+        help_text=gettext_lazy("Such as topology.kubernetes.io/zone=b; several with spaces between them."),
+    )
+
+    def __init__(self, location: CacheLocation | None, pools: list[str], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        offer(self, "node_pools", pools)
+        if location is not None and location.project is not None:
+            self.fields["room_bytes"].help_text = _("Such as 500Gi; empty for the size of the volume.")
+        if location is not None and location.is_default:
+            # Of all nodes that no other location has.
+            del self.fields["node_pools"], self.fields["node_labels"]
+
+    def clean_room_bytes(self) -> int | None:
+        text = self.cleaned_data["room_bytes"].strip()
+        return read_size(text) if text else None
+
+    def clean_node_labels(self) -> dict[str, str]:
+        try:
+            return dict(parse_pair(text) for text in self.cleaned_data["node_labels"].split())
+        except ValueError as error:
+            raise forms.ValidationError(_("Write labels as NAME=VALUE.")) from error
+
+
+class NewLocationForm(LocationForm):
+    """A location of some nodes of a cluster."""
+
+    name = NameField(longest=63, label=gettext_lazy("Name"))
+    cluster = forms.ChoiceField(label=gettext_lazy("Cluster"))
+    directory = forms.CharField(
+        required=False,
+        max_length=500,
+        label=gettext_lazy("Directory"),
+        help_text=gettext_lazy(
+            "Where its nodes see it; empty for one below the cache directory of the server."
+        ),
+    )
+
+    def __init__(self, clusters: list[str], pools: list[str], *args: Any, **kwargs: Any) -> None:
+        super().__init__(None, pools, *args, **kwargs)
+        offer(self, "cluster", clusters)
+
+
+@signed_in
+def location_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """Locations of all projects, and those of the projects that the actor may see."""
+    page = list_page(CACHE_LOCATIONS, actor, visible_locations(actor), request.GET.dict())
+    context = {"page": page, "may_create": actor.is_admin and bool(_clusters())}
+    return show(request, actor, "datasets/cache_locations.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@signed_in
+def location_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """Name where some nodes of a cluster read cached data from."""
+    require_admin(actor)
+    clusters = _clusters()
+    posted = request.POST if request.method == "POST" else None
+    form = NewLocationForm([one.name for one in clusters], _pools(clusters), posted)
+    if posted is not None and form.is_valid():
+        values = dict(form.cleaned_data)
+        named = values.pop("cluster")
+        cluster = next(one for one in clusters if one.name == named)
+        try:
+            location = create_location(cluster, values, actor=actor)
+        except Conflict as conflict:
+            form.add_error("name", conflict.detail)
+        except Invalid as refusal:
+            _add_errors(form, refusal)
+        else:
+            messages.success(request, _("{name} is created.").format(name=location.name))
+            return redirect("cache-locations")
+    context = {"form": form, "clusters": clusters}
+    status = 400 if form.errors else 200
+    return show(request, actor, "datasets/cache_location_new.html", context, status=status)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@signed_in
+def location_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """Change a location's room, age limit or nodes."""
+    require_admin(actor)
+    location = _location(actor, name)
+    posted = request.POST if request.method == "POST" else None
+    pools = sorted({*_pools([location.cluster]), *location.node_pools})
+    form = LocationForm(location, pools, posted, initial=_initial(location))
+    if posted is not None and form.is_valid():
+        try:
+            edit_location(location, form.cleaned_data, actor=actor)
+        except Invalid as refusal:
+            _add_errors(form, refusal)
+        else:
+            messages.success(request, _("{name} is changed.").format(name=location.name))
+            return redirect("cache-locations")
+    context = {"form": form, "location": location}
+    status = 400 if form.errors else 200
+    return show(request, actor, "datasets/cache_location_edit.html", context, status=status)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@signed_in
+def location_delete(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """Ask, then delete a location without caches."""
+    require_admin(actor)
+    location = _location(actor, name)
+    if request.method == "POST":
+        done = _("{name} is deleted.").format(name=name)
+        attempt(request, lambda: delete_location(location, actor=actor), done)
+        return redirect("cache-locations")
+    question = Question(
+        title=_("Delete {name}?").format(name=name),
+        sentences=[
+            _("Its nodes read cached data from the location of all other nodes of {cluster} then.").format(
+                cluster=location.cluster.name
+            )
+        ],
+        back=reverse("cache-location-edit", args=[name]),
+        do=_("Delete the location"),
+    )
+    return ask(request, actor, question)
+
+
+def _clusters() -> list[Cluster]:
+    """Return the clusters that may have locations of some of their nodes."""
+    attached = Cluster.objects.filter(detached_at=None).order_by("name")
+    return [cluster for cluster in attached if not has_cache_volumes(cluster)]
+
+
+def _pools(clusters: list[Cluster]) -> list[str]:
+    rows = NodePool.objects.filter(cluster__in=clusters).order_by("name")
+    return list(dict.fromkeys(rows.values_list("name", flat=True)))
+
+
+def _location(actor: Actor, name: str) -> CacheLocation:
+    location = visible_locations(actor).select_related("cluster", "project").filter(name=name).first()
+    if location is None:
+        raise NotVisible(_("There is no cache location named {name}.").format(name=name[:80]))
+    return location
+
+
+def _initial(location: CacheLocation) -> dict[str, Any]:
+    return {
+        "room_bytes": _written(location.room_bytes),
+        "unused_days": location.unused_days,
+        "node_pools": location.node_pools,
+        "node_labels": " ".join(f"{key}={value}" for key, value in location.node_labels.items()),
+    }
+
+
+def _written(size_bytes: int | None) -> str:
+    """Return a size in the largest unit that keeps it whole, as the form reads it; "" for None."""
+    if size_bytes is None:
+        return ""
+    units = (unit for unit in _UNITS if size_bytes and size_bytes % _UNITS[unit] == 0)
+    unit = next(units, "")
+    return f"{size_bytes // _UNITS.get(unit, 1)}{unit}"
+
+
+def _add_errors(form: forms.Form, refusal: Invalid) -> None:
+    for error in refusal.errors:
+        name = error.pointer.strip("/").partition("/")[0]
+        form.add_error(name if name in form.fields else None, error.detail)
