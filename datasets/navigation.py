@@ -4,7 +4,7 @@ from django.utils.translation import gettext_noop
 
 from controlplane.access import Actor
 from dashboards.pages.navigation import NavigationEntry
-from datasets.access import visible_datasets, visible_locations, visible_volumes
+from datasets.access import visible_datasets, visible_volumes
 
 
 def _datasets(actor: Actor) -> int:
@@ -13,10 +13,6 @@ def _datasets(actor: Actor) -> int:
 
 def _volumes(actor: Actor) -> int:
     return visible_volumes(actor).count()
-
-
-def _locations(actor: Actor) -> int:
-    return visible_locations(actor).count()
 
 
 DATA = gettext_noop("Data")
@@ -37,12 +33,6 @@ ENTRIES = (
         gettext_noop("volumes that you may see"),
         heading=DATA,
     ),
-    NavigationEntry(
-        "cache-locations",
-        gettext_noop("Cache locations"),
-        74,
-        _locations,
-        gettext_noop("cache locations that you may see"),
-        heading=DATA,
-    ),
+    # Without a count, which is a query of every page, and there are few.
+    NavigationEntry("cache-locations", gettext_noop("Cache locations"), 74, heading=DATA),
 )
