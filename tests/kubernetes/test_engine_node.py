@@ -15,7 +15,7 @@ import pytest
 from controlplane.engines import base
 from controlplane.engines.base import PodSpec, ProjectReport
 from controlplane.engines.kubernetes.engine import KubernetesEngine
-from controlplane.engines.kubernetes.log_copy import MAY_BE_GONE
+from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
 from controlplane.logstore.progress import latest_progress
 from controlplane.logstore.reader import LogGap, LogLine, read_page, tail
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings, make_case

@@ -1,21 +1,25 @@
 """A node that put away a log's first lines before we read one, or is just renaming its file, says nothing of it."""
 
+import asyncio
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from controlplane.engines.kubernetes import log_copier, log_copy, log_streams, log_target
+from controlplane.engines.kubernetes import log_copier, log_copy, log_streams
 from controlplane.engines.kubernetes.log_copier import LogCopier
-from controlplane.engines.kubernetes.log_copy import MAY_BE_GONE
+from controlplane.engines.kubernetes.log_copy import LogCopy, LogSource, WantedLog
 from controlplane.engines.kubernetes.log_cursor import Piece, stamp_ms
-from controlplane.engines.kubernetes.log_target import LogSource, WantedLog
+from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
+from controlplane.engines.kubernetes.log_streams import LogStreams
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.logstore.reader import read_page, tail
@@ -148,10 +152,10 @@ def test_a_stream_that_ended_without_a_line_was_listened_to(
     ends: queue.Queue[bytes] = queue.Queue()
     pod = start([ends], [FIRST])
     pod.copier.want({"pod": str(pod.path)})
-    wait_until(lambda: "pod" in pod.copier._logs and pod.copier._logs["pod"].is_open, what="the stream")
+    wait_until(lambda: "pod" in pod.copier._logs and pod.copier._logs["pod"].gaps.seen_ms, what="the stream")
     pod.now_ms = ms("12:00:30")
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 19)
-    monkeypatch.setattr(log_target, "time", later)
+    monkeypatch.setattr(log_copy, "time", later)
     ends.put(b"")
     wait_until(lambda: tail(pod.path, 1).lines, what="the first line")
     assert pod.end() == (["one"], [])
@@ -165,7 +169,7 @@ def test_a_stream_that_was_silent_for_long_was_listened_to(
     later = SimpleNamespace(
         monotonic=lambda: time.monotonic() * 20
     )  # a second of ours is twenty of the cluster's
-    monkeypatch.setattr(log_target, "time", later)
+    monkeypatch.setattr(log_copy, "time", later)
     silent: queue.Queue[bytes] = queue.Queue()
     pod = start([silent], [FIRST])
     pod.copier.want({"pod": str(pod.path)})
@@ -183,7 +187,7 @@ def test_a_stream_that_gave_much_and_fell_silent_is_doubted_once(
     for name, value in {
         "SILENT_SECONDS": 0.2,
         "FILE_CHECK_SECONDS": float("inf"),
-        "ROTATED_BYTES": 1,
+        "FILE_BYTES": 1,
     }.items():
         monkeypatch.setattr(log_copy, name, value)
     stuck: queue.Queue[bytes] = queue.Queue()
@@ -195,14 +199,48 @@ def test_a_stream_that_gave_much_and_fell_silent_is_doubted_once(
     assert pod.end() == (["one", "two"], [])
 
 
-def test_a_silent_stream_leaves_what_is_known_of_the_node_s_file(start: Start) -> None:
+def test_a_silent_stream_leaves_what_is_known_of_the_node_s_file(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else the file that the node began meanwhile would be taken for the one that was read."""
-    entry = WantedLog("pod", "unread", size=7, file_began_ms=1)
-    copier = start([FIRST]).copier
-    copier._take_break(entry, TimeoutError())
-    assert entry.size == 7
-    copier._take_break(entry, OSError(28, "No space left on device"))
-    assert entry.size == -1
+    monkeypatch.setattr(log_copy, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(log_copy, "FILE_CHECK_SECONDS", float("inf"))
+    monkeypatch.setattr(log_copy, "FILE_BYTES", 1)
+    stuck: queue.Queue[bytes] = queue.Queue()
+    pod = start([ALL, stuck], [])
+    pod.copier.want({"pod": str(pod.path)})
+    wait_until(lambda: pod.asked > 1, what="the next stream")
+    assert pod.copier._logs["pod"].gaps.file_began_ms == ms("12:00:20")
+    stuck.put(b"")
+
+
+def test_a_stream_that_never_opened_was_not_listened_to(tmp_path: Path) -> None:
+    class Streams:
+        refuses = True
+
+        @contextlib.asynccontextmanager
+        async def open(self, *_asked: object) -> AsyncIterator[object]:
+            if self.refuses:
+                raise TimeoutError
+            yield SimpleNamespace(readany=self.read)
+
+        async def read(self) -> bytes:
+            return b""
+
+    log, streams = WantedLog("pod", str(tmp_path / "pod.log")), Streams()
+    with contextlib.closing(LogWriter(log.path)) as writer:
+
+        def copy(now: str) -> None:
+            source = LogSource(LOG, "main", True, started_ms=ms("12:00:00"), now_ms=ms(now))
+            asyncio.run(LogCopy(log, source, cast(LogStreams, streams), writer, 1 << 30).run())
+
+        for now in ("12:00:01", "12:00:30"):  # asked for, and given up unanswered
+            with pytest.raises(TimeoutError):
+                copy(now)
+        streams.refuses = False
+        copy("12:00:31")
+    log.gaps.take([(ms("12:00:31"), b"o", b"x")])
+    assert log.gaps.may_be_gone()
 
 
 def test_what_a_full_disk_did_not_take_is_asked_for_again(
@@ -226,7 +264,7 @@ def test_what_a_full_disk_did_not_take_is_asked_for_again(
 
 def test_a_healthy_stream_waits_for_no_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node is asked when its file began while the stream goes on, unless the server wants quiet."""
-    monkeypatch.setattr(log_copy, "ROTATED_BYTES", 1)
+    monkeypatch.setattr(log_copy, "FILE_BYTES", 1)
     monkeypatch.setattr(log_copy, "FILE_CHECK_SECONDS", 0.0)
     later: queue.Queue[bytes] = queue.Queue()
     pod = start([FIRST, later, later], [ALL])

@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.engines.kubernetes.log_completion import BEGINNING_SECONDS, LOG_SECONDS, LogEnds
 from controlplane.engines.kubernetes.log_copier import LogCopier
-from controlplane.engines.kubernetes.log_target import LogSource
+from controlplane.engines.kubernetes.log_copy import LogSource
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.logstore.writer import LogWriter

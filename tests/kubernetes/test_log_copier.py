@@ -11,7 +11,7 @@ import pytest
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import log_copier, names
 from controlplane.engines.kubernetes.log_copier import LogCopier
-from controlplane.engines.kubernetes.log_target import LogSource
+from controlplane.engines.kubernetes.log_copy import LogSource
 from controlplane.kubernetes_api import tokens
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
@@ -71,7 +71,7 @@ def test_one_odd_pod_is_logged_once_and_stops_nobody(
         finally:
             copier.close()
     assert [record.message for record in caplog.records if "odd" in record.message] == [
-        "the pod of the log of odd cannot be read"
+        "the log of odd cannot be copied"
     ]
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from controlplane.engines.kubernetes import log_streams
 from controlplane.engines.kubernetes.log_copier import LogCopier
-from controlplane.engines.kubernetes.log_copy import FILE_CHECK_SECONDS, MAY_BE_GONE
+from controlplane.engines.kubernetes.log_copy import FILE_CHECK_SECONDS, LogSource
 from controlplane.engines.kubernetes.log_cursor import stamp_ms
-from controlplane.engines.kubernetes.log_target import LogSource
+from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.logstore.reader import LogPage, read_page, tail

@@ -43,7 +43,7 @@ from controlplane.engines.kubernetes.garbage_collector import Sweeper
 from controlplane.engines.kubernetes.kai_scheduler import KaiScheduler
 from controlplane.engines.kubernetes.log_completion import LogEnds
 from controlplane.engines.kubernetes.log_copier import LogCopier
-from controlplane.engines.kubernetes.log_target import LogSource
+from controlplane.engines.kubernetes.log_copy import LogSource
 from controlplane.engines.kubernetes.membership import Memberships
 from controlplane.engines.kubernetes.node_suffix import with_suffix
 from controlplane.engines.kubernetes.objects import Objects

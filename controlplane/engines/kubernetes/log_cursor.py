@@ -23,10 +23,6 @@ _STAMP_BYTES = 40  # at most
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNSTAMPED = -1
-# Clocks that differ by no more count as one.
-_SKEW_MS = 3000
-# Nodes look every 10 s whether a file is full.
-_LATE_MS = 5000
 # A node's clock that is put back by no more hides nothing.
 _STEP_BACK_SECONDS = 2
 
@@ -42,70 +38,6 @@ def stamp_ms(stamp: bytes) -> int:
 def time_of(ms: int) -> str:
     """Convert Unix ms to RFC 3339, as logs show it."""
     return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-@dataclass(slots=True)
-class Beginning:
-    """Estimate whether a node rotated a container's first lines away before we read one; the API does not
-    report that.
-
-    Two measures: how long no stream was open, and the rate of output. Unix ms: start and lines by the node's
-    clock, the rest by the API server's. If the clocks differ by seconds, the estimate errs towards reporting
-    a gap.
-    """
-
-    # the time of the first line that we read
-    first_ms: int | None = None
-    _last_ms: int = 0
-    # Bytes of what we read.
-    _size: int = 0
-    # When its stream was opened.
-    _open_ms: int = 0
-    # All output before was read: the container's start, then the end of each stream that gave nothing.
-    _covered_ms: int | None = None
-    # The time without an open stream before `_open_ms`.
-    _unseen_ms: int = 0
-
-    def listen(self, now_ms: int, started_ms: int | None) -> None:
-        """Note that a stream opens. `started_ms`, the container's start, is in whole seconds."""
-        if self._covered_ms is None and started_ms is not None:
-            self._covered_ms = started_ms + 999
-        self._open_ms = now_ms
-
-    def leave(self, now_ms: int) -> None:
-        """Note that the stream ended without an error."""
-        if self.first_ms is None and self._covered_ms is not None:
-            self._unseen_ms += max(0, self._open_ms - self._covered_ms)
-            self._covered_ms = now_ms
-
-    def take(self, pieces: Sequence[Piece]) -> None:
-        if self.first_ms is None:
-            self.first_ms = pieces[0][0]
-        self._last_ms = pieces[-1][0]
-        self._size += sum(len(text) for _, _, text in pieces)
-
-    @property
-    def seen_ms(self) -> int:
-        """Return the time from which on all output was read."""
-        if self.first_ms is None:
-            return self._open_ms
-        is_node_ahead = self._covered_ms is not None and self._covered_ms > self._open_ms + _SKEW_MS
-        return self.first_ms if is_node_ahead else min(self.first_ms, self._open_ms)
-
-    def may_be_gone(self, file_size: int, *, is_end: bool = False) -> bool | None:
-        """Return whether the container may have filled a file of `file_size` bytes unseen; None if it is too
-        early to decide."""
-        if self.first_ms is None and not is_end:
-            return None
-        if self._covered_ms is None:
-            return False
-        unseen_ms = self._unseen_ms + max(0, self.seen_ms - self._covered_ms)
-        if unseen_ms >= _LATE_MS:
-            return True
-        if self._size < file_size and not is_end:
-            return None
-        span_ms = max(1000, self._last_ms - (self.first_ms or 0))
-        return unseen_ms > 0 and self._size * unseen_ms >= file_size * span_ms
 
 
 @dataclass(slots=True)
@@ -175,7 +107,7 @@ class Cursor:
     """
 
     # Of the last piece's ms.
-    _recent: list[Piece] = field(default_factory=list)
+    _recent: list[tuple[int, bytes, str]] = field(default_factory=list)
     # Of all pieces.
     _latest_ms: int = 0
     # How many pieces like the last one are still to come before the new ones.
@@ -196,7 +128,7 @@ class Cursor:
 
     def begin(self) -> None:
         """Note that a stream from `since` follows."""
-        self._sought = sum(_is_same(piece, self._recent[-1]) for piece in self._recent)
+        self._sought = self._recent.count(self._recent[-1]) if self._recent else 0
 
     @property
     def is_seeking(self) -> bool:
@@ -214,7 +146,7 @@ class Cursor:
     def _seek(self, pieces: list[Piece]) -> tuple[list[Piece], bool]:
         last = self._recent[-1]
         for i, piece in enumerate(pieces):
-            if _is_same(piece, last):
+            if piece[0] == last[0] and _seen(piece) == last:
                 self._sought -= 1
                 if not self._sought:
                     return pieces[i + 1 :], False
@@ -231,14 +163,10 @@ class Cursor:
         last_ms = pieces[-1][0]
         if not self._recent or self._recent[-1][0] != last_ms:
             self._recent = []
-        self._recent += [piece for piece in pieces if piece[0] == last_ms]
+        self._recent += [_seen(piece) for piece in pieces if piece[0] == last_ms]
         self._latest_ms = max(self._latest_ms, *(piece[0] for piece in pieces))
 
 
-def _is_same(a: Piece, b: Piece) -> bool:
-    """Compare texts as the store returns them: invalid UTF-8 comes back as replacement characters."""
-    return a[0] == b[0] and a[1] == b[1] and (a[2] == b[2] or _text(a) == _text(b))
-
-
-def _text(piece: Piece) -> str:
-    return piece[2].decode("utf-8", "replace")
+def _seen(piece: Piece) -> tuple[int, bytes, str]:
+    """Return the piece as the store does: invalid UTF-8 comes back as replacement characters."""
+    return piece[0], piece[1], piece[2].decode("utf-8", "replace")

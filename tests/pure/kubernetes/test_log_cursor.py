@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from controlplane.engines.kubernetes.log_cursor import Beginning, Cursor, Lines, Piece, stamp_ms
-from controlplane.engines.kubernetes.log_target import LogSource, WantedLog
+from controlplane.engines.kubernetes.log_cursor import Cursor, Lines, Piece, stamp_ms
+from controlplane.engines.kubernetes.log_gaps import GapRule
 from controlplane.logstore.reader import read_page, tail
 from controlplane.logstore.writer import MAX_TEXT_BYTES, LogWriter
 
@@ -153,26 +152,27 @@ def test_a_writer_sees_that_another_one_wrote(tmp_path: Path):
     ],
 )
 def test_a_beginning_may_be_gone_where_time_or_pace_says_so(started_ms, first_ms, last_ms, size, may_be_gone):
-    beginning = Beginning()
+    beginning = GapRule()
     beginning.listen(80_000, started_ms)
-    beginning.take([(first_ms, b"o", b"x" * (size - 1)), (last_ms, b"o", b"x")])
-    assert beginning.may_be_gone(1 << 20) is may_be_gone
+    gaps = beginning.take([(first_ms, b"o", b"x" * (size - 1)), (last_ms, b"o", b"x")])
+    assert bool(gaps) is bool(may_be_gone)
+    assert beginning.may_be_gone() is may_be_gone
 
 
 @pytest.mark.parametrize(("first_ms", "may_be_gone"), [(105_000, None), (110_000, True)])
 def test_on_a_node_whose_clock_is_ahead_its_own_times_count(first_ms, may_be_gone):
-    beginning = Beginning()
+    beginning = GapRule()
     beginning.listen(9_000, 100_000)
     beginning.take([(first_ms, b"o", b"x")])
-    assert beginning.may_be_gone(1 << 20) is may_be_gone
+    assert beginning.may_be_gone() is may_be_gone
 
 
 @pytest.mark.parametrize(("size", "may_be_gone"), [(1000, False), (1 << 19, True)])
 def test_at_its_end_a_short_log_is_judged_by_its_pace(size, may_be_gone):
-    beginning = Beginning()
+    beginning = GapRule()
     beginning.listen(80_000, 9_000)
     beginning.take([(12_000, b"o", b"x" * size)])
-    assert beginning.may_be_gone(1 << 20, is_end=True) is may_be_gone
+    assert beginning.may_be_gone(is_end=True) is may_be_gone
 
 
 @pytest.mark.parametrize(
@@ -185,26 +185,21 @@ def test_at_its_end_a_short_log_is_judged_by_its_pace(size, may_be_gone):
     ],
 )
 def test_only_time_in_which_nobody_listened_counts(asked, may_be_gone):
-    beginning = Beginning()
+    beginning = GapRule()
     for begin_ms, end_ms in asked:
         beginning.listen(begin_ms, 9_000)
         beginning.leave(end_ms)
     beginning.listen(60_000, 9_000)
     beginning.take([(61_000, b"o", b"x")])
-    assert bool(beginning.may_be_gone(1 << 20)) is may_be_gone
+    assert bool(beginning.may_be_gone()) is may_be_gone
     assert beginning.seen_ms == 60_000
 
 
-def test_a_stream_that_never_opened_was_not_listened_to():
-    log, source = WantedLog("pod", "path"), LogSource("/log", "main", True, started_ms=0, now_ms=1_000)
-    log.note_asked(source)
-    log.note_open(source)
-    log.note_left()
-    late = replace(source, now_ms=60_000)
-    for _ in range(2):  # asked for, and given up unanswered
-        log.note_asked(late)
-        log.note_left()
-    log.note_asked(late)
-    log.note_open(late)
-    log.beginning.take([(60_500, b"o", b"x")])
-    assert log.beginning.may_be_gone(1 << 20)
+def test_a_file_that_began_after_the_one_that_was_read_is_a_gap_once():
+    rule = GapRule(NOON)
+    assert rule.take_file(NOON) == rule.take_file(NOON - 1) == []
+    (gap,) = rule.take_file(NOON + 5)
+    assert gap.startswith("output may be missing before 2026-11-21T12:00:00.005Z: ")
+    assert rule.take_file(NOON + 5) == []
+    assert len(rule.take([(NOON + 9, b"o", b"x")], is_torn=True)) == 1
+    assert rule.take([(NOON + 10, b"o", b"x")]) == rule.judge(is_end=True) == []
