@@ -4,7 +4,6 @@ import difflib
 import ipaddress
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +13,6 @@ from django.core.checks import CheckMessage, Error, register
 
 from controlplane.clusters.settings import SettingsInvalid
 from controlplane.config import environment
-from controlplane.config.storage_classes import PACKAGES
 from controlplane.engines.kinds import EngineKind, engine_kind
 
 BOOTSTRAP_TOKEN_LENGTH = 32
@@ -39,7 +37,6 @@ def check_settings(app_configs: Sequence[Any] | None, **options: Any) -> list[Ch
         *_check_metrics_token(),
         *_check_spelling(),
         *_check_browser_libraries(),
-        *_check_storage_packages(),
     ]
 
 
@@ -154,16 +151,6 @@ def _check_browser_libraries() -> Iterator[CheckMessage]:
     if not (settings.BASE_DIR / "static" / "vendor").is_dir():
         message = "The browser libraries are missing; pages show tables instead of charts."
         yield checks.Warning(message, hint="make install", id="trainyard.W002")
-
-
-def _check_storage_packages() -> Iterator[CheckMessage]:
-    for found in settings.STORAGE_CLASSES.values():
-        package = PACKAGES.get(found.driver)
-        if package and not any(metadata.distributions(name=package)):
-            message = (
-                f"The storage class {found.name} needs the package {package}; its volumes cannot be made."
-            )
-            yield checks.Warning(message, hint="pip install -r requirements-netapp.txt", id="trainyard.W004")
 
 
 def _is_loopback(host: str) -> bool:

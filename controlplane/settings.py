@@ -9,11 +9,11 @@ from tempfile import NamedTemporaryFile
 from urllib.parse import urlsplit
 
 from controlplane.config import environment as env
-from controlplane.config.lake_place import bucket_place
 from controlplane.config.service_hosts import services_host
 from controlplane.config.state_files import make_private
-from controlplane.config.storage_classes import storage_classes
 from controlplane.engines.kinds import engine_kinds
+from datasets.storage.classes import storage_classes
+from datasets.storage.lake_place import bucket_place
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = (BASE_DIR / env.text(os.environ, "TRAINYARD_STATE_DIR")).resolve()

@@ -1,7 +1,8 @@
-"""System checks of the lake's bucket. A wrong configuration is an error with a hint; an unreachable S3 server
-is only a warning, since many functions need no content."""
+"""System checks of the lake's bucket and of storage classes. A wrong configuration of the lake is an error with a
+hint; an unreachable S3 server or a missing package is only a warning, since many functions need neither."""
 
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from typing import Any
 from uuid import uuid4
 
@@ -9,8 +10,8 @@ from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, register
 
-from controlplane.config.lake_place import BucketPlace, inner_addresses
 from datasets.storage.base import Blocked
+from datasets.storage.lake_place import BucketPlace, inner_addresses
 
 
 @register("trainyard")
@@ -44,3 +45,19 @@ def _check_bucket(place: BucketPlace) -> Iterator[CheckMessage]:
             else "Nothing was started."
         )
         yield kind(f"TRAINYARD_LAKE: {blocked.detail}", hint=hint, id="trainyard.E021")
+
+
+@register("trainyard")
+def check_storage_packages(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
+    """Return the storage classes whose driver's package is not installed."""
+    needed = [(found.name, found.about.package) for found in settings.STORAGE_CLASSES.values()]
+    hint = "pip install -r requirements-netapp.txt"
+    return [
+        checks.Warning(
+            f"The storage class {name} needs the package {package}; its volumes cannot be made.",
+            hint=hint,
+            id="trainyard.W004",
+        )
+        for name, package in needed
+        if package and not any(metadata.distributions(name=package))
+    ]

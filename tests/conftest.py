@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from controlplane.config.storage_classes import storage_classes
+from datasets.storage.classes import storage_classes
 from tests.cast import Cast, make_cast
 from tests.s3_server import S3Missing, S3Server, s3_server
 from tests.settings import IS_MIGRATED

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.config.lake_place import BucketPlace
+from datasets.storage.lake_place import BucketPlace
 from tests.servers import free_port
 from tests.waiting import wait_until
 from tools.kube.build import CannotBuild, Programs, Source, ready

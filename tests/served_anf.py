@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from controlplane.config.netapp_places import AnfPlace
+from datasets.storage.anf_driver import AnfPlace
 from tests.served_storage import Answer, ServedStorage, served
 
 SECRET, TOKEN = "a secret of the tests", "a-token-of-the-tests"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from controlplane.config.netapp_places import OntapPlace
+from datasets.storage.ontap_driver import OntapPlace
 from tests.served_storage import Answer, ServedStorage, served
 
 USER, PASSWORD, SVM = "trainyard", "a password of the tests", "svm1"

@@ -10,6 +10,7 @@ from datasets.actions.snapshots import take_snapshot
 from datasets.actions.volumes import create_volume
 from datasets.models import Snapshot, Volume
 from datasets.queries.volumes import SNAPSHOT, VOLUME, storage_of
+from datasets.storage.volumes import FolderVolumes
 from tests.waiting import wait_until
 
 GIB = 1 << 30
@@ -66,6 +67,6 @@ def read(volume: Volume) -> dict[str, str]:
 
 def tree_of(snapshot: Snapshot) -> Path:
     """Where a snapshot's files are."""
-    return (
-        storage_of(snapshot.project_id, snapshot.storage_class).root / "snapshots" / str(snapshot.pk) / "tree"
-    )
+    storage = storage_of(snapshot.project_id, snapshot.storage_class)
+    assert isinstance(storage, FolderVolumes)
+    return storage.root / "snapshots" / str(snapshot.pk) / "tree"

@@ -11,7 +11,7 @@ from controlplane.api.json_schema import (
     nullable,
     record,
 )
-from controlplane.config.storage_classes import DRIVERS
+from datasets.storage.drivers import drivers
 
 OBJECT: Schema = {"type": "object", "additionalProperties": True}
 STATUS = record(
@@ -36,7 +36,7 @@ STORAGE_CLASS = record(
     " the storage system that has the volumes.",
     name=STRING,
     description=STRING,
-    driver={**STRING, "enum": ["folder", "csi", *DRIVERS]},
+    driver={**STRING, "enum": ["csi", *drivers()]},
     service_tiers=OBJECT,
     cluster=nullable(STRING),
 )

@@ -9,11 +9,11 @@ from typing import Any
 
 from django.conf import settings
 
-from controlplane.config.lake_place import BucketPlace
 from controlplane.models import Project
 from datasets.manifests import Manifest, ManifestInvalid, decode
 from datasets.storage.base import Blocked, ContentMissing, Lake
 from datasets.storage.folder import FolderLake
+from datasets.storage.lake_place import BucketPlace
 
 # Limit on the files in cached manifests of a process; about 150 bytes each.
 KEPT_FILES = 2_000_000

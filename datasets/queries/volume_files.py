@@ -19,7 +19,8 @@ from datasets.queries.datasets import shown
 from datasets.queries.volumes import claims_volumes, storage_of
 from datasets.storage.base import Blocked, ContentMissing
 from datasets.storage.trees import OWN
-from datasets.storage.volume_files import Child, VolumeFiles
+from datasets.storage.volume_files import Child
+from datasets.storage.volumes import MountedVolumes
 
 BYTES = "application/octet-stream"
 PIECE_BYTES = 1 << 20
@@ -109,7 +110,7 @@ def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
             yield piece
 
 
-def _storage(volume: Volume) -> VolumeFiles:
+def _storage(volume: Volume) -> MountedVolumes:
     return storage_of(volume.project_id, volume.storage_class)
 
 

@@ -8,19 +8,14 @@ from typing import Any
 from django.conf import settings
 from django.db.models import QuerySet
 
-from controlplane.config.netapp_places import AnfPlace, OntapPlace
-from controlplane.config.storage_classes import ANF, ONTAP, StorageClass
 from controlplane.engines.base import Mount
 from controlplane.engines.kinds import engine_kind, engine_kinds
 from controlplane.models import Cluster, Command, Project
 from datasets.models import Snapshot, StorageClassPlace, Volume, VolumeUse
 from datasets.models.volumes import ONE_JOB, READY
-from datasets.storage.anf import AnfVolumes
-from datasets.storage.anf_client import AnfClient
 from datasets.storage.claims import claim_name
-from datasets.storage.ontap import OntapVolumes
-from datasets.storage.ontap_client import OntapClient
-from datasets.storage.volumes import FolderVolumes
+from datasets.storage.classes import StorageClass
+from datasets.storage.volumes import MountedVolumes
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 
 TIB = 1 << 40
@@ -79,17 +74,10 @@ def _claiming_clusters() -> QuerySet[Cluster]:
 
 def storage_of(
     project_id: int, storage_class: str, size_bytes: int = 0, service_tier: str = ""
-) -> FolderVolumes | OntapVolumes | AnfVolumes:
+) -> MountedVolumes:
     """Return the storage of a project's volumes in a class. `size_bytes`, `service_tier`: of volumes to
     create."""
-    found = storage_class_named(storage_class)
-    if found.driver == ANF:
-        place = found.place if isinstance(found.place, AnfPlace) else None
-        return AnfVolumes(AnfClient(place, found.name), found.directory, size_bytes, service_tier)
-    if found.driver == ONTAP:
-        svm = found.place if isinstance(found.place, OntapPlace) else None
-        return OntapVolumes(OntapClient(svm, found.name), found.directory, size_bytes)
-    return FolderVolumes(found.directory / str(project_id))
+    return storage_class_named(storage_class).open(project_id, size_bytes, service_tier)
 
 
 def resizes_at_storage(volume: Volume) -> bool:

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from datasets.storage.anf_client import NOT_FOUND, AnfClient, AnfRefused, Row
+from datasets.storage.anf_driver import AnfPlace
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
+from datasets.storage.classes import StorageClass
 from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
 from datasets.storage.volumes import Report, Taken
 
@@ -24,6 +26,12 @@ MOUNT_SECONDS = 60.0
 GIB = 1 << 30
 _PREFIX = "trainyard-"
 _OURS, _RETIRED = "trainyard-volume", "trainyard-retired"
+
+
+def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> AnfVolumes:
+    """Return the volumes of a class, of all projects."""
+    place = found.place if isinstance(found.place, AnfPlace) else None
+    return AnfVolumes(AnfClient(place, found.name), found.directory, size_bytes, service_tier)
 
 
 class AnfVolumes(VolumeFiles):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from controlplane.config.netapp_places import AnfPlace
+from datasets.storage.anf_driver import AnfPlace
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.credentials import read_credentials
 from datasets.storage.patience import USUAL, Patience

@@ -10,7 +10,7 @@ from azure.identity import ClientSecretCredential
 from azure.mgmt.core.polling.arm_polling import ARMPolling
 from azure.mgmt.netapp import NetAppManagementClient
 
-from controlplane.config.netapp_places import AnfPlace
+from datasets.storage.anf_driver import AnfPlace
 
 __all__ = ["AzureError", "InThisThread", "connect"]
 

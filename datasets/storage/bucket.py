@@ -20,9 +20,9 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from controlplane.config.lake_place import BucketPlace
 from datasets.storage.base import Blocked
 from datasets.storage.circuit_breaker import CircuitBreaker
+from datasets.storage.lake_place import BucketPlace
 
 # Concurrent parts of one multipart upload, and the size of each in bytes.
 PARTS_AT_ONCE, PART_BYTES = 4, 8 << 20

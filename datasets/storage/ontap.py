@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
+from datasets.storage.classes import StorageClass
 from datasets.storage.ontap_client import NOT_FOUND, OntapClient, OntapRefused, Row, names
+from datasets.storage.ontap_driver import OntapPlace
 from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
 from datasets.storage.volumes import Report, Taken
 
@@ -26,6 +28,12 @@ _SNAPSHOT_FIELDS = "name,uuid,comment,size,volume"
 _PREFIX = "trainyard_"
 _BASE = f"{_PREFIX}base_"
 _RETIRED = "trainyard retired "
+
+
+def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> OntapVolumes:
+    """Return the volumes of a class, of all projects."""
+    place = found.place if isinstance(found.place, OntapPlace) else None
+    return OntapVolumes(OntapClient(place, found.name), found.directory, size_bytes)
 
 
 class OntapVolumes(VolumeFiles):

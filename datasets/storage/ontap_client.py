@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from controlplane.config.netapp_places import OntapPlace
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.credentials import read_credentials
+from datasets.storage.ontap_driver import OntapPlace
 from datasets.storage.patience import USUAL, Patience
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from netapp_ontap.error import NetAppRestError
 from netapp_ontap.host_connection import HostConnection, LoggingAdapter
 from netapp_ontap.resources import Job, Snapshot, Volume
 
-from controlplane.config.netapp_places import OntapPlace
+from datasets.storage.ontap_driver import OntapPlace
 
 
 class Kinds:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from controlplane.config.lake_place import BucketPlace
 from datasets.ingest.packs import pack_index
 from datasets.ingest.reader import Content, FileChanged
 from datasets.ingest.worker import SinkSpec
@@ -14,6 +13,7 @@ from datasets.storage.base import ContentDamaged, Lake
 from datasets.storage.contents import Located
 from datasets.storage.files import Sharing
 from datasets.storage.folder import FolderLake
+from datasets.storage.lake_place import BucketPlace
 
 # Upper bound of what must be stored again after a process is killed.
 FLUSH_BYTES = 512 << 20

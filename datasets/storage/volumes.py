@@ -13,6 +13,8 @@ Every call may be repeated after a crash: the id is its idempotency key. A repea
 of the earlier call.
 """
 
+from __future__ import annotations
+
 import fcntl
 import json
 import marshal
@@ -21,13 +23,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 from uuid import uuid4
 
 from datasets.storage.base import UNLIMITED, Budget, ContentMissing
 from datasets.storage.files import blocked, remove_tree, sync_directory, sync_file_system
 from datasets.storage.trees import Before, Copied, Index, copy_tree
-from datasets.storage.volume_files import Measured, VolumeFiles
+from datasets.storage.volume_files import Child, Measured, VolumeFiles
+
+if TYPE_CHECKING:
+    from datasets.storage.classes import StorageClass
 
 Report = Callable[[int, int], None]
 
@@ -77,6 +82,24 @@ class VolumeStorage(Protocol):
 
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured | None:
         """Return what a volume holds; None if the control plane cannot access it."""
+
+
+class MountedVolumes(VolumeStorage, Protocol):
+    """Volumes that are directories of the control plane's machine: what the driver of a storage class opens."""
+
+    def path(self, volume: str) -> Path:
+        """Return the directory that jobs mount."""
+
+    def children(self, volume: str, directory: bytes, after: bytes, limit: int) -> list[Child]:
+        """Return entries of a directory by name. Raises ContentMissing, Blocked."""
+
+    def open(self, volume: str, path: bytes) -> tuple[BinaryIO, int]:
+        """Return a file and its size. Raises as `children`."""
+
+
+def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> FolderVolumes:
+    """Return a project's volumes in a class. Sizes and tiers are not enforced."""
+    return FolderVolumes(found.directory / str(project_id))
 
 
 class FolderVolumes(VolumeFiles):

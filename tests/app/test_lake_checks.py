@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 
-from controlplane.config.lake_place import BucketPlace, bucket_place, inner_addresses
 from datasets.checks import check_lake
+from datasets.storage.lake_place import BucketPlace, bucket_place, inner_addresses
 from tests.servers import free_port
 
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "very-secret"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from controlplane.config.lake_place import BucketPlace
 from datasets.storage.base import Lake
 from datasets.storage.bucket import Bucket, Patience
 from datasets.storage.folder import FolderLake
+from datasets.storage.lake_place import BucketPlace
 from datasets.storage.s3 import S3Lake
 from datasets.storage.sinks import LakeSink
 

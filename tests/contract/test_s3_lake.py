@@ -14,11 +14,11 @@ from uuid import uuid4
 
 import pytest
 
-from controlplane.config.lake_place import BucketPlace
 from datasets.ingest.engine import ALONE_FILES, sync_tree
 from datasets.ingest.packs import CONTENT_MOST_BYTES
 from datasets.storage.base import Blocked, ContentDamaged
 from datasets.storage.bucket import Bucket, KeyMissing, Patience, TooShort
+from datasets.storage.lake_place import BucketPlace
 from datasets.storage.s3 import S3Lake
 from datasets.storage.sinks import sink_of_bucket
 from tests.contract.lake_opening import PATIENCE, open_lake

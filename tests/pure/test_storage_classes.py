@@ -1,11 +1,15 @@
 """Storage classes as an admin states them: folders, and systems that a driver reaches."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
-from controlplane.config.netapp_places import AnfPlace, OntapPlace
-from controlplane.config.storage_classes import storage_classes
+from datasets.storage import drivers
+from datasets.storage.anf_driver import AnfPlace
+from datasets.storage.classes import storage_classes
+from datasets.storage.ontap_driver import OntapPlace
 
 ONTAP = {
     "driver": "ontap",
@@ -102,3 +106,27 @@ def test_what_a_class_of_azure_lacks_is_named(change, words):
     with pytest.raises(ValueError, match=words) as refused:
         storage_classes({"azure": {**ANF, **change}}, Path("/state"))
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.fixture
+def lustre(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(drivers, "MODULES", (*drivers.MODULES, "tests.newcomer.storage_driver"))
+    drivers.drivers.cache_clear()
+    yield
+    drivers.drivers.cache_clear()
+
+
+def test_a_driver_is_one_module_and_one_line(lustre: None) -> None:
+    stated = {"driver": "lustre", "mount_root": "/mnt", "pool": "flash", "description": "Scratch"}
+    found = storage_classes({"fast": stated}, Path("/state"))["fast"]
+    assert (found.default_tier, found.is_size_enforced, found.is_tier_enforced) == ("scratch", True, False)
+    assert found.open(7).path("v1") == Path("/mnt/flash/7/volumes/v1")
+    with pytest.raises(ValueError, match="needs `pool`"):
+        storage_classes({"fast": {**stated, "pool": ""}}, Path("/state"))
+    with pytest.raises(ValueError, match="unknown fields svm"):
+        storage_classes({"fast": {**stated, "svm": "x"}}, Path("/state"))
+
+
+@pytest.mark.parametrize("name", drivers.drivers())
+def test_what_a_driver_opens_exists(name: str) -> None:
+    assert callable(resolve_name(drivers.drivers()[name].opens))

@@ -8,7 +8,8 @@ from django.test import override_settings
 
 from controlplane.checks import check_settings
 from controlplane.config.service_hosts import ServicesHost
-from controlplane.config.storage_classes import StorageClass
+from datasets.checks import check_storage_packages
+from datasets.storage.classes import StorageClass
 
 
 def findings() -> dict[str, str]:
@@ -91,6 +92,6 @@ def test_a_storage_class_whose_package_is_not_installed_is_named(monkeypatch, is
     }
     monkeypatch.setattr(metadata, "distributions", lambda name: iter([name] * is_installed))
     with override_settings(STORAGE_CLASSES=classes):
-        found = findings()
-    assert list(found) == expected
-    assert all("gold" in text and "requirements-netapp.txt" in text for text in found.values())
+        found = check_storage_packages(None)
+    assert [one.id for one in found] == expected
+    assert all("gold" in one.msg and "requirements-netapp.txt" in str(one.hint) for one in found)

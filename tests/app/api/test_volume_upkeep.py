@@ -10,7 +10,6 @@ from django.utils import timezone
 
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.commands.errors import CommandRefused
-from controlplane.config.storage_classes import storage_classes
 from controlplane.models import AuditEntry, Command, Event
 from datasets import cache_commands
 from datasets.actions.caches import location_for
@@ -21,6 +20,7 @@ from datasets.models import Cache, CacheLocation, CodeImport, Volume
 from datasets.queries.caches import store_of
 from datasets.queries.lake import manifest_named
 from datasets.storage.base import Blocked
+from datasets.storage.classes import storage_classes
 from datasets.storage.volumes import FolderVolumes
 from jobs.models import Job
 from tests.builders import make_job

@@ -11,12 +11,12 @@ import pytest
 from django.conf import settings
 from django.test import Client
 
-from controlplane.config.lake_place import BucketPlace
 from datasets.queries import lake as lake_module
 from datasets.queries import page_reads
 from datasets.queries.page_reads import PageReads
 from datasets.storage.base import Blocked
 from datasets.storage.circuit_breaker import CircuitBreaker
+from datasets.storage.lake_place import BucketPlace
 from tests.cast import Cast
 from tests.datasets import make_dataset, make_version
 

@@ -1,0 +1,28 @@
+"""The smallest driver of storage classes: a file system that machines mount, with sizes of its own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from datasets.storage.classes import StorageClass
+from datasets.storage.drivers import Driver, Stated, mount_root
+from datasets.storage.volumes import FolderVolumes
+
+
+def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> Stated:
+    if not stated.get("pool"):
+        raise ValueError(f"The storage class {name} needs `pool`.")
+    return Stated(mount_root(name, stated), {"scratch": 200}, stated["pool"])
+
+
+def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> FolderVolumes:
+    return FolderVolumes(found.directory / str(found.place) / str(project_id))
+
+
+DRIVER = Driver(
+    name="lustre",
+    fields=frozenset({"mount_root", "pool"}),
+    read=read,
+    opens="tests.newcomer.storage_driver:open_class",
+    is_size_enforced=True,
+)
