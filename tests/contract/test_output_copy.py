@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from controlplane.engines.base import Process
-from controlplane.engines.kubernetes import output_reader
+from controlplane.engines.kubernetes import output_send
 from controlplane.engines.kubernetes.output_reader import receive
+from controlplane.engines.kubernetes.pod_scripts import python
 from datasets.storage.base import UNLIMITED, Blocked
 from tests.execs import Exec
 
@@ -26,7 +27,7 @@ def copy(
     root: Path, path: str, target: Path, report: Callable[[int, int, int, int], None] = lambda *counts: None
 ) -> None:
     """Run what runs in a pod, and receive it."""
-    _, *arguments = output_reader.send_command()
+    _, *arguments = python(output_send)
     receive(Exec([sys.executable, *arguments, str(root), path]), target, UNLIMITED, report)
 
 

@@ -67,6 +67,7 @@ LAYERS = {
     "controlplane.engines.kubernetes.cache_fill": "plain",  # its text runs in a pod
     "controlplane.engines.kubernetes.member_agent": "plain",  # the same
     "controlplane.engines.kubernetes.elastic": "rendering",
+    "controlplane.engines.kubernetes.pod_scripts": "rendering",
     "controlplane.engines.kubernetes.cache_pods": "rendering",
     "controlplane.engines.kubernetes.data_pod_objects": "rendering",
     "controlplane.engines.kubernetes.names": "rendering",

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from controlplane.engines.kubernetes import kai, names
+from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.config import KAI, PLACEMENTS
 from tests.kube import MERGE, KubeCluster
 from tests.servers import CHECKOUT
 from tests.waiting import patience, wait_until
@@ -27,7 +28,7 @@ PROGRAMS = {
     ),
     "binder": ("--metrics-bind-address=0", "--health-probe-bind-address=0", "--qps=500", "--burst=2000"),
 }  # fmt: skip
-NAMESPACES = ("kai-scheduler", kai.RESERVATIONS, "kai-scale-adjust")
+NAMESPACES = ("kai-scheduler", PLACEMENTS[KAI].reservations, "kai-scale-adjust")
 DEVICE_OF_RESERVATION = "run.ai/reserve_for_gpu_index"
 
 
@@ -82,8 +83,8 @@ def install(kube: KubeCluster) -> None:
     kube.apply(crds() / "kai")
     for name in NAMESPACES:
         kube.api("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    account = {"metadata": {"name": kai.RESERVATIONS}}
-    kube.api("POST", f"/api/v1/namespaces/{kai.RESERVATIONS}/serviceaccounts", account)
+    account = {"metadata": {"name": PLACEMENTS[KAI].reservations}}
+    kube.api("POST", f"/api/v1/namespaces/{PLACEMENTS[KAI].reservations}/serviceaccounts", account)
     wait_until(
         lambda: kube.api("GET", names.list_path("Queue"))[0] == 200, 20, "KAI's definitions to be served"
     )
@@ -98,7 +99,7 @@ def _start(command: list[str], log: Path, environment: dict[str, str]) -> subpro
 
 def _number_reservations(kube: KubeCluster, stop: threading.Event) -> None:
     """On a real node KAI's reservation pod looks which GPU the device plugin gave it, and notes that."""
-    path = f"/api/v1/namespaces/{kai.RESERVATIONS}/pods"
+    path = f"/api/v1/namespaces/{PLACEMENTS[KAI].reservations}/pods"
     while not stop.wait(0.1):
         try:
             _, found = kube.api("GET", path)

@@ -28,7 +28,7 @@ def profile(kube: KubeCluster) -> Iterator[ClusterProfile]:
     """An installation of this module's own, with two projects."""
     unique = secrets.token_hex(3)
     profile = ClusterProfile(installation=f"test-{unique}", namespace_prefix=f"t{unique}-")
-    wanted = (*tenancy.cluster_roles(), *tenancy.objects([MINE, OTHER], (), profile))
+    wanted = (*tenancy.cluster_roles(), *tenancy.objects([MINE, OTHER], profile))
     for body in wanted:
         kube.must("PATCH", f"{names.path_of(body)}?fieldManager=test&force=true", body, kind=APPLY)
     account = f"/api/v1/namespaces/{profile.namespace_of('mine')}/serviceaccounts/default"

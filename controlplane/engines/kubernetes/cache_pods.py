@@ -5,13 +5,12 @@ Pure, except that the pod's program is read from its file once.
 
 from __future__ import annotations
 
-import inspect
-from functools import cache
 from typing import Any
 
 from controlplane.engines.kubernetes import cache_fill, data_pod_objects, manifests
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.data_pod_objects import DataPodSpec
+from controlplane.engines.kubernetes.pod_scripts import python
 from datasets.storage.claims import CACHE_CLAIM, CacheTask
 
 POD = "trainyard-cache-filler"
@@ -35,12 +34,5 @@ def pod(project: str, profile: ClusterProfile, task: CacheTask) -> dict[str, Any
         cache_fill.TOKEN: task.token,
         cache_fill.HASH: task.digest,
     }
-    command = ["python3", "-I", "-c", _script()]
-    labels = {TASK: task.name}
-    return data_pod_objects.pod(DataPodSpec(POD, project, CACHE_CLAIM, ROOT, command, env, labels), profile)
-
-
-@cache
-def _script() -> str:
-    """Return the program's text. It must not contain `$(`, which Kubernetes would replace as a variable."""
-    return inspect.getsource(cache_fill)
+    spec = DataPodSpec(POD, project, CACHE_CLAIM, ROOT, python(cache_fill), env, {TASK: task.name})
+    return data_pod_objects.pod(spec, profile)

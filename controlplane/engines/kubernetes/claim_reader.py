@@ -7,17 +7,16 @@ this pod.
 
 from __future__ import annotations
 
-import inspect
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
 from controlplane.engines.kubernetes import claim_list, data_pod_objects, names
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.data_pod_objects import CONTAINER, DataPodSpec
 from controlplane.engines.kubernetes.data_pods import DataPod, end_of, words_of
+from controlplane.engines.kubernetes.pod_scripts import python
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
@@ -118,7 +117,7 @@ def _spec(project: str, task: ReadTask, node: str) -> DataPodSpec:
         project,
         claim_name(task.volume),
         ROOT,
-        ["python3", "-I", "-c", _script()],
+        python(claim_list),
         env,
         LABELS,
         is_read_only=True,
@@ -150,9 +149,3 @@ def _parsed(lines: Iterator[dict[str, Any]]) -> tuple[list[Child], bytes, bool]:
         elif "done" in said:
             return children, bytes(content), said["done"]
     raise Blocked("not_read", "The log of the pod that reads files of volumes was cut off.")
-
-
-@cache
-def _script() -> str:
-    """Return the program's text. It must not contain `$(`, which Kubernetes would replace as a variable."""
-    return inspect.getsource(claim_list)

@@ -5,14 +5,13 @@ Pure, except that the container's program is read from its files once.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from controlplane.engines import base, place_files
 from controlplane.engines.base import PodSpec
 from controlplane.engines.kubernetes import code_fetch, mpi, names
+from controlplane.engines.kubernetes.pod_scripts import lacks_python, python
 
 CONTAINER = "fetch-code"
 _REASONS = {
@@ -44,7 +43,7 @@ def _fetch_container(spec: PodSpec, main: Mapping[str, Any], image: str) -> dict
         **{name: main[name] for name in kept if main.get(name)},
         **({"image": image} if image else {}),
         "name": CONTAINER,
-        "command": ["python3", "-I", "-c", _script()],
+        "command": list(python(code_fetch, place_files)),
         "env": [{"name": name, "value": value} for name, value in variables.items()],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
@@ -58,7 +57,7 @@ def failure(status: Mapping[str, Any]) -> tuple[str, str] | None:
     if status.get("name") != CONTAINER or not ended.get("exitCode"):
         return None
     words = str(ended.get("message") or "").strip().splitlines() or [""]
-    if ended.get("reason") in ("StartError", "ContainerCannotRun", "RunContainerError"):
+    if lacks_python(ended):
         no_python = "The image has no python3, by which code is fetched: name one that has it in the cluster's setting"
         return base.CODE_NOT_FETCHED, f"{no_python} code_image. {words[-1]}"
     if ended["exitCode"] in _REASONS:
@@ -67,11 +66,3 @@ def failure(status: Mapping[str, Any]) -> tuple[str, str] | None:
         base.CODE_NOT_FETCHED,
         f"Fetching the job's code ended with exit code {ended['exitCode']}. {words[-1]}",
     )
-
-
-@cache
-def _script() -> str:
-    """Return the program, made of two modules. It must not contain `$(`, which Kubernetes would replace as a
-    variable."""
-    imported = "from controlplane.engines.place_files import EXECUTABLE, FILE, LINK, Folders, place\n"
-    return inspect.getsource(place_files) + inspect.getsource(code_fetch).replace(imported, "")

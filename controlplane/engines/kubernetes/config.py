@@ -43,6 +43,28 @@ INTERRUPTION_TAINTS = {
 # AKS names the event in the type, the reason or the message of a condition ("Preempt Scheduled: <time>").
 INTERRUPTION_CONDITIONS = {"PreemptScheduled": 30, "TerminateScheduled": 30}
 DEFAULT_POOL = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The properties of a cluster's scheduler that pure code needs; its actions are the hooks of scheduler.py."""
+
+    # It binds pods that were created without a node, and holds projects to their bounds.
+    places_pods: bool = False
+    # It gives out any share of a GPU, whatever the device plugin does.
+    gives_shares: bool = False
+    # The namespace of pods that hold GPUs for pods of ours.
+    reservations: str = ""
+    # The kinds of objects in which it has our projects; we remove those that are not wanted.
+    kinds: tuple[str, ...] = ()
+
+
+PLACEMENTS = {
+    PLANNER: Placement(),
+    KAI: Placement(
+        places_pods=True, gives_shares=True, reservations="kai-resource-reservation", kinds=("Queue",)
+    ),
+}
 _BESIDE_KNOBS = ("installation", "cluster", "scheduler", "has_mpi_operator")
 
 
@@ -59,6 +81,10 @@ class ClusterProfile(Settings):
     cluster: str = ""
     scheduler: str = PLANNER
     has_mpi_operator: bool = False
+
+    @property
+    def placement(self) -> Placement:
+        return PLACEMENTS[self.scheduler]
 
     @property
     def gives_to_mpi_operator(self) -> bool:

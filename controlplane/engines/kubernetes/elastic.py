@@ -1,25 +1,21 @@
-"""The parts that only elastic pods have: a directory for the membership, and an address for the other workers.
-
-Pure, except that the agent's program is read from its file once.
-"""
+"""The parts that only elastic pods have: a directory for the membership, and an address for the other workers. Pure."""
 
 from __future__ import annotations
 
-import inspect
-from functools import cache
 from typing import Any
 
 from controlplane.engines.base import PodSpec
 from controlplane.engines.kubernetes import member_agent
-from controlplane.engines.kubernetes.config import PLANNER, ClusterProfile
+from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.engines.kubernetes.pod_scripts import python
 
 DIRECTORY = "/run/trainyard/elastic"
 
 
 def has_membership(spec: PodSpec, profile: ClusterProfile) -> bool:
-    """Return whether the set of the attempt's pods may change. Under KAI it never does, because KAI places whole
-    gangs."""
-    return spec.is_elastic and profile.scheduler == PLANNER
+    """Return whether the set of the attempt's pods may change. It never does where the cluster's scheduler places
+    pods, because it places whole gangs."""
+    return spec.is_elastic and not profile.placement.places_pods
 
 
 def environment(spec: PodSpec, profile: ClusterProfile) -> dict[str, dict[str, Any]]:
@@ -37,7 +33,6 @@ def volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dict
     return {"elastic": (DIRECTORY, {"emptyDir": {}})} if has_membership(spec, profile) else {}
 
 
-@cache
 def agent_command() -> tuple[str, ...]:
     """Return the command of the agent, which runs in the pod in addition to its program."""
-    return ("python3", "-I", "-c", inspect.getsource(member_agent), DIRECTORY)
+    return (*python(member_agent), DIRECTORY)

@@ -100,9 +100,9 @@ class KubernetesEngine:
         found = {base.SHELL, base.REACHES_PORTS}
         if self._ask_prometheus is not None:
             found.add(base.USAGE)
-        if not self._scheduler.places_pods:
+        if not self._profile.placement.places_pods:
             found.add(base.MEMBERSHIP)
-        if self._scheduler.has_fractions(self._watching.last_nodes().values()):
+        if self._profile.placement.gives_shares or self._most_parts() > 1:
             found.add(base.FRACTIONS)
         return frozenset(found)
 
@@ -267,10 +267,13 @@ class KubernetesEngine:
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
     ) -> None:
         unswept = self._sweep()
-        parts = self._scheduler.quota_parts(self._watching.last_nodes().values())
-        self._syncer.sync(tenancy.objects(projects, departments, self._profile, parts))
+        queues = self._scheduler.project_objects(projects, departments)
+        self._syncer.sync([*queues, *tenancy.objects(projects, self._profile, self._most_parts())])
         if unswept is not None:
             raise unswept
+
+    def _most_parts(self) -> int:
+        return inventory.most_parts(self._watching.last_nodes().values())
 
     def _sweep(self) -> EngineRefused | None:
         """Remove leftovers of attempts. Return a refusal instead of raising it, so that the project sync continues

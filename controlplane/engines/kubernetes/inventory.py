@@ -13,11 +13,10 @@ from fractions import Fraction
 
 from controlplane.clusters import quantities
 from controlplane.engines.base import DeviceReport, NodeReport
-from controlplane.engines.kubernetes import kai, names
+from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.config import (
     INTERRUPTION_CONDITIONS,
     INTERRUPTION_TAINTS,
-    KAI,
     SPOT_TAINTS,
     ClusterProfile,
 )
@@ -89,7 +88,7 @@ def _report(node: RawView, held: set[int], others: list[RawView], profile: Clust
     taken = [_taken(pod, resource, extras, profile) for pod in others]
     closure = _closure(node, profile) or _odd(others, taken)
     known = [one for one in taken if one is not None]
-    has_kai = profile.scheduler == KAI
+    gives_shares = profile.placement.gives_shares
     return NodeReport(
         name=_name(node),
         pool=profile.pool_of(labels),
@@ -104,8 +103,8 @@ def _report(node: RawView, held: set[int], others: list[RawView], profile: Clust
         interruption_seconds=_interruption(node),
         labels=labels,
         message=line(trouble or closure),
-        device_parts=ANY_SHARE if has_kai else parts,
-        is_one_part_per_pod=not has_kai and parts > 1 and labels.get(names.SHARING_STRATEGY) == MPS,
+        device_parts=ANY_SHARE if gives_shares else parts,
+        is_one_part_per_pod=not gives_shares and parts > 1 and labels.get(names.SHARING_STRATEGY) == MPS,
         extras={
             name: _left(
                 quantities.whole(allocatable[name]), sum(one.extras[name] for one in known), quantities.MOST
@@ -127,9 +126,11 @@ class _Taken:
 
 def _taken(pod: RawView, resource: str, extras: Iterable[str], profile: ClusterProfile) -> _Taken | None:
     """Return the resources that a pod holds; None for an unreadable pod."""
+    # A scheduler's reservation pods hold shared GPUs, possibly for our own pods.
+    is_reservation = pod["metadata"].get("namespace") == profile.placement.reservations
     try:
         return _Taken(
-            gpus=int(requests(pod, resource)) if _counts(pod, profile) else 0,
+            gpus=0 if is_reservation else int(requests(pod, resource)),
             milli_cpus=quantities.milli(requests(pod, "cpu")),
             memory_mib=quantities.mib(requests(pod, "memory")),
             extras={name: quantities.pieces(requests(pod, name)) for name in extras},
@@ -176,12 +177,6 @@ def _devices(
 
 def _left(there: int, taken: int, largest: int = LARGEST) -> int:
     return max(0, min(there - taken, largest))
-
-
-def _counts(pod: RawView, profile: ClusterProfile) -> bool:
-    """Return whether a pod's GPUs are unavailable to us. KAI's reservation pods do not count: they hold shared
-    GPUs, possibly for our own pods."""
-    return profile.scheduler != KAI or pod["metadata"].get("namespace") != kai.RESERVATIONS
 
 
 def _replicas(labels: Mapping[str, str]) -> int:

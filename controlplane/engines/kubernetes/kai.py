@@ -33,8 +33,6 @@ GPU_MEMORY = "gpu-memory"  # MiB
 SHARED_CONFIG = "runai/shared-gpu-configmap"
 # Label: pods with the same value share one device.
 DEVICE_GROUP = "runai-gpu-group"
-# The namespace of the pods by which KAI reserves a shared device.
-RESERVATIONS = "kai-resource-reservation"
 
 PRIORITY_CLASS = "trainyard-priority-"
 UNBOUNDED = -1
@@ -72,23 +70,13 @@ def queues(
     # A department without a quota may use everything, so the root must be unlimited too.
     quota = None if None in tops else sum(milli_gpus or 0 for milli_gpus in tops)
     # With a weight of 0, no queue below the root would ever get idle GPUs.
-    whole = _queue(root, "", quota, None, max(quota or 0, 1000), 0, profile)
-    parents = [
-        _queue(
-            department_queue(item.name, profile), root, item.quota_milli_gpus, item.limit_milli_gpus,
-            item.weight_milli, item.priority, profile,
-        )
-        for item in departments
-    ]  # fmt: skip
-    leaves = [
-        _queue(
-            project_queue(item.name, profile),
-            department_queue(item.department, profile) if item.department else root,
-            item.quota_milli_gpus, item.limit_milli_gpus, item.weight_milli, item.priority, profile,
-        )
-        for item in projects
-    ]  # fmt: skip
-    return [whole, *parents, *leaves]
+    whole = DepartmentReport("", quota, None, max(quota or 0, 1000))
+    found = [_queue(root, "", whole, profile)]
+    found += [_queue(department_queue(item.name, profile), root, item, profile) for item in departments]
+    for item in projects:
+        parent = department_queue(item.department, profile) if item.department else root
+        found.append(_queue(project_queue(item.name, profile), parent, item, profile))
+    return found
 
 
 def root_queue(profile: ClusterProfile) -> str:
@@ -107,20 +95,18 @@ def project_queue(project: str, profile: ClusterProfile) -> str:
 
 
 def _queue(
-    name: str,
-    parent: str,
-    quota: int | None,
-    limit: int | None,
-    weight: int,
-    priority: int,
-    profile: ClusterProfile,
+    name: str, parent: str, item: ProjectReport | DepartmentReport, profile: ClusterProfile
 ) -> dict[str, Any]:
     # CPUs and memory are not divided between projects, as is the case without KAI.
     free = {"quota": UNBOUNDED, "overQuotaWeight": 1, "limit": UNBOUNDED}
-    gpu = {"quota": _devices(quota), "overQuotaWeight": _devices(weight), "limit": _devices(limit)}
+    gpu = {
+        "quota": _devices(item.quota_milli_gpus),
+        "overQuotaWeight": _devices(item.weight_milli),
+        "limit": _devices(item.limit_milli_gpus),
+    }
     spec: dict[str, Any] = {
         "displayName": name,
-        "priority": priority,
+        "priority": item.priority,
         "resources": {"gpu": gpu, "cpu": free, "memory": free},
     }
     if parent:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from controlplane.engines.base import PodReport, PodSpec, Verdict
+from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, ProjectReport, Verdict
 from controlplane.engines.kubernetes import kai, names
 from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.config import ClusterProfile
@@ -26,8 +26,6 @@ SYNC_SECONDS = 0.5
 
 class KaiScheduler(Scheduler):
     """Hooks for KAI. Thread-safe. The watches of pod groups and evictions start with the first report."""
-
-    places_pods = True
 
     def __init__(self, client: Client, objects: Objects, profile: ClusterProfile) -> None:
         self._client, self._objects, self._profile = client, objects, profile
@@ -52,11 +50,10 @@ class KaiScheduler(Scheduler):
     def dress(self, pod: Raw, spec: PodSpec) -> Raw:
         return kai.dress(pod, spec, self._profile)
 
-    def has_fractions(self, nodes: Iterable[Raw]) -> bool:
-        return True
-
-    def quota_parts(self, nodes: Iterable[Raw]) -> int:
-        return 1
+    def project_objects(
+        self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport]
+    ) -> Iterable[Raw]:
+        return kai.queues(projects, departments, self._profile)
 
     def with_status(
         self, reports: Collection[PodReport], pods: Mapping[str, Raw], now: datetime

@@ -6,7 +6,6 @@ A pod of the control plane mounts the claim read-only, and an exec in it sends t
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
 import os
@@ -14,7 +13,6 @@ import select
 import tarfile
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +23,7 @@ from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.data_pod_objects import CONTAINER, DataPodSpec
 from controlplane.engines.kubernetes.data_pods import DataPod, end_of, phase_of
 from controlplane.engines.kubernetes.exec import PodProcess
+from controlplane.engines.kubernetes.pod_scripts import python
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.client import Client
 from datasets.storage.base import Blocked, Budget
@@ -82,7 +81,7 @@ class OutputReader:
 
     def _receive(self, task: OutputTask, target: Path, budget: Budget, report: Report) -> None:
         top = manifests.CHECKPOINT_DIR.removeprefix(f"{names.WORK_DIR}/") if task.is_of_checkpoints else ""
-        command = (*send_command(), ROOT, "/".join(filter(None, (top, task.path))))
+        command = (*python(output_send), ROOT, "/".join(filter(None, (top, task.path))))
         try:
             process = PodProcess(
                 self._client.access, self._namespace, f"trainyard-output-{task.name}", CONTAINER, command
@@ -93,7 +92,7 @@ class OutputReader:
 
 
 def receive(process: Process, target: Path, budget: Budget, report: Report) -> None:
-    """Write the output of a `send_command` process into an empty directory, and end the process. Raise as
+    """Write the output of a process of output_send.py into an empty directory, and end the process. Raise as
     OutputReader.copy."""
     stream, problem = OutputStream(process, budget, report), ""
     try:
@@ -217,9 +216,3 @@ def _pieces(file: IO[bytes], stream: OutputStream) -> Iterator[bytes]:
     while piece := file.read(CHUNK_BYTES):
         stream.note(0, len(piece))
         yield piece
-
-
-@cache
-def send_command() -> tuple[str, ...]:
-    """Return the command to run in the pod; the caller appends the claim's directory and the path in it."""
-    return ("python3", "-I", "-c", inspect.getsource(output_send))

@@ -37,7 +37,7 @@ class PodStarter:
     def start(self, spec: PodSpec, node: NodeReport | None) -> None:
         """Start the pod once. `node` None: the cluster's own scheduler chooses. Raise EngineRefused."""
         known = self._pods.pod(spec.name)
-        if self._scheduler.places_pods and spec.node:
+        if self._profile.placement.places_pods and spec.node:
             self._note_devices(known, spec)
             return
         # A repeated command: an earlier try created the pod, or a stop created a tombstone under its name.

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from controlplane.engines.base import PodReport, PodSpec
-from controlplane.engines.kubernetes import inventory
+from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, ProjectReport
 from controlplane.kubernetes_api.names import Raw
 
 
 class Scheduler:
     """The default hooks: Trainyard's plan chooses the node before a pod is created. Other schedulers override the
     hooks that differ."""
-
-    # Whether the scheduler binds pods that were created without a node.
-    places_pods = False
 
     def require_project(self, project: str) -> None:
         """Raise EngineRefused unless the scheduler is ready for pods of this project."""
@@ -36,13 +32,11 @@ class Scheduler:
         server's clock."""
         return tuple(reports)
 
-    def has_fractions(self, nodes: Iterable[Raw]) -> bool:
-        """Return whether pods may request parts of a GPU."""
-        return inventory.most_parts(nodes) > 1
-
-    def quota_parts(self, nodes: Iterable[Raw]) -> int:
-        """Return how many units of the cluster's GPU resource make one GPU, for the quotas of namespaces."""
-        return inventory.most_parts(nodes)
+    def project_objects(
+        self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport]
+    ) -> Iterable[Raw]:
+        """Return the scheduler's own objects for our projects, parents before children."""
+        return ()
 
     def forget_project(self, project: str) -> None:
         """Remove the scheduler's objects of a project."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from controlplane.engines.base import DepartmentReport, ProjectReport
-from controlplane.engines.kubernetes import kai, names
-from controlplane.engines.kubernetes.config import KAI, ClusterProfile
+from controlplane.engines.base import ProjectReport
+from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.inventory import RENAMED
 from controlplane.kubernetes_api.names import FIELD_MANAGER
 
@@ -54,15 +54,11 @@ ROLE_NAMES = tuple(f"trainyard-{name}" for name in ROLES)
 
 
 def objects(
-    projects: Sequence[ProjectReport],
-    departments: Sequence[DepartmentReport],
-    profile: ClusterProfile,
-    parts: int = 1,
+    projects: Sequence[ProjectReport], profile: ClusterProfile, parts: int = 1
 ) -> tuple[dict[str, Any], ...]:
     """Return all wanted objects of an installation, in an order in which they can be created. `parts`: see
     `quotas`."""
-    queues = kai.queues(projects, departments, profile) if profile.scheduler == KAI else []
-    found = [*priority_classes(profile), *queues]
+    found = priority_classes(profile)
     for project in projects:
         found += project_objects(project, profile, parts)
     return tuple(found)
@@ -93,8 +89,8 @@ def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> l
     quota for guaranteed (non-preemptible) pods.
 
     `parts`: the most parts into which any node divides a GPU. Quotas count in the units that nodes offer, which are
-    parts of shared GPUs, so a bound is never tighter than the planner's. Under KAI there are none: waiting jobs
-    exist as pods in the cluster, and KAI's queues have the bounds.
+    parts of shared GPUs, so a bound is never tighter than the planner's. Where the cluster's scheduler places pods
+    there are none: waiting jobs exist as pods in the cluster, and the scheduler's queues have the bounds.
     """
     found = []
     if project.limit_milli_gpus is not None:
@@ -179,7 +175,7 @@ def _quota(
     name: str, project: ProjectReport, milli_gpus: int, parts: int, profile: ClusterProfile
 ) -> dict[str, Any]:
     hard = {f"requests.{profile.gpu_resource}": _whole(milli_gpus * parts)}
-    if profile.scheduler == KAI:
+    if profile.placement.places_pods:
         hard = {}
     # Shared GPUs may appear under either resource name, and a quota limits each name separately.
     elif parts > 1:

@@ -15,7 +15,7 @@ from typing import Any
 from controlplane.engines.base import NOT_PERMITTED, EngineRefused
 from controlplane.engines.kubernetes import names, tenancy
 from controlplane.engines.kubernetes.api_errors import as_refusal, refusals
-from controlplane.engines.kubernetes.config import KAI, ClusterProfile
+from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
@@ -134,9 +134,9 @@ class Syncer:
     def _take_stock(self, wanted: tuple[Raw, ...]) -> None:
         """Compare with the cluster's objects, and drop the record of those that differ, so that they are applied
         again."""
-        kinds = dict.fromkeys((*REMOVED, *((QUEUE,) if self._has_queues() else ())))
+        kinds = (*REMOVED, *self.profile.placement.kinds, *(body["kind"] for body in wanted))
         self._there = {}
-        for kind in kinds | dict.fromkeys(body["kind"] for body in wanted):
+        for kind in dict.fromkeys(kinds):
             self._there |= self._list(kind)
         known, self._known = self._known, {}
         for body in wanted:
@@ -151,9 +151,6 @@ class Syncer:
             else:
                 log.info("%s is not as it should be: it is applied again", names.path_of(body))
 
-    def _has_queues(self) -> bool:
-        return self.profile.scheduler == KAI
-
     def _remove_unwanted(self) -> None:
         """Remove our objects that are no longer wanted: those in namespaces of existing projects, and queues."""
         for identity, found in self._there.items():
@@ -166,8 +163,8 @@ class Syncer:
                 self.client.delete(path, uid=found["metadata"]["uid"])
 
     def _may_go(self, found: Raw) -> bool:
-        if found["kind"] == QUEUE:
-            return self._has_queues()
+        if found["kind"] in self.profile.placement.kinds:
+            return True
         namespace = _above(found)
         return found["kind"] in REMOVED and namespace in self._wanted and namespace in self._there
 

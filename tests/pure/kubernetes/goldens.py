@@ -82,7 +82,7 @@ def pods(*specs: PodSpec, on: NodeReport | None = None) -> Callable[[ClusterProf
 
 def tenants(*projects: ProjectReport, parts: int = 1) -> Callable[[ClusterProfile], list[dict[str, Any]]]:
     """What the cluster keeps of these projects."""
-    return lambda profile: list(tenancy.objects(projects, (), profile, parts))
+    return lambda profile: list(tenancy.objects(projects, profile, parts))
 
 
 def launch(profile: ClusterProfile) -> list[dict[str, Any]]:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from controlplane.engines.kubernetes import claim_list
-from controlplane.engines.kubernetes.claim_reader import _parsed, _script
+from controlplane.engines.kubernetes.claim_reader import _parsed
+from controlplane.engines.kubernetes.pod_scripts import python
 from datasets.storage.base import Blocked
 
 
@@ -24,7 +25,7 @@ def shown(root: Path, path: bytes = b"", after: bytes = b"", limit: int = 100, i
         claim_list.LIMIT: str(limit),
         claim_list.IS_FILE: "yes" if is_file else "",
     }
-    command = [sys.executable, "-I", "-c", _script()]
+    command = [sys.executable, *python(claim_list)[1:]]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr.strip()
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from controlplane.clusters import quantities
 from controlplane.engines.base import NodeReport
-from controlplane.engines.kubernetes import inventory, kai, names
-from controlplane.engines.kubernetes.config import KAI, ClusterProfile
+from controlplane.engines.kubernetes import inventory, names
+from controlplane.engines.kubernetes.config import KAI, PLACEMENTS, ClusterProfile
 
 GPU = "nvidia.com/gpu"
 PROFILE = ClusterProfile()
@@ -151,7 +151,7 @@ def test_a_renamed_resource_is_found():
 def test_under_kai_any_share_goes_and_its_reservations_are_not_foreign():
     profile = replace(PROFILE, scheduler=KAI)
     held = pod(1)
-    held["metadata"]["namespace"] = kai.RESERVATIONS
+    held["metadata"]["namespace"] = PLACEMENTS[KAI].reservations
     found = report(
         node(), held, pod(1), pod(1, devices="0:1000:1"), pod(1, devices="0:1000:1"), profile=profile
     )

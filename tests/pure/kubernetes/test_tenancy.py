@@ -10,7 +10,7 @@ from tests.pure.kubernetes.goldens import RESTRICTED, TEAM
 
 
 def test_everything_is_ours_and_has_its_paths():
-    objects = tenancy.objects([TEAM], (), RESTRICTED)
+    objects = tenancy.objects([TEAM], RESTRICTED)
     assert [one["kind"] for one in objects][:3] == ["PriorityClass", "PriorityClass", "Namespace"]
     assert all(one["metadata"]["labels"][names.INSTALLATION] == "trainyard" for one in objects)
     quota = next(one for one in objects if one["kind"] == "ResourceQuota")
@@ -46,9 +46,12 @@ def test_we_hold_nothing_that_projects_roles_grant_of_secrets():
     assert all(role["metadata"]["name"] in tenancy.ROLE_NAMES for role in tenancy.cluster_roles())
 
 
-def test_under_kai_the_queues_are_kept_too():
-    kinds = [one["kind"] for one in tenancy.objects([TEAM], (), ClusterProfile(scheduler=KAI))]
-    assert kinds.count("Queue") == len(kai.queues([TEAM], (), ClusterProfile(scheduler=KAI))) == 2
+def test_under_kai_the_queues_are_kept_and_bound_projects():
+    profile = ClusterProfile(scheduler=KAI)
+    assert {one["kind"] for one in kai.queues([TEAM], (), profile)} == set(profile.placement.kinds)
+    quotas = [one for one in tenancy.objects([TEAM], profile) if one["kind"] == "ResourceQuota"]
+    assert quotas
+    assert not any(one["spec"]["hard"] for one in quotas)
 
 
 def test_pods_reach_everything_but_the_clouds_metadata():
