@@ -10,8 +10,8 @@ from controlplane.engines.base import PodUsage, UsageReport
 STALE_AFTER_SECONDS = 60.0
 
 Holder = tuple[PodUsage, int, int | None]
-"""A pod's use of its share, the milli-GPUs that it holds of the device, and the MiB that it uses of it, None where that
-is not known."""
+"""(a pod's usage of its share, the milli-GPUs that it holds of the device,
+the MiB of the device that it uses, None if unknown)."""
 
 
 def known_sum(amounts: Iterable[int | None]) -> int | None:

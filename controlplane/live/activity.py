@@ -16,7 +16,7 @@ MOVED_BY = {
     "volumes": ("volume.", "snapshot."),
     "caches": ("cache.", "cache_location."),
 }
-"""Part -> beginnings of the kinds of events that may change what pages show of it."""
+"""Part of the instance -> prefixes of the kinds of events that may change its pages."""
 
 State = dict[str, dict[str, Any]]
 

@@ -13,7 +13,7 @@ from controlplane.scheduling.kept import Scheduler
 from jobs.telemetry.collect import UsageMemory
 
 Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]
-"""What bounds a project's jobs: it without its members, and its department."""
+"""The quota numbers that bound a project's jobs: its report without members, and its department's report."""
 
 
 @dataclass(frozen=True, slots=True)

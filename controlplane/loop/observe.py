@@ -58,8 +58,8 @@ _AS_SUBMITTED: Mapping[str, Any] = {
 }
 
 _Seen = tuple[int | None, tuple[PodPlacement, ...], tuple[str, ...], tuple[tuple[str, str], ...], JobData]
-"""What other rows say of a job: its learned run time, where its pods are, the nodes on which the cluster refused them,
-the volume that it waits for, and where its data is."""
+"""A job's data from other tables: its learned run time, the placements of its pods, the nodes on which the
+cluster refused them, the volume that it waits for, and the locations of its data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 from controlplane.scheduling.mentions import Sees, seen_by, sentence
 
 FOR_ADMINS = ("cluster.leftovers", "cluster.projects_refused", "cluster.nodes_left_out")
-"""Kinds whose message names pods and objects of any project, as the cluster's checks do."""
+"""Kinds of events whose messages may name pods and objects of any project."""
 
 _SHOWN = ("seq", "at", "kind", "actor", "reason", "message", "data")
 # The keys in an event's data under which the details of its reason are stored.

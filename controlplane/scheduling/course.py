@@ -34,7 +34,7 @@ class Started(NamedTuple):
 
 
 RunTimes = Mapping[str, int]
-"""Seconds by job id: run times in place of the scaled expected ones."""
+"""Run times in seconds, by job id, that replace the scaled expected ones."""
 
 
 def never() -> bool:

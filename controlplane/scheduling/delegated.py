@@ -24,7 +24,7 @@ from controlplane.scheduling.plan import Hold, Plan
 from controlplane.scheduling.view import ClusterView, PodPlacement
 
 Group = tuple[str, str]
-"""A device that pods share, as the cluster's scheduler calls it: (node, name of the group)."""
+"""A device that pods share, as the cluster's scheduler identifies it: (node, name of the group)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from controlplane.scheduling.plan import Details, Hold
 from controlplane.scheduling.view import JobView, placements_to_lists
 
 SHOWN = 3
-"""How many jobs ahead, and holders, a Hold names."""
+"""The most jobs ahead, and the most holders, that a Hold lists."""
 SHOWN_SECONDS = 600
 
 _BEFORE_PREEMPTED = frozenset(

@@ -28,7 +28,7 @@ from controlplane.scheduling.view import (
 NEVER = WHOLE_GPU + 1
 
 Preference = tuple[Collection[str], ...]
-"""The nodes that a pod must not stand on: in the first try, in the second, and so on."""
+"""The nodes that are excluded in the first try, in the second, and so on."""
 
 
 class Situated(Protocol):

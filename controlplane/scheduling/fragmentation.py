@@ -25,7 +25,7 @@ MOST_STATES = 100_000
 
 _State = tuple[tuple[SharingMode, ...], tuple[int, ...], int, int]
 _Scored = tuple[int, int, int, tuple[tuple[int, int], ...]]
-"""(minus the score, free milli-GPUs, order of the node, devices): the least is the best place."""
+"""(minus the score, free milli-GPUs, order of the node, devices): the smallest is the best place."""
 
 
 def popular(counts: Mapping[Request, int]) -> list[tuple[Request, int]]:

@@ -23,10 +23,10 @@ TurnInProject = tuple[int, int, int, str]
 # Sorts a job without an expected run time after all others.
 LAST = 1 << 40
 Cause = tuple[Request, Hashable, bool] | None
-"""What a class was closed for: its request had no room (beside the reservation, where the last is true), and a policy
-of this signature found no victims (None: none was asked)."""
+"""Why a class was closed: (the request that found no room, the signature of the policy that found no victims
+or None if none was tried, whether only capacity outside of the reservation was searched)."""
 _Entry = tuple[Key, bool, str, int]
-"""(place in the order, whether it is a department, name, version): stale when the version has gone on."""
+"""(sort key, whether it is a department, name, version): outdated if the account has a newer version."""
 
 
 @dataclass(frozen=True, slots=True)

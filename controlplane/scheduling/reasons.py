@@ -423,7 +423,8 @@ POD_REASONS = _table(
     ),
     ("cannot_share", "Cannot share", "error", _said("Its node gives out whole GPUs only.")),
 )
-"""What a cluster says of a pod (codes of controlplane.engines.base); its own words, where it has some, come first."""
+"""Reasons that a cluster reports for a pod (codes of controlplane.engines.base). Its own message, if any, is shown
+instead of the sentence."""
 
 REASONS = {
     **QUEUED_REASONS,
