@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from datasets.storage.classes import storage_classes
 from tests.cast import Cast, make_cast
+from tests.kube import KubeCluster, KubeMissing, kube_cluster, node_cluster
 from tests.s3_server import S3Missing, S3Server, s3_server
 from tests.settings import IS_MIGRATED
 
@@ -17,6 +18,13 @@ settings.register_profile(
     "house", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("house")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what stands on the real node, so that it can be run apart from the rest."""
+    for item in items:
+        if "kube_node" in getattr(item, "fixturenames", ()):
+            item.add_marker("real_node")
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +65,24 @@ def s3() -> Iterator[S3Server]:
             yield server
     except S3Missing as reason:
         pytest.skip(f"no S3 server: {reason}")
+
+
+@pytest.fixture(scope="session")
+def kube() -> Iterator[KubeCluster]:
+    """API server, controllers, scheduler and KWOK, without a node: add fake ones. One for all tests, which make
+    namespaces of their own in it."""
+    try:
+        with kube_cluster() as cluster:
+            yield cluster
+    except KubeMissing as reason:
+        pytest.skip(f"no Kubernetes: {reason}")
+
+
+@pytest.fixture(scope="session")
+def kube_node() -> Iterator[KubeCluster]:
+    """The same with a real node: node-a runs containers and has 8 GPUs of 32768 MiB in pool train, node-b is fake."""
+    try:
+        with node_cluster(has_csi=True) as cluster:
+            yield cluster
+    except KubeMissing as reason:
+        pytest.skip(f"no Kubernetes node: {reason}")

@@ -44,17 +44,18 @@ STATIC_CHECKS = {
     # It runs Django's system checks first, as most commands do.
     "migrations": ["manage.py", "makemigrations", "--check", "--dry-run"],
 }
-# First what mostly waits, beside it what needs a core and is awaited by its twin on PostgreSQL; then the longest first.
-# Clusters come and go with their networks, which Chromium takes for broken lines. Every folder of tests that is named
-# nowhere is in one more lane.
+# Those first that another lane waits for, then the longest, so that none is alone at the end. Clusters come and go with
+# their networks, which Chromium takes for broken lines. All folders of tests that are named nowhere are one more lane.
 ON_SQLITE = (
-    Lane("Kubernetes, a real node", [*PYTEST, "tests/kubernetes", "-m", "real_node"]),
-    Lane("Kubernetes, fake nodes", [*PYTEST, "tests/kubernetes", "-m", "not real_node"]),
-    Lane("loop and feed", [*PYTEST, "tests/loop", "tests/live"]),
     Lane("pages and API", [*PYTEST, "tests/app"]),
+    Lane("loop and feed", [*PYTEST, "tests/loop", "tests/live"]),
+    Lane("Kubernetes, a real node", [*PYTEST, "tests/kubernetes", "tests/contract", "-m", "real_node"]),
+    Lane("Kubernetes, fake nodes", [*PYTEST, "tests/kubernetes", "-m", "not real_node"]),
     Lane("browser", [*PYTEST, "tests/gateway", "tests/browser"], needs_still_network=True),
-    Lane("engines and scenarios", [*PYTEST, "tests/contract", "tests/scenarios"]),
+)
+SHORT = (
     Lane("make up and faults", [*PYTEST, "tests/up", "tests/faults"]),
+    Lane("engines and scenarios", [*PYTEST, "tests/contract", "tests/scenarios", "-m", "not real_node"]),
 )
 # What runs on PostgreSQL too: a whole control plane, and of the lanes that read and write the database those tests that
 # ask of it what no other does (tests/statements.py), by what they asked of SQLite. Where a lane failed before it wrote
@@ -71,11 +72,14 @@ def main() -> int:
     with ExitStack() as stack:
         records = Path(stack.enter_context(TemporaryDirectory(prefix="trainyard-records-")))
         ready = migrated.make(Path(stack.enter_context(TemporaryDirectory(prefix="trainyard-migrated-"))))
-        on_sqlite = [
-            replace(recorded(lane, records) if lane.name in TWICE else lane, variables=ready)
-            for lane in (*ON_SQLITE, of_other_folders())
-        ]
-        lanes = [*static_checks(), *on_sqlite, *on_postgres(stack, records)]
+        long, short = (
+            [
+                replace(recorded(lane, records) if lane.name in TWICE else lane, variables=ready)
+                for lane in lanes
+            ]
+            for lanes in ((*ON_SQLITE, of_other_folders()), SHORT)
+        )
+        lanes = [*static_checks(), *long, *on_postgres(stack, records), *short]
         return run(lanes, at_once=AT_ONCE)
 
 
@@ -118,7 +122,7 @@ def compile_torch() -> None:
 
 def of_other_folders() -> Lane:
     """The tests that no lane of the table names."""
-    named = {word for lane in ON_SQLITE for word in lane.arguments}
+    named = {word for lane in (*ON_SQLITE, *SHORT) for word in lane.arguments}
     found = sorted(path for path in (ROOT / "tests").iterdir() if any(path.rglob("test_*.py")))
     others = [name for name in (f"tests/{path.name}" for path in found) if name not in named]
     return Lane("all other suites", [*PYTEST, *others])

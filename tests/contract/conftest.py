@@ -1,4 +1,4 @@
-"""The cluster of the engine that needs one, and the lakes."""
+"""The lakes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,6 @@ import pytest
 from datasets.storage.base import Lake
 from tests.contract.lake_opening import open_lake
 from tests.contract.lakes import FolderKit, S3Kit
-from tests.kube import KubeCluster, KubeMissing, node_cluster
-
-
-@pytest.fixture(scope="package")
-def kube_node() -> Iterator[KubeCluster]:
-    """A real node (node-a) and a fake one (node-b), as tests/contract/harness.py has them in its settings."""
-    try:
-        with node_cluster() as cluster:
-            yield cluster
-    except KubeMissing as reason:
-        pytest.skip(f"no Kubernetes node: {reason}")
 
 
 @pytest.fixture(params=["folder", "s3"])

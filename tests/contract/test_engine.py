@@ -19,21 +19,26 @@ from tests.kube import KubeCluster
 from tests.waiting import wait_until
 
 FOREVER = ("sleep", "1000")
+ON_A_CLUSTER = "kubernetes"
+KINDS = [
+    pytest.param(kind, marks=[pytest.mark.real_node] if kind == ON_A_CLUSTER else [])
+    for kind in engine_kinds()
+]
 
 
 def kube_of(request: pytest.FixtureRequest, kind: str) -> KubeCluster | None:
     """A real cluster for the engine that needs one."""
-    return request.getfixturevalue("kube_node") if kind == "kubernetes" else None
+    return request.getfixturevalue("kube_node") if kind == ON_A_CLUSTER else None
 
 
-@pytest.fixture(params=engine_kinds())
+@pytest.fixture(params=KINDS)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EngineCase]:
     case = make_case(request.param, tmp_path, kube_of(request, request.param))
     yield case
     case.close()
 
 
-@pytest.mark.parametrize("kind", engine_kinds())
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_registry_opens_every_kind(kind: str, tmp_path: Path, request: pytest.FixtureRequest):
     kube = kube_of(request, kind)
     engine = open_engine(kind, kubernetes_settings(kube) if kube else SETTINGS, tmp_path)

@@ -17,6 +17,8 @@ from tests.kubernetes.proxy import FaultProxy, Faults, fault_proxy
 from tests.servers import free_port
 from tests.waiting import patience
 
+CREATES = 300
+
 
 @pytest.fixture
 def client(kube: KubeCluster) -> Iterator[Client]:
@@ -124,7 +126,7 @@ def test_a_create_is_sent_once_and_its_repeat_finds_the_object(proxy, faulty, cl
     assert client.get(f"{maps}/a")
 
 
-def test_a_thousand_creates_with_lost_answers_make_a_thousand_objects(proxy, faulty, client, maps):
+def test_hundreds_of_creates_with_lost_answers_make_as_many_objects(proxy, faulty, client, maps):
     proxy.faults = Faults(lose_answer=0.4)
 
     def make(number: int) -> None:
@@ -139,10 +141,10 @@ def test_a_thousand_creates_with_lost_answers_make_a_thousand_objects(proxy, fau
                 return None
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(make, range(1000)))
+        list(pool.map(make, range(CREATES)))
     made = [one["metadata"]["name"] for one in client.get(maps)["items"] if one["metadata"]["name"][0] == "a"]
-    assert sorted(made) == sorted(f"a{number}" for number in range(1000))
-    assert proxy.done["lose_answer"] > 300
+    assert sorted(made) == sorted(f"a{number}" for number in range(CREATES))
+    assert proxy.done["lose_answer"] > 0.3 * CREATES
 
 
 def test_half_of_all_calls_put_off_fails_none(proxy, faulty, maps):

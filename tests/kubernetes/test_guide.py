@@ -64,11 +64,11 @@ class Guided:
         path = self.directory / "yard.asked"
         return path.read_text().splitlines() if path.exists() else []
 
-    def found(self) -> dict[str, Check]:
-        """What the look finds with the kubeconfig that they have now."""
+    def kubeconfig(self) -> str:
+        """The one that they have now."""
         kubeconfig = (self.directory / "yard.kubeconfig").read_text()
         assert self.kube.token not in kubeconfig
-        return {check.name: check for check in check_cluster({"credentials": {"kubeconfig": kubeconfig}})}
+        return kubeconfig
 
 
 @pytest.fixture
@@ -77,20 +77,36 @@ def guided(kube: KubeCluster, tmp_path: Path) -> Guided:
     return Guided(kube, tmp_path, f"guide-{secrets.token_hex(3)}")
 
 
-@pytest.mark.parametrize("way", ["as it is", "renewed", "endless"])
-def test_the_guides_account_has_all_rights_that_are_needed_and_goes(guided: Guided, way: str):
+def found_with(kubeconfig: str) -> dict[str, Check]:
+    """What the look at the cluster finds."""
+    return {check.name: check for check in check_cluster({"credentials": {"kubeconfig": kubeconfig}})}
+
+
+def test_the_guides_account_has_all_rights_that_are_needed_and_goes_with_all_its_tokens(guided: Guided):
     account, renewal, endless = blocks("### A kubeconfig of its own")
     _, goes, _ = blocks("## Remove")
-    assert guided.follow(account) == 0
-    assert guided.asked == ["yard cluster add prod --kubeconfig yard.kubeconfig"]
-    if way != "as it is":
-        assert guided.follow(renewal if way == "renewed" else endless) == 0
-        assert guided.asked[1:] == ["yard cluster edit prod --kubeconfig yard.kubeconfig"]
-    found = guided.found()
-    assert f"system:serviceaccount:{guided.namespace}:yard-trainyard" in found["identity"].message
-    assert found["rights"].outcome == OK
+    kubeconfigs = {}
+    for way, script, verb in (
+        ("new", account, "add"),
+        ("renewed", renewal, "edit"),
+        ("endless", endless, "edit"),
+    ):
+        assert guided.follow(script) == 0, way
+        kubeconfigs[way] = guided.kubeconfig()
+        assert guided.asked[len(kubeconfigs) - 1 :] == [
+            f"yard cluster {verb} prod --kubeconfig yard.kubeconfig"
+        ]
+        found = found_with(kubeconfigs[way])
+        assert f"system:serviceaccount:{guided.namespace}:yard-trainyard" in found["identity"].message, way
+        assert found["rights"].outcome == OK, way
+    assert len(set(kubeconfigs.values())) == 3
     assert guided.follow(goes) == 0
-    wait_until(lambda: guided.found()["identity"].outcome == FAILED, 30, "the token's end")
+    for way, kubeconfig in kubeconfigs.items():
+        wait_until(
+            lambda kubeconfig=kubeconfig: found_with(kubeconfig)["identity"].outcome == FAILED,
+            30,
+            f"the end of the {way} token",
+        )
     listed = "/apis/rbac.authorization.k8s.io/v1"
     left = [guided.kube.must("GET", f"{listed}/{kind}") for kind in ("clusterroles", "clusterrolebindings")]
     assert guided.namespace not in json.dumps(left)

@@ -15,6 +15,7 @@ from tests.kubernetes.proxy import FaultProxy, Faults, fault_proxy
 from tests.waiting import patience, wait_until
 
 QUICK = (0.001, 0.05)  # back-off
+DROPS, GAPS, DISORDERED = 300, 60, 50  # of each kind at least
 
 
 def version(obj: dict) -> str:
@@ -160,17 +161,20 @@ def test_a_list_is_made_from_time_to_time_whatever_the_watch_says(world):
 
 
 @pytest.mark.slow
-def test_a_thousand_drops_and_two_hundred_gaps(world):
+def test_hundreds_of_drops_and_gaps(world):
     reflector = world.reflector()
     proxy = world.proxy
     proxy.faults = Faults(
         cut=0.5, gone=0.25, drop=0.05, busy=0.05, failing=0.05, lose_answer=0.05, repeat=0.3, swap=0.3
     )
-    deadline = time.monotonic() + patience(300)  # some forty seconds on two cores that are nobody else's
+    deadline = time.monotonic() + patience(300)  # some ten seconds on two cores that are nobody else's
     rounds = 0
 
     def enough() -> bool:
-        return proxy.done["cut"] + proxy.done["drop"] >= 1000 and proxy.done["gone"] >= 200
+        is_disordered = min(proxy.done["repeat"], proxy.done["swap"]) > DISORDERED
+        return (
+            proxy.done["cut"] + proxy.done["drop"] >= DROPS and proxy.done["gone"] >= GAPS and is_disordered
+        )
 
     world.stir(200)
     world.make("steady")
@@ -180,7 +184,6 @@ def test_a_thousand_drops_and_two_hundred_gaps(world):
     assert enough(), proxy.done
     proxy.faults = Faults()
     wait_until(lambda: dict(reflector.items()) == world.truth(), 20, "model equals server after quiet")
-    assert min(proxy.done["repeat"], proxy.done["swap"]) > 50
 
 
 def test_events_late_repeated_and_out_of_order(world):

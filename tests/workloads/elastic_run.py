@@ -36,7 +36,7 @@ class Story:
     def __init__(self, folder: Path, name: str, epochs: int) -> None:
         os.environ["TRAINYARD_CHECKPOINT_DIR"] = str(folder / name / "checkpoints")
         arguments = [*ARGUMENTS, "--epochs", str(epochs)]
-        self.crew = Crew(folder / name, lambda: train(arguments))
+        self.crew = Crew(folder / name, lambda: train(arguments) + 99 * ("torch._dynamo" in sys.modules))
 
     def until(self, is_so: Callable[[], bool]) -> None:
         self.crew.until(is_so, 30 * slowness())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -13,10 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._distributed_c10d import TCPStore
 from torch.utils.data import Dataset
 
 from workloads.common.place import Place
 from workloads.common.training import Batch
+
+DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
 class Numbers(Dataset[tuple[Tensor, Tensor]]):
@@ -55,23 +60,41 @@ class Line:
         return None
 
 
-def run_ranks(folder: Path, count: int, work: Callable[[int], Any]) -> list[Any]:
+def run_ranks(
+    folder: Path, count: int, work: Callable[[int], Any], *, is_store_hosted: bool = False
+) -> list[Any]:
     """Fork so many ranks, and return what `work` returned on each, which must fit into JSON. Only for processes that
-    have no threads yet."""
+    have no threads yet. `is_store_hosted`: one more process has the store, as torchrun's agent has."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    host = _host(port) if is_store_hosted else 0
     pids = []
     for rank in range(count):
         pid = os.fork()
         if pid == 0:
             env = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": rank, "MASTER_PORT": port}
+            env |= {"TORCHELASTIC_USE_AGENT_STORE": is_store_hosted}
             os.environ.update({name: str(value) for name, value in env.items()})
             _run(folder / f"{rank}.json", lambda rank=rank: work(rank))
         pids.append(pid)
     for pid in pids:
         os.waitpid(pid, 0)
+    if host:
+        os.kill(host, signal.SIGKILL)
+        os.waitpid(host, 0)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
+
+
+def _host(port: int) -> int:
+    """Fork the process that has the store."""
+    pid = os.fork()
+    if pid == 0:
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        kept = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+        signal.pause()
+        del kept
+    return pid
 
 
 def _run(file: Path, work: Callable[[], Any]) -> None:

@@ -1,8 +1,10 @@
-"""What two ranks do together, for test_training.py; prints what came of it as JSON. Run by itself, since ranks are
-forked from this process."""
+"""What ranks do together, for test_training.py and test_allreduce.py; prints what came of it as JSON. Run by itself,
+since ranks are forked from this process."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -13,6 +15,7 @@ import torch._dynamo  # noqa: F401  the first optimizer imports it, in 2 s: here
 
 from tests.waiting import slowness
 from tests.workloads.ranks import Line, run_ranks
+from workloads.allreduce import sweep
 from workloads.common.devices import take_device
 from workloads.common.distributed import RanksMissing, joined_ranks
 from workloads.common.stopping import StopRequest
@@ -47,9 +50,17 @@ def alone(rank: int) -> str:
         return str(error)
 
 
+def swept() -> list[str]:
+    """What the sweep prints on this rank."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = sweep.main(["--json", "--to", "64B"])
+    return [*printed.getvalue().splitlines(), f"exit code {code}"]
+
+
 def main(folder: Path) -> None:
     story = {
         "trained": run_ranks(folder, 2, lambda _rank: trained(folder)),
+        "swept": run_ranks(folder, 3, lambda _rank: swept(), is_store_hosted=True),
         "alone": run_ranks(folder, 3, lambda rank: alone(1 if rank == 2 else rank)),
     }
     sys.stdout.write(json.dumps(story) + "\n")

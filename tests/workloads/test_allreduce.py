@@ -2,17 +2,12 @@
 
 import argparse
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.waiting import patience
+from tests.workloads.conftest import RanksStory
 from workloads.allreduce.sweep import Measurement, parse_size, sizes
 from workloads.common.place import Place, place_from
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -51,14 +46,10 @@ def test_sizes_double_and_are_read_with_their_unit():
 
 
 @pytest.mark.slow
-def test_ranks_sum_rightly_and_rank_0_reports_sizes_and_pairs():
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
-    command += ["-m", "workloads.allreduce.sweep", "--json", "--to", "64B"]
-    ran = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, timeout=patience(240), check=False
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    *rows, summary, first, second, third = [json.loads(line) for line in ran.stdout.splitlines()]
+def test_ranks_sum_rightly_and_rank_0_reports_sizes_and_pairs(ranks_story: RanksStory):
+    (*lines, code), *others = ranks_story.told["swept"]
+    assert [code, *others] == ["exit code 0", ["exit code 0"], ["exit code 0"]]
+    *rows, summary, first, second, third = [json.loads(line) for line in lines]
     assert [(row["size_bytes"], row["wrong"]) for row in rows] == [(8, 0), (16, 0), (32, 0), (64, 0)]
     assert (summary["ranks"], summary["backend"]) == (3, "gloo")
     pairs = [["rank 0", "rank 1"], ["rank 0", "rank 2"], ["rank 1", "rank 2"]]

@@ -15,12 +15,14 @@ import torch
 
 from controlplane.logstore.progress import parse_progress
 from tests.waiting import patience
+from tests.workloads.conftest import RanksStory
 from tests.workloads.ranks import Line
 from workloads.common import checkpoint
 from workloads.common.allreduce_time import covered
 from workloads.common.devices import take_device
 from workloads.common.distributed import joined_ranks
 from workloads.common.finite import LossNotFinite
+from workloads.common.optimizers import PlainAdamW, PlainSGD
 from workloads.common.schedule import cosine, polynomial
 from workloads.common.stopping import EXIT_CODE, StopRequest
 from workloads.common.training import Batch, Plan, Training
@@ -173,6 +175,24 @@ def test_too_few_samples_for_one_step_are_an_error(tmp_path: Path):
         Training(Line(place, samples=3), Plan(1, 4, tmp_path), use, place)
 
 
+@pytest.mark.parametrize(
+    ("plain", "torchs", "settings"),
+    [(PlainSGD, torch.optim.SGD, {"momentum": 0.9}), (PlainAdamW, torch.optim.AdamW, {})],
+)
+def test_optimizers_without_the_compiler_make_the_same_steps(plain, torchs, settings):
+    found = []
+    for kind in (plain, torchs):
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizer = kind([weight], lr=0.1, **settings)
+        for step in range(4):
+            optimizer.zero_grad()
+            torch.autograd.backward((weight * torch.arange(3.0) * (step + 1)).sum())
+            optimizer.step()
+            optimizer.load_state_dict(optimizer.state_dict())
+        found.append([*weight.tolist(), weight.requires_grad, optimizer.state_dict()["param_groups"]])
+    assert found[0] == found[1]
+
+
 def test_learning_rates_warm_up_and_end_near_nothing():
     for schedule in (polynomial, cosine):
         rates = [schedule(step, 1000) for step in range(1000)]
@@ -193,26 +213,14 @@ def test_overlapping_spans_count_once():
 
 
 @pytest.mark.slow
-def test_ranks_train_together_and_one_that_never_joins_is_named(tmp_path: Path):
-    command = [sys.executable, "-m", "tests.workloads.ranks_run", str(tmp_path)]
-    ran = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=patience(240),
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    *lines, last = ran.stdout.splitlines()
-    story = json.loads(last)
+def test_ranks_train_together_and_one_that_never_joins_is_named(ranks_story: RanksStory):
+    story = ranks_story.told
     first, second = story["trained"]
     assert first["code"] == second["code"] == 0
     assert first["weights"] == second["weights"]
     assert first["step"] == 4
     assert sorted(first["read"] + second["read"]) == sorted([*range(12)] * 2)
-    progress = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
+    progress = json.loads(next(line for line in reversed(ranks_story.printed) if line.startswith("{")))
     assert progress["workers"] == 2
     assert 0 < progress["allreduce_share"] <= 1
     assert progress["samples_per_second"] > 0

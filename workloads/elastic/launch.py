@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401  the first optimizer imports it, in 2 s: here once for all workers
+import torch  # noqa: F401  takes seconds: here once for all workers
 
 from workloads.common import membership
 from workloads.common.membership import Mailbox, Member, Membership, Status

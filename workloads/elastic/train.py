@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from workloads.common import checkpoint
 from workloads.common.devices import take_device
 from workloads.common.elastic import Step, World
+from workloads.common.optimizers import PlainSGD
 from workloads.common.progress import report
 from workloads.common.quiesce import answering
 from workloads.common.sampling import CONSTANT_GLOBAL_BATCH, POLICIES, Epochs, Policy
@@ -53,7 +54,7 @@ class Replica:
         torch.manual_seed(SEED)
         layers = nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES)
         self.net = nn.Sequential(*layers).to(device)
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=learning_rate, momentum=0.9)
+        self.optimizer = PlainSGD(self.net.parameters(), lr=learning_rate, momentum=0.9)
 
     def state(self) -> dict[str, Any]:
         return {"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}

@@ -4,13 +4,15 @@ Shares of a GPU are replicas of its device plugin there (time-slicing): ten each
 """
 
 import json
+import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from controlplane.engines.kubernetes import names
-from tests.kube import GPU, KubeCluster, KubeMissing, gpu_labels, kube_cluster
+from tests.kube import GPU, KubeCluster, gpu_labels
 from tests.scenarios.four_teams.rest import jobs, play, stop_all
 from tests.scenarios.four_teams.script import NODES, TEAMS
 from tests.servers import ControlPlane, control_plane
@@ -20,26 +22,37 @@ pytestmark = pytest.mark.slow
 REPLICAS = 10
 
 
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """What of the cluster is this installation's: its nodes, and namespaces whose names begin with its name."""
+
+    name: str
+    selector: dict[str, str]
+
+
 @pytest.fixture
-def kube() -> Iterator[KubeCluster]:
+def ours(kube: KubeCluster) -> Iterator[Ours]:
+    name = f"four-{secrets.token_hex(3)}"
+    ours = Ours(name, {"four-teams": name})
     sharing = {f"{GPU}.replicas": str(REPLICAS), f"{GPU}.sharing-strategy": "time-slicing"}
-    try:
-        with kube_cluster() as cluster:
-            for name, gpus in NODES.items():
-                cluster.add_node(
-                    name, gpus=gpus * REPLICAS, labels={**gpu_labels(32768, "default"), **sharing}
-                )
-            yield cluster
-    except KubeMissing as reason:
-        pytest.skip(f"no Kubernetes: {reason}")
+    for node, gpus in NODES.items():
+        labels = {**gpu_labels(32768, "default"), **sharing, **ours.selector}
+        kube.add_node(node, gpus=gpus * REPLICAS, labels=labels)
+    yield ours
+    for node in NODES:
+        kube.must("DELETE", f"/api/v1/nodes/{node}")
 
 
 @pytest.fixture
-def plane(tmp_path, kube) -> Iterator[ControlPlane]:
-    settings = {"scheduler": "planner", "settings": {"default_image": "nobody/runs:it"}}
+def plane(tmp_path, kube: KubeCluster, ours: Ours) -> Iterator[ControlPlane]:
+    settings = {
+        "default_image": "nobody/runs:it",
+        "namespace_prefix": f"{ours.name}-",
+        "node_selector": ours.selector,
+    }
     variables = {
         "TRAINYARD_CLUSTERS": f"kubernetes:{kube.kubeconfig}",
-        "TRAINYARD_KUBERNETES": json.dumps(settings),
+        "TRAINYARD_KUBERNETES": json.dumps({"scheduler": "planner", "settings": settings}),
     }
     with control_plane(tmp_path / "state", variables) as plane:
         wait_until(lambda: plane.call("GET", "/api/v1/nodes")[1]["results"], 30, "the cluster to be attached")
@@ -47,10 +60,10 @@ def plane(tmp_path, kube) -> Iterator[ControlPlane]:
         stop_all(plane)
 
 
-def pods(kube: KubeCluster) -> list[dict[str, Any]]:
-    """Every pod of the cluster; nobody else has any."""
+def pods(kube: KubeCluster, ours: Ours) -> list[dict[str, Any]]:
+    """Every pod in our namespaces."""
     found: list[dict[str, Any]] = kube.must("GET", "/api/v1/pods")["items"]
-    return found
+    return [pod for pod in found if pod["metadata"]["namespace"].startswith(ours.name)]
 
 
 def name_of(pod: dict[str, Any]) -> str:
@@ -63,11 +76,11 @@ def replicas(pod: dict[str, Any]) -> int:
     return int(pod["spec"]["containers"][0]["resources"]["limits"][GPU])
 
 
-def test_twenty_steps_on_kubernetes(plane, kube):
+def test_twenty_steps_on_kubernetes(plane: ControlPlane, kube: KubeCluster, ours: Ours):
     play(plane, timeout=40)
-    running = [pod for pod in pods(kube) if pod["status"].get("phase") == "Running"]
+    running = [pod for pod in pods(kube, ours) if pod["status"].get("phase") == "Running"]
     assert len(running) == 14
-    assert {pod["metadata"]["namespace"] for pod in running} <= {f"yard-{team}" for team in TEAMS}
+    assert {pod["metadata"]["namespace"] for pod in running} <= {f"{ours.name}-{team}" for team in TEAMS}
     shown = {(pod["node"], pod["name"]) for job in jobs(plane, "running") for pod in job["status"]["pods"]}
     assert {(pod["spec"]["nodeName"], name_of(pod)) for pod in running} == shown
     for node, gpus in NODES.items():
