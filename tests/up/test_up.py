@@ -41,10 +41,15 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(state_dir: Path) -> Iterator[ControlPlane]:
-    """One control plane for the tests that leave it as they found it."""
+    """One control plane for the tests that leave it as they found it; it ends in order."""
     with control_plane(state_dir) as started:
         create_project(started)
         yield started
+        children = started.children().values()
+        began = time.monotonic()
+        assert started.stop(signal.SIGINT) == 0
+        assert time.monotonic() - began < patience(10)
+        assert not any(child.is_running() for child in children)
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +193,7 @@ def test_a_taken_port_is_refused(running: ControlPlane, tmp_path: Path) -> None:
     assert "Choose another port" in second.stderr
 
 
-def test_the_first_start_prints_one_address_and_a_link_that_works_once(
+def test_the_first_start_prints_a_link_that_works_once_and_its_job_outlives_every_end(
     running: ControlPlane, tmp_path: Path
 ) -> None:
     """Beside another instance of the machine, of which it shows nothing."""
@@ -203,12 +208,23 @@ def test_the_first_start_prints_one_address_and_a_link_that_works_once(
         shown = running.call("GET", "/api/v1/projects")[1]["results"]
         assert [project["name"] for project in shown] == ["team-a"]
         assert replace(second, token=running.token).call("GET", "/api/v1/projects")[0] == 401
+        assert (tmp_path / "secret.key").stat().st_mode & 0o077 == 0
+        create_project(second)
+        job = submit(second, "long")
         children = second.children().values()
-        began = time.monotonic()
-        assert second.stop(signal.SIGINT) == 0
-        assert time.monotonic() - began < patience(10)
-        assert not any(child.is_running() for child in children)
-    assert (tmp_path / "secret.key").stat().st_mode & 0o077 == 0
+        second.process.kill()
+        wait_until(lambda: not any(child.is_running() for child in children), what="the children's end")
+        assert job.process.is_running()
+    expect_a_job_to_outlive_make(second, job)
+
+
+def expect_a_job_to_outlive_make(before: ControlPlane, job: RunningJob) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with make_up(before, number) as by_make:
+            wait_until(lambda by_make=by_make: job.is_untouched(by_make), what="the job to be found")
+            if number == signal.SIGTERM:
+                job.end(by_make)
+        assert job.process.is_running() == (number == signal.SIGINT)
 
 
 def expect_a_link_that_works_once(running: ControlPlane, path: str) -> None:
@@ -221,22 +237,6 @@ def expect_a_link_that_works_once(running: ControlPlane, path: str) -> None:
     first = {"username": "first", "password": "correct horse battery", "is_admin": True}
     assert running.call("POST", "/api/v1/users", first)[0] == 201
     assert running.call("GET", path)[0] == 404
-
-
-def test_a_job_outlives_every_end_of_its_control_plane(tmp_path: Path) -> None:
-    with control_plane(tmp_path) as running:
-        create_project(running)
-        job = submit(running, "long")
-        children = running.children().values()
-        running.process.kill()
-        wait_until(lambda: not any(child.is_running() for child in children), what="the children's end")
-        assert job.process.is_running()
-    with make_up(running, signal.SIGINT) as by_make:
-        wait_until(lambda: job.is_untouched(by_make), what="the job to be found")
-    assert job.process.is_running()
-    with make_up(running, signal.SIGTERM) as by_make:
-        wait_until(lambda: job.is_untouched(by_make), what="the job to be found")
-        job.end(by_make)
 
 
 @contextmanager
