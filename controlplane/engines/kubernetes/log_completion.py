@@ -1,4 +1,4 @@
-"""Track whether the log of an ended pod was read to its end: until then the pod must not be deleted."""
+"""Track whether the log of an ended pod has been read to its end; until then the pod must not be deleted."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from controlplane.engines.kubernetes.log_copier import LogCopier
 from controlplane.logstore.reader import tail
 
-# A refused command is retried.
+# How long a call waits; after that the command is refused and retried.
 WAIT_SECONDS = 0.5
-# Patience with a process that began to copy a log and does not finish it.
+# How long to wait for a process that has begun to copy a log and does not finish.
 LOG_SECONDS = 600.0
-# After a start, until the loop has named the logs to copy.
+# After a start, how long to wait for the loop to list the logs to copy.
 BEGINNING_SECONDS = 15.0
 
 
 class LogEnds:
-    """Thread-safe. `clock` returns monotonic seconds."""
+    """Which logs have been read to their end. Thread-safe. `clock` returns monotonic seconds."""
 
     def __init__(self, copier: LogCopier, clock: Callable[[], float] = time.monotonic) -> None:
         self._copier, self._clock, self._lock = copier, clock, threading.Lock()

@@ -1,11 +1,12 @@
 """Copy pods' logs from the API server into the log store, many at once, on one thread.
 
-The only state is what the store has of a log: after any break, also of this process, a stream is requested
-again from the last stored line, and known lines are skipped. Output that the node no longer has (it keeps the
-newest file of about 10 MiB) is a gap; so is output that it may have lost when it began a new file. The API
-merges stdout and stderr: all lines are kept as stdout.
+The only state is what the store contains of a log: after any interruption, even a restart of this process, a stream
+is requested again from the last stored line, and lines that are stored already are skipped. Output that the node no
+longer has (it keeps the newest file of about 10 MiB) is a gap; so is output that may have been lost when the node
+began a new file. The API merges stdout and stderr, so all lines are stored as stdout.
 
-A log is complete when its pod has ended, all that the node still has was read, and the end was written.
+A log is complete when its pod has ended, everything that the node still has was read, and the end record was
+written.
 """
 
 from __future__ import annotations
@@ -36,25 +37,26 @@ from controlplane.logstore.writer import LogWriter
 
 log = logging.getLogger(__name__)
 
-# Of one log; beyond it only the last lines are kept, when the pod has ended.
+# The largest size of one log. Of a longer one only the last lines are added when the pod has ended.
 MOST_BYTES = 1 << 30
-# How long a stream is kept at least while others wait for their turn.
+# The shortest time that a stream is kept open while other logs wait for one.
 SLICE_SECONDS = 2.0
-# How long an ended pod's log is tried for.
+# How long reading an ended pod's log is retried.
 DRAIN_SECONDS = 60.0
-# The same where the API server says that there is none.
+# The same, if the API server reports that the log does not exist.
 MISSING_SECONDS = 2.0
-# And where the node says so of its file.
+# The same, if the node reports that the log's file does not exist.
 AWAY_SECONDS = 10.0
 MOST_PAUSE_SECONDS = 30.0
-# Between looks at a pod that has not started, or is not there, and is not heard of.
+# The interval of checks on a pod that has not started or does not exist, without a notification.
 WAITING_SECONDS = 10.0
-# Between looks whether pods have ended whose streams are open; so long the server has then to close them.
+# The interval of checks whether pods with open streams have ended, and how long the server then has to close them.
 CHECK_SECONDS = 5.0
 
 
 class LogCopier:
-    """See the module's docstring. `look` returns from memory where a pod's log is, None for an absent pod.
+    """Copies the wanted logs of one cluster. `look` returns from memory where a pod's log is, None for an absent
+    pod.
 
     Thread-safe. The thread starts with the first wanted log; each log is a task on it.
     """
@@ -71,9 +73,11 @@ class LogCopier:
         self._client, self._look = client, look
         self._most_bytes, self._drain_seconds = most_bytes, drain_seconds
         most = most_streams or log_streams.most_streams()
-        # Ended pods have some for themselves: they wait to be deleted, and their logs are short work.
+        # A part of the streams is reserved for ended pods: they wait to be deleted, and their logs are read
+        # quickly.
         self._turns, self._last_turns = asyncio.Semaphore(most - most // 8), asyncio.Semaphore(most // 8)
-        # Logs of living pods with a stream, and since when, the oldest first; not those that are told to leave.
+        # By log of a running pod with a stream: when the stream was opened, oldest first. Excludes streams that
+        # were asked to end.
         self._streaming: dict[WantedLog, float] = {}
         self._logs: dict[str, WantedLog] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -91,12 +95,12 @@ class LogCopier:
             self._call(self._take_wanted, dict(paths))
 
     def notice(self, changed: Iterable[str] = ()) -> None:
-        """Note that these pods have changed. Cheap; harmless before the first `want`."""
+        """Report that these pods have changed. Cheap; has no effect before the first `want`."""
         if self._thread is not None:
             self._call(self._note, frozenset(changed))
 
     def wait_drained(self, pod_name: str, timeout_seconds: float) -> bool:
-        """Block until the pod's log has its end; False after the timeout, or if the log is not wanted."""
+        """Block until the pod's log is complete. Return False after the timeout, or if the log is not wanted."""
         self.notice((pod_name,))
         with self._drained:
             return self._drained.wait_for(lambda: self._is_drained(pod_name), timeout_seconds)
@@ -109,7 +113,7 @@ class LogCopier:
         with self._starting:
             self._is_closed = True
         if self._thread is not None and self._loop is not None:
-            # The thread may have ended of itself.
+            # The thread may have ended by itself.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join(10)
@@ -127,7 +131,7 @@ class LogCopier:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            # The thread is gone: who tells us of a change must not suffer for it.
+            # The thread has ended; the caller, who only reports a change, must not get an exception.
             if not self._is_closed:
                 log.exception("logs are not copied any more: the thread has ended")
                 self._is_closed = True
@@ -144,12 +148,13 @@ class LogCopier:
         self._thread.start()
         return loop
 
-    # From here on: on the thread.
+    # The methods below run on the thread.
 
     async def _run(self) -> None:
-        # The number of streams is limited by turns: the library's own limit of 100 would let the others wait.
+        # The number of streams is limited by `_turn`; the library's own limit of 100 would keep the other logs
+        # waiting.
         connector = aiohttp.TCPConnector(limit=0)
-        # Streams last as long as their pods.
+        # No time limit, because streams last as long as their pods.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, auto_decompress=False
@@ -175,7 +180,7 @@ class LogCopier:
             self._logs[name].changed.set()
 
     async def _watch_ends(self) -> None:
-        """Look at the pods of open streams: a node that is gone ends pods without a change of theirs."""
+        """Check the pods of open streams: when a node is gone its pods end without a change of their own."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             for entry in self._logs.values():
@@ -192,7 +197,7 @@ class LogCopier:
                 if entry.is_news(problem := _words(error)):
                     log.info("log of %s: %s", entry.name, problem)
             except Exception as error:
-                # Whatever it is, the next try may do better, and others' logs go on.
+                # Any error may be gone at the next try, and must not affect other logs.
                 if entry.is_news(type(error).__name__):
                     log.exception("the log of %s cannot be copied", entry.name)
             if not entry.is_drained:
@@ -201,8 +206,8 @@ class LogCopier:
             self._drained.notify_all()
 
     async def _wait_source(self, entry: WantedLog) -> LogSource | None:
-        """Wait until there is something to read. Return None when the pod is gone that existed before; one that
-        never did may still come."""
+        """Wait until there is something to read, and return its source. Return None if a pod that existed is gone;
+        one that never existed may still appear."""
         while True:
             source = self._look_at(entry)
             if source is None and entry.has_begun():
@@ -220,12 +225,12 @@ class LogCopier:
         return source
 
     def _look_quietly(self, entry: WantedLog) -> None:
-        # A pod that cannot be read is told of where its log is tried next.
+        # The exception is reported when the pod's log is tried next.
         with contextlib.suppress(Exception):
             self._look_at(entry)
 
     async def _try(self, entry: WantedLog, source: LogSource | None) -> None:
-        """Read one stream of a log, to its end or its break; give up what will not be read."""
+        """Read one stream of a log until it ends or breaks; close the log if its rest cannot be read."""
         if source is None:
             words = "the pod was removed before the end of its output was read"
             return self._end(entry, words, "pod_deleted None")
@@ -241,8 +246,8 @@ class LogCopier:
 
     @contextlib.asynccontextmanager
     async def _turn(self, entry: WantedLog, *, is_last: bool) -> AsyncIterator[None]:
-        """Wait for one of the streams. Where all are taken, the oldest ends: resuming is exact, so nothing is
-        lost."""
+        """Context manager that waits for a stream and holds it. If all are in use, the oldest is asked to end; it
+        is resumed exactly, so nothing is lost."""
         turns = self._last_turns if is_last else self._turns
         if turns is self._turns and turns.locked() and self._streaming:
             oldest = next(iter(self._streaming))
@@ -257,10 +262,10 @@ class LogCopier:
                 self._streaming.pop(entry, None)
 
     def _is_hopeless(self, entry: WantedLog, error: Exception) -> bool:
-        """Return whether the rest of an ended pod's output will not be read."""
+        """Return whether the rest of an ended pod's output can no longer be read."""
         now = time.monotonic()
         if entry.ended_at is None or isinstance(error, (aiohttp.ClientConnectionError, EngineUnreachable)):
-            # While the API server cannot be reached, the log's patience does not run out.
+            # Time in which the API server is unreachable does not count.
             entry.ended_at = now
         return now - entry.ended_at > self._patience_with(error)
 
@@ -271,7 +276,7 @@ class LogCopier:
         return MISSING_SECONDS if is_missing else self._drain_seconds
 
     async def _pause(self, entry: WantedLog) -> None:
-        """Wait before the next try, longer each time that gave nothing. News that the pod has ended cuts it short."""
+        """Wait before the next try, longer after each try without new output. Ends early when the pod ends."""
         until = time.monotonic() + entry.pause_seconds * random.uniform(0.5, 1.0)
         entry.pause_seconds = min(MOST_PAUSE_SECONDS, entry.pause_seconds * 2)
         ended_at = entry.ended_at
@@ -279,7 +284,8 @@ class LogCopier:
             self._look_quietly(entry)
 
     def _end(self, entry: WantedLog, gap: str, end_word: str) -> None:
-        """Close a log that cannot be read to its end. Raises OSError: while the disk is full it is tried again."""
+        """Close a log whose rest cannot be read, with a gap and an end record. Raise OSError on a full disk; then
+        it is retried."""
         with contextlib.closing(LogWriter(entry.path)) as writer:
             if not tail(entry.path, 1).complete:
                 writer.gap(gap)

@@ -22,19 +22,20 @@ from controlplane.logstore.writer import LogWriter
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.1
-# Of a log that is too long, only these are kept of what follows, when the pod has ended.
+# How many of the last lines are added to a log that exceeded its size, when the pod has ended.
 LAST_LINES = 5000
 FILE_CHECK_SECONDS = 2.0
-# A kubelet that rotates quickly may send nothing more until the container ends: a silent stream is opened again.
+# After a quick rotation a kubelet may send nothing more until the container ends, so a silent stream is opened
+# again.
 SILENT_SECONDS = 10.0
 _TAIL_LINES = 2000
 
 
 class LogStoreBusy(Exception):
-    """Another process wrote to the file since the last read; its end must be read again."""
+    """Another process has written to the file, so its end must be read again."""
 
 
-# Errors after which the copy is tried again; the last two: a token that cannot be had.
+# Errors after which the copy is retried; the last two occur when no token can be obtained.
 PASSING = (
     aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy, LogNotThere,
     EngineUnreachable, EngineRefused,
@@ -43,10 +44,10 @@ PASSING = (
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """Where a pod's log is and whether it is at its end. `path`: of the API, up to `/log`.
+    """Where a pod's log is and whether it is complete. `path`: in the API, up to `/log`.
 
-    `restarts` of its container, which began at `started_ms` (known to the second); `now_ms`: the cluster's clock when
-    this was seen; `end_word`: what the log's end says, such as "exit 0"; "" while the pod lives.
+    `restarts`: of its container, which began at `started_ms` (in whole seconds); `now_ms`: the cluster's time of
+    this observation; `end_word`: the text of the end record, such as "exit 0", or "" while the pod runs.
     """
 
     path: str
@@ -60,29 +61,29 @@ class LogSource:
 
 @dataclass(slots=True, eq=False)
 class WantedLog:
-    """One wanted log and how far its copy is. Times `_at` are monotonic, times `_ms` the cluster's."""
+    """One wanted log and the progress of its copy. Times `_at` are monotonic, times `_ms` are the cluster's."""
 
     name: str
     path: str
     cursor: Cursor = field(default_factory=Cursor)
     gaps: GapRule = field(default_factory=GapRule)
-    # Of our file, as this process left it; -1: it must be read.
+    # The size of our file after this process's last write; -1: the file must be read.
     size: int = -1
     checked_size: int = 0
     checked_at: float = 0.0
     is_drained: bool = False
     was_seen: bool = False
     restarts: int | None = None
-    # Its stream went on until the node ended it in good order.
+    # True if its stream continued until the node ended it normally.
     is_followed: bool = False
-    # When its stream is to be left, and the timer of an open one.
+    # When its stream must end, and the timer of an open stream.
     leave_at: float | None = None
     limit: asyncio.Timeout | None = None
     # Set when its pod has changed.
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    # When this process saw that the pod had ended.
+    # When this process noticed that the pod had ended.
     ended_at: float | None = None
-    # Doubles with each try that gives nothing.
+    # Doubled by each try without new output.
     pause_seconds: float = FIRST_PAUSE_SECONDS
     # Why the last try failed.
     problem: str = ""
@@ -92,7 +93,7 @@ class WantedLog:
         return self.was_seen or os.path.exists(self.path)
 
     def is_news(self, problem: str) -> bool:
-        """Return whether the last try failed otherwise: a problem is logged once, however often it is met."""
+        """Return whether the last try failed for another reason, and store this one; each problem is logged once."""
         known, self.problem = self.problem, problem
         return problem != known
 
@@ -107,7 +108,7 @@ class WantedLog:
         return True
 
     def leave(self, seconds: float) -> None:
-        """Have the stream end in so many seconds."""
+        """End the stream in this many seconds."""
         self.leave_at = asyncio.get_running_loop().time() + seconds
         if self.limit is not None:
             self.limit.reschedule(self.leave_at)
@@ -115,7 +116,8 @@ class WantedLog:
 
 @dataclass(frozen=True, slots=True)
 class LogCopy:
-    """A log beyond `most_bytes` is not followed; its last lines are added when the pod has ended."""
+    """Copies one stream of a log. A log beyond `most_bytes` is not followed; its last lines are added when the pod
+    has ended."""
 
     log: WantedLog
     source: LogSource
@@ -124,7 +126,7 @@ class LogCopy:
     most_bytes: int
 
     async def run(self) -> None:
-        """Write what is new; for an ended pod also the end. Raises errors of PASSING."""
+        """Store new output and, for an ended pod, the end record. Raise errors of PASSING."""
         self._find_place()
         if self.log.is_drained:
             return
@@ -139,7 +141,8 @@ class LogCopy:
             self.log.is_drained = True
 
     def _find_place(self) -> None:
-        """Find where to resume. The file is read only if it is not as this process left it."""
+        """Find the position at which to resume. Reads the file only if it has changed since this process's last
+        write."""
         known = self.log
         if self.writer.size != known.size:
             page = tail(known.path, _TAIL_LINES)
@@ -150,7 +153,7 @@ class LogCopy:
                 known.gaps = GapRule(page.lines[-1].time_ms)
 
     async def _copy_earlier(self) -> None:
-        """Copy the rest of the previous container, if it was restarted since the last look."""
+        """Copy the rest of the previous container if it was restarted since the last try."""
         known, restarts = self.log, self.source.restarts
         missed = 0 if known.restarts is None else restarts - known.restarts
         if missed > 0:
@@ -169,7 +172,7 @@ class LogCopy:
             await self._read({"follow": "true"}, is_whole=False)
 
     async def _read(self, query: dict[str, str], *, is_whole: bool) -> None:
-        """Write the new lines of a stream. `is_whole`: its end is the end of a container's output."""
+        """Store the new lines of a stream. `is_whole`: the stream ends where the container's output ends."""
         known, lines = self.log, Lines()
         since = known.cursor.since()
         known.cursor.begin()
@@ -191,7 +194,7 @@ class LogCopy:
             known.is_followed = known.is_followed or (is_left and not is_whole)
         except TimeoutError:
             is_left = is_open
-            # Told to leave, it goes on at once.
+            # The stream was asked to end, so the copy continues at once.
             if is_whole or not known.limit or not known.limit.expired():
                 raise
             known.pause_seconds = FIRST_PAUSE_SECONDS
@@ -219,7 +222,8 @@ class LogCopy:
                 await self._check_file()
 
     def _check_end(self, remark: str, *, is_resumed: bool) -> None:
-        """Raise LogNotThere, or write gaps, if a whole stream lacked what it should hold. `remark`: of the node."""
+        """Check a stream at its end: raise LogNotThere, or write a gap, if expected output was missing. `remark`:
+        the node's message in place of output, "" if none."""
         known, is_seeking = self.log, self.log.cursor.is_seeking
         is_gone = bool(remark) and (is_seeking or known.cursor.since() is None)
         if is_gone and not (known.is_followed and is_removed(remark)):
@@ -236,13 +240,13 @@ class LogCopy:
             self.log.pause_seconds = FIRST_PAUSE_SECONDS
 
     async def _check_file(self) -> None:
-        """Read when the node's file began, and apply the rule of gaps to it."""
+        """Read the time at which the node's file begins, and write a gap if it is a new file."""
         known = self.log
         known.checked_at = time.monotonic()
         try:
             began_ms = await self.streams.file_began_ms(self.source.path, self.source.container)
         except PASSING as error:
-            # Neither a healthy stream nor the end of a whole log is given up for it.
+            # The check is optional: it must not end a working stream or prevent the end record.
             log.debug("log of %s: when its file began is not known: %s", known.name, error)
             return
         known.checked_size = self.writer.size
@@ -250,10 +254,10 @@ class LogCopy:
             self._write(known.gaps.take_file(began_ms))
 
     def _write(self, gaps: Sequence[str] = (), pieces: Sequence[Piece] = ()) -> None:
-        """Append gaps, then lines. Raises LogStoreBusy when another process wrote to the log."""
+        """Append gaps, then lines. Raise LogStoreBusy if another process has written to the log."""
         if self.writer.has_grown():
             raise LogStoreBusy("another process wrote to the log")
-        # What the disk does not take is asked for again, from where the store ends.
+        # Until the write succeeds the size is unknown, so that the next try resumes at the end of the file.
         self.log.size = -1
         for gap in gaps:
             self.writer.gap(gap)

@@ -14,16 +14,16 @@ from typing import TypeAlias
 from controlplane.logstore.reader import LogLine
 from controlplane.logstore.writer import MAX_TEXT_BYTES, STDOUT
 
-# As LogWriter.add takes it: Unix ms, kind, text.
+# A piece of output as LogWriter.add accepts it: (Unix ms, kind, text).
 Piece: TypeAlias = tuple[int, bytes, bytes]
 
-# The line goes on in the next piece.
+# The kind of a piece whose line continues in the next piece.
 _CUT = STDOUT.upper()
 _STAMP_BYTES = 40  # at most
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNSTAMPED = -1
-# A node's clock that is put back by no more hides nothing.
+# Clocks of nodes that are set back by at most this do not affect the result.
 _STEP_BACK_SECONDS = 2
 
 
@@ -36,7 +36,7 @@ def stamp_ms(stamp: bytes) -> int:
 
 
 def time_of(ms: int) -> str:
-    """Convert Unix ms to RFC 3339, as logs show it."""
+    """Convert Unix ms to RFC 3339, as displayed in logs."""
     return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -44,12 +44,12 @@ def time_of(ms: int) -> str:
 class Lines:
     """Cuts one stream into pieces.
 
-    Lines without a time are no output: the tail of a line that began before the time asked for, or what the node says
-    in a log's place. `remark` is the last of them.
+    Lines without a time are not output: they are the rest of a line that began before the requested time, or a
+    message of the node in place of the log. `remark`: the last of these lines.
     """
 
     remark: str = ""
-    # of a line without its end; without its stamp once `_line_ms` is known
+    # The beginning of an incomplete line; without its timestamp once `_line_ms` is known.
     _rest: bytes = b""
     _line_ms: int | None = None
 
@@ -78,7 +78,7 @@ class Lines:
         return [(line_ms, _CUT, text)] if text and line_ms != _UNSTAMPED else []
 
     def _start(self, line: bytes) -> tuple[int, bytes]:
-        """Return the time and the text of a line, or of what there is of it."""
+        """Return the time and the text of a line, or of its beginning."""
         if self._line_ms is not None:
             return self._line_ms, line
         stamp, _, text = line.partition(b" ")
@@ -90,7 +90,7 @@ class Lines:
 
 def _cut(line_ms: int, text: bytes, pieces: list[Piece]) -> bytes:
     """Append the full pieces of a line to `pieces`; return the rest."""
-    # By size and not by chunk of the network, so that a repeat is cut at the same places.
+    # Cut by size instead of by network chunk, so that a repeated stream is cut at the same places.
     whole = len(text) - len(text) % MAX_TEXT_BYTES
     if line_ms != _UNSTAMPED:
         pieces += [(line_ms, _CUT, text[at : at + MAX_TEXT_BYTES]) for at in range(0, whole, MAX_TEXT_BYTES)]
@@ -99,35 +99,35 @@ def _cut(line_ms: int, text: bytes, pieces: list[Piece]) -> bytes:
 
 @dataclass(slots=True)
 class Cursor:
-    """Position of the store in a log. After a break the stream is requested again from the second of the last
-    piece, and everything before that piece is skipped.
+    """The position of the store in a log. After an interruption the stream is requested again from the second of
+    the last stored piece, and everything up to that piece is skipped.
 
-    Timestamps may go backwards (two streams of a pod, a corrected clock), so the position of the last piece
-    counts, not its time. The piece is gone only when a time is later than all that were seen.
+    Timestamps may go backwards (two streams of a pod, a corrected clock), so the position is found by the last
+    piece, not by its time. The piece is missing only if a time is later than all that were stored.
     """
 
-    # Of the last piece's ms.
+    # The pieces with the millisecond of the last one.
     _recent: list[tuple[int, bytes, str]] = field(default_factory=list)
-    # Of all pieces.
+    # The latest time of all pieces.
     _latest_ms: int = 0
-    # How many pieces like the last one are still to come before the new ones.
+    # How many pieces equal to the last one must still be skipped.
     _sought: int = 0
 
     def take_store(self, lines: Sequence[LogLine]) -> None:
-        """Begin after the store's last lines."""
+        """Set the position to the end of the store, given its last lines."""
         self._recent, self._latest_ms = [], 0
         self._note(
             [(line.time_ms, _CUT if line.is_partial else STDOUT, line.text.encode()) for line in lines]
         )
 
     def since(self) -> datetime | None:
-        """Return the time from which to request the stream, in whole seconds; None: from its start."""
+        """Return the time from which to request the stream, in whole seconds; None: from the beginning."""
         if not self._recent:
             return None
         return _EPOCH + timedelta(seconds=max(0, self._recent[-1][0] // 1000 - _STEP_BACK_SECONDS))
 
     def begin(self) -> None:
-        """Note that a stream from `since` follows."""
+        """Begin to read a stream that was requested from `since`."""
         self._sought = self._recent.count(self._recent[-1]) if self._recent else 0
 
     @property
@@ -136,7 +136,7 @@ class Cursor:
         return self._sought > 0
 
     def take(self, pieces: list[Piece]) -> tuple[list[Piece], bool]:
-        """Return the new pieces among a stream's next ones, and whether output is missing before them."""
+        """Return the new pieces among the next ones of a stream, and whether output before them is missing."""
         is_torn = False
         if self._sought:
             pieces, is_torn = self._seek(pieces)
@@ -150,8 +150,8 @@ class Cursor:
                 self._sought -= 1
                 if not self._sought:
                     return pieces[i + 1 :], False
-            # Later than everything stored, and the last stored piece was not among what came before: the node no
-            # longer has it.
+            # The piece is later than everything stored, and the last stored piece did not occur before it, so the
+            # node no longer has that piece.
             elif piece[0] > self._latest_ms:
                 self._sought = 0
                 return pieces[i:], True
@@ -168,5 +168,5 @@ class Cursor:
 
 
 def _seen(piece: Piece) -> tuple[int, bytes, str]:
-    """Return the piece as the store does: invalid UTF-8 comes back as replacement characters."""
+    """Return the piece in the form of the store, where invalid UTF-8 has become replacement characters."""
     return piece[0], piece[1], piece[2].decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Decide whether a node may have put away output of a container that was not read. Pure: no clock, no file."""
+"""Decide whether a node may have deleted output of a container before it was read. Pure: no clock, no file."""
 
 from __future__ import annotations
 
@@ -9,36 +9,39 @@ from controlplane.engines.kubernetes.log_cursor import Piece, time_of
 
 MAY_BE_GONE = "the node may have begun a new file before this was read"
 NEW_FILE = "the node began a new file then"
-# The smallest file at which a kubelet rotates.
+# The smallest file that a kubelet rotates.
 FILE_BYTES = 1 << 20
-# Clocks that differ by no more count as one.
+# Clocks that differ by at most this are treated as equal.
 _SKEW_MS = 3000
-# Nodes look every 10 s whether a file is full.
+# Nodes check every 10 s whether a file is full.
 _LATE_MS = 5000
 
 
 @dataclass(slots=True)
 class GapRule:
-    """One rule: output is whole while the node's file begins no later than the file that was read before. The node
-    keeps only its newest file (about 10 MiB), and a stream that moves on to a new one loses the last moment of the old.
+    """Finds gaps in a copied log by one rule: nothing is missing while the node's file does not begin later than
+    the file that was read before.
 
-    Nothing was read before the first file; the API does not report whether it is the first. It is estimated by two
-    measures: how long no stream was open, and the rate of output. Unix ms: start and lines by the node's clock, the
-    rest by the API server's. If the clocks differ by seconds, the estimate errs towards reporting a gap.
+    The node keeps only its newest file (about 10 MiB), and a stream that continues in a new file loses the last
+    moment of the old one. The API does not report whether the first file that we read is the container's first.
+    That is estimated by how long no stream was open, and by the rate of output. Times in Unix ms: the container's
+    start and lines by the node's clock, all others by the API server's. If the clocks differ by seconds, the
+    estimate errs towards reporting a gap.
     """
 
-    # The first line of the node's file; after a restart of this process the last line of ours. None before the first.
+    # The time of the first line of the node's file; after a restart of this process, of our last line. None before
+    # any line.
     file_began_ms: int | None = None
-    # The time of the first line that we read, while the first file is not judged.
+    # The time of the first line that we read, until the first file is judged.
     first_ms: int | None = None
     _last_ms: int = 0
-    # Bytes of what we read.
+    # The number of bytes that we have read.
     _size: int = 0
-    # When its stream was opened.
+    # When the present stream was opened.
     _open_ms: int = 0
-    # All output before was read: the container's start, then the end of each stream that gave nothing.
+    # All output before this time was read: first the container's start, then the end of each stream without output.
     _covered_ms: int | None = None
-    # The time without an open stream before `_open_ms`.
+    # How long no stream was open before `_open_ms`.
     _unseen_ms: int = 0
     _is_judged: bool = False
 
@@ -46,20 +49,20 @@ class GapRule:
         self._is_judged = self.file_began_ms is not None
 
     def listen(self, now_ms: int, started_ms: int | None) -> None:
-        """Note that a stream opens. `started_ms`, the container's start, is in whole seconds."""
+        """Record that a stream was opened. `started_ms`: the container's start, in whole seconds."""
         if self.first_ms is None:
             self._open_ms = now_ms
             if self._covered_ms is None and started_ms is not None:
                 self._covered_ms = started_ms + 999
 
     def leave(self, now_ms: int) -> None:
-        """Note that the stream ended without an error."""
+        """Record that the stream ended without an error."""
         if self.first_ms is None and self._covered_ms is not None:
             self._unseen_ms += max(0, self._open_ms - self._covered_ms)
             self._covered_ms = now_ms
 
     def take(self, pieces: Sequence[Piece], *, is_torn: bool = False) -> list[str]:
-        """Return the gaps before new pieces. `is_torn`: the node does not have what was read before them."""
+        """Return the gaps before new pieces. `is_torn`: the node no longer has the piece that was read before them."""
         if not self._is_judged:
             self.first_ms = pieces[0][0] if self.first_ms is None else self.first_ms
             self._last_ms = pieces[-1][0]
@@ -68,27 +71,27 @@ class GapRule:
         return (self.take_file(pieces[0][0]) if is_new else []) + self.judge()
 
     def take_file(self, began_ms: int) -> list[str]:
-        """Return the gap before a file of the node that began at this time."""
+        """Return the gap, if any, before a file of the node that begins at this time."""
         known_ms, self.file_began_ms = self.file_began_ms, began_ms
         is_later = known_ms is not None and began_ms > known_ms
         return [f"output may be missing before {time_of(began_ms)}: {NEW_FILE}"] if is_later else []
 
     def judge(self, *, is_end: bool = False) -> list[str]:
-        """Return the gap, once, before the first file that was read."""
+        """Return the gap, if any, before the first file that was read; at most once."""
         may_be_gone = None if self._is_judged else self.may_be_gone(is_end=is_end)
         self._is_judged = self._is_judged or may_be_gone is not None
         return [f"output may be missing before {time_of(self.seen_ms)}: {MAY_BE_GONE}"] if may_be_gone else []
 
     @property
     def seen_ms(self) -> int:
-        """Return the time from which on all output was read."""
+        """The time since which all output was read."""
         if self.first_ms is None:
             return self._open_ms
         is_node_ahead = self._covered_ms is not None and self._covered_ms > self._open_ms + _SKEW_MS
         return self.first_ms if is_node_ahead else min(self.first_ms, self._open_ms)
 
     def may_be_gone(self, *, is_end: bool = False) -> bool | None:
-        """Return whether the container may have filled a file unseen; None if it is too early to decide."""
+        """Return whether the container may have filled a file before we read; None if it is too early to decide."""
         if self.first_ms is None and not is_end:
             return None
         if self._covered_ms is None:

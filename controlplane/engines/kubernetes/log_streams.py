@@ -1,4 +1,4 @@
-"""Streams of pods' logs, as the API server gives them to one asyncio thread."""
+"""Streams of pods' logs from the API server, for one asyncio thread."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from controlplane.kubernetes_api.kubeconfig import without_token
 from controlplane.kubernetes_api.rate_limiter import FOLLOW
 
 MOST_STREAMS = 4000
-# A silent stream is opened anew: it may have died without a word.
+# A stream without data for this long is opened again, because its connection may be dead.
 IDLE_SECONDS = 600.0
-# For a stream's turn; then it is tried again later.
+# How long to wait for the rate limit; then the stream is tried again later.
 TURN_SECONDS = 5.0
-# For an answer when a file began.
+# The time-out for reading when a file began.
 FILE_SECONDS = 10.0
-# A stamp, and a little more.
+# Enough bytes for a timestamp and a little more.
 _HEAD_BYTES = 64
 
 
@@ -37,19 +37,18 @@ class StreamRefused(Exception):
 
 
 class LogNotThere(Exception):
-    """The node answered that it has no file of the log. Retry: during a rotation the file is absent for a moment. The
-    log of a removed container stays absent."""
+    """The node answered that it has no file of the log. Retry, because during a rotation the file is absent for a
+    moment; the log of a removed container remains absent."""
 
 
 def is_removed(remark: str) -> bool:
-    """Return whether a kubelet reports that it removed the container."""
+    """Return whether the message is a kubelet's report that it removed the container."""
     return remark.startswith("unable to retrieve container logs")
 
 
 @dataclass(frozen=True, slots=True)
 class LogStreams:
-    """Opens streams as calls of the client: in its turn, and with its credentials, which are renewed when they were
-    refused."""
+    """Opens streams under the client's rate limit and with its credentials, which are renewed after a refusal."""
 
     client: Client
     session: aiohttp.ClientSession
@@ -58,11 +57,12 @@ class LogStreams:
     async def open(
         self, path: str, query: Mapping[str, str], *, turn_seconds: float = TURN_SECONDS
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """`path`: of the API, up to `/log`. Raises StreamRefused, EngineUnreachable, and aiohttp's errors."""
+        """Context manager that opens a followed log. `path`: in the API, up to `/log`. Raise StreamRefused,
+        EngineUnreachable and aiohttp's errors."""
         access = self.client.access
         headers = await asyncio.to_thread(self._take_turn, path, query, turn_seconds)
         timeout = aiohttp.ClientTimeout(
-            # At random, so that streams that began together do not all end together.
+            # Randomised, so that streams that began together do not all end together.
             total=None,
             sock_connect=10,
             sock_read=IDLE_SECONDS * random.uniform(0.5, 1.0),
@@ -75,7 +75,7 @@ class LogStreams:
             server_hostname=access.server_name,
             timeout=timeout,
         ) as response:
-            # The next try has fresh credentials; this one fails as any other.
+            # This try fails like any other, and the next one has new credentials.
             if response.status == 401:
                 await asyncio.to_thread(access.renew, headers)
             if response.status == 429 or response.status >= 500:
@@ -85,16 +85,15 @@ class LogStreams:
             yield response.content
 
     def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> Mapping[str, str]:
-        """Return the headers to send, after waiting for the rate limit; credentials may come from a login
-        program."""
+        """Wait for the rate limit, and return the headers to send. Credentials may come from a login program."""
         self.client.take_turn("GET", path, query, priority=FOLLOW, timeout_seconds=turn_seconds)
         return self.client.access.headers()
 
     async def file_began_ms(self, path: str, container: str) -> int | None:
-        """Return the time of the first line of the file that the node has of a log now, in Unix ms; None for an empty
-        one. Waits for no turn.
+        """Return the time of the first line in the node's present file of a log, in Unix ms; None for an empty
+        file. Does not wait for the rate limit.
 
-        Raises as `open`, and TimeoutError after FILE_SECONDS.
+        Raise the exceptions of `open`, and TimeoutError after FILE_SECONDS.
         """
         query = {"container": container, "timestamps": "true", "limitBytes": str(_HEAD_BYTES)}
         async with asyncio.timeout(FILE_SECONDS), self.open(path, query, turn_seconds=0) as stream:
@@ -106,14 +105,15 @@ class LogStreams:
 
 
 def most_streams() -> int:
-    """Return how many streams may be open: each takes two file descriptors, of which the process needs 256 itself."""
+    """Return how many streams may be open. Each takes two file descriptors, and the process needs 256 for other
+    purposes."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     room = MOST_STREAMS if soft == resource.RLIM_INFINITY else (soft - 256) // 2
     return max(16, min(MOST_STREAMS, room))
 
 
 def _words_of(body: bytes) -> str:
-    """Return the message of a Status object, or the text of an answer that is none."""
+    """Return the message of a Status object, or the text of any other response."""
     try:
         said = orjson.loads(body)["message"]
     except (orjson.JSONDecodeError, KeyError, TypeError):

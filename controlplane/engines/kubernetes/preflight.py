@@ -1,7 +1,8 @@
-"""Preflight checks of a cluster: reachability, identity, permissions, and what it has installed.
+"""Preflight checks of a cluster: reachability, identity, permissions, and installed components.
 
-Nothing is changed. A failed check refuses the cluster; a warning says what does not work without it. All checks
-together take SECONDS at most, also at an address that does not answer. A check is a table: its first row that applies.
+Nothing is changed. A failed check refuses the cluster; a warning states what does not work without the missing
+part. All checks together take at most SECONDS, even for an address that does not answer. A check is a table, of
+which the first row that applies is the result.
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ from controlplane.kubernetes_api.kubeconfig import hidden, secrets_of
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SECONDS = 15.0
-# Minor versions: scheduling gates are in 1.30; newer ones were not tried.
+# Minor versions of Kubernetes: scheduling gates exist since 1.30; versions above the newest were not tested.
 OLDEST, NEWEST = 30, 36
 
 _CALL_SECONDS = 3.0
 _AT_ONCE = 8
 _SKEW_SECONDS = 60
-# Beyond it certificates and tokens are refused at random.
+# With a larger difference, certificates and tokens are refused at random.
 _MOST_SKEW_SECONDS = 1800
 _EXPIRES_SOON = timedelta(days=7)
-# Are enough to see what a cluster has.
+# As many nodes are sufficient to find out what a cluster has.
 _NODES = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check. `outcome` is ok, warning or failed; `without_it`: what does not work then; `found`:
+    """The result of one check. `outcome`: ok, warning or failed; `without_it`: what does not work then; `found`:
     names to offer to users."""
 
     name: str
@@ -63,7 +64,7 @@ class Check:
 
 Checks: TypeAlias = Iterable[Check]
 Step: TypeAlias = Callable[[Client, ClusterProfile], Checks]
-# Condition, outcome, message, without_it.
+# Condition, outcome, message, without_it (see Check).
 Row: TypeAlias = tuple[Any, str, str] | tuple[Any, str, str, str]
 
 
@@ -77,10 +78,10 @@ def _texts(row: Row) -> tuple[str, str, str]:
 
 
 def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
-    """Check the cluster of these settings, which include its credentials. Never raises.
+    """Check the cluster with these settings, which include its credentials. Never raises.
 
-    Messages quote answers of the server, which may echo what it was sent: parts of the credentials are removed here,
-    the one place that all messages pass.
+    Messages quote responses of the server, which may contain what it was sent. So parts of the credentials are
+    removed here, the one place that all messages pass.
     """
     secrets = secrets_of(str((settings.get("credentials") or {}).get("kubeconfig") or ""))
     return tuple(replace(check, message=hidden(check.message, secrets)) for check in _found(settings))
@@ -98,9 +99,10 @@ def _found(settings: Mapping[str, Any]) -> tuple[Check, ...]:
 
 
 def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
-    """As `check_cluster`. Runs on a thread, since resolving a name may outlast every time-out of ours."""
+    """Run the checks, as `check_cluster` does, on a thread, because resolving a name may exceed every time-out of
+    ours."""
     found: list[Check] = []
-    # A daemon, since one that hangs in the resolver cannot be ended.
+    # A daemon thread, because one that blocks in the resolver cannot be ended.
     worker = threading.Thread(target=_look, args=(access, profile, found.append), daemon=True)
     worker.start()
     worker.join(SECONDS)
@@ -124,7 +126,7 @@ def _look(access: Access, profile: ClusterProfile, add: Callable[[Check], None])
 
 
 def _outcome_of(step: Step, client: Client, profile: ClusterProfile) -> tuple[Check, ...]:
-    """Return the results of one step; an answer that it cannot use is one of them."""
+    """Return the results of one step; an unusable response of the server is a result too."""
     name, server = step.__name__.strip("_"), client.access.server
     try:
         return tuple(step(client, profile))
@@ -133,12 +135,12 @@ def _outcome_of(step: Step, client: Client, profile: ClusterProfile) -> tuple[Ch
     except ApiError as error:
         if error.reason == "Unauthorized":
             return (Check("identity", FAILED, f"{server} does not accept the credentials: {error.message}"),)
-        # No Status object: not from an API server, so its text is not shown.
+        # Without a Status object the response is not from an API server, so its text is not shown.
         if not error.reason:
             return (Check(name, FAILED, _not_kubernetes(server, f"it answers {error.status}")),)
         return (Check(name, FAILED, f"{server} answers {error}"),)
     except (KeyError, TypeError, AttributeError, ValueError):
-        # Its text may quote what was sent.
+        # Not chained or quoted, because its text may contain what was sent.
         return (Check(name, FAILED, _not_kubernetes(server, "its answer is not what one gives")),)
 
 
@@ -187,7 +189,7 @@ def _clock(client: Client, profile: ClusterProfile) -> Checks:
     try:
         theirs = parsedate_to_datetime(client.server_date or "")
     except ValueError:
-        # An answer without a date says nothing about the clocks.
+        # A response without a date gives no information about the clocks.
         return []
     skew = (theirs - datetime.now(UTC)).total_seconds()
     words = f"The cluster's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours."
@@ -238,7 +240,7 @@ def _may_with(client: Client, rule: Rule, verb: str, name: str) -> bool:
 
 
 def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
-    """Users of kubectl have rights by ClusterRoles of the chart, or of ours where our account is an admin."""
+    """Check that the ClusterRoles for kubectl users exist, or that our account may create them."""
     roles = ", ".join(body["metadata"]["name"] for body in cluster_roles())
     missing = [body for body in cluster_roles() if _found_at(client, names.path_of(body)) is None]
     refused = ", ".join(body["metadata"]["name"] for body in missing if not _may_make(client, body))
@@ -252,8 +254,7 @@ def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _may_make(client: Client, body: dict[str, Any]) -> bool:
-    """Return whether our account may create the object: the server refuses to grant rights that the account
-    lacks."""
+    """Return whether our account may create the object. The server refuses to grant rights that the account lacks."""
     try:
         client.create(names.list_path(body["kind"]), body, dry_run=True)
     except ApiError as error:
@@ -321,7 +322,7 @@ def _storage(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _classes_of_volumes(known: list[str], default: list[str]) -> list[Check]:
-    """Return the classes in which volumes can be made, the default first."""
+    """Return the storage classes in which volumes can be created, the default first."""
     found = tuple(sorted(known, key=lambda name: (name not in default, name)))
     if not found:
         return [Check("storage_classes", WARNING, "There is no storage class.", "Volumes cannot be made.")]
@@ -355,7 +356,8 @@ def _snapshots(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _mpi_operator(client: Client, profile: ClusterProfile) -> Checks:
-    """`mpi_operator` is ok only if the operator is there and ours to use (Cluster.has_found)."""
+    """Check the MPI operator. `mpi_operator` is ok only if it is installed and we may use it (see
+    Cluster.has_found)."""
     is_there = _has_kind(client, "/apis/kubeflow.org/v2beta1", "mpijobs")
     is_required = profile.mpi_operator and not is_there
     if not is_required and (why := _why_own_launcher(client, profile, is_there=is_there)):
@@ -410,7 +412,7 @@ def _prometheus(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _found_at(client: Client, path: str, query: Mapping[str, str] = {}) -> dict[str, Any] | None:
-    """Return an object or list, None if it is absent or if we may not see it, which `_rights` reports."""
+    """Return an object or list; None if it is absent, or if we may not read it, which `_rights` reports."""
     try:
         found: dict[str, Any] = client.get(path, query, timeout_seconds=_CALL_SECONDS)
     except ApiError as error:
@@ -421,7 +423,7 @@ def _found_at(client: Client, path: str, query: Mapping[str, str] = {}) -> dict[
 
 
 def _listed(client: Client, path: str, limit: int = 100) -> list[dict[str, Any]] | None:
-    """Return the first objects of a list; None as `_found_at`."""
+    """Return the first objects of a list; None as for `_found_at`."""
     found = _found_at(client, path, {"limit": str(limit)})
     return None if found is None else found["items"]
 
@@ -430,7 +432,7 @@ def _has_kind(client: Client, path: str, resource: str) -> bool:
     try:
         found = _found_at(client, path) or {"resources": ()}
     except ApiFailed:
-        # A group that is announced and not served.
+        # The API group is announced but not served.
         return False
     return any(each.get("name") == resource for each in found["resources"])
 
@@ -440,12 +442,12 @@ def _has(node: Mapping[str, Any], resource: str) -> bool:
 
 
 def _number(text: Any) -> int:
-    """Return the whole number at the start of a text ("34+"), 0 without one."""
+    """Return the whole number at the start of a text ("34+"); 0 without one."""
     digits = str(text or "").rstrip("+")
     return int(digits) if digits.isascii() and digits.isdecimal() else 0
 
 
-# Without them the rest says nothing.
+# If one of these fails, the other steps would give no information.
 _FIRST: tuple[Step, ...] = (_credentials, _reachable, _identity)
 _STEPS: tuple[Step, ...] = (
     *_FIRST,
