@@ -107,7 +107,7 @@ def _known(username: str) -> str:
 
 
 def _is_bootstrap(secret: str) -> bool:
-    """Compare digests, which takes constant time for any length."""
+    """Return whether the secret is the bootstrap token. Compares digests, which takes constant time for any length."""
     expected = settings.BOOTSTRAP_TOKEN
     return bool(expected) and hmac.compare_digest(digest_of(secret), digest_of(expected))
 

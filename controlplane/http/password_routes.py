@@ -24,5 +24,5 @@ def hashes_password(method: str, path: str) -> bool:
 
 
 def is_sign_in(method: str, path: str) -> bool:
-    """Return whether it hashes a password and also needs no credential."""
+    """Return whether a request that hashes a password also needs no credential."""
     return hashes_password(method, path) and path.startswith(("/login", "/setup/", "/api/v1/login"))

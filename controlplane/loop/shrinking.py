@@ -136,8 +136,8 @@ def cannot_shrink(attended: Attended, cause: str) -> bool:
 
 
 def _ending_ranks(attended: Attended) -> set[int]:
-    """Return the ranks that release their devices without a preemption: not members, and ended or ordered to
-    end."""
+    """Return the ranks outside of the membership whose pods have ended or were ordered to end: they release their
+    devices without a preemption."""
     others = {pod.name: pod for pod in attended.pods if pod.rank not in attended.members}
     orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=others)
     ordered = set(orders.values_list("subject_id", flat=True))

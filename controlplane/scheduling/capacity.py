@@ -56,7 +56,7 @@ class NodeCapacity:
         )
 
     def change_host(self, need: Need, pods: int) -> None:
-        """Return the host resources of `pods` pods to the node; negative `pods` take them."""
+        """Add the host resources of `pods` pods back to the node; negative `pods` take them away."""
         self.version += 1
         self.milli_cpus += pods * need.milli_cpus
         self.memory_mib += pods * need.memory_mib

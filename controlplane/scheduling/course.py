@@ -130,7 +130,7 @@ class Course:
 
 
 def started(job: JobView, placements: Sequence[PodPlacement], now: int) -> JobView:
-    """Return a queued job as it is once it runs on these placements since `now`."""
+    """Return a queued job in the state that it has while it runs on these placements since `now`."""
     return replace(
         job, state="active", placements=tuple(placements), started_at=now, promised=(), was_preempted_by=None,
         was_preempted_by_project=None,
@@ -138,7 +138,8 @@ def started(job: JobView, placements: Sequence[PodPlacement], now: int) -> JobVi
 
 
 def requeued(job: JobView, by: tuple[str, str | None]) -> JobView:
-    """Return a running job as it is after it was stopped for the job `by` (id, project) and queued again."""
+    """Return a running job in the state that it has once it was stopped for the job `by` (id, project) and queued
+    again."""
     return replace(
         job, state="queued", placements=(), is_stopping=False, started_at=None, last_checkpoint_at=None,
         was_preempted_by=by[0], was_preempted_by_project=by[1],

@@ -121,8 +121,8 @@ def _changes(state: CycleState, view: ClusterView) -> Changes | None:
 def _without_common_ends(
     one: tuple[JobView, ...], other: tuple[JobView, ...]
 ) -> tuple[tuple[JobView, ...], tuple[JobView, ...]]:
-    """Return both sequences without their common beginning and end of identical objects, which few changes
-    leave long."""
+    """Return both sequences without the identical objects at their beginning and end. A few changes leave only a
+    short middle to compare."""
     shorter = min(len(one), len(other))
     same = list(map(is_, one, other))
     first = same.index(False) if False in same else shorter

@@ -49,12 +49,12 @@ class Waiting:
 
     @property
     def is_elastic(self) -> bool:
-        """Return whether it can use more pods than its minimum."""
+        """Return whether the job can use more pods than its minimum."""
         return self.request.pods < self.job.pods
 
     @property
     def is_gang(self) -> bool:
-        """Return whether it needs several pods, or several devices on one node, at once."""
+        """Return whether the job needs several pods, or several devices on one node, at once."""
         return self.request.pods > 1 or self.request.whole_devices > 1
 
     @property

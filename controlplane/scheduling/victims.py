@@ -65,18 +65,17 @@ class Candidate:
         self.nodes = sorted(self._devices)
 
     def on_node(self, name: str) -> tuple[tuple[int, int], ...]:
-        """Return ((device index, milli-GPUs), ...) that it holds on one node, over all its pods there."""
+        """Return ((device index, milli-GPUs), ...) that the job holds on one node, over all its pods there."""
         return self._devices.get(name, ())
 
     @property
     def is_fresh(self) -> bool:
-        """Return whether it is protected from takers above their quota."""
+        """Return whether the job is protected from takers above their quota."""
         return self.victim_class[4]
 
     @property
     def can_shrink(self) -> bool:
-        """Return whether it is elastic and above its minimum size, so that it can continue with fewer
-        pods."""
+        """Return whether the job is elastic and above its minimum size, so that it can continue with fewer pods."""
         return self.victim_class[3]
 
 
@@ -163,7 +162,7 @@ class PreemptPolicy:
         return self.kind, self._is_swap, self._account.name, holds, self._priority
 
     def concerns(self, giver: Account) -> bool:
-        """Return whether it is the job's own project."""
+        """Return whether `giver` is the waiting job's own project."""
         return giver is self._account
 
     def may_give(self, candidate: Candidate) -> bool:
@@ -235,7 +234,7 @@ class ReclaimPolicy:
         return self.kind, department, is_in_quota, self._gain, alone
 
     def concerns(self, giver: Account) -> bool:
-        """Return whether it is another project whose accounts all hold more than they must keep."""
+        """Return whether `giver` is another project, and its accounts all hold more than they must keep."""
         if giver is self._account or (
             giver.quota is not None and giver.running <= min(giver.quota, giver.fair_share)
         ):

@@ -182,7 +182,8 @@ def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) 
 
 
 def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """Return a pod as KAI requires it: with its scheduler, queue and group, and a share of a device by annotation.
+    """Return a pod in the form that KAI requires: with its scheduler, queue and group, and a share of a device by
+    annotation.
 
     The annotation of the devices held is removed; `devices_patch` adds it after placement.
     """

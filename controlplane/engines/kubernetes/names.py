@@ -173,7 +173,7 @@ def pod_path(raw: Mapping[str, Any]) -> str:
 
 
 def labels(installation: str, project: str = "") -> dict[str, str]:
-    """Return the labels of an installation's objects, with `project` of those of one project."""
+    """Return the labels of an installation's objects; with `project`, those of the project's objects."""
     ours = {MANAGED_BY: FIELD_MANAGER, INSTALLATION: installation}
     return {**ours, PROJECT: project} if project else ours
 
