@@ -44,7 +44,7 @@ def render(*files: Path, sets: Sequence[str] = (ADDRESS,), namespace: str = NAME
     """The objects of the chart with these values, hooks among them."""
     words = ["template", RELEASE, str(CHART), "--namespace", namespace, "--kube-version", KUBE_VERSION]
     text = helm(*words, *_values(files, sets))
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
 
 
 def of_kind(objects: Sequence[Raw], kind: str) -> list[Raw]:

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.kube import MERGE, KubeCluster, kube_cluster
+from tests.kube import MERGE, KubeCluster
 from tests.servers import CHECKOUT
 from tests.waiting import patience, wait_until
 from tools.kube import build, cell, sweep
@@ -168,21 +168,8 @@ def _in_cell(cluster: KubeCluster) -> list[psutil.Process]:
     return found
 
 
-def test_a_cluster_that_ends_leaves_nothing(kube_node):
-    with kube_cluster(node="other") as cluster:  # beside another one with a real node
-        marker = f"{cluster.network.slot}{os.getpid()}"
-        cluster.must(
-            "POST", "/api/v1/namespaces/default/pods", pod("p", "sleep", marker, node="other", gpus=0)
-        )
-        wait_until(lambda: _sleepers(marker), 60, "the container's process")
-        assert traces(cluster)
-        began = time.monotonic()
-    assert time.monotonic() - began < patience(10)
-    assert not _sleepers(marker)
-    assert not traces(cluster)
-
-
-def test_make_kube_stays_and_make_kube_down_leaves_nothing(tmp_path):
+def test_make_kube_stays_and_make_kube_down_leaves_nothing(kube_node, tmp_path):
+    """Beside another one with a real node."""
     words = make_kube(tmp_path, "up", "--nodes", "1", "--gpus", "2")
     state_dir = tmp_path / "kube"
     network = Network(**json.loads((state_dir / "cluster.json").read_text()))
@@ -198,10 +185,18 @@ def test_make_kube_stays_and_make_kube_down_leaves_nothing(tmp_path):
             "node-1": "2",
         }
         assert "running already" in make_kube(tmp_path, "up")
+        marker = f"{network.slot}{os.getpid()}"
+        cluster.must(
+            "POST", "/api/v1/namespaces/default/pods", pod("p", "sleep", marker, node="node-0", gpus=0)
+        )
+        wait_until(lambda: _sleepers(marker), 60, "the container's process")
         assert traces(cluster)
     finally:
+        began = time.monotonic()
         words = make_kube(tmp_path, "down")
+    assert time.monotonic() - began < patience(10)
     assert "gone" in words
+    assert not _sleepers(marker)
     assert not traces(cluster)
     assert "No cluster is running" in make_kube(tmp_path, "down")
 
