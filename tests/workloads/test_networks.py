@@ -5,11 +5,12 @@ import itertools
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from workloads.image_classification.efficientnet import EfficientNet, channels_of
 from workloads.image_classification.resnet import ResNet50
 from workloads.lane_detection.messages import Messages
-from workloads.lane_detection.scnn import SCNN, SMALL, loss_of
+from workloads.lane_detection.scnn import SCNN, SMALL, enlarged, loss_of
 
 
 def parameters(net: nn.Module) -> int:
@@ -85,3 +86,15 @@ def test_scnn_gives_a_class_for_each_pixel_and_its_loss_is_low_for_the_truth_alo
     certain[:, 0] = 50.0
     assert loss_of(certain, torch.full((2, 4), -50.0), labels, exists) < 1e-6
     assert loss_of(certain, torch.full((2, 4), 50.0), labels, exists) > 1.0
+
+
+def test_pictures_are_enlarged_as_by_torch_forwards_and_backwards():
+    torch.manual_seed(0)
+    ours = torch.randn(2, 5, 9, 16).to(memory_format=torch.channels_last).requires_grad_()
+    peer = ours.detach().clone().requires_grad_()
+    fine = enlarged(ours)
+    like = functional.interpolate(peer, scale_factor=8, mode="bilinear", align_corners=True)
+    assert torch.allclose(fine, like, atol=1e-5)
+    torch.autograd.backward(fine.square().mean())
+    torch.autograd.backward(like.square().mean())
+    assert torch.allclose(ours.grad, peer.grad, atol=1e-6)

@@ -24,6 +24,7 @@ DILATED = (512, 512, 512)
 WIDENED, NARROWED = 1024, 128
 CLASS_WEIGHTS = (0.4, 1.0, 1.0, 1.0, 1.0)
 EXISTENCE_WEIGHT = 0.1
+SCALE = 8  # of the picture to the features
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,16 @@ class SCNN(nn.Module):
         pictures = pictures.contiguous(memory_format=torch.channels_last)
         coarse = self.classify(self.messages(self.narrow(self.backbone(pictures))))
         lanes = self.exist(functional.softmax(coarse, dim=1))
-        fine = functional.interpolate(coarse, scale_factor=8, mode="bilinear", align_corners=True)
-        return fine, lanes
+        return enlarged(coarse), lanes
+
+
+def enlarged(coarse: Tensor) -> Tensor:
+    """(n, c, h, w) -> (n, c, 8h, 8w), bilinear, with the corners where they are. On a CPU as two matrix products, since
+    torch's own backward pass adds each gradient to its four neighbours one by one."""
+    if coarse.device.type != "cpu":
+        return functional.interpolate(coarse, scale_factor=SCALE, mode="bilinear", align_corners=True)
+    down, across = (_between(size, coarse) for size in coarse.shape[2:])
+    return down @ coarse.contiguous() @ across.t()
 
 
 def loss_of(fine: Tensor, lanes: Tensor, labels: Tensor, exists: Tensor) -> Tensor:
@@ -84,6 +93,14 @@ def loss_of(fine: Tensor, lanes: Tensor, labels: Tensor, exists: Tensor) -> Tens
     segments = functional.cross_entropy(fine.float(), labels, weights)
     existence = functional.binary_cross_entropy_with_logits(lanes.float(), exists)
     return segments + EXISTENCE_WEIGHT * existence
+
+
+def _between(size: int, like: Tensor) -> Tensor:
+    """Return the matrix (SCALE * size, size) that interpolates along one side."""
+    many = SCALE * size
+    places = torch.arange(many, dtype=torch.float64) * ((size - 1) / (many - 1))
+    apart = (places[:, None] - torch.arange(size, dtype=torch.float64)).abs()
+    return (1 - apart).clamp_(min=0).to(like)
 
 
 def _backbone(divisor: int) -> list[nn.Module]:
