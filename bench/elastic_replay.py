@@ -1,21 +1,21 @@
 """Drive the scheduler through a list of elastic jobs in virtual time, as the loop does: starts by `decide`, shrinking
-in place of its preemptions, growth into what a plan leaves free.
+in place of its preemptions, growth into what a plan leaves free, and workers that move inside a project.
 
-Each job is of a project of its own without quota, so that the shares are equal. Sizes are powers of two: a job that
-would start or stay with 7 workers has 4, and frees the others. A resize stops the training for RESIZE_SECONDS.
+No project has a quota. Sizes are powers of two: a job that would start or stay with 7 workers has 4, and frees the
+others. A resize stops the training for RESIZE_SECONDS.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from controlplane.scheduling.growth_order import growth_rank, next_size
+from controlplane.scheduling.division import Claim, after_moves, in_turn
 from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.plan import Plan, Preempt
-from controlplane.scheduling.spare import spare_placements
+from controlplane.scheduling.spare import free_gpus, spare_placements
 from controlplane.scheduling.view import (
     ClusterView,
     JobView,
@@ -26,13 +26,16 @@ from controlplane.scheduling.view import (
 )
 
 RESIZE_SECONDS = 30
+# As in controlplane/loop/balance.py.
+REST_SECONDS = 60
 # A plan that shrinks jobs needs another cycle to start their successors, and growth is one job a cycle.
 MOST_CYCLES = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticJob:
-    """One job of a trace. `curve`: iterations per second by GPUs; it trains on 1 to `most` of them."""
+    """One job of a trace. `curve`: iterations per second by GPUs; it trains on 1 to `most` of them. `is_declared`: the
+    scheduler knows the curve."""
 
     id: str
     submitted: int
@@ -41,6 +44,13 @@ class ElasticJob:
     deadline: int
     curve: dict[int, float]
     most: int
+    project: str = "team"
+    is_declared: bool = True
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The powers of two up to `most`."""
+        return tuple(1 << power for power in range(self.most.bit_length()))
 
 
 @dataclass(slots=True)
@@ -51,6 +61,7 @@ class _Run:
     view: JobView
     left: float
     at: float
+    resized_at: float = -REST_SECONDS
 
     @property
     def rate(self) -> float:
@@ -59,6 +70,18 @@ class _Run:
     @property
     def end(self) -> float:
         return self.at + self.left / self.rate if self.rate else float("inf")
+
+    @property
+    def rests_until(self) -> float:
+        return self.resized_at + REST_SECONDS
+
+    def claim(self, now: float) -> Claim:
+        """Return the job as one that shares GPUs with others."""
+        job, has = self.job, len(self.view.placements)
+        speeds = tuple(sorted(job.curve.items())) if job.is_declared else ()
+        left = self.left / self.rate if has else None
+        may_give = now >= self.rests_until
+        return Claim(job.id, has, 1, job.most, job.sizes, speeds, left, pool=job.project, may_give=may_give)
 
     def advance(self, now: float) -> None:
         if now > self.at:
@@ -71,12 +94,11 @@ class ElasticReplay:
 
     nodes: tuple[NodeView, ...]
     decide: Callable[[ClusterView], Plan] = field(default_factory=lambda: Scheduler().decide)
-    # For what another order would reach: of jobs that could double, the one with the largest value grows first.
-    preference: Callable[[ElasticJob, int], float] | None = None
     resizes: Counter[str] = field(default_factory=Counter)
     cycles: int = 0
     cpu_seconds: float = 0.0
     _runs: dict[str, _Run] = field(default_factory=dict)
+    _now: float = 0.0
 
     def run(self, jobs: Sequence[ElasticJob]) -> dict[str, float]:
         """Replay until the last job has ended. Returns when each did."""
@@ -84,6 +106,9 @@ class ElasticReplay:
         while at < len(jobs) or self._runs:
             now = min((run.end for run in self._runs.values()), default=float("inf"))
             now = min(now, jobs[at].submitted) if at < len(jobs) else now
+            # What has rested may give workers to others.
+            now = min([now, *(run.rests_until for run in self._runs.values() if run.rests_until > self._now)])
+            self._now = now
             for run in self._runs.values():
                 run.advance(now)
             done = [name for name, run in self._runs.items() if run.end <= now]
@@ -108,7 +133,8 @@ class ElasticReplay:
 
     def _view(self, now: int) -> ClusterView:
         jobs = tuple(run.view for run in self._runs.values())
-        projects = tuple(ProjectView(job.project, 0, 1, created_rank=job.submit_rank) for job in jobs)
+        first = {job.project: job.submit_rank for job in reversed(jobs)}
+        projects = tuple(ProjectView(name, 0, 1, created_rank=rank) for name, rank in first.items())
         return ClusterView("trace", now, self.nodes, projects, jobs=jobs)
 
     def _apply(self, view: ClusterView, plan: Plan, now: float) -> bool:
@@ -129,7 +155,9 @@ class ElasticReplay:
         if plan.preempts or plan.starts:
             return True
         # As loop/growth: not while a job waits that could use what is free.
-        return not plan.holds and self._grow(view, plan, now)
+        if not plan.holds and self._grow(view, plan, now):
+            return True
+        return self._balance(view, plan, now)
 
     def _shrink(self, preempt: Preempt, places: Sequence[PodPlacement], now: float) -> None:
         """Take the workers on the promised places from the victim; stop it if none would be left."""
@@ -145,25 +173,34 @@ class ElasticReplay:
 
     def _grow(self, view: ClusterView, plan: Plan, now: float) -> bool:
         """Let the first job grow that can, as loop/growth does; the view does not show what it takes."""
-        growing = self._growing()
-        for run in growing:
-            size = len(run.view.placements)
+        claims = [run.claim(now) for run in self._runs.values()]
+        for claim, to in in_turn(claims, free_gpus(view, plan)):
+            run = self._runs[claim.job]
             rank = 1 + max(pod.rank for pod in run.view.placements)
-            to = next_size((), size, run.job.most) if len(growing) > 1 else run.job.most
-            wanted = to - size
-            found = spare_placements(view, plan, run.view, wanted, rank)
-            if size + len(found) >= 2 * size:
+            found = spare_placements(view, plan, run.view, to - claim.workers, rank)
+            if _power_of_two(claim.workers + len(found)) > claim.workers:
                 self._resize(run, (*run.view.placements, *found), now)
                 return True
         return False
 
-    def _growing(self) -> Sequence[_Run]:
-        """Return the running jobs in the order in which they may grow."""
-        runs = [run for run in self._runs.values() if 0 < 2 * len(run.view.placements) <= run.job.most]
-        prefer = self.preference
-        if prefer is not None:
-            return sorted(runs, key=lambda run: prefer(run.job, len(run.view.placements)), reverse=True)
-        return sorted(runs, key=lambda run: growth_rank(len(run.view.placements), run.left / run.rate))
+    def _balance(self, view: ClusterView, plan: Plan, now: float) -> bool:
+        """Shrink jobs for others of their project, as loop/balance does: not while a job of another one waits."""
+        waiting = {run.job.project for run in self._runs.values() if not run.view.placements}
+        has_moved = False
+        for project in {run.job.project for run in self._runs.values()}:
+            if waiting <= {project}:
+                runs = [run for run in self._runs.values() if run.job.project == project]
+                has_moved |= self._move(runs, free_gpus(view, plan), now)
+        return has_moved
+
+    def _move(self, runs: Iterable[_Run], free: int, now: float) -> bool:
+        sizes = after_moves([run.claim(now) for run in runs], free)
+        givers = [
+            self._runs[name] for name, size in sizes.items() if size < len(self._runs[name].view.placements)
+        ]
+        for run in givers:
+            self._resize(run, run.view.placements[: sizes[run.job.id]], now)
+        return bool(givers)
 
     def _resize(self, run: _Run, placements: tuple[PodPlacement, ...], now: float) -> None:
         kept = placements[: _power_of_two(len(placements))]
@@ -172,6 +209,7 @@ class ElasticReplay:
             run.view, state="active" if kept else "queued", placements=kept, promised=(),
             started_at=run.view.started_at if run.view.placements else int(now),
         )  # fmt: skip
+        run.resized_at = now
         if not is_first:
             self.resizes[run.job.id] += 1
             run.at = now + RESIZE_SECONDS
@@ -179,7 +217,8 @@ class ElasticReplay:
 
 def _queued(job: ElasticJob, rank: int) -> JobView:
     return JobView(
-        job.id, job.id, rank, kind="elastic", milli_gpus=1000, pods=job.most, min_pods=1, milli_cpus=1, memory_mib=1
+        job.id, job.project, rank, kind="elastic", milli_gpus=1000, pods=job.most, min_pods=1, sizes=job.sizes,
+        milli_cpus=1, memory_mib=1,
     )  # fmt: skip
 
 

@@ -115,6 +115,14 @@ def number(value: Any) -> float:
     return float(value)
 
 
+def above_zero(value: Any) -> float:
+    """Read a finite number above 0."""
+    found = number(value)
+    if found <= 0:
+        raise Refused("out_of_range", "This must be above 0.")
+    return found
+
+
 def milli_gpus(value: Any) -> int:
     """Read GPUs per pod as milli-GPUs: 0, a share below 1 in steps of 0.001, or a whole number."""
     count = number(value)

@@ -58,6 +58,12 @@ def write_number(number: float) -> str:
     return f"{number:.10g}"
 
 
+def parse_speeds(text: str) -> dict[str, float]:
+    """Return {"1": 6.0, "2": 8.6} for `1=6.0,2=8.6`, {} for an empty text."""
+    pairs = [parse_pair(part.strip()) for part in text.split(",")] if text.strip() else []
+    return {workers: float(speed) for workers, speed in pairs}
+
+
 def parse_pair(text: str) -> tuple[str, str]:
     """Return the name and value of "NAME=VALUE"; blanks around them are dropped."""
     name, equals, value = text.partition("=")

@@ -229,6 +229,7 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = O
         "code": None,
         "worker_sizes": [],
         "worker_step": None,
+        "worker_speeds": {},
         **spec,
         "gpus": None if spec["gpu_memory_mib"] is not None else decimal(spec["gpus"]),
         "cpus": decimal(spec["cpus"]),

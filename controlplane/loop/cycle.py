@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from controlplane.engines.base import Engine, EngineUnreachable
+from controlplane.loop.balance import balance_jobs
 from controlplane.loop.claims import claim, keep, release
 from controlplane.loop.cluster_context import ClusterContext, context_of
 from controlplane.loop.cluster_warnings import warn_of_leftovers
@@ -114,6 +115,8 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
             record_ms=(time.perf_counter() - began) * 1000,
         )
     has_grown = engine is not None and grow_jobs(cluster, elastic, engine, observation, decided.plan, now)
+    if engine is not None and not has_grown:
+        balance_jobs(elastic, engine, observation, decided.plan, now)
     return recorded.has_commands or decided.has_orders or has_grown
 
 

@@ -5,7 +5,7 @@ Growth without a user's request must not take what queued jobs wait for: it happ
 could use the free GPUs. A job that lost workers gets them back even then, within its project's share.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
@@ -18,13 +18,14 @@ from controlplane.loop.observe import Observation
 from controlplane.loop.record import add_workers
 from controlplane.models import Cluster, Event
 from controlplane.scheduling import reasons
-from controlplane.scheduling.growth_order import growth_rank, next_size
+from controlplane.scheduling.division import Claim, in_turn
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.sizes import largest_size
-from controlplane.scheduling.spare import spare_placements
+from controlplane.scheduling.spare import free_gpus, spare_placements, usable_pools
 from controlplane.scheduling.view import JobView, PodPlacement
 from jobs.kinds import membership as rules
 from jobs.kinds.attempt_outcome import BACKOFF_SECONDS
+from jobs.kinds.registry import KINDS
 from jobs.models import Attempt, Generation, Job, Pod, ScaleOperation
 from jobs.room import bounds_of
 from jobs.scaling import open_operation
@@ -50,16 +51,9 @@ def grow_jobs(
         return False
     views = {job.id: job for job in seen.view.jobs if job.state == "active" and not job.is_stopping}
     working = [one for one in elastic.read() if str(one.job.pk) in views]
-    # Jobs count from their start, because they will ask for more workers.
-    is_shared = sum(one.job.pods_wanted > len(one.members) > 0 for one in working) > 1
     has_orders = False
-    for attended in sorted(working, key=_order):
+    for attended, wanted in _in_turn(working, views, seen, plan, now):
         view = views[str(attended.job.pk)]
-        wanted = _wanted(attended, plan, seen, now)
-        if wanted <= 0:
-            continue
-        if is_shared and attended.operation is None:
-            wanted = _next_part(attended, view, wanted)
         found = spare_placements(seen.view, plan, view, wanted, _next_rank(attended))
         has = len(attended.members)
         found = found[: max(0, largest_size(view.sizes, has + len(found)) - has)]
@@ -75,12 +69,66 @@ def _may_grow(attended: Attended) -> bool:
     return attended.operation is not None or attended.job.pods_wanted > len(attended.members)
 
 
-def _order(attended: Attended) -> tuple[bool, bool, float]:
-    """Return the sort key for growth: jobs with a user's request first, then those that lost workers, then by
-    gain."""
-    left = attended.job.progress.get("eta_seconds")
-    rank = growth_rank(max(1, len(attended.members)), left)
-    return attended.operation is None, not attended.has_lost, rank
+def _in_turn(
+    working: Iterable[Attended], views: Mapping[str, JobView], seen: Observation, plan: Plan, now: datetime
+) -> Iterator[tuple[Attended, int]]:
+    """Yield the jobs that can grow, each with how many workers to add: first what users asked for, then those that have
+    lost workers, then by what growth gains. Where one finds no place the next may have what it would have got."""
+    wanting = [(one, count) for one in working if (count := _wanted(one, plan, seen, now)) > 0]
+    first = [one for one in wanting if _goes_before(one[0])]
+    yield from sorted(first, key=lambda one: one[0].operation is None)
+    left = {str(one.job.pk): (one, count) for one, count in wanting if not _goes_before(one)}
+    # Those that are growing already will want more.
+    others = [
+        claim_of(one, views[str(one.job.pk)], seen, one.operation.to_workers, one.job.pods_wanted)
+        for one in working
+        if one.operation is not None and one.operation.joining
+    ]
+    while left:
+        claims = [
+            claim_of(one, views[name], seen, len(one.members), len(one.members) + count)
+            for name, (one, count) in left.items()
+        ]
+        turns = in_turn([*claims, *others], free_gpus(seen.view, plan))
+        turn = next((turn for turn in turns if turn[0].job in left), None)
+        if turn is None:
+            return
+        claim, to = turn
+        yield left.pop(claim.job)[0], to - claim.workers
+
+
+def _goes_before(attended: Attended) -> bool:
+    return attended.operation is not None or attended.has_lost
+
+
+def claim_of(
+    attended: Attended, view: JobView, seen: Observation, workers: int, most: int, *, may_give: bool = False
+) -> Claim:
+    """Return a running job with so many workers as one that others share GPUs with."""
+    return Claim(
+        view.id,
+        workers,
+        view.min_pods or 1,
+        most,
+        view.sizes,
+        KINDS[attended.job.kind].speeds(attended.job.spec),
+        attended.job.progress.get("eta_seconds"),
+        shape_of(view),
+        pool_of(seen, view),
+        view.priority,
+        may_give,
+    )
+
+
+def shape_of(view: JobView) -> tuple[int, ...]:
+    """Return what a pod needs: whole GPUs, CPUs, memory."""
+    gpus = 1 if view.gpu_memory_mib is not None else -(-view.milli_gpus // 1000)
+    return gpus, view.milli_cpus, view.memory_mib
+
+
+def pool_of(seen: Observation, view: JobView) -> tuple[object, ...]:
+    """Return what decides on which nodes a job may run."""
+    return usable_pools(seen.view, view), view.locations, view.extras
 
 
 def _missing(attended: Attended) -> int:
@@ -89,15 +137,6 @@ def _missing(attended: Attended) -> int:
     if attended.operation is not None or attended.generation is None:
         return 0
     return attended.job.pods_wanted - len(attended.members)
-
-
-def _next_part(attended: Attended, view: JobView, wanted: int) -> int:
-    """Reduce the number of added workers, so that other jobs can grow too. A job that lost workers gets all of
-    them back."""
-    if attended.has_lost:
-        return wanted
-    has = len(attended.members)
-    return next_size(view.sizes, has, has + wanted) - has
 
 
 def _wanted(attended: Attended, plan: Plan, seen: Observation, now: datetime) -> int:

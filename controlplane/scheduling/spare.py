@@ -65,14 +65,18 @@ def spare_placements(
     return tuple(places)
 
 
+def free_gpus(view: ClusterView, plan: Plan) -> int:
+    """Return the whole GPUs that the plan leaves free on nodes that may get new pods."""
+    left = _after(view, plan)
+    return sum(len(one.devices) for one in left.values() if one.node.is_schedulable)
+
+
 def _left_over(view: ClusterView, plan: Plan, job: JobView) -> list[_Left]:
-    left = {node.name: _of(node) for node in view.nodes}
-    by_id = {other.id: other for other in view.jobs}
-    for other, placement in _taken(view, plan, by_id):
+    left = _after(view, plan)
+    for placement in job.placements:
         if placement.node in left:
-            left[placement.node].take(placement, other)
-            left[placement.node].peers += other.id == job.id
-    pools = _pools(view, job)
+            left[placement.node].peers += 1
+    pools = usable_pools(view, job)
     return [
         one
         for one in left.values()
@@ -80,6 +84,15 @@ def _left_over(view: ClusterView, plan: Plan, job: JobView) -> list[_Left]:
         and (not pools or one.node.pool in pools)
         and (not job.locations or one.node.location in job.locations)
     ]
+
+
+def _after(view: ClusterView, plan: Plan) -> dict[str, _Left]:
+    left = {node.name: _of(node) for node in view.nodes}
+    by_id = {job.id: job for job in view.jobs}
+    for job, placement in _taken(view, plan, by_id):
+        if placement.node in left:
+            left[placement.node].take(placement, job)
+    return left
 
 
 def _of(node: NodeView) -> _Left:
@@ -102,7 +115,7 @@ def _taken(
                 yield by_id[hold.job], placement
 
 
-def _pools(view: ClusterView, job: JobView) -> frozenset[str]:
+def usable_pools(view: ClusterView, job: JobView) -> frozenset[str]:
     """Return the pools that the job may use; empty for all."""
     if job.node_pool is not None:
         return frozenset({job.node_pool})

@@ -224,6 +224,7 @@ _WORDS = {
         "growth": gettext_lazy("grows into idle GPUs"),
         "reclaim": gettext_lazy("its GPUs are owed"),
         "spot": gettext_lazy("its node is taken away"),
+        "balance": gettext_lazy("others of its project gain more"),
         "start": gettext_lazy("all are ready"),
         "loss": gettext_lazy("a worker was lost"),
         "reform": gettext_lazy("workers lost one another"),

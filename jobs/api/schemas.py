@@ -84,9 +84,9 @@ JOB = partial(
 )
 SCALE_OPERATION = record(
     "A change of the number of workers of an elastic job: `pending`, `running` (the workers were told), `succeeded`, "
-    "`rolled_back` or `failed`. `cause` is `user`, `recovery`, `growth` or `reclaim`. Steps lost and repeated and the "
-    "pause are what the workers measured at that switch; null for a job that waited. In the answer to a dry run `id` "
-    "and all moments are null and `state` is `planned`.",
+    "`rolled_back` or `failed`. `cause` is `user`, `recovery`, `growth`, `balance`, `reclaim` or `spot`. Steps "
+    "lost and repeated and the pause are what the workers measured at that switch; null for a job that waited. In the "
+    "answer to a dry run `id` and all moments are null and `state` is `planned`.",
     id=nullable(UUID),
     **{"from": INTEGER},
     to=INTEGER,

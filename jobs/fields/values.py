@@ -1,5 +1,6 @@
 """Types of fields: how a value is read from JSON, described in a JSON schema, and written as text. Pure."""
 
+import re
 import shlex
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -144,6 +145,21 @@ def counts(low: int, high: int, most: int) -> Value:
         parse=lambda text: [int(number) for number in text.split(",")],
         write=lambda numbers: ",".join(map(str, numbers)),
         text="whole numbers with commas between them",
+    )
+
+
+def speeds(low: int, high: int, most: int) -> Value:
+    """Numbers above 0 by whole numbers, written as N=S with commas between them."""
+    names = Names(re.compile(r"[1-9][0-9]*"), len(str(high)), f"a whole number from {low} to {high}")
+    entry = {**schemas.NUMBER, "exclusiveMinimum": 0}
+    schema = {"type": "object", "additionalProperties": entry, "maxProperties": most}
+    return value(
+        fields.mapped(names, fields.above_zero, most),
+        schema,
+        answer={"type": "object", "additionalProperties": schemas.NUMBER},
+        parse=notation.parse_speeds,
+        write=lambda found: ",".join(f"{name}={speed:g}" for name, speed in found.items()),
+        text="pairs such as 1=6.0,2=8.6",
     )
 
 

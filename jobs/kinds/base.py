@@ -106,6 +106,10 @@ class Kind(Protocol):
         """Return the allowed numbers of workers, ascending; () if all within `bounds` are allowed."""
         ...
 
+    def speeds(self, spec: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+        """Return (workers, measured speed), ascending, of a job that declares them."""
+        ...
+
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
         """Return environment variables for an attempt of `pods` pods; a job's own variables do not override them."""
         ...
@@ -147,6 +151,9 @@ class Batch:
     def sizes(self, spec: Mapping[str, Any]) -> tuple[int, ...]:
         return ()
 
+    def speeds(self, spec: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+        return ()
+
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
         return {}
 
@@ -158,8 +165,8 @@ def refuse_worker_bounds(spec: Mapping[str, Any]) -> list[FieldError]:
     """Return errors for the fields that only elastic jobs have."""
     return [
         FieldError(f"/{name}", "only_elastic", "Only an elastic job has this; leave it out.")
-        for name in ("min_workers", "max_workers", "worker_sizes", "worker_step")
-        if spec[name]
+        for name in ("min_workers", "max_workers", "worker_sizes", "worker_step", "worker_speeds")
+        if spec.get(name)
     ]
 
 

@@ -55,6 +55,12 @@ class Elastic(Batch):
             return _stepped(spec["min_workers"], spec["max_workers"], step)
         return tuple(spec.get("worker_sizes") or ())
 
+    def speeds(self, spec: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+        # Jobs of older versions have none.
+        return tuple(
+            sorted((int(workers), speed) for workers, speed in spec.get("worker_speeds", {}).items())
+        )
+
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
         """Return the environment, with the additional variables that scripts written for Arena read."""
         fewest, most = str(spec["min_workers"]), str(spec["max_workers"])
