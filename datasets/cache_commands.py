@@ -18,7 +18,7 @@ from datasets.actions.cache_upkeep import aged_caches
 from datasets.actions.caches import EVICT_CACHE, FILL_CACHE, cache_event, evict, refill
 from datasets.aging import to_make_room
 from datasets.cache_shares import Charges, charges
-from datasets.cache_volumes import WAITED_FOR, Caches, caches_of
+from datasets.cache_volumes import WAITED_FOR, Caches, caches_of, volume_of
 from datasets.long_work import DATA, budget_of, refusals
 from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation
@@ -31,6 +31,9 @@ from datasets.storage.cache import Progress
 MAKING_ROOM = "making_room"
 # Shortest interval between two progress reports of a fill.
 REPORT_SECONDS = 1.0
+CHECK_LOCATION = "datasets.check_cache_location"
+# Command.subject_kind
+LOCATION = "cache_location"
 
 
 @register
@@ -120,6 +123,26 @@ class EvictCache(CommandHandler):
             refill(found)
         else:
             found.delete()
+
+
+@register
+class CheckLocation(CommandHandler):
+    """Ask the cluster about the claim of a project's caches, which the watch saw deleted or lost."""
+
+    kind, queue, max_tries = CHECK_LOCATION, DATA, 1
+
+    def run(self, run: CommandRun) -> str:
+        rows = CacheLocation.objects.select_related("cluster", "project")
+        location = rows.filter(pk=run.command.subject_id, project__isnull=False).first()
+        if location is None:
+            return ""
+        with refusals():
+            return volume_of(location).trouble()
+
+    def on_done(self, command: Command, result: str) -> None:
+        if result:
+            # Caches without their tree are failed and brought again by the upkeep of caches.
+            CacheLocation.objects.filter(pk=command.subject_id).update(kept_keys=[], used_bytes=0)
 
 
 class _Reporter:

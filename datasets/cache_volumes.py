@@ -55,6 +55,9 @@ class Volume(Protocol):
         """Run a task in a pod and return the keys of the trees that exist afterwards. Raises Blocked,
         ContentMissing and what `budget` raises."""
 
+    def trouble(self) -> str:
+        """Return what is wrong with its claim (see storage.claims), "" for nothing. Raises Blocked."""
+
 
 class VolumeEngine(Protocol):
     """Additional methods of engines whose kind has `claims_volumes`."""
@@ -66,6 +69,12 @@ class VolumeEngine(Protocol):
 def caches_of(location: CacheLocation, run: CommandRun) -> Caches:
     """Return the caches of a location, for use in a command. Raises Blocked, EngineUnreachable."""
     return store_of(location) if location.project is None else VolumeCaches(location, run)
+
+
+def volume_of(location: CacheLocation) -> Volume:
+    """Return the volume of a project's location. Raises EngineUnreachable."""
+    assert location.project is not None
+    return cast(VolumeEngine, engine_for(location.cluster)).caches(location.project.name)
 
 
 class VolumeCaches:
@@ -134,8 +143,7 @@ class VolumeCaches:
         self, task: CacheTask, budget: Budget, report: Callable[[int, int, int], None] = lambda *counts: None
     ) -> None:
         assert self._location.project is not None
-        engine = cast(VolumeEngine, engine_for(self._location.cluster))
-        keys = engine.caches(self._location.project.name).run(task, budget, report)
+        keys = volume_of(self._location).run(task, budget, report)
         # If the project has moved since, the volume is gone.
         here = CacheLocation.objects.filter(pk=self._location.pk, project__cluster=F("cluster"))
         here.update(kept_keys=list(keys))

@@ -10,6 +10,7 @@ from datasets.actions.lake_collection import collect_all_lakes
 from datasets.actions.snapshot_events import remove_old_snapshots, snapshot_on_events, snapshot_on_schedule
 from datasets.actions.volume_care import end_jobs_without_volume, measure_volumes, note_storage_classes
 from datasets.actions.volume_readings import forget_readings
+from datasets.claim_watching import check_claims
 
 STEPS = (
     LoopStep("artifacts", keep_artifacts, every_seconds=2),
@@ -17,6 +18,7 @@ STEPS = (
     LoopStep("lake-collection", collect_all_lakes, every_seconds=3600),
     LoopStep("volume-readings", forget_readings, every_seconds=60),
     LoopStep("volume-measuring", measure_volumes, every_seconds=30),
+    LoopStep("claims", check_claims, every_seconds=5),
     LoopStep("volumes-failed", end_jobs_without_volume, every_seconds=5),
     LoopStep("storage-classes", note_storage_classes, every_seconds=30),
     LoopStep("snapshot-events", snapshot_on_events, every_seconds=2),

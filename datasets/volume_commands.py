@@ -1,17 +1,19 @@
 """Command handlers that work on volumes where they are stored."""
 
-from typing import Any
+from typing import Any, cast
 
 from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.models import Command
 from datasets.actions.volumes import (
+    CHECK,
     MEASURE,
     PROVISION,
     REMOVE,
     RESIZE,
     RETIER,
+    volume_checked,
     volume_failed,
     volume_gone,
     volume_measured,
@@ -29,7 +31,7 @@ from datasets.models.volumes import DELETING
 from datasets.queries.volumes import VOLUME
 from datasets.storage.volume_files import Measured
 from datasets.storage.volumes import VolumeStorage
-from datasets.volume_storage import storage_of_volume
+from datasets.volume_storage import ClaimStorage, storage_of_volume
 
 MEASURED_SECONDS, MEASURED_FILES = 60.0, 1_000_000
 # Codes retried without limit: an operator or the storage system ends these conditions in time.
@@ -168,3 +170,17 @@ class MeasureVolume(VolumeCommand):
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
         volume_not_measured(command.subject_id)
+
+
+@register
+class CheckVolume(VolumeCommand):
+    """Ask the cluster about a claim that the watch saw deleted, lost or back."""
+
+    kind, max_tries = CHECK, 1
+
+    def work(self, volume: Volume, storage: VolumeStorage, run: CommandRun) -> str:
+        return cast(ClaimStorage, storage).trouble(str(volume.pk))
+
+    def on_done(self, command: Command, result: str | None) -> None:
+        if result is not None:
+            volume_checked(command.subject_id, result)

@@ -9,6 +9,13 @@ from datasets.queries.volumes import claims_volumes, storage_of
 from datasets.storage.volumes import VolumeStorage
 
 
+class ClaimStorage(VolumeStorage, Protocol):
+    """Volumes that are claims of a cluster (datasets.storage.csi)."""
+
+    def trouble(self, volume: str) -> str:
+        """Return what is wrong with the claim of a volume (see storage.claims), "" for nothing. Raises Blocked."""
+
+
 class ClaimEngine(Protocol):
     """Additional methods of engines whose kind has `claims_volumes`."""
 

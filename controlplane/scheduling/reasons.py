@@ -436,7 +436,12 @@ REASONS = {
             "error",
             _said("A dataset that it mounts was deleted or is not shared any more."),
         ),
-        (VOLUME_FAILED, "Volume failed", "error", _said("A volume that it mounts could not be made.")),
+        (
+            VOLUME_FAILED,
+            "Volume failed",
+            "error",
+            _said("A volume that it mounts could not be made, or is gone."),
+        ),
     ),
     **_table(
         (STARTED_IN_QUOTA, "Started", "info", _started_in_quota),

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.access import Actor, reread
@@ -25,11 +26,13 @@ from datasets.queries.volumes import (
     storage_class_named,
     unfinished_uses,
 )
+from datasets.storage.claims import CLAIM_TROUBLES
 from datasets.storage.volume_files import Measured
 from jobs.lifecycle import FINAL_STATES
 
 PROVISION, REMOVE, MEASURE = "datasets.provision_volume", "datasets.remove_volume", "datasets.measure_volume"
 RESIZE, RETIER = "datasets.resize_volume", "datasets.retier_volume"
+CHECK = "datasets.check_volume"
 LONGEST_MESSAGE = 500
 # Shortest and longest interval of a snapshot schedule: five minutes to a year.
 SNAPSHOT_MINUTES = (5, 366 * 24 * 60)
@@ -319,6 +322,20 @@ def volume_gone(volume_id: str) -> None:
         volume.delete()
         Event.objects.append([event])
         wake()
+
+
+def volume_checked(volume_id: str, trouble: str) -> None:
+    """Record what is wrong with the claim of a volume, or that nothing is wrong any more. Call it in the transaction
+    that ends the command."""
+    rows = Volume.objects.filter(pk=volume_id)
+    troubled = Q(state=FAILED, reason__in=CLAIM_TROUBLES)
+    if not trouble:
+        if rows.filter(troubled).update(state=READY, reason="", message=""):
+            happened("volume.found", Volume.objects.get(pk=volume_id), "system")
+        return
+    words = {"reason": trouble, "message": CLAIM_TROUBLES[trouble]}
+    if rows.filter(Q(state=READY) | troubled).exclude(reason=trouble).update(state=FAILED, **words):
+        happened("volume.lost", Volume.objects.get(pk=volume_id), "system")
 
 
 def volume_measured(volume_id: str, measured: Measured) -> None:

@@ -37,6 +37,7 @@ from datasets.actions.volumes import (
     set_service_tier,
 )
 from datasets.models import Volume
+from datasets.models.volumes import CREATING
 from datasets.pages.volume_lists import MODES, VOLUMES, snapshots_shown, state_badge
 from datasets.queries.volume_files import BeingRead, file_response, list_files
 from datasets.queries.volumes import claims_volumes, storage_class_named, storage_classes_shown, volume_shape
@@ -199,8 +200,7 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
 
 
 def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, Any]], bool, str, bool]:
-    """Return (entries of a directory, whether there are more, why there are none, whether a pod is reading
-    them)."""
+    """Return (entries of a directory, whether there are more, why there are none, whether to ask again soon)."""
     try:
         return (*list_files(volume, directory, after, FILES_SHOWN), "", False)
     except ContentMissing as error:
@@ -208,7 +208,8 @@ def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, A
             raise Http404(str(error)) from error
         return [], False, _("Its directory is not there."), False
     except Blocked as blocked:
-        return [], False, f"{blocked.detail} ({blocked.code})", False
+        # A volume that is being made is ready in seconds.
+        return [], False, f"{blocked.detail} ({blocked.code})", volume.state == CREATING
     except BeingRead as waits:
         return [], False, _ask(volume, waits), True
 

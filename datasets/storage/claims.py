@@ -1,11 +1,28 @@
 """Names of the Kubernetes objects for volumes, snapshots and caches, and tasks of pods that work on them.
 Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 # Name of the claim for a project's caches, in its namespace.
 CACHE_CLAIM = "trainyard-caches"
+
+# What is wrong with a claim that was made: reasons of its volume, with what to do.
+CLAIM_DELETED, CLAIM_BEING_DELETED, CLAIM_LOST = "claim_deleted", "claim_being_deleted", "claim_lost"
+CLAIM_TROUBLES: Mapping[str, str] = {
+    CLAIM_DELETED: "Its PersistentVolumeClaim was deleted in the cluster. Restore a snapshot of it, or delete it here.",
+    CLAIM_BEING_DELETED: "Its PersistentVolumeClaim was deleted in the cluster, and goes with the last pod that mounts"
+    " it. Copy what you need while that pod runs.",
+    CLAIM_LOST: "The cluster lost the PersistentVolume of its claim. Restore a snapshot of it, or delete it here.",
+}
+
+
+def trouble_of(claim: Mapping[str, Any]) -> str:
+    """Return what is wrong with a PersistentVolumeClaim, "" for nothing."""
+    if claim["metadata"].get("deletionTimestamp"):
+        return CLAIM_BEING_DELETED
+    return CLAIM_LOST if (claim.get("status") or {}).get("phase") == "Lost" else ""
 
 
 def claim_name(volume: str) -> str:

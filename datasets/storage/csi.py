@@ -20,7 +20,7 @@ from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.remote_errors import Unreachable
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
-from datasets.storage.claims import claim_name, snapshot_name
+from datasets.storage.claims import CLAIM_DELETED, claim_name, snapshot_name, trouble_of
 from datasets.storage.volume_files import Measured
 from datasets.storage.volumes import Report, Taken
 
@@ -163,6 +163,15 @@ class CsiVolumes:
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured | None:
         """Return None: only a pod that mounts the volume can measure it."""
         return None
+
+    def trouble(self, volume: str) -> str:
+        """Return what is wrong with the claim of a volume (see storage.claims), "" for nothing. Raises Blocked."""
+        try:
+            return trouble_of(self._client.get(f"{self._claims}/{claim_name(volume)}"))
+        except ApiError as error:
+            if error.status == 404:
+                return CLAIM_DELETED
+            raise Blocked("refused", _words(str(error))) from error
 
     def _make_claim(self, volume: str, origin: Raw | None, size_bytes: int, budget: Budget) -> None:
         storage_class = self._storage_class()

@@ -12,8 +12,10 @@ from datasets.actions.snapshot_events import snapshot_on_events
 from datasets.actions.snapshots import delete_snapshot, restore_snapshot, take_snapshot
 from datasets.actions.volume_readings import ask_for
 from datasets.actions.volumes import create_volume, delete_volume
+from datasets.claim_watching import check_claims
 from datasets.models import Snapshot, Volume
 from datasets.queries.volume_files import BeingRead, file_response, list_files
+from datasets.storage.claims import CLAIM_DELETED, claim_name
 from jobs.models import Pod
 from tests.builders import make_job
 from tests.cast import SYSTEM
@@ -73,11 +75,23 @@ def test_a_job_writes_a_new_volume_and_another_reads_what_was_restored_of_its_sn
     mounts = [{"volume": "again", "mount_path": "/in", "read_only": True}]
     second = make_job(project, "second", command=["sh", "-c", script], volumes=mounts, **SMALL)
     yard.until_succeeded(second)
+    restored = Volume.objects.get(name="again")
+    namespace = f"{yard.prefix}{project.name}"
+    yard.kube.kubectl("-n", namespace, "delete", "pvc", claim_name(str(restored.pk)))
+
+    def is_noticed() -> bool:
+        check_claims()
+        restored.refresh_from_db()
+        return restored.state != "ready"
+
+    yard.until(is_noticed, "the claim that was deleted by hand")
+    assert (restored.state, restored.reason) == ("failed", CLAIM_DELETED)
+    assert Volume.objects.get(name="models").state == "ready"
     delete_snapshot(taken, actor=SYSTEM)
     for volume in Volume.objects.all():
         delete_volume(volume, actor=SYSTEM)
     yard.until(lambda: not (Volume.objects.exists() or Snapshot.objects.exists()), "their end")
-    kept = yard.kube.kubectl("-n", f"{yard.prefix}{project.name}", "get", "volumesnapshots", "-o", "name")
+    kept = yard.kube.kubectl("-n", namespace, "get", "volumesnapshots", "-o", "name")
     assert str(taken.pk) not in kept
 
 

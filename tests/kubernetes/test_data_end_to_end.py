@@ -116,9 +116,13 @@ def test_from_a_directory_to_a_model_that_is_restored_and_trained_on(yard: Yard,
     yard("snapshot", "restore", "first@1", "--to", "again", "--wait")
     yard("submit", "second", *data, "--pvc", "again:/out", "--wait", "--", "python3", "train.py")
     assert yard("logs", "second") == "before: model of chest\n"
+    assert yard("volume", "files", "again").splitlines()[1].split()[:2] == ["best", "file"]
+    yard("volume", "get", "again", "best", "best")
+    assert (tmp_path / "best").read_text() == "model of chest"
     shown = yard("lineage", "second")
     assert "xray" in shown
     assert "again" in shown
+    assert "first@1" in shown
     shown = yard("lineage", "first/model")
     assert "xray" in shown
 

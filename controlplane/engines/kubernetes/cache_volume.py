@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from controlplane.engines.kubernetes import cache_fill, cache_pods
+from controlplane.engines.kubernetes import cache_fill, cache_pods, names
 from controlplane.engines.kubernetes.cache_pods import POD, TASK
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.data_pod_objects import CONTAINER
@@ -21,7 +21,7 @@ from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
 from controlplane.remote_errors import Unreachable
 from datasets.storage.base import Blocked, Budget, ContentMissing
-from datasets.storage.claims import CacheTask
+from datasets.storage.claims import CLAIM_DELETED, CacheTask, trouble_of
 
 # The pod reports at least this often.
 SILENCE_SECONDS = 60.0
@@ -60,6 +60,13 @@ class CacheVolume:
             raise
         self._pod.remove()
         return keys
+
+    def trouble(self) -> str:
+        """Return what is wrong with the claim (see storage.claims), "" for nothing. Raises Blocked."""
+        metadata = cache_pods.claim(self._project, self._profile)["metadata"]
+        path = names.list_path("PersistentVolumeClaim", metadata["namespace"])
+        found = self._pod.read(f"{path}/{metadata['name']}")
+        return CLAIM_DELETED if found is None else trouble_of(found)
 
     def _start(self, task: CacheTask) -> None:
         """Create the pod, or find the existing one of this task. Raise Blocked while another task uses the

@@ -36,6 +36,7 @@ from controlplane.engines.kubernetes import (
 from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.cache_volume import CacheVolume
 from controlplane.engines.kubernetes.claim_reader import ClaimReader
+from controlplane.engines.kubernetes.claim_watch import ClaimWatch
 from controlplane.engines.kubernetes.cluster_cache import SHORT_WAIT_SECONDS, KnownReports, Watching
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.exec import PodProcess, open_shell
@@ -91,6 +92,7 @@ class KubernetesEngine:
         self._scheduler = scheduler_of(self.client, self._objects, self._profile)
         self._starter = PodStarter(self.client, self._objects, self._watching, self._profile, self._scheduler)
         self._known_reports = KnownReports()
+        self._claims = ClaimWatch(self.client)
         self._memberships = Memberships(self._open_agent, self._watching.ring)
         self._paths: Mapping[str, str] = {}
         self._ask_prometheus = prometheus_of(self._profile.prometheus, self.client)
@@ -208,6 +210,11 @@ class KubernetesEngine:
         kind = ClaimKind(storage_class, size_bytes, access_mode)
         return CsiVolumes(self.client, self._profile.namespace_of(project), labels, kind)
 
+    def claim_trouble(self, project: str, claim: str) -> str | None:
+        """Return what is wrong with a claim of a project as last seen, "" for nothing, None while unknown. Asks
+        nothing of the cluster; see claim_watch."""
+        return self._claims.trouble(self._profile.namespace_of(project), claim)
+
     def caches(self, project: str) -> CacheVolume:
         """Return the cache volume of a project."""
         self._objects.require_namespace(tenancy.namespace(project, self._profile))
@@ -300,6 +307,7 @@ class KubernetesEngine:
         self._copier.close()
         self._scheduler.close()
         self._watching.close()
+        self._claims.close()
         self.client.close()
 
     def wait_for_change(self, timeout_seconds: float) -> bool:

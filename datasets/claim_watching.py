@@ -1,0 +1,75 @@
+"""Notice claims that were deleted or lost in a cluster, by the watch of its engine.
+
+The watch of another process may know less than the cluster does, so a command asks the cluster before anything is
+recorded.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Protocol, cast
+
+from django.db import transaction
+from django.db.models import Q
+
+from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.engines.kinds import engine_kind
+from controlplane.loop.engine_pool import attached_clusters, engine_for
+from controlplane.loop.wake import wake
+from controlplane.models import Cluster, Command
+from datasets.actions.volumes import CHECK
+from datasets.cache_commands import CHECK_LOCATION, LOCATION
+from datasets.models import CacheLocation, Volume
+from datasets.models.volumes import FAILED, READY
+from datasets.queries.volumes import VOLUME
+from datasets.storage.claims import CACHE_CLAIM, CLAIM_TROUBLES, claim_name
+
+
+class WatchingEngine(Protocol):
+    """What the engine of a kind with `claims_volumes` does beside the rest."""
+
+    def claim_trouble(self, project: str, claim: str) -> str | None:
+        """Return what is wrong with a claim as last seen, "" for nothing, None while unknown. Returns at once."""
+
+
+def check_claims(_: datetime | None = None) -> None:
+    """Have every volume checked whose claim looks other than its row says. Safe to repeat."""
+    for cluster in attached_clusters():
+        if engine_kind(cluster.engine).claims_volumes:
+            for kind, subject_kind, subject in _to_check(cluster):
+                _order_check(kind, subject_kind, subject)
+
+
+def _to_check(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, subject kind and subject of the checks that are due."""
+    known = Q(state=READY) | Q(state=FAILED, reason__in=CLAIM_TROUBLES)
+    volumes = Volume.objects.filter(known, project__cluster=cluster).order_by("pk")
+    locations = CacheLocation.objects.filter(cluster=cluster, project__cluster=cluster).exclude(kept_keys=[])
+    wanted = [
+        (CHECK, VOLUME, str(key), project, claim_name(str(key)), reason)
+        for key, project, reason in volumes.values_list("pk", "project__name", "reason")
+    ]
+    wanted += [
+        (CHECK_LOCATION, LOCATION, str(key), project, CACHE_CLAIM, "")
+        for key, project in locations.values_list("pk", "project__name")
+    ]
+    if not wanted:
+        return
+    try:
+        engine = cast(WatchingEngine, engine_for(cluster))
+    except (EngineRefused, EngineUnreachable):
+        # The cluster's own warning says so.
+        return
+    for kind, subject_kind, subject, project, claim, reason in wanted:
+        trouble = engine.claim_trouble(project, claim)
+        if trouble is not None and trouble != reason:
+            yield kind, subject_kind, subject
+
+
+def _order_check(kind: str, subject_kind: str, subject: str) -> None:
+    commands = Command.objects.of_kinds([kind]).about(subject_kind, subject)
+    with transaction.atomic():
+        if commands.unfinished().exists():
+            return
+        commands.delete()
+        Command.objects.create(kind=kind, subject_kind=subject_kind, subject_id=subject)
+        wake()
