@@ -8,6 +8,7 @@ from tests.access.roles import (
     FEED_VIEWERS,
     MEMBERS_WRITE,
     OWNERS_WRITE,
+    P_ADMIN,
     P_EVERYBODY,
     P_MEMBERS,
     P_OWNERS,
@@ -113,6 +114,10 @@ PAGES: dict[str, dict[str, Rule]] = {
     "caches/<str:cache_id>/do/pin": {"POST": P_MEMBERS},
     "caches/<str:cache_id>/do/unpin": {"POST": P_MEMBERS},
     "caches/<str:cache_id>/clear": {"GET": P_MEMBERS, "POST": P_MEMBERS},
+    "cache-locations": {"GET": P_EVERYBODY},
+    "new/cache-location": {"GET": P_ADMIN, "POST": P_ADMIN},
+    "cache-locations/<str:name>/edit": {"GET": P_ADMIN, "POST": P_ADMIN},
+    "cache-locations/<str:name>/delete": {"GET": P_ADMIN, "POST": P_ADMIN},
     "lineage/<str:kind>/<str:key>": {"GET": P_VIEWERS},
 }
 
