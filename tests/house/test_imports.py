@@ -164,6 +164,7 @@ LAYERS = {
     "datasets.storage.csi": "engines",
     "datasets.volume_storage": "loop",
     "datasets.cache_volumes": "loop",
+    "datasets.claim_watching": "loop",
     "datasets.storage": "plain",  # as the log store: uploads are written into the lake by api, read by the engines
     "datasets.api": "api",
     "datasets.loop_steps": "loop",
