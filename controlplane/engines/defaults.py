@@ -8,7 +8,7 @@ from controlplane.engines.base import DepartmentReport, ProjectReport
 
 
 class EngineDefaults:
-    """The methods of `engines.base.Engine` that have no effect for such an engine."""
+    """The methods of `engines.base.Engine` that have no effect for engines without such state."""
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
         """Do nothing: the pods' output is in the log store already."""

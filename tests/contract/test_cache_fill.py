@@ -169,7 +169,7 @@ def test_contents_that_a_pod_left_that_was_killed_after_the_manifests_go_with_th
     control.offer(ONE)
     said(control.fill("one"))
     with monkeypatch.context() as patched:
-        patched.setattr(cache_pods, "_script", lambda: KILLED)
+        patched.setattr(cache_pods, "python", lambda _: ("python3", "-I", "-c", KILLED))
         assert control.fill("").returncode == -signal.SIGKILL
     assert control.kept() == {RUN, TEXT, b"bin/run"}
     control.offer({"c": (FILE, b"three")})
