@@ -1,11 +1,10 @@
 """Read rows of jobs repeatedly, decoding only those that changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
-from django.core.exceptions import EmptyResultSet
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models import QuerySet
 
 from jobs.models import Job
@@ -22,17 +21,16 @@ class RowCache:
         self._columns = tuple(columns)
         self._id_at = self._columns.index("id")
         self._decoders = [(name, decoder) for name in columns if (decoder := decoder_of(name)) is not None]
+        self._query: tuple[str, Any] | None = None
         self._known: dict[Any, tuple[tuple[Any, ...], Row]] = {}
 
-    def read(self, jobs: QuerySet[Job]) -> list[Row]:
-        """Return the columns of these jobs, in their order. Drops cached rows of other jobs."""
-        try:
-            sql, parameters = jobs.values_list(*self._columns).query.sql_with_params()
-        except EmptyResultSet:
-            self._known = {}
-            return []
-        with connections[jobs.db].cursor() as cursor:
-            cursor.execute(sql, parameters)
+    def read(self, jobs: Callable[[], QuerySet[Job]]) -> list[Row]:
+        """Return the columns of these jobs, in their order. Drops cached rows of other jobs. The first call compiles
+        the query, which must be the same one in every call."""
+        if self._query is None:
+            self._query = jobs().values_list(*self._columns).query.sql_with_params()
+        with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+            cursor.execute(*self._query)
             found = cursor.fetchall()
         known, at, decoded = self._known, self._id_at, _Decoded()
         self._known = {}

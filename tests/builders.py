@@ -4,6 +4,7 @@ from typing import Any
 
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.accounts import create_user
+from controlplane.engines.simulated import simulated_nodes
 from controlplane.models import Cluster, Counter, Device, Node, NodePool, Project, User
 from jobs.actions import submit_job
 from jobs.models import Job
@@ -30,11 +31,12 @@ def make_cluster(name: str = "memory", engine: str = "memory", nodes: int = 2, g
 
 
 def make_node(cluster: Cluster, name: str, gpus: int = 8, pool: NodePool | None = None) -> Node:
-    """A ready node with 80 CPUs, 512 GiB and `gpus` devices."""
+    """A ready node with 80 CPUs, 512 GiB and `gpus` devices, of which a memory engine reports the same."""
     node = Node.objects.create(cluster=cluster, name=name, pool=pool, milli_cpus=80_000, memory_mib=524_288)
+    [report] = simulated_nodes({name: {"devices": gpus, "memory_mib": 32768}})
     Device.objects.bulk_create(
-        Device(node=node, index=index, uuid=f"{name}-{index}", model="V100", memory_mib=32768)
-        for index in range(gpus)
+        Device(node=node, index=one.index, uuid=one.uuid, model=one.model, memory_mib=one.memory_mib)
+        for one in report.devices
     )
     return node
 

@@ -51,7 +51,8 @@ _contexts: dict[int, ClusterContext] = {}
 def context_of(cluster: Cluster) -> ClusterContext:
     """Return this process's context of the cluster. Each field is used by one thread of the loop, except
     `awaited`, which two threads replace as a whole."""
-    return _contexts.setdefault(cluster.pk, ClusterContext())
+    found = _contexts.get(cluster.pk)
+    return _contexts.setdefault(cluster.pk, ClusterContext()) if found is None else found
 
 
 def forget_contexts(keep: Collection[int] = ()) -> None:

@@ -2,15 +2,17 @@
 
 import logging
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from django.conf import settings
+from django.db.models import QuerySet
 
 from controlplane.clusters.credentials import CredentialsUnreadable, engine_settings
 from controlplane.engines.base import Engine, EngineRefused, EngineUnreachable
 from controlplane.engines.registry import open_engine
 from controlplane.models import Cluster
+from controlplane.models.prepared import prepared
 
 logger = logging.getLogger(__name__)
 
@@ -72,11 +74,11 @@ class EnginePool:
 POOL = EnginePool()
 
 
-def attached_clusters() -> Iterator[Cluster]:
-    """Yield the clusters that the loop serves, in a stable order; excludes clusters that are checking or
+@prepared
+def attached_clusters() -> QuerySet[Cluster]:
+    """Return the clusters that the loop serves, in a stable order; excludes clusters that are checking or
     refused."""
-    attached = Cluster.objects.filter(detached_at=None, state=Cluster.ATTACHED)
-    return attached.order_by("pk").iterator()
+    return Cluster.objects.filter(detached_at=None, state=Cluster.ATTACHED).order_by("pk")
 
 
 def engine_for(cluster: Cluster) -> Engine:

@@ -23,6 +23,7 @@ from controlplane.commands.registry import ENGINE_QUEUES, ENGINE_STARTS, ENGINE_
 from controlplane.commands.run import CLAIM_SECONDS, CommandRun
 from controlplane.loop.claim_tokens import new_token
 from controlplane.models import Cluster, Command
+from controlplane.models.prepared import Rows, prepared
 
 # Seconds after the claim within which a call may begin: it then returns, or times out, before the claim
 # expires.
@@ -57,7 +58,7 @@ def clusters_with_work() -> list[int]:
 
 def execute_due() -> int:
     """Execute all due commands, stops first and long commands last; return how many this process claimed."""
-    if not Command.objects.unfinished().exists():
+    if not _any_unfinished():
         return 0
     done = 0
     for cluster_id in clusters_with_work():
@@ -68,6 +69,11 @@ def execute_due() -> int:
             finally:
                 lane.close()
     return done + carry_out_due()
+
+
+@prepared
+def _any_unfinished() -> Rows[Command]:
+    return Command.objects.unfinished().values_list("pk")[:1]
 
 
 def _open_commands() -> QuerySet[Command]:

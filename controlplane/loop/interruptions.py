@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from controlplane.engines.base import MEMBERSHIP, Engine
 from controlplane.loop.membership import Attended, ElasticJobs, is_alive
 from controlplane.loop.shrinking import begin_shrink, cannot_shrink, hasten, to_allowed_size
 from controlplane.models import Cluster, Command, Node
+from controlplane.models.prepared import prepared
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import placements_from_lists
 from jobs import lifecycle
@@ -35,8 +36,7 @@ PATIENCE = timedelta(seconds=30)
 def leave_nodes(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now: datetime) -> None:
     """Stop or shrink every job on the cluster's nodes that have an interruption notice, so that it leaves them
     in time."""
-    interrupted = Node.objects.filter(cluster=cluster, interruption_at__isnull=False)
-    nodes = {node.pk: node for node in interrupted}
+    nodes = {node.pk: node for node in _interrupted(cluster.pk)}
     if not nodes:
         return
     _shorten_graces(nodes, now)
@@ -55,6 +55,11 @@ def leave_nodes(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now: dat
             targets.append((job, _requeued(_next_of(job, nodes), now)))
     if targets:
         send(targets)
+
+
+@prepared
+def _interrupted(cluster: int) -> QuerySet[Node]:
+    return Node.objects.filter(cluster=cluster, interruption_at__isnull=False)
 
 
 def _shorten_graces(nodes: Mapping[int, Node], now: datetime) -> None:

@@ -17,6 +17,7 @@ from controlplane.logstore.reader import log_path
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, is_fresh
 from controlplane.loop.membership import newest_generations, ranks_of
 from controlplane.models import Cluster, Command, Event
+from controlplane.models.prepared import prepared
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.reasons import DISRUPTED, words_for
 from jobs import lifecycle
@@ -60,7 +61,7 @@ def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
     Sufficient for an unreachable cluster: its pods keep their last observed state unless an operator declares a
     node dead.
     """
-    jobs = _unsettled(cluster)
+    jobs = _unsettled(cluster.pk)
     standings = _standings(jobs) if jobs else {}
     memberships = newest_generations([job for job in jobs if KINDS[job.kind].is_elastic])
     moving = []
@@ -90,7 +91,8 @@ def remove_expired(cluster: Cluster, now: datetime) -> None:
             Event.objects.append([remove(job, SYSTEM) for job in finished])
 
 
-def _unsettled(cluster: Cluster) -> list[Job]:
+@prepared
+def _unsettled(cluster: int) -> QuerySet[Job]:
     """Return the jobs that may have to move: stopping ones with an ended pod of this attempt, starting ones
     with a pod that runs or reports why it waits, and running ones under a time limit of their own or of their
     project."""
@@ -104,7 +106,7 @@ def _unsettled(cluster: Cluster) -> list[Job]:
     limits |= Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
     # In key order, which is the lock order of every writer of several rows.
     unsettled = active.filter(Q(state=lifecycle.STOPPING) | Q(pk__in=speaking) | limits).order_by("pk")
-    return list(unsettled.select_related("project", "user"))
+    return unsettled.select_related("project", "user")
 
 
 def _standings(jobs: list[Job]) -> dict[tuple[Any, int], list[PodStanding]]:

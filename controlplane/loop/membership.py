@@ -17,13 +17,14 @@ from typing import Any, cast
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, NotVisible, reread
 from controlplane.engines.base import MEMBERSHIP, Engine, EngineUnreachable, MembershipEngine
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.models import Cluster, Command, Event
+from controlplane.models.prepared import prepared
 from jobs import lifecycle
 from jobs.command_kinds import POD, STOP_POD
 from jobs.kinds import membership as rules
@@ -106,13 +107,7 @@ def keep_memberships(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now
 
 
 def _attended_jobs(cluster: Cluster) -> list[Attended]:
-    jobs = list(
-        Job.objects.filter(
-            project__cluster=cluster, kind__in=ELASTIC_KINDS, state__in=lifecycle.WORKING_STATES
-        )
-        .select_related("project")
-        .order_by("pk")
-    )
+    jobs = _working_jobs(cluster.pk)
     if not jobs:
         return []
     pods: dict[UUID, list[Pod]] = defaultdict(list)
@@ -137,9 +132,15 @@ def _attended_jobs(cluster: Cluster) -> list[Attended]:
     ]
 
 
+@prepared
+def _working_jobs(cluster: int) -> QuerySet[Job]:
+    jobs = Job.objects.filter(project__cluster=cluster, kind__in=ELASTIC_KINDS)
+    return jobs.filter(state__in=lifecycle.WORKING_STATES).select_related("project").order_by("pk")
+
+
 def newest_generations(jobs: Sequence[Job]) -> dict[UUID, Generation]:
     """Return, by job, the newest generation of each job's current attempt."""
-    return {row.attempt.job_id: row for row in _generations(jobs)}
+    return {row.attempt.job_id: row for row in _generations(jobs)} if jobs else {}
 
 
 def _generations(jobs: Sequence[Job]) -> list[Generation]:
@@ -154,12 +155,17 @@ def ranks_of(generation: Generation | None) -> tuple[int, ...]:
 
 def _close_stale(cluster: Cluster, now: datetime) -> None:
     """Close the operations whose attempt has ended."""
-    stale = ScaleOperation.objects.filter(job__project__cluster=cluster, state__in=rules.OPEN_STATES)
-    stale = stale.filter(~Q(job__state__in=lifecycle.WORKING_STATES) | ~Q(attempt=F("job__attempt")))
-    for operation in stale.select_related("job__project"):
+    for operation in _stale(cluster.pk):
         with transaction.atomic():
             _finish(operation, rules.FAILED, f"The job is {operation.job.state}.", now)
             Event.objects.append([_scaled_event(operation)])
+
+
+@prepared
+def _stale(cluster: int) -> QuerySet[ScaleOperation]:
+    is_open = ScaleOperation.objects.filter(job__project__cluster=cluster, state__in=rules.OPEN_STATES)
+    stale = is_open.filter(~Q(job__state__in=lifecycle.WORKING_STATES) | ~Q(attempt=F("job__attempt")))
+    return stale.select_related("job__project")
 
 
 def _keep(attended: Attended, engine: MembershipEngine, now: datetime) -> None:

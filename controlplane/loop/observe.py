@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 from controlplane.clusters import quantities
 from controlplane.engines.base import UNSCHEDULABLE
 from controlplane.models import Cluster, Device, Node, Project
+from controlplane.models.prepared import Rows, prepared
 from controlplane.scheduling.view import (
     ClusterView,
     DepartmentView,
@@ -46,6 +47,9 @@ _JOB_COLUMNS = (
     "id", "name", "project__name", "submit_rank", "kind", "state", "priority", "is_preemptible", "milli_gpus",
     "gpu_memory_mib", "pods_wanted", "spec", "not_before", "details", "started_at", "progress", "reason", "message",
     "queue_position", "next_state", "user_id",
+)  # fmt: skip
+_NODE_COLUMNS = (
+    "pk", "name", "pool__name", "milli_cpus", "memory_mib", "extras", "is_ready", "is_cordoned", "is_closed",
 )  # fmt: skip
 # The columns of a job that has just been submitted.
 _AS_SUBMITTED: Mapping[str, Any] = {
@@ -119,7 +123,7 @@ def observe(
     kept.note(rows, holders, waits)
     jobs = kept.views
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
-    projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
+    projects = _projects(cluster.pk)
     nodes = _node_views(cluster, held, nodes_with_orphans, waits.data.places)
     half_life = half_life_of(cluster)
     gpus = sum(len(node.devices) for node in nodes)
@@ -142,6 +146,11 @@ def observe(
         kept.holds,
         has_past_use=bool(half_life),
     )
+
+
+@prepared
+def _projects(cluster: int) -> QuerySet[Project]:
+    return Project.objects.filter(cluster=cluster).select_related("department").order_by("pk")
 
 
 def observe_job(job: Job) -> JobView:
@@ -178,9 +187,7 @@ class KeptJobs:
         """Read the rows of the unfinished jobs, sorted by submit_rank. A row that did not change is the same object
         as before."""
         self._run_times.renew(cluster, now, self._known)
-        waiting_or_active = (lifecycle.QUEUED, *lifecycle.ACTIVE_STATES)
-        jobs = Job.objects.filter(project__cluster=cluster, state__in=waiting_or_active)
-        return self._rows.read(jobs.order_by("submit_rank"))
+        return self._rows.read(lambda: _unfinished(cluster))
 
     def note(self, rows: Sequence[Mapping[str, Any]], holders: "_Placements", waits: _Waits) -> None:
         """Update `views` and `holds` from the rows; an unchanged job keeps its object."""
@@ -199,6 +206,12 @@ class KeptJobs:
         # Assigned last, so that after a failure the next read still compares with the rows that `views` was
         # built from.
         self._known = found
+
+
+def _unfinished(cluster: Cluster) -> QuerySet[Job]:
+    waiting_or_active = (lifecycle.QUEUED, *lifecycle.ACTIVE_STATES)
+    jobs = Job.objects.filter(project__cluster=cluster, state__in=waiting_or_active)
+    return jobs.order_by("submit_rank")
 
 
 def _waits(cluster: Cluster, now: datetime, rows: Iterable[Mapping[str, Any]]) -> _Waits:
@@ -220,11 +233,7 @@ class _Placements:
 
     def __init__(self, cluster: Cluster) -> None:
         where: dict[tuple[str, int, str], list[tuple[int, int]]] = {}
-        pods = Pod.objects.filter(released_at=None, node__cluster=cluster)
-        pods = pods.order_by("job_id", "rank", "allocations__device__index")
-        # A pod's allocations are released together with it, so an unreleased pod holds all of them.
-        columns = ("job_id", "rank", "node__name", "allocations__device__index", "allocations__milli_gpus")
-        for job_id, rank, node, index, milli in pods.values_list(*columns):
+        for job_id, rank, node, index, milli in _held(cluster.pk):
             shares = where.setdefault((str(job_id), rank, node), [])
             if index is not None:
                 shares.append((index, milli))
@@ -243,19 +252,33 @@ class _Placements:
         return held
 
 
+@prepared
+def _held(cluster: int) -> Rows[Pod]:
+    pods = Pod.objects.filter(released_at=None, node__cluster=cluster)
+    pods = pods.order_by("job_id", "rank", "allocations__device__index")
+    # A pod's allocations are released together with it, so an unreleased pod holds all of them.
+    columns = ("job_id", "rank", "node__name", "allocations__device__index", "allocations__milli_gpus")
+    return pods.values_list(*columns)
+
+
 def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[str, Iterable[str]]:
     """Return, by queued job, the nodes on which the cluster refused to place its pods."""
     found: dict[str, set[str]] = defaultdict(set)
+    for job, node in _refused_since(cluster.pk, now - timedelta(seconds=AVOID_SECONDS)):
+        found[str(job)].add(node)
+    return found
+
+
+@prepared
+def _refused_since(cluster: int, since: datetime) -> Rows[Pod]:
     pods = Pod.objects.filter(
         job__project__cluster=cluster,
         job__state=lifecycle.QUEUED,
         job__attempt__gt=0,
         reason=UNSCHEDULABLE,
-        released_at__gt=now - timedelta(seconds=AVOID_SECONDS),
+        released_at__gt=since,
     )
-    for job, node in pods.values_list("job_id", "node__name"):
-        found[str(job)].add(node)
-    return found
+    return pods.values_list("job_id", "node__name")
 
 
 def _job_view(
@@ -338,27 +361,12 @@ def _node_views(
     places: Sequence[Place],
 ) -> tuple[NodeView, ...]:
     devices: dict[int, list[DeviceView]] = defaultdict(list)
-    rows = Device.objects.filter(node__cluster=cluster).order_by("node_id", "index")
-    columns = ("node_id", "node__name", "index", "memory_mib", "is_foreign", "allocated_milli")
-    grain = ("node__device_parts", "node__is_one_part_per_pod")
-    for node_id, node, index, memory_mib, is_foreign, allocated, *parts in rows.values_list(*columns, *grain):
+    for node_id, node, index, memory_mib, is_foreign, allocated, *parts in _devices(cluster.pk):
         # A device that other software uses counts as full where no pod of ours holds it, so that nothing more
         # is placed on it.
         foreign = 1000 - allocated if is_foreign else 0
         devices[node_id].append(DeviceView(index, memory_mib, held.get((node, index), 0) + foreign, *parts))
-    nodes = Node.objects.filter(cluster=cluster).order_by("name")
-    what = (
-        "pk",
-        "name",
-        "pool__name",
-        "milli_cpus",
-        "memory_mib",
-        "extras",
-        "is_ready",
-        "is_cordoned",
-        "is_closed",
-        *(("labels",) if places else ()),
-    )
+    nodes = _labelled_nodes(cluster.pk) if places else _nodes(cluster.pk)
     return tuple(
         NodeView(
             name=name,
@@ -370,10 +378,25 @@ def _node_views(
             is_schedulable=is_ready and not (is_cordoned or is_closed) and name not in nodes_with_orphans,
             location=place_of(pool or "", labels[0], places) if labels else "",
         )
-        for key, name, pool, milli_cpus, memory_mib, extras, is_ready, is_cordoned, is_closed, *labels in (
-            nodes.values_list(*what)
-        )
+        for key, name, pool, milli_cpus, memory_mib, extras, is_ready, is_cordoned, is_closed, *labels in nodes
     )
+
+
+@prepared
+def _devices(cluster: int) -> Rows[Device]:
+    devices = Device.objects.filter(node__cluster=cluster).order_by("node_id", "index")
+    columns = ("node_id", "node__name", "index", "memory_mib", "is_foreign", "allocated_milli")
+    return devices.values_list(*columns, "node__device_parts", "node__is_one_part_per_pod")
+
+
+@prepared
+def _nodes(cluster: int) -> Rows[Node]:
+    return Node.objects.filter(cluster=cluster).order_by("name").values_list(*_NODE_COLUMNS)
+
+
+@prepared
+def _labelled_nodes(cluster: int) -> Rows[Node]:
+    return Node.objects.filter(cluster=cluster).order_by("name").values_list(*_NODE_COLUMNS, "labels")
 
 
 def project_view(project: Project, usage: float = 0.0) -> ProjectView:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from controlplane.engines.base import PodReport
 from controlplane.models import Cluster, Command
+from controlplane.models.prepared import Rows, prepared
 from jobs.command_kinds import START_POD
 from jobs.models import Pod
 
@@ -29,8 +30,13 @@ class PodKey(NamedTuple):
 
 def pod_keys(cluster: Cluster) -> list[PodKey]:
     """Return the unreleased pods of a cluster, in key order."""
+    return [PodKey(*row) for row in _held(cluster.pk)]
+
+
+@prepared
+def _held(cluster: int) -> Rows[Pod]:
     held = Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk")
-    return [PodKey(*row) for row in held.values_list("pk", "name", "state", "reason", "message", "job_id")]
+    return held.values_list("pk", "name", "state", "reason", "message", "job_id")
 
 
 class DiffCache:

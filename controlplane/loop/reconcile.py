@@ -116,9 +116,10 @@ def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime
 
 def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
     """Return the pods whose absence is final: they should exist by now, or their start was abandoned."""
+    if not missing:
+        return frozenset()
     starts = Command.objects.filter(subject_id__in=[pod.name for pod in missing], kind=START_POD)
-    columns = ("subject_id", "state", "tries", "finished_at")
-    rows = starts.order_by("pk").values_list(*columns) if missing else ()
+    rows = starts.order_by("pk").values_list("subject_id", "state", "tries", "finished_at")
     last = {name: (state, tries, at) for name, state, tries, at in rows}
     return frozenset(
         pod.name

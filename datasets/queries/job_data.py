@@ -11,6 +11,7 @@ from django.db.models import Count, Q, QuerySet, Sum, prefetch_related_objects
 
 from controlplane.engines.kinds import engine_kind
 from controlplane.models import Cluster, Node
+from controlplane.models.prepared import prepared
 from datasets.locality import Candidate, Place, choose, choose_other, find, place_of
 from datasets.models import Cache, CacheLocation, DatasetUse, DatasetVersion
 from datasets.queries.caches import UNFINISHED, directory_of, eta_seconds, has_cache_volumes
@@ -57,7 +58,7 @@ def observe_data(cluster: Cluster, *, has_queued_jobs: bool = True) -> DataView:
     places = places_of(cluster)
     if places:
         return DataView(_by_place(cluster, places), places)
-    uses = _uses(cluster, Q(job__state=QUEUED)) if has_queued_jobs else []
+    uses = _queued_uses(cluster.pk) if has_queued_jobs else []
     return DataView(_waits(cluster, uses)) if uses else DataView()
 
 
@@ -65,9 +66,14 @@ def places_of(cluster: Cluster) -> list[Place]:
     """Return the places of a cluster with several cache locations; [] if one serves all nodes."""
     if not engine_kind(cluster.engine).mounts_volumes:
         return []
-    rows = CacheLocation.objects.filter(cluster=cluster, project=None)
-    found = [_place(row) for row in rows.only("name", "node_pools", "node_labels", "is_default")]
+    found = [_place(row) for row in _locations(cluster.pk)]
     return found if len(found) > 1 else []
+
+
+@prepared
+def _locations(cluster: int) -> QuerySet[CacheLocation]:
+    rows = CacheLocation.objects.filter(cluster=cluster, project=None)
+    return rows.only("name", "node_pools", "node_labels", "is_default")
 
 
 def _place(location: CacheLocation) -> Place:
@@ -76,12 +82,20 @@ def _place(location: CacheLocation) -> Place:
     return Place(location.name, tuple(location.node_pools), location.node_labels)
 
 
-def _uses(cluster: Cluster, which: Q) -> list[DatasetUse]:
+@prepared
+def _queued_uses(cluster: int) -> QuerySet[DatasetUse]:
+    return _uses(cluster, Q(job__state=QUEUED))
+
+
+@prepared
+def _unfinished_uses(cluster: int) -> QuerySet[DatasetUse]:
+    return _uses(cluster, UNFINISHED)
+
+
+def _uses(cluster: int, which: Q) -> QuerySet[DatasetUse]:
     rows = DatasetUse.objects.filter(which, job__project__cluster=cluster).order_by("pk")
-    return list(
-        rows.select_related("job").only(
-            "job__project", "job__state", "version", "location", "dataset_name", "number", "subset"
-        )
+    return rows.select_related("job").only(
+        "job__project", "job__state", "version", "location", "dataset_name", "number", "subset"
     )
 
 
@@ -105,7 +119,7 @@ def _waits(cluster: Cluster, uses: Sequence[DatasetUse]) -> dict[str, JobData]:
 def _by_place(cluster: Cluster, places: Sequence[Place]) -> dict[str, JobData]:
     """Return the locations of data of those unfinished jobs that cannot start everywhere."""
     by_job: dict[str, list[DatasetUse]] = defaultdict(list)
-    for use in _uses(cluster, UNFINISHED):
+    for use in _unfinished_uses(cluster.pk):
         by_job[str(use.job_id)].append(use)
     if not by_job:
         return {}

@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from controlplane.engines.base import Mount
 from controlplane.engines.kinds import engine_kind, engine_kinds
 from controlplane.models import Cluster, Command, Project
+from controlplane.models.prepared import Rows, prepared
 from datasets.models import Snapshot, StorageClassPlace, Volume, VolumeUse
 from datasets.models.volumes import ONE_JOB, READY
 from datasets.storage.claims import claim_name
@@ -21,6 +22,7 @@ from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 TIB = 1 << 40
 VOLUME, SNAPSHOT = "volume", "snapshot"  # subjects of commands
 USES_SHOWN = 100
+_WAIT_COLUMNS = ("job_id", "volume_id", "volume__name", "volume__state", "volume__access_mode")
 
 
 def storage_class_named(name: str) -> StorageClass:
@@ -157,8 +159,13 @@ def _with_pods(uses: QuerySet[VolumeUse]) -> list[str]:
 def volume_waits(cluster_id: int) -> Mapping[str, Mapping[str, Any]]:
     """Return the queued jobs of a cluster that cannot start because of a volume, each with the volume and its
     state or the job that holds it."""
-    queued = VolumeUse.objects.filter(job__state=QUEUED, job__project__cluster=cluster_id)
-    return _waits(queued)
+    return _waits(_queued_uses(cluster_id))
+
+
+@prepared
+def _queued_uses(cluster: int) -> Rows[VolumeUse]:
+    queued = VolumeUse.objects.filter(job__state=QUEUED, job__project__cluster=cluster)
+    return queued.values_list(*_WAIT_COLUMNS)
 
 
 def waiting_jobs(jobs: Iterable[Any]) -> frozenset[str]:
@@ -170,7 +177,7 @@ def waiting_jobs(jobs: Iterable[Any]) -> frozenset[str]:
         return frozenset()
     ids = {volume for _, volume, _ in wanted}
     list(Volume.objects.filter(pk__in=ids).order_by("pk").select_for_update(no_key=True).only("pk"))
-    waiting, taken = set(_waits(uses)), set()
+    waiting, taken = set(_waits(list(uses.values_list(*_WAIT_COLUMNS)))), set()
     for job, volume, mode in wanted:
         if mode != ONE_JOB or str(job) in waiting:
             continue
@@ -180,9 +187,7 @@ def waiting_jobs(jobs: Iterable[Any]) -> frozenset[str]:
     return frozenset(waiting)
 
 
-def _waits(uses: QuerySet[VolumeUse]) -> dict[str, dict[str, Any]]:
-    columns = ("job_id", "volume_id", "volume__name", "volume__state", "volume__access_mode")
-    wanted = list(uses.values_list(*columns))
+def _waits(wanted: Sequence[tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
     one_job = {volume for _, volume, _, _, mode in wanted if mode == ONE_JOB}
     holders = _holders(one_job) if one_job else {}
     found: dict[str, dict[str, Any]] = {}

@@ -34,9 +34,13 @@ CONTRAST = ("color-contrast",)
 READY = """() => (!document.getElementById("live") || document.querySelector("#live[data-state=live]"))
   && [...document.querySelectorAll(".chart-plot, [data-shell]")]
     .every((drawn) => !drawn.checkVisibility() || drawn.querySelector(".main-svg, .xterm-screen"))"""
-AUDIT = """async (tags) => (await axe.run({runOnly: tags, resultTypes: ["violations"], iframes: false})).violations
+AUDIT = """async ([tags, preload]) => (
+    await axe.run({runOnly: tags, resultTypes: ["violations"], iframes: false, preload})
+  ).violations
   .flatMap(({id, nodes}) => nodes.map((node) => `${id}: ${node.html.slice(0, 160)} ${node.failureSummary}`))"""
-
+# For the one rule that reads style sheets axe-core fetches and parses them anew, a sixth of an audit.
+OF_STYLE_SHEETS = ("css-orientation-lock",)
+WITH_ALL_SHEETS = ("/", "/jobs/{running}/terminal")
 
 # The letters of WCAG 1.4.12 and the longest state of the feed, for the narrowest screen of WCAG 1.4.10.
 SPREAD = """() => {
@@ -66,7 +70,7 @@ class Look:
         page.evaluate("(direction) => { document.documentElement.dir = direction; }", self.direction)
         page.wait_for_function("(theme) => document.documentElement.dataset.theme === theme", arg=self.theme)
         page.wait_for_function(READY)
-        found = page.evaluate(AUDIT, self.audit) if self.audit else []
+        found = audited(page, self.audit) if self.audit else []
         for finding in [*found, *(finding for check in self.checks for finding in page.evaluate(check))]:
             yield f"{self.name}: {finding}"
 
@@ -156,6 +160,20 @@ def test_nothing_is_found_on_the_page_of_the_first_admin(pages: Pages, errors: d
     page.locator("#again").wait_for()
     expect_nothing(page)
     page.unroute_all()
+
+
+def test_no_style_sheet_locks_the_orientation(pages: Pages, filled: dict[str, str]):
+    watched = pages["root"]
+    for address in WITH_ALL_SHEETS:
+        watched.go(address.format(**filled))
+        watched.page.evaluate(AXE.read_text())
+        assert audited(watched.page, OF_STYLE_SHEETS, with_sheets=True) == []
+
+
+def audited(page: Page, rules: Sequence[str], *, with_sheets: bool = False) -> list[str]:
+    """What axe-core finds by these rules or tags."""
+    found: list[str] = page.evaluate(AUDIT, [rules, with_sheets])
+    return found
 
 
 def expect_nothing(page: Page, looks: Sequence[Look] = LOOKS) -> None:

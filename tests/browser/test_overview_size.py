@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -31,16 +32,26 @@ def large(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield server
 
 
-@pytest.fixture
-def watched(browser: Browser, large: servers.ControlPlane) -> Iterator[Watched]:
-    """The overview, as its admin sees it."""
-    context = patient(browser.new_context(viewport=DESKTOP))
+@pytest.fixture(scope="module")
+def session(browser: Browser, large: servers.ControlPlane) -> Any:
+    """The admin's cookies."""
+    context = patient(browser.new_context())
     page = context.new_page()
-    page.goto(f"{large.url}/login")
+    page.goto(f"{large.url}/login?next=/tokens")
     page.fill("#username", "root")
     page.fill("#password", PASSWORD)
     page.click("button.primary")
-    watched = Watched(page, large.url).watch()
+    page.wait_for_url("**/tokens")
+    kept = context.storage_state()
+    context.close()
+    return kept
+
+
+@pytest.fixture
+def watched(browser: Browser, large: servers.ControlPlane, session: Any) -> Iterator[Watched]:
+    """The overview, as its admin sees it."""
+    context = patient(browser.new_context(viewport=DESKTOP, storage_state=session))
+    watched = Watched(context.new_page(), large.url).watch()
     watched.go("/")
     watched.is_live()
     yield watched

@@ -8,7 +8,7 @@ import pytest
 import schemathesis
 from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
-from django.db import close_old_connections, transaction
+from django.db import close_old_connections
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -26,6 +26,7 @@ from tests.cast import make_cast
 from tests.code_trees import make_tree
 from tests.datasets import make_dataset, make_subset, make_version
 from tests.volumes import make_snapshot, make_volume
+from tests.worlds import standing
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
@@ -57,10 +58,8 @@ class Place:
 
 @pytest.fixture(scope="module")
 def fuzzed(django_db_setup: None, django_db_blocker: Any) -> Iterator[Place]:
-    """One for the whole module, rolled back after it; each test is rolled back by itself."""
-    with django_db_blocker.unblock(), transaction.atomic():
+    with standing(django_db_blocker):
         yield make_place()
-        transaction.set_rollback(True)
 
 
 def make_place() -> Place:

@@ -28,6 +28,12 @@ class Yard:
 
 @pytest.fixture
 def yard(db: None) -> Iterator[Yard]:
+    yard = make_yard()
+    yield yard
+    yard.plant.close()
+
+
+def make_yard() -> Yard:
     plant, cast = Plant(), make_cast()
     finished = make_job(cast.project, "finished", cast.ana, gpus=0)
     running = make_job(cast.project, "running", cast.ana, gpus=2)
@@ -37,8 +43,7 @@ def yard(db: None) -> Iterator[Yard]:
     for job in (finished, running, queued):
         job.refresh_from_db()
     assert (running.state, queued.state, finished.state) == ("running", "queued", "stopped")
-    yield Yard(plant, cast, running, queued, finished)
-    plant.close()
+    return Yard(plant, cast, running, queued, finished)
 
 
 @pytest.fixture

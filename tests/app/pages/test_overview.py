@@ -11,7 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from controlplane.models import Cluster, Device, Event, Node, Sample, User
+from controlplane.models import Cluster, Device, Node, Sample, User
 from controlplane.telemetry.metrics import GPU_UTILIZATION
 from dashboards.pages import overview as pages
 from dashboards.reads.devices import cell, held_together
@@ -21,7 +21,7 @@ from jobs.overview import DeviceSums, JobGroup, NodeCounts
 from tests.app.pages.conftest import Yard
 from tests.builders import make_job, make_node, make_user
 from tests.cast import Cast
-from tests.crowd import LONG_NAME, make_crowd
+from tests.crowd import make_crowd
 
 Visit = Callable[[User | None], Client]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -195,64 +195,6 @@ def test_the_projects_that_hold_most_are_shown_by_name():
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawings of other tests' clusters are forgotten."""
     monkeypatch.setattr(pages, "_kept", {})
-
-
-@pytest.fixture
-def large(db: None, visit: Visit) -> str:
-    """The page of a cluster with 2,000 jobs on 128 nodes, as an admin sees it."""
-    make_crowd(128, 2000, running=448)
-    return visit(make_user("root", is_admin=True)).get("/").content.decode()
-
-
-def test_above_200_jobs_sums_are_exact_and_lists_link_to_all(large: str):
-    assert ">448, see all</a>" in large
-    assert ">1,552, see all</a>" in large
-    assert "269 train, 90 interactive, 89 elastic" in large
-    assert large.count("<tr data-key=") == 20
-    assert large.count("<li data-key=") == 20
-    assert "1,532 more" in large
-
-
-def test_the_links_to_all_lead_to_as_many_jobs(large: str, visit: Visit):
-    client = visit(make_user("root"))
-    for state, count in (("active", "448 jobs"), ("queued", "1,552 jobs")):
-        assert f'href="/jobs?state={state}"' in large
-        assert count in client.get(f"/jobs?state={state}").content.decode()
-
-
-def test_the_job_that_was_submitted_last_is_shown_however_long_the_queue_is(large: str):
-    assert ">job-01999</a>" in large
-
-
-def test_a_large_page_is_drawn_once_for_all_readers_with_the_same_rights(large: str, visit: Visit):
-    root, ana = visit(make_user("root")), visit(make_user("ana"))
-
-    def drawing(client: Client, least: int | None = None) -> tuple[str, int]:
-        headers = {} if least is None else {"X-Live-Seq": str(least)}
-        with CaptureQueriesContext(connection) as queries:
-            page = client.get("/", headers=headers).content.decode()
-        return page.split("<main")[1].split("</main>")[0], len(queries)
-
-    first, kept_queries = drawing(root)
-    latest = Event.objects.append([Event(kind="queue.changed")])
-    newer, queries = drawing(root, latest)
-    assert queries > kept_queries  # it was drawn again for the event that was asked for
-    assert f'data-live-seq="{latest}"' in newer
-    assert drawing(root, latest) == (newer, kept_queries)
-    assert f'data-live-seq="{latest}"' not in first
-    # other rights, another drawing
-    assert ">448, see all</a>" in newer
-    assert ">448, see all</a>" not in drawing(ana)[0]
-
-
-def test_a_large_page_is_small(large: str):
-    assert len(large.encode()) <= 150_000
-    assert large.count("<path") < 400
-    assert 'data-nodes="crowd-0000 crowd-0001' in large
-
-
-def test_long_names_are_whole_on_hover(large: str):
-    assert large.count(f'title="{LONG_NAME}"') == 2  # the newest of the running, and the first of the queue
 
 
 def test_ten_thousand_devices_are_a_square_a_node(db: None, visit: Visit):

@@ -1,0 +1,16 @@
+"""Rows that are made once for all tests of a module which only read them, or whose changes are rolled back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import transaction
+
+
+@contextmanager
+def standing(django_db_blocker: Any) -> Iterator[None]:
+    """What is written in it stays for the tests of a module, each of which is rolled back by itself, and goes at its
+    end. For a fixture of the scope of the module that asks for `django_db_setup`; no test of that module commits."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield
+        transaction.set_rollback(True)
