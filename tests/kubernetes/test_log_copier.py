@@ -4,6 +4,8 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from controlplane.kubernetes_api import tokens
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.kubernetes_api.tokens import ExecToken
+from controlplane.logstore.reader import tail
 from tests.waiting import wait_until
 
 
@@ -94,6 +97,86 @@ def test_a_pod_that_has_not_started_is_looked_at_when_it_changes(
     finally:
         copier.close()
     assert looked["quiet"] == 1
+
+
+@pytest.fixture
+def node() -> Iterator[str]:
+    """A node whose logs have one line, and go on for ever where they are followed."""
+    is_over = threading.Event()
+
+    class Node(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(f"2026-01-01T12:00:00.000Z of {self.path.split('/')[1]}\n".encode())
+            if "follow" in self.path:
+                is_over.wait()
+
+        def log_message(self, *_words: object) -> None:
+            return
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Node)
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{httpd.server_address[1]}"
+    is_over.set()
+    httpd.shutdown()
+    thread.join()
+    httpd.server_close()
+
+
+def lines_of(path: Path) -> list[str]:
+    return [line.text for line in tail(path, 10).lines] if path.exists() else []
+
+
+def test_logs_take_turns_where_there_are_too_few_streams(
+    node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_copier, "SLICE_SECONDS", 0.05)
+    pods = [f"pod{number}" for number in range(5)]
+    copier = LogCopier(
+        Client(Access(node, None)), lambda name: LogSource(f"/{name}/log", "main", True), most_streams=2
+    )
+    copier.want({name: str(tmp_path / name) for name in pods})
+    try:
+        wait_until(lambda: all(lines_of(tmp_path / name) for name in pods), what="a line of each")
+    finally:
+        copier.close()
+    assert [lines_of(tmp_path / name) for name in pods] == [[f"of {name}"] for name in pods]
+
+
+def test_an_ended_pod_waits_for_no_living_one(node: str, tmp_path: Path) -> None:
+    def look(name: str) -> LogSource:
+        return LogSource(f"/{name}/log", "main", True, "exit 0" if name == "ended" else "")
+
+    copier = LogCopier(Client(Access(node, None)), look, most_streams=2)
+    copier.want({"living": str(tmp_path / "living")})
+    try:
+        wait_until(lambda: lines_of(tmp_path / "living"), what="the living one's stream")
+        copier.want({name: str(tmp_path / name) for name in ("living", "ended")})
+        wait_until(lambda: copier.wait_drained("ended", 1.0), what="the end")
+    finally:
+        copier.close()
+    assert lines_of(tmp_path / "ended") == ["of ended"]
+
+
+def test_a_stream_that_the_server_does_not_close_is_left_when_its_pod_has_ended(
+    node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_copier, "CHECK_SECONDS", 0.1)
+    end_word: list[str] = []
+    path = tmp_path / "pod"
+    copier = LogCopier(
+        Client(Access(node, None)), lambda name: LogSource("/pod/log", "main", True, "".join(end_word))
+    )
+    copier.want({"pod": str(path)})
+    try:
+        wait_until(lambda: lines_of(path), what="the stream")
+        end_word.append("exit 0")
+        wait_until(lambda: tail(path, 1).complete, what="the end")
+    finally:
+        copier.close()
+    assert lines_of(path) == ["of pod"]
 
 
 def test_a_login_program_that_failed_is_not_run_for_everybody_who_asks(

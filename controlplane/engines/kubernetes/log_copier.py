@@ -75,7 +75,8 @@ class LogCopier:
         most = most_streams or log_streams.most_streams()
         # A part of the streams is reserved for ended pods: they wait to be deleted, and their logs are read
         # quickly.
-        self._turns, self._last_turns = asyncio.Semaphore(most - most // 8), asyncio.Semaphore(most // 8)
+        last = max(1, most // 8)
+        self._turns, self._last_turns = asyncio.Semaphore(max(1, most - last)), asyncio.Semaphore(last)
         # By log of a running pod with a stream: when the stream was opened, oldest first. Excludes streams that
         # were asked to end.
         self._streaming: dict[WantedLog, float] = {}
