@@ -253,8 +253,9 @@ def test_a_pod_of_somebody_else_holds_its_gpus(case: Case):
     )
 
     def foreign() -> list[int]:
-        report = next(report for report in case.engine.nodes() if report.name == name)
-        return [device.index for device in report.devices if device.is_foreign]
+        # The node may not be in the engine's report yet.
+        reports = (report for report in case.engine.nodes() if report.name == name)
+        return [device.index for report in reports for device in report.devices if device.is_foreign]
 
     wait_until(lambda: foreign() == [1, 2, 3], what="three GPUs to be theirs")
     case.kube.must("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0")

@@ -11,7 +11,7 @@ from typing import Any
 from controlplane.engines import base, place_files
 from controlplane.engines.base import PodSpec
 from controlplane.engines.kubernetes import code_fetch, mpi, names
-from controlplane.engines.kubernetes.pod_scripts import lacks_python, python
+from controlplane.engines.kubernetes.pod_scripts import python, without_python
 
 CONTAINER = "fetch-code"
 _REASONS = {
@@ -57,9 +57,8 @@ def failure(status: Mapping[str, Any]) -> tuple[str, str] | None:
     if status.get("name") != CONTAINER or not ended.get("exitCode"):
         return None
     words = str(ended.get("message") or "").strip().splitlines() or [""]
-    if lacks_python(ended):
-        no_python = "The image has no python3, by which code is fetched: name one that has it in the cluster's setting"
-        return base.CODE_NOT_FETCHED, f"{no_python} code_image. {words[-1]}"
+    if hint := without_python(ended, "fetches the job's code"):
+        return base.CODE_NOT_FETCHED, f"{hint} {words[-1]}"
     if ended["exitCode"] in _REASONS:
         return _REASONS[ended["exitCode"]], words[-1]
     return (

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.engines.kubernetes import names
-from controlplane.engines.kubernetes.pod_scripts import lacks_python
+from controlplane.engines.kubernetes.pod_scripts import without_python
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
@@ -113,10 +113,7 @@ class DataPod:
 
     def require_python(self, ended: Raw) -> None:
         """Raise Blocked if the container ended because its image lacks python3."""
-        if lacks_python(ended):
-            hint = (
-                f"The pod that {self._work} has no python3: name an image with it in the setting code_image."
-            )
+        if hint := without_python(ended, self._work):
             raise Blocked("no_python", line(f"{hint} {words_of(ended)}"), is_passing=False)
 
 

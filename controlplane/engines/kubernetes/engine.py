@@ -8,7 +8,7 @@ delayed repeat of `start` starts nothing.
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,16 +161,10 @@ class KubernetesEngine:
 
     def find(self, pod_name: str, project: str) -> PodReport | None:
         base.check_pod_name(pod_name)
-        parts = base.parts_of(pod_name)
         path = names.list_path("Pod", self._profile.namespace_of(project))
-        found = self._objects.read(f"{path}/{pod_name}", timeout_seconds=FIND_SECONDS, tries=2)
-        # A pod that an operator created has a name of the operator's, so it is found by labels.
-        if found is None and parts is not None:
-            query = {"labelSelector": names.of_job(self._profile.installation, parts[0])}
-            with refusals():
-                of_job = self.client.get(path, query, timeout_seconds=FIND_SECONDS, tries=2)["items"]
-            placed = (raw for raw in of_job if not names.is_unplaced(raw))
-            found = next((raw for raw in placed if names.pod_name(raw) == pod_name), None)
+        brief = {"timeout_seconds": FIND_SECONDS, "tries": 2}
+        found = self._objects.read(f"{path}/{pod_name}", **brief)
+        found = found or next(self._labelled(path, pod_name, **brief), None)
         if found is None:
             return None
         if not self._profile.is_our_pod(found):
@@ -372,23 +366,24 @@ class KubernetesEngine:
         cluster.
         """
         base.check_pod_name(pod_name)
-        pod = self._found(pod_name)
+        labelled = self._labelled(names.list_path("Pod"), pod_name)
+        pod = next((one for one in labelled if self._profile.is_our_pod(one)), None)
         if pod is None:
             raise EngineRefused(base.NO_SUCH_POD, f"There is no pod {pod_name!r}.")
         if not reports.is_running(pod):
             raise EngineRefused(base.POD_NOT_RUNNING, f"Pod {pod_name} is not running.")
         return str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])
 
-    def _found(self, pod_name: str) -> Raw | None:
-        """Read one of our pods from the server by its labels, because the MPI operator gives its pods other names."""
+    def _labelled(self, path: str, pod_name: str, **options: Any) -> Iterator[Raw]:
+        """Yield the pods of a list that are this pod by their labels, because the MPI operator gives its pods other
+        names. `options`: of `Client.get`."""
         parts = base.parts_of(pod_name)
         if parts is None:
-            return None
+            return
         query = {"labelSelector": names.of_job(self._profile.installation, parts[0])}
         with refusals():
-            found = self.client.get(names.list_path("Pod"), query)["items"]
-        ours = (pod for pod in found if self._profile.is_our_pod(pod) and names.pod_name(pod) == pod_name)
-        return next(ours, None)
+            found = self.client.get(path, query, **options)["items"]
+        yield from (pod for pod in found if not names.is_unplaced(pod) and names.pod_name(pod) == pod_name)
 
     def _require_log(self, pod: Raw, report: PodReport) -> None:
         """Raise a temporary refusal while the end of the pod's log has not been read: deleting the pod deletes the

@@ -25,6 +25,9 @@ def python(program: ModuleType, *below: ModuleType) -> tuple[str, ...]:
     return ("python3", "-I", "-c", "".join(map(inspect.getsource, below)) + text)
 
 
-def lacks_python(ended: Mapping[str, Any]) -> bool:
-    """Return whether the container ended because its image lacks python3."""
-    return ended.get("reason") in _START_ERRORS
+def without_python(ended: Mapping[str, Any], work: str) -> str:
+    """Return the message for a container that ended because its image lacks python3; "" for any other end. `work`:
+    the container's task, such as "fills caches"."""
+    if ended.get("reason") not in _START_ERRORS:
+        return ""
+    return f"The container that {work} has no python3: name an image with it in the cluster's setting code_image."
