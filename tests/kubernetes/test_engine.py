@@ -253,7 +253,6 @@ def test_a_pod_of_somebody_else_holds_its_gpus(case: Case):
     )
 
     def foreign() -> list[int]:
-        # The node may not be in the engine's report yet.
         reports = (report for report in case.engine.nodes() if report.name == name)
         return [device.index for report in reports for device in report.devices if device.is_foreign]
 
