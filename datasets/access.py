@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from django.db.models import Q, QuerySet
 
-from controlplane.access import Actor, Forbidden, NotVisible, require_write, role_in, visible_project_ids
-from controlplane.models import Project, Role
+from controlplane.access import Actor, NotVisible, require_held, role_in, visible_project_ids
+from controlplane.models import Role
 from datasets.models import Artifact, Cache, CacheLocation, Dataset, DatasetVersion, Snapshot, Volume
 
 H = TypeVar("H", Volume, Snapshot, Artifact)
@@ -75,7 +75,7 @@ def _held(actor: Actor, row: H | None, needed: str, missing: NotVisible) -> H:
     not visible, else Forbidden."""
     if row is None:
         raise missing
-    _require(actor, row.project, role_in(actor, row.project), needed, missing)
+    require_held(actor, row.project, role_in(actor, row.project), needed, missing)
     return row
 
 
@@ -120,16 +120,7 @@ def cache_for(actor: Actor, cache_id: str, *, needed: str = Role.VIEWER) -> Cach
 def require_role(actor: Actor, dataset: Dataset, needed: str, missing: NotVisible) -> None:
     """Raise `missing` for a dataset that the actor may not read, and Forbidden for a role below `needed`."""
     held = role_in(actor, dataset.project) or (Role.VIEWER if dataset.is_shared else None)
-    _require(actor, dataset.project, held, needed, missing)
-
-
-def _require(actor: Actor, project: Project, held: str | None, needed: str, missing: NotVisible) -> None:
-    if held is None:
-        raise missing
-    if needed != Role.VIEWER:
-        require_write(actor)
-    if not Role.is_at_least(held, needed):
-        raise Forbidden(f"This needs the role {needed} in {project.name}; you are {held}.")
+    require_held(actor, dataset.project, held, needed, missing)
 
 
 def uuid_of(text: str, missing: NotVisible) -> uuid.UUID:

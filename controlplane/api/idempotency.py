@@ -18,8 +18,9 @@ from django.http import HttpResponse
 from django.utils import timezone
 
 from controlplane.api.errors import to_problem
-from controlplane.api.problems import PROBLEM_JSON, Problem, bad_request, problem_response
+from controlplane.api.problems import Problem, bad_request, problem_response
 from controlplane.api.renderers import JSON
+from controlplane.http.problem_details import PROBLEM_JSON
 from controlplane.models import IdempotencyRecord, User
 
 KEPT = timedelta(hours=24)

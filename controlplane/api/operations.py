@@ -25,9 +25,10 @@ from controlplane.actions.errors import Invalid
 from controlplane.api import idempotency, query
 from controlplane.api.auth import actor_of, request_id_of
 from controlplane.api.bodies import BodyField, Schema, as_object, body_schema, read_body
-from controlplane.api.problems import PROBLEM_JSON, Problem
+from controlplane.api.problems import Problem
 from controlplane.api.query import Parameter, read_query
 from controlplane.api.renderers import JSON, render_json
+from controlplane.http.problem_details import PROBLEM_JSON
 from controlplane.http.throttle import TooManyAttempts
 
 WRITES = frozenset({"POST", "PATCH", "DELETE", "PUT"})

@@ -1,15 +1,13 @@
 """Error responses of the API: application/problem+json with a stable code, the field and the next step (RFC 9457)."""
 
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
 from typing import Any
 
 from django.http import HttpResponse
 
 from controlplane.api.renderers import render_json
 from controlplane.fields import FieldError
-
-PROBLEM_JSON = "application/problem+json"
+from controlplane.http.problem_details import PROBLEM_JSON, problem_details
 
 
 class Problem(Exception):
@@ -46,13 +44,7 @@ def problem_response(problem: Problem) -> HttpResponse:
 
 def problem_body(problem: Problem) -> dict[str, Any]:
     """Return the problem as plain data."""
-    return {
-        "type": "about:blank",
-        "title": HTTPStatus(problem.status).phrase,
-        "status": problem.status,
-        "code": problem.code,
-        "detail": problem.detail,
-        "errors": [
-            {"pointer": error.pointer, "code": error.code, "detail": error.detail} for error in problem.errors
-        ],
-    }
+    errors = [
+        {"pointer": error.pointer, "code": error.code, "detail": error.detail} for error in problem.errors
+    ]
+    return problem_details(problem.status, problem.code, problem.detail, errors)

@@ -25,6 +25,7 @@ from websockets.http11 import Request
 from controlplane.http.client_address import address_key
 from controlplane.http.departure import LEFT, has_hung_up
 from controlplane.http.header_limits import HEADERS_MOST_BYTES, HEADERS_MOST_COUNT, STATUS, TOO_LARGE
+from controlplane.http.problem_details import PROBLEM_JSON, problem_details
 
 SWEEP_SECONDS = 0.5
 # The interval of checks on a websocket whose data is not being read.
@@ -388,19 +389,10 @@ def is_loopback(key: str) -> bool:
 
 
 def _refusal(status: int, code: str, detail: str) -> bytes:
-    title = HTTPStatus(status).phrase
-    problem = {
-        "type": "about:blank",
-        "title": title,
-        "status": status,
-        "code": code,
-        "detail": detail,
-        "errors": [],
-    }
-    body = orjson.dumps(problem)
+    body = orjson.dumps(problem_details(status, code, detail))
     lines = [
-        f"HTTP/1.1 {status} {title}",
-        "content-type: application/problem+json",
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        f"content-type: {PROBLEM_JSON}",
         f"content-length: {len(body)}",
         "connection: close",
         *([f"retry-after: {RETRY_SECONDS}"] if status in (429, 503) else []),

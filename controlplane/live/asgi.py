@@ -8,6 +8,8 @@ from urllib.parse import parse_qs
 
 import orjson
 
+from controlplane.http.problem_details import PROBLEM_JSON, problem_details
+
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -50,17 +52,8 @@ async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None
 
 async def problem(send: Send, status: int, code: str, detail: str, headers: Headers | None = None) -> None:
     """Send an error in the form of REST: application/problem+json with a stable code and the next step."""
-    title = HTTPStatus(status).phrase
-    body = {
-        "type": "about:blank",
-        "title": title,
-        "status": status,
-        "code": code,
-        "detail": detail,
-        "errors": [],
-    }
-    kind = (b"content-type", b"application/problem+json")
-    await answer(send, status, [kind, *(headers or [])], orjson.dumps(body))
+    kind = (b"content-type", PROBLEM_JSON.encode())
+    await answer(send, status, [kind, *(headers or [])], orjson.dumps(problem_details(status, code, detail)))
 
 
 async def refuse_websocket(scope: Scope, receive: Receive, send: Send, status: int, close_code: int) -> None:

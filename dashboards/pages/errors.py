@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
 
+from controlplane.http.problem_details import PROBLEM_JSON, problem_details
 from controlplane.models import User
 from dashboards.pages.base_page import actor_of, show
 
@@ -58,8 +59,8 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 def _answer(request: HttpRequest, status: int, code: str, title: str, text: str) -> HttpResponse:
     if request.path.startswith("/api/"):
-        problem = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": text}
-        return HttpResponse(json.dumps(problem), status=status, content_type="application/problem+json")
+        problem = json.dumps(problem_details(status, code, text))
+        return HttpResponse(problem, status=status, content_type=PROBLEM_JSON)
     context = {"status": status, "title": title, "text": text}
     user = getattr(request, "user", None) if status in (403, 404) else None
     if isinstance(user, User):
