@@ -25,7 +25,7 @@ LAYERS = {
     "controlplane.http.fair_queue": "plain",
     "controlplane.http.header_limits": "pure",
     "controlplane.http.password_routes": "pure",
-    "controlplane.http.problem_details": "pure",
+    "controlplane.http.problem_details": "plain",
     "controlplane.logstore": "plain",
     "controlplane.http.throttle": "plain",
     "controlplane.http.unknown_tokens": "plain",
