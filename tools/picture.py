@@ -1,7 +1,8 @@
-"""`make picture`: the overview of a running demo, for the README. Starts an instance of its own and removes it.
+"""`make picture`: take a picture of a running demo's overview, for the README. Starts its own instance and
+removes it.
 
-The demo's jobs run for a while before the picture is taken, so that there is a history to draw; after a third of that
-time team-d, which owns half of the cluster, comes back for some of it. Takes `--minutes N`, 2 unless said.
+The demo's jobs run for a while before, so that there is a history to draw; after a third of that time team-d,
+which owns half of the cluster, submits jobs again. `--minutes N`, default 2.
 """
 
 import argparse
@@ -25,7 +26,7 @@ PASSWORD = "only for this picture"
 
 
 def main(minutes: float) -> int:
-    """Exit code 0, or 1 without a browser."""
+    """Take the picture. Return 0, or 1 without a browser."""
     browser = servers.chromium()
     if browser is None:
         print("There is no Chromium: apt-get install chromium")
@@ -48,7 +49,7 @@ def main(minutes: float) -> int:
 
 
 def submit(running: servers.ControlPlane, name: str, gpus: int, seconds: float) -> None:
-    """A job of team-d that replays a recorded run."""
+    """Submit a job of team-d that replays a recorded run."""
     work = {"image": "replay", "env": {"DURATION_SECONDS": str(round(seconds))}}
     body = {"name": name, "kind": "train", "gpus": gpus, **work}
     status, answer = running.call("POST", "/api/v1/projects/team-d/jobs", body)
@@ -56,7 +57,7 @@ def submit(running: servers.ControlPlane, name: str, gpus: int, seconds: float) 
 
 
 def take(browser: str, url: str) -> None:
-    """Sign in and save the page as a person with a large screen sees it."""
+    """Sign in and save the page as on a large screen."""
     TARGET.parent.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])

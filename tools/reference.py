@@ -1,4 +1,5 @@
-"""`make reference`: writes the pages of docs/reference that come from the code. tests/house compares them."""
+"""`make reference`: write the pages of docs/reference that are generated from the code. tests/house compares
+them."""
 
 import json
 import sys
@@ -21,7 +22,7 @@ JOBS_PAGE = SETTINGS_PAGE.with_name("jobs.md")
 PROJECT_ROLES = (ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "chart" / "files" / "rbac.yaml")
 CLUSTER_ROLE = ROOT / "deploy" / "chart" / "files" / "clusterrole.yaml"
 WEB_ROLE = CLUSTER_ROLE.with_name("clusterrole-web.yaml")
-# when the chart's role has a rule, in the words of its values
+# When the chart's role contains a rule, in terms of its values.
 CONDITIONS = {
     rbac.WITH_KAI: 'eq .Values.cluster.scheduler "kai"',
     rbac.WITH_MPI_OPERATOR: 'ne (toString .Values.cluster.settings.mpi_operator) "false"',
@@ -29,7 +30,7 @@ CONDITIONS = {
 
 
 def settings_page() -> str:
-    """The text of docs/reference/settings.md."""
+    """Return the text of docs/reference/settings.md."""
     rows = [
         f"| `{one.name}` | {f'`{one.default}`' if one.default else 'empty'} | {one.about} |"
         for one in SETTINGS
@@ -50,7 +51,7 @@ def settings_page() -> str:
 
 
 def jobs_page() -> str:
-    """The text of docs/reference/jobs.md."""
+    """Return the text of docs/reference/jobs.md."""
     return "\n".join(
         [
             "# The fields of a job",
@@ -81,7 +82,7 @@ def _job_row(field: Field) -> str:
 
 
 def _type_words(schema: dict[str, Any]) -> str:
-    """The type and its limits: "integer, 1 to 100"; null is in the default."""
+    """Return the type with its limits: "integer, 1 to 100". Null is described by the default."""
     kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
     kind = next(one for one in kinds if one != "null")
     if "maximum" in schema:
@@ -91,7 +92,7 @@ def _type_words(schema: dict[str, Any]) -> str:
 
 
 def cluster_role(rules: Iterable[rbac.Rule] = rbac.NEEDED) -> str:
-    """The rules of one of the chart's ClusterRoles: what the engine says that it needs."""
+    """Return the rules of one of the chart's ClusterRoles: what the engine requires."""
     lines = ["# Written by `make reference` from controlplane/engines/kubernetes/rbac.py: edit that."]
     for rule in rules:
         condition = CONDITIONS.get(rule.when)
@@ -105,13 +106,14 @@ def cluster_role(rules: Iterable[rbac.Rule] = rbac.NEEDED) -> str:
 
 
 def project_roles() -> str:
-    """What users of kubectl may do in their projects: for the chart, and for clusters that are attached without it."""
+    """Return the rights of kubectl users in their projects: for the chart, and for clusters attached without
+    it."""
     head = "# Written by `make reference` from controlplane/engines/kubernetes/tenancy.py: edit that.\n"
     return head + yaml.safe_dump_all(tenancy.cluster_roles(), sort_keys=False)
 
 
 def main() -> None:
-    """Write the pages, and the roles."""
+    """Write all pages and roles."""
     roles = [(path, project_roles()) for path in PROJECT_ROLES]
     web = [(WEB_ROLE, cluster_role(rbac.OF_WEB))]
     pages = [(SETTINGS_PAGE, settings_page()), (JOBS_PAGE, jobs_page())]

@@ -1,7 +1,9 @@
-"""`make test`: the machine's packages, the static checks, and every test; on PostgreSQL those that may differ there.
+"""`make test`: install the machine's packages, run the static checks and every test; on PostgreSQL those
+whose result may differ there.
 
-All of it in lanes side by side (tools/lanes.py), since tests on Kubernetes mostly wait. Goes on after a failing lane,
-so that one run tells everything, and ends with 1 if any failed. The last line is the summary of all.
+All of it runs in concurrent lanes (tools/lanes.py), since tests on Kubernetes mostly wait. Continues after a
+failing lane, so that one run shows all failures, and exits with 1 if any failed. The last line is the summary
+of all.
 """
 
 import os
@@ -22,7 +24,7 @@ from tests import kube, migrated, servers  # noqa: E402  needs the path above
 from tools.kube import build  # noqa: E402  the same
 from tools.lanes import Lane, run  # noqa: E402  the same
 
-# Debian package: how to see that it is there
+# Debian package: command or file that shows that it is installed.
 PACKAGES: dict[str, Callable[[], object]] = {
     "postgresql": servers.postgres_home,
     "chromium-headless-shell": lambda: shutil.which("chromium-headless-shell"),
@@ -44,8 +46,9 @@ STATIC_CHECKS = {
     # It runs Django's system checks first, as most commands do.
     "migrations": ["manage.py", "makemigrations", "--check", "--dry-run"],
 }
-# Those first that another lane waits for, then the longest, so that none is alone at the end. Clusters come and go with
-# their networks, which Chromium takes for broken lines. All folders of tests that are named nowhere are one more lane.
+# Lanes that another lane waits for come first, then the longest, so that none runs alone at the end. Clusters create
+# and remove networks, which Chromium takes for lost connections, so the browser's lane has its own network. Test
+# folders not named here run in one more lane.
 ON_SQLITE = (
     Lane("pages and API", [*PYTEST, "tests/app"]),
     Lane("loop and feed", [*PYTEST, "tests/loop", "tests/live"]),
@@ -57,16 +60,16 @@ SHORT = (
     Lane("make up and faults", [*PYTEST, "tests/up", "tests/faults"]),
     Lane("engines and scenarios", [*PYTEST, "tests/contract", "tests/scenarios", "-m", "not real_node"]),
 )
-# What runs on PostgreSQL too: a whole control plane, and of the lanes that read and write the database those tests that
-# ask of it what no other does (tests/statements.py), by what they asked of SQLite. Where a lane failed before it wrote
-# that down, all its tests run.
+# Lanes that also run on PostgreSQL: a whole control plane, and of the lanes that use the database those tests
+# whose queries no other test makes (tests/statements.py), as recorded on SQLite. If a lane fails before it
+# has recorded them, all its tests run.
 ON_BOTH = Lane("four teams", [*PYTEST, "tests/scenarios/test_four_teams_rest.py"])
 TWICE = ("pages and API", "loop and feed")
 STATEMENTS = ["-p", "tests.statements"]
 
 
 def main() -> int:
-    """Exit code 0 when everything passed."""
+    """Run everything. Return 0 if all passed."""
     install_packages()
     prepare_kubernetes()
     with ExitStack() as stack:
@@ -84,7 +87,7 @@ def main() -> int:
 
 
 def install_packages() -> None:
-    """Bring Debian's packages where we may; say what is skipped where we may not."""
+    """Install Debian's packages if permitted; print what is skipped otherwise."""
     missing = [name for name, find in PACKAGES.items() if not find()]
     if not missing:
         return
@@ -101,7 +104,8 @@ def install_packages() -> None:
 
 
 def prepare_kubernetes() -> None:
-    """Build what a cluster needs before any test waits for it; say what is skipped where that cannot be."""
+    """Build the programs of a cluster before any test waits for them; print what is skipped if that is
+    impossible."""
     reason = kube.why_not(node=True)
     try:
         if not kube.why_not():
@@ -114,14 +118,15 @@ def prepare_kubernetes() -> None:
 
 
 def compile_torch() -> None:
-    """Containers mount this environment read-only: what is not compiled, each of them compiles for itself."""
+    """Compile torch's bytecode: containers mount this environment read-only, so each would compile it for
+    itself."""
     torch = find_spec("torch")
     if torch and torch.origin and not Path(cache_from_source(torch.origin)).exists():
         subprocess.run([sys.executable, "-c", "import torch"], check=True)
 
 
 def of_other_folders() -> Lane:
-    """The tests that no lane of the table names."""
+    """Return a lane with the tests that no other lane names."""
     named = {word for lane in (*ON_SQLITE, *SHORT) for word in lane.arguments}
     found = sorted(path for path in (ROOT / "tests").iterdir() if any(path.rglob("test_*.py")))
     others = [name for name in (f"tests/{path.name}" for path in found) if name not in named]
@@ -129,19 +134,20 @@ def of_other_folders() -> Lane:
 
 
 def recorded(lane: Lane, records: Path) -> Lane:
-    """The same lane, which writes what its tests ask of the database."""
+    """Return the same lane, recording the queries of its tests."""
     return replace(
         lane, arguments=[*lane.arguments, *STATEMENTS, f"--record-statements={record_of(lane, records)}"]
     )
 
 
 def record_of(lane: Lane, records: Path) -> Path:
-    """Where it writes that."""
+    """Return the path of that record."""
     return records / lane.name.replace(" ", "-")
 
 
 def on_postgres(stack: ExitStack, records: Path) -> Iterator[Lane]:
-    """On a PostgreSQL server of our own, which stands as long as the stack. Each lane has a database there."""
+    """Yield the lanes on our own PostgreSQL server, which runs as long as the stack. Each lane gets its own
+    database."""
     home = servers.postgres_home()
     if home is None:
         print("Tests on PostgreSQL are skipped: there is no server here (apt-get install postgresql).")
@@ -163,7 +169,7 @@ def on_postgres(stack: ExitStack, records: Path) -> Iterator[Lane]:
 
 
 def static_checks() -> Iterator[Lane]:
-    """What only reads the source."""
+    """Yield the lanes that only read the source."""
     for name, words in STATIC_CHECKS.items():
         yield Lane(name, words)
 

@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
             help="table, wide, json, yaml or jsonpath=PATH",
         )
         group.add_argument("--watch", action="store_true", help="stay and show changes as they happen")
-        # Some commands declare a --context of their own.
+        # `cluster add` has a --context of its own, that of a kubeconfig.
         if "--context" in self.flags():
             self.set_defaults(context=None)
         else:

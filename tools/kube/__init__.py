@@ -1,2 +1,2 @@
-"""A real Kubernetes on this machine, for tests, benches and `make kube`: built from Go modules, closed off in
-namespaces."""
+"""A real Kubernetes cluster on this machine, for tests, benches and `make kube`: built from Go modules,
+isolated in namespaces."""

@@ -1,4 +1,4 @@
-"""`make kube` and `make kube-down`: one cluster to try things on, which stays until it is ended."""
+"""`make kube` and `make kube-down`: start and stop a cluster for manual tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEMORY_MIB = 32768
 
 
 def main() -> int:
-    """Exit code 0, or 1 with a sentence on what is missing."""
+    """Start or stop the cluster. Return 0, or 1 after printing what is missing."""
     options = _options()
     state_dir = Path(os.environ.get("TRAINYARD_STATE_DIR") or ROOT / ".state").resolve() / "kube"
     try:

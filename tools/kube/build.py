@@ -1,7 +1,8 @@
-"""Find the programs of a Kubernetes cluster, or others of Go modules, and build those that are not there.
+"""Find the programs of a Kubernetes cluster, or of other Go modules, and build missing ones.
 
-`KUBEBUILDER_ASSETS` (a directory) wins, then the cache outside of the checkout; what neither has is built with Go
-from our modules beside this file, whose go.sum pins every byte. A first build takes about five minutes on two cores.
+Searched are `KUBEBUILDER_ASSETS` (a directory), then the cache outside of the checkout; missing programs are
+built with Go from our modules beside this file, whose go.sum pins every byte. A first build takes about five
+minutes on two cores.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where programs come from: packages of a module of ours, or one `go install` (`module` empty)."""
+    """The source of programs: packages of a module of ours, or one `go install` (`module` empty)."""
 
     programs: tuple[str, ...]
     packages: tuple[str, ...]
@@ -35,7 +36,7 @@ class Source:
 
 _MINOR = KUBERNETES.split(".")[1]
 _VERSION = "k8s.io/component-base/version"
-# Without its version a server calls itself v0.0.0, and clients that read it complain.
+# Without a version, a server reports v0.0.0, which some clients reject.
 LINKER_FLAGS = (
     f"-s -w -X {_VERSION}.gitVersion=v{KUBERNETES} -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor={_MINOR}"
 )
@@ -66,7 +67,7 @@ SOURCES = (
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Programs that are built and kept together, in a directory of this name."""
+    """Programs that are built and cached together, in a directory with this name."""
 
     folder: str
     sources: tuple[Source, ...]
@@ -77,7 +78,7 @@ class Programs:
 
     @property
     def directory(self) -> Path:
-        """Where they are kept once they are built; never in the checkout."""
+        """Return the directory of the built programs; never in the checkout."""
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return Path(base) / "trainyard" / self.folder
 
@@ -87,11 +88,11 @@ PROGRAMS = CLUSTER.names
 
 
 class CannotBuild(Exception):
-    """The programs are not here and cannot be built; the message is one sentence that says why."""
+    """The programs are missing and cannot be built; the message is one sentence with the reason."""
 
 
 def find(programs: Programs = CLUSTER) -> dict[str, Path]:
-    """The programs that are there already, by name."""
+    """Return the paths of the existing programs, by name."""
     places = [Path(assets)] if (assets := os.environ.get("KUBEBUILDER_ASSETS")) else []
     places.append(programs.directory)
     found = {
@@ -102,7 +103,7 @@ def find(programs: Programs = CLUSTER) -> dict[str, Path]:
 
 
 def ready(say: Say = print, programs: Programs = CLUSTER) -> dict[str, Path]:
-    """Every program's path, after building what is missing. Raises CannotBuild."""
+    """Build missing programs; return every program's path by name. Raises CannotBuild."""
     if len(found := find(programs)) < len(programs.names):
         with _alone(programs.directory, say):
             _build(programs, say)
@@ -111,7 +112,7 @@ def ready(say: Say = print, programs: Programs = CLUSTER) -> dict[str, Path]:
 
 
 def cache_dir() -> Path:
-    """Where the programs of a cluster are kept."""
+    """Return the cache directory for cluster programs."""
     return CLUSTER.directory
 
 
@@ -123,7 +124,7 @@ def _build(programs: Programs, say: Say) -> None:
     for number, source in enumerate(missing, 1):
         say(f"building {', '.join(source.programs)} with {go} ({number} of {len(missing)})")
         began = time.monotonic()
-        # Beside its place, so that the move is a rename: a program is there whole or not at all.
+        # Built beside its final place, so that it appears there complete, by rename.
         with tempfile.TemporaryDirectory(dir=place, prefix=UNFINISHED) as directory:
             _run_go(go, source, Path(directory))
             for name in source.programs:
@@ -164,7 +165,7 @@ def _go(programs: Programs) -> str:
 
 @contextmanager
 def _alone(place: Path, say: Say) -> Iterator[None]:
-    """One builder at a time on this machine; the others wait and then find its work."""
+    """Hold a lock so that one process on this machine builds at a time; others wait and use its result."""
     place.mkdir(parents=True, exist_ok=True)
     with (place / ".lock").open("w") as lock:
         try:

@@ -1,8 +1,9 @@
-"""A closed cell for a cluster: processes, mounts and a network of its own, which end with its first process.
+"""An isolated environment ("cell") for a cluster: its own processes, mounts and network, which end with its
+first process.
 
-Kill that process, in any way, and every process in the cell is killed by the kernel, its mounts are gone and so are
-its interfaces. Nothing can be left behind but directories: a state directory and control groups, which the outer
-process removes, or the next start if that was killed too (tools/kube/sweep.py).
+When that process is killed, in whatever way, the kernel kills all processes in the cell and removes its
+mounts and interfaces. Only directories can be left: a state directory and control groups, which the outer
+process removes, or, if that was killed too, the next start (tools/kube/sweep.py).
 
     this machine                                    the cell
     tyk<slot> 198.18.<slot>.1  <-- veth pair -->   eth0 198.18.<slot>.2, pods in 198.19.<slot>.0/24
@@ -26,44 +27,45 @@ MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 4096, 16384, 1 << 18, 1 << 20
 PR_SET_PDEATHSIG = 1
 SECONDS_TO_DIE = 10
 SLOTS = range(1, 255)
-# Directories that programs of a node write to at fixed places; in the cell they are empty.
+# Directories to which node programs write at fixed paths; empty in the cell.
 HIDDEN = ("/run", "/tmp", "/var/lib", "/var/log")
 SERVICE_ADDRESS, DNS_ADDRESS = "10.96.0.1", "10.96.0.10"
 
 
 class CannotIsolate(Exception):
-    """This machine gives no namespaces or no network of our own; the message is one sentence that says why."""
+    """This machine does not allow namespaces or a separate network; the message is one sentence with the
+    reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The addresses of one cell. 198.18.0.0/15 is set aside for tests: nobody's network is there."""
+    """The addresses of one cell. 198.18.0.0/15 is reserved for tests, so it collides with no real network."""
 
     slot: int
 
     @property
     def link(self) -> str:
-        """The name of our end of the pair."""
+        """Return the name of our end of the veth pair."""
         return f"tyk{self.slot}"
 
     @property
     def outside(self) -> str:
-        """This machine, as the cell sees it."""
+        """Return this machine's address, as seen from the cell."""
         return f"198.18.{self.slot}.1"
 
     @property
     def inside(self) -> str:
-        """The cell: its API server and its node."""
+        """Return the cell's address, that of its API server and node."""
         return f"198.18.{self.slot}.2"
 
     @property
     def pods(self) -> str:
-        """The network of its pods."""
+        """Return the network of the cell's pods."""
         return f"198.19.{self.slot}.0/24"
 
 
 def fork() -> int:
-    """fork(2), where the child is the first process of a world of its own. Raises CannotIsolate."""
+    """fork(2) into a new PID namespace, whose first process is the child. Raises CannotIsolate."""
     _unshare(CLONE_NEWPID)  # this is about children: all that follow, so the rest are sent back
     child = os.fork()
     if child != 0:
@@ -74,7 +76,7 @@ def fork() -> int:
 
 
 def detach_rest() -> None:
-    """Own mounts and an own network for this process; it dies when its parent does. Raises CannotIsolate."""
+    """Give this process its own mounts and network; it is killed when its parent ends. Raises CannotIsolate."""
     if _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise CannotIsolate("A process cannot be made to die with its parent here.")
     _unshare(CLONE_NEWNS | CLONE_NEWNET)
@@ -82,7 +84,8 @@ def detach_rest() -> None:
 
 
 def connect(pid: int) -> Network:
-    """Lay a cable into the cell of process `pid`. The interface's name is the lock on its slot."""
+    """Connect this machine to the cell of process `pid` by a veth pair. The interface's name serves as the
+    lock on its slot."""
     error = ""
     for network in map(Network, SLOTS):
         cable = f"link add {network.link} type veth peer name eth0 netns {pid}"
@@ -101,14 +104,15 @@ def connect(pid: int) -> Network:
 
 
 def disconnect(network: Network) -> None:
-    """Take our end away, if it is still there."""
+    """Remove our end of the veth pair, if it exists."""
     _ip(f"link del {network.link}")
 
 
 def furnish_network(network: Network) -> None:
-    """In the cell: its addresses, those of its API service and name server among them, and forwarding for pods.
+    """Configure the network inside the cell: its addresses, including those of its API service and name
+    server, and forwarding for pods.
 
-    There is no way out: an image that is not here fails at once.
+    There is no route to the outside: pulling a missing image fails at once.
     """
     for words in (
         "link set lo up",
@@ -122,10 +126,12 @@ def furnish_network(network: Network) -> None:
 
 
 def furnish_mounts(state_dir: Path, needed: list[Path]) -> None:
-    """In the cell: its own /proc and empty HIDDEN directories, in which `needed` paths are where they were."""
+    """Mount inside the cell: its own /proc and empty HIDDEN directories, with `needed` paths at their
+    original places."""
     mount("proc", "/proc", "proc", 0)
     (state_dir / "before").mkdir(exist_ok=True)
-    # By its descriptor, since the state directory itself mostly lies in a directory that is hidden now.
+    # Addressed by descriptor, since the state directory itself usually lies in a directory that is hidden
+    # now.
     before = f"/proc/self/fd/{os.open(state_dir / 'before', os.O_PATH)}"
     for hidden in HIDDEN:
         Path(before + hidden).mkdir(parents=True, exist_ok=True)
@@ -149,12 +155,12 @@ def furnish_mounts(state_dir: Path, needed: list[Path]) -> None:
 
 
 def cgroup_of(state_dir: Path) -> str:
-    """The name of the control group of a cluster's containers."""
+    """Return the name of the control group of a cluster's containers."""
     return f"trainyard-kube-{hashlib.sha256(bytes(state_dir)).hexdigest()[:12]}"
 
 
 def cgroup_dirs(name: str) -> list[Path]:
-    """Where a control group of this name is or would be, in each hierarchy of this machine."""
+    """Return the directories of a control group, existing or not, in each hierarchy of this machine."""
     root = Path("/sys/fs/cgroup")
     hierarchies = (
         [root]
@@ -165,9 +171,9 @@ def cgroup_dirs(name: str) -> list[Path]:
 
 
 def enter_cgroups(name: str) -> None:
-    """Make a control group in each hierarchy, enter it, and see it as the root from here on.
+    """Create a control group in each hierarchy, enter it, and make it the root seen from here.
 
-    All containers are below it then, wherever their runtime thinks that it puts them, and can be found again.
+    All containers are then below it, wherever their runtime creates them, and can be found.
     """
     for path in cgroup_dirs(name):
         path.mkdir(exist_ok=True)
@@ -184,7 +190,8 @@ def enter_cgroups(name: str) -> None:
 
 
 def remove_cgroups(name: str) -> None:
-    """Remove the group and those below it. Their processes are dead, or dying: a lock is gone a moment earlier."""
+    """Remove the group and its subgroups. Their processes are dead or dying; the lock is released shortly
+    before."""
     for top in cgroup_dirs(name):
         for directory, _, _ in os.walk(top, topdown=False):
             deadline = time.monotonic() + SECONDS_TO_DIE
@@ -209,13 +216,13 @@ def mount(source: str, target: str, kind: str, flags: int) -> None:
 
 
 def must_ip(words: str) -> None:
-    """`ip` with these words. Raises CannotIsolate."""
+    """Run `ip` with these arguments. Raises CannotIsolate."""
     if error := _ip(words):
         raise CannotIsolate(f"`ip {words}` failed: {error}")
 
 
 def _ip(words: str) -> str:
-    """Empty when it worked, else what it said."""
+    """Run `ip`; return "" on success, else its error message."""
     result = subprocess.run(["ip", *words.split()], capture_output=True, text=True, check=False)
     return "" if result.returncode == 0 else result.stderr.strip() or f"exit code {result.returncode}"
 

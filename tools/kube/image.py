@@ -1,10 +1,10 @@
-"""The container image of a cluster without a registry, made without any download.
+"""Container images of a cluster without a registry or downloads.
 
-`trainyard.test/python:1` is this machine's own userland: the image itself holds a few links and empty directories,
-and every container gets /usr, the interpreter, the virtual environment and the checkout mounted read-only by the
-runtime's base specification. So it weighs kilobytes, has bash, sleep and Python with torch and `workloads`, and is
-there as soon as containerd is. `trainyard.test/quickstart:1` is the same and runs the quickstart, and
-`trainyard.test/pause:1` runs busybox's `sleep`.
+`trainyard.test/python:1` uses this machine's own userland: the image contains only links and empty
+directories, and the runtime's base specification mounts /usr, the interpreter, the virtual environment and
+the checkout read-only into every container. It has a size of kilobytes, but bash, sleep and Python with torch
+and `workloads`, and is available as soon as containerd is. `trainyard.test/quickstart:1` is the same and runs
+the quickstart; `trainyard.test/pause:1` runs busybox's `sleep`.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ ACCOUNTS = {
 
 
 def mounted() -> dict[Path, str]:
-    """What every container sees of this machine, read-only, and where.
+    """Return the read-only mounts of every container: path on this machine -> path in the container.
 
-    The interpreter stays where it was, since the virtual environment points at it; the environment and the checkout
-    may lie anywhere, also where a pod mounts a volume, and so they move.
+    The interpreter keeps its path, since the virtual environment refers to it; the environment and the
+    checkout may be anywhere, also below a pod's mount path, so they get other paths.
     """
     return {
         Path("/usr"): "/usr",
@@ -62,7 +62,7 @@ def mounted() -> dict[Path, str]:
 
 
 def write_archive(path: Path) -> None:
-    """A tar that `ctr images import` reads: manifest.json, one config per image, one layer for all."""
+    """Write a tar for `ctr images import`: manifest.json, one config per image, one layer for all."""
     layer = _layer()
     diff_id = f"sha256:{hashlib.sha256(layer).hexdigest()}"
     images = {
@@ -80,7 +80,7 @@ def write_archive(path: Path) -> None:
 
 
 def write_base_specification(path: Path) -> None:
-    """The runtime's own default with what is `mounted`."""
+    """Write the runtime's default specification with the mounts of `mounted`."""
     default = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True).stdout
     specification = json.loads(default)
     specification["mounts"] += [

@@ -1,4 +1,4 @@
-"""The command line and the files of each part of a cluster. All paths are in its state directory."""
+"""Command lines and files of each program of a cluster. All paths are in its state directory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FAKE_NODE = "kwok.x-k8s.io/node=fake"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a cluster is to consist of. `node` is the real node's name, "" for none; `has_csi`: with it, the
-    driver of tests and its sidecars, whose definitions are still to be applied; `more` are flags by program."""
+    """The composition of a cluster. `node`: the real node's name, "" for none. `has_csi`: with the test
+    driver, its sidecars and definitions. `more`: additional flags by program."""
 
     programs: Mapping[str, str]
     token: str
@@ -34,7 +34,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One process. `after`: what must have happened before it starts: "" (nothing), "api" or "images"."""
+    """One process. `after`: what it waits for: "" (nothing), "api" or "images"."""
 
     name: str
     command: tuple[str, ...]
@@ -42,7 +42,7 @@ class Part:
 
 
 def names_of_server() -> list[str]:
-    """What a client may call the API server."""
+    """Return the names under which clients address the API server."""
     return [
         "localhost",
         "kubernetes",
@@ -53,12 +53,12 @@ def names_of_server() -> list[str]:
 
 
 def addresses_of_server(network: Network) -> list[str]:
-    """Where a client may reach the API server."""
+    """Return the addresses at which clients reach the API server."""
     return ["127.0.0.1", SERVICE_ADDRESS, network.inside]
 
 
 def parts(plan: Plan, network: Network, state_dir: Path) -> list[Part]:
-    """Every process of the cluster, in the order of their starts."""
+    """Return every process of the cluster, in start order."""
     found = [
         Part("etcd", _etcd(state_dir)),
         Part("kube-apiserver", _api_server(network, state_dir)),
@@ -76,7 +76,7 @@ def parts(plan: Plan, network: Network, state_dir: Path) -> list[Part]:
 
 
 def write_files(plan: Plan, network: Network, state_dir: Path) -> None:
-    """What the processes read besides certificates and images."""
+    """Write the files that the processes read, except certificates and images."""
     (state_dir / "tokens.csv").write_text(f'{plan.token},admin,admin,"system:masters"\n')
     (state_dir / "kubeconfig").write_text(json.dumps(kubeconfig(plan.token, network, state_dir), indent=1))
     if plan.node:
@@ -89,7 +89,7 @@ def write_files(plan: Plan, network: Network, state_dir: Path) -> None:
 
 
 def kubeconfig(token: str, network: Network, state_dir: Path) -> dict[str, Any]:
-    """An admin's kubeconfig. JSON is YAML too."""
+    """Return an admin's kubeconfig, as JSON data, which is valid YAML."""
     authority = base64.b64encode((state_dir / "ca.crt").read_bytes()).decode()
     cluster = {"server": url(network), "certificate-authority-data": authority}
     return {
@@ -103,7 +103,8 @@ def kubeconfig(token: str, network: Network, state_dir: Path) -> dict[str, Any]:
 
 
 def url(network: Network) -> str:
-    """The API server's address. Port 443, so that the service's own address works in pods without a proxy."""
+    """Return the API server's URL. Port 443, so that the service's own address works in pods without a
+    proxy."""
     return f"https://{network.inside}:443"
 
 
@@ -114,7 +115,7 @@ def _complete(part: Part, plan: Plan) -> Part:
 
 
 def _etcd(state_dir: Path) -> tuple[str, ...]:
-    # Nothing here outlives the cluster, so nothing has to reach the disk before an answer.
+    # Nothing here outlives the cluster, so no write needs to be flushed.
     return ("etcd", "--data-dir", f"{state_dir}/etcd", "--unsafe-no-fsync", "--log-level", "warn")
 
 
@@ -158,7 +159,7 @@ def _controllers(state_dir: Path) -> tuple[str, ...]:
 
 
 def _scheduler(state_dir: Path) -> tuple[str, ...]:
-    # Its own limit of 50 requests a second would be what a benchmark measures.
+    # The default limit of 50 requests a second would dominate benchmarks.
     limits = ("--kube-api-qps=1000", "--kube-api-burst=2000")
     return (
         "kube-scheduler",
@@ -184,11 +185,11 @@ def _kwok(network: Network, state_dir: Path) -> tuple[str, ...]:
 
 
 def _csi(plan: Plan, state_dir: Path) -> list[Part]:
-    """The driver, beside the kubelet, and what speaks to it for the API server."""
+    """Return the CSI driver, which runs beside the kubelet, and its sidecars."""
     socket, beside = f"{state_dir}/csi.sock", f"--kubeconfig={state_dir}/kubeconfig"
     driver = ("csi-directories", "-endpoint", socket, "-data", f"{state_dir}/csi", "-node", plan.node)
     found = [Part("csi-directories", driver, "api")]
-    # Their own limit of 5 requests a second would be what a benchmark measures.
+    # The default limit of 5 requests a second would dominate benchmarks.
     limits = ("--kube-api-qps=100", "--kube-api-burst=200")
     more = {
         "csi-provisioner": ("--retry-interval-start=200ms", "--retry-interval-max=5s"),
@@ -241,7 +242,7 @@ def _kubelet_configuration(state_dir: Path) -> dict[str, Any]:
         "clusterDNS": [DNS_ADDRESS],
         "clusterDomain": "cluster.local",
         "resolvConf": f"{state_dir}/resolv.conf",
-        # The disk of the machine is not what is tested: nothing is evicted for it.
+        # Nothing is evicted because of a full disk, which is not what is tested.
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
         "nodeStatusUpdateFrequency": "5s",
@@ -270,7 +271,8 @@ def _pod_network(network: Network) -> dict[str, Any]:
 
 
 def _containerd_toml(state_dir: Path) -> str:
-    """`native` copies instead of overlaying, which works on any file system; the image is a few files."""
+    """Return containerd's configuration. `native` copies layers instead of overlaying them, which works on
+    any file system; the images are a few files."""
     disabled = ", ".join(
         f'"io.containerd.snapshotter.v1.{name}"' for name in ("aufs", "btrfs", "devmapper", "zfs")
     )

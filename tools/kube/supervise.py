@@ -1,8 +1,9 @@
 """Run one cluster: `python -m tools.kube.supervise STATE_DIR [--until-stdin-closes]`.
 
-Two processes. The outer one holds the state directory's lock, lays the cable, waits for SIGTERM (or for its starter's
-end, seen on its standard input) and removes everything. The inner one is the first of the cell (tools/kube/cell.py):
-it starts the parts, starts them again when they die, and takes all of them along when it is killed.
+Two processes. The outer one holds the state directory's lock, connects the network, waits for SIGTERM (or for
+its starter's end, seen on its standard input) and removes everything. The inner one is the first process of
+the cell (tools/kube/cell.py): it starts the cluster's programs, restarts them when they exit, and all end
+with it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def main() -> int:
-    """The outer process. Exit code 0, or CANNOT when this machine gives no cell: the last line of its log says why."""
+    """Run the outer process. Return 0, or CANNOT if this machine allows no cell: the last line of its log
+    gives the reason."""
     state_dir = Path(sys.argv[1]).resolve()
     lock = take_lock(state_dir)
     plan = Plan(**json.loads((state_dir / "plan.json").read_text()))
@@ -73,7 +75,7 @@ def main() -> int:
 
 
 def take_lock(state_dir: Path) -> int:
-    """Lock the directory before the lock can be seen, so that nobody takes it for a dead cluster's."""
+    """Lock the directory before the lock is visible, so that it is never taken for that of a dead cluster."""
     path = state_dir / f"lock.{os.getpid()}"
     lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -83,7 +85,8 @@ def take_lock(state_dir: Path) -> int:
 
 
 def end(inner: int, network: Network | None, state_dir: Path) -> int:
-    """Kill the cell and remove what a kernel does not remove by itself. The exit code of a cell that had ended."""
+    """Kill the cell and remove what the kernel does not. Return the exit code of a cell that had ended by
+    itself, else 0."""
     status = 0
     if inner:
         os.kill(inner, signal.SIGKILL)  # it is there until we have waited for it
@@ -96,7 +99,7 @@ def end(inner: int, network: Network | None, state_dir: Path) -> int:
 
 
 def _stop_signal() -> int:
-    """A descriptor that becomes readable with SIGTERM or SIGINT."""
+    """Return a descriptor that becomes readable on SIGTERM or SIGINT."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write)
@@ -106,7 +109,7 @@ def _stop_signal() -> int:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """The wake-up descriptor tells the rest."""
+    """Do nothing: the wake-up descriptor reports the signal."""
 
 
 def _wait(stop: int, inner: int, *, watches_stdin: bool) -> None:
@@ -122,7 +125,7 @@ def _publish(path: Path, text: str) -> None:
 
 
 def _inner(plan: Plan, state_dir: Path, tell: int, heard: int) -> None:
-    """The first process of the cell; never returns."""
+    """Run the first process of the cell; never returns."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -171,7 +174,7 @@ def _run(plan: Plan, network: Network, state_dir: Path) -> None:
 
 
 class Keeper:
-    """Keeps processes alive, and buries those that lost their parent: that is what a first process is for."""
+    """Restarts processes, and reaps orphaned ones, which is the duty of a first process."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -179,7 +182,7 @@ class Keeper:
         self._again: dict[str, tuple[float, Part]] = {}
 
     def start(self, started: list[Part]) -> None:
-        """Start these, each with a log of its own."""
+        """Start these processes, each with its own log."""
         for part in started:
             with (self._logs / f"{part.name}.log").open("ab") as log:
                 process = subprocess.Popen(
@@ -189,7 +192,7 @@ class Keeper:
             self._alive[process.pid] = part
 
     def look(self) -> None:
-        """Collect the dead; a part of the cluster is started again after half a second."""
+        """Reap ended processes; restart a part of the cluster after half a second."""
         now = time.monotonic()
         with contextlib.suppress(ChildProcessError):
             while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
@@ -202,7 +205,8 @@ class Keeper:
 
 
 def _open_volumes(volumes: Path) -> None:
-    """Let every user in: the controllers' host-path volumes are root's alone, and know nothing of fsGroup."""
+    """Make volumes writable for every user: the controllers' host-path volumes belong to root and ignore
+    fsGroup."""
     with contextlib.suppress(FileNotFoundError):  # one was deleted meanwhile
         for volume in volumes.iterdir():
             if volume.stat().st_mode & 0o777 != 0o777:
@@ -228,7 +232,7 @@ def _wait_for_api(state_dir: Path) -> None:
 
 
 def _import_images(state_dir: Path) -> None:
-    """Wait for containerd's socket, then give it our images."""
+    """Wait for containerd's socket, then import our images."""
     while True:
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(CONTAINERD_SOCKET) == 0:

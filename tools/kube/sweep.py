@@ -1,4 +1,4 @@
-"""Remove what clusters left whose outer process was killed."""
+"""Remove what is left of clusters whose outer process was killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SECONDS_TO_BEGIN = (
 
 
 def sweep() -> list[Path]:
-    """Remove the state directories and control groups of dead clusters below the machine's temporary directory."""
+    """Remove the state directories and control groups of dead clusters below the machine's temporary
+    directory; return these directories."""
     found = sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
     dead = [directory for directory in found if is_dead(directory)]
     for directory in dead:
@@ -27,7 +28,7 @@ def sweep() -> list[Path]:
 
 
 def is_dead(state_dir: Path) -> bool:
-    """True when a cluster was here and no process of it is left: its lock is held by all of them."""
+    """Return whether a cluster was here and no process of it is left: they all hold its lock."""
     try:
         lock = os.open(state_dir / "lock", os.O_RDWR)
     except FileNotFoundError:
@@ -42,7 +43,7 @@ def is_dead(state_dir: Path) -> bool:
 
 
 def _age_seconds(directory: Path) -> float:
-    """How long ago it was made; 0 for one that is not there."""
+    """Return the age of a directory in seconds; 0 if it does not exist."""
     try:
         return time.time() - directory.stat().st_mtime
     except FileNotFoundError:
@@ -50,6 +51,7 @@ def _age_seconds(directory: Path) -> float:
 
 
 def remove(state_dir: Path) -> None:
-    """A dead cluster's directory and control groups. Its processes, mounts and interfaces ended with it."""
+    """Remove a dead cluster's directory and control groups. Its processes, mounts and interfaces ended with
+    it."""
     cell.remove_cgroups(cell.cgroup_of(state_dir))
     shutil.rmtree(state_dir, ignore_errors=True)
