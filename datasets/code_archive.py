@@ -39,7 +39,7 @@ def read_archive(stream: BinaryIO, wanted: Mapping[str, int]) -> Iterator[tuple[
             return
         name, size = _read_header(header)
         if wanted.get(name) != size:
-            raise ArchiveRefused("not_asked_for", f"{name[:80]!r} with {size} bytes was not asked for.")
+            raise ArchiveRefused("not_asked_for", f"{name[:80]!r} with {size} bytes was not requested.")
         yield name, _pieces(stream, name, size)
         if len(stream.read(-size % BLOCK)) < -size % BLOCK:
             raise _incomplete(name)
@@ -89,8 +89,6 @@ def _read_header(header: bytes) -> tuple[str, int]:
     if checksum != sum(header[:148]) + 8 * ord(" ") + sum(header[156:]):
         raise ArchiveRefused("not_an_archive", "A header's checksum is wrong: the body is not a tar archive.")
     if header[156:157] not in _PLAIN:
-        detail = (
-            "The archive has a link, a directory or another thing that is no plain file in it; leave it out."
-        )
+        detail = "The archive contains a link, a directory or another entry that is not a plain file; leave it out."
         raise ArchiveRefused("not_a_plain_file", detail)
     return name, size

@@ -95,7 +95,9 @@ def is_sha256(text: str) -> bool:
 
 def _check_entry(entry: Entry, index: int) -> None:
     if not is_sha256(entry.sha256):
-        raise TreeRefused("not_a_hash", "Give the content's SHA-256 in 64 small hexadecimal digits.", index)
+        raise TreeRefused(
+            "not_a_hash", "Give the content's SHA-256 in 64 lower-case hexadecimal digits.", index
+        )
     if entry.size < 0:
         raise TreeRefused("out_of_range", "A size cannot be negative.", index)
     if problem := path_problem(entry.path):
@@ -139,7 +141,7 @@ def _check_places(entries: Sequence[Entry]) -> None:
     places = {entry.path: index for index, entry in enumerate(entries)}
     if len(places) != len(entries):
         index = next(index for index, entry in enumerate(entries) if places[entry.path] != index)
-        raise TreeRefused("path_twice", f"{entries[index].path!r} is there twice.", index)
+        raise TreeRefused("path_twice", f"{entries[index].path!r} is listed twice.", index)
     seen: set[str] = set()
     for index, entry in enumerate(entries):
         folder = entry.path.rpartition("/")[0]

@@ -260,5 +260,5 @@ def _failure(errors: str, is_full: bool, most_bytes: int) -> GitRefused:
 def _last_line(errors: str) -> str:
     """Return the last line of git's error output."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    said = lines[-1] if lines else "git failed without a word"
+    said = lines[-1] if lines else "git failed without a message"
     return said.removeprefix("fatal: ")[:MESSAGE_MOST]

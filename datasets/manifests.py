@@ -194,7 +194,7 @@ def decode(stored: bytes) -> Manifest:
         raise ManifestInvalid("This is not a manifest.")
     count, joined_bytes, packed_bytes = _HEAD.unpack_from(stored, len(_MAGIC))
     if count > FILES_MOST or len(stored) != head + packed_bytes + count * DIGEST_BYTES:
-        raise ManifestInvalid("The manifest is cut off.")
+        raise ManifestInvalid("The manifest is truncated.")
     if joined_bytes > min(count * (PATH_MOST_BYTES + 1), PATHS_MOST_BYTES):
         raise ManifestInvalid("The manifest's paths are longer than a version may have.")
     columns = _inflated(stored[head : head + packed_bytes], joined_bytes + count * 9)
@@ -208,11 +208,11 @@ def checked(manifest: Manifest) -> Manifest:
     """Return the manifest. Raises ManifestInvalid for paths that cannot exist in a tree or that leave it."""
     paths = manifest.paths
     if len(paths) != len(manifest.kinds) or any(kind > LINK for kind in set(manifest.kinds)):
-        raise ManifestInvalid("The manifest's columns do not fit together.")
+        raise ManifestInvalid("The manifest's columns do not match.")
     if not paths:
         return manifest
     if paths != sorted(paths) or len(set(paths)) != len(paths):
-        raise ManifestInvalid("The manifest's paths are not sorted, or one is there twice.")
+        raise ManifestInvalid("The manifest's paths are not sorted, or one is listed twice.")
     joined = b"\0".join(paths)
     if _UNSAFE.search(b"\0%b\0" % joined) or joined.count(b"\0") != len(paths) - 1:
         raise ManifestInvalid("The manifest names an absolute path, an empty one, or one with '.' or '..'.")
@@ -286,7 +286,7 @@ def _inflated(packed: bytes, expected: int) -> bytes:
     except zlib.error as error:
         raise ManifestInvalid(f"The manifest cannot be read: {error}.") from error
     if len(columns) != expected or not inflate.eof:
-        raise ManifestInvalid("The manifest's columns have another length than it says.")
+        raise ManifestInvalid("The manifest's columns do not have the declared length.")
     return columns
 
 

@@ -96,9 +96,7 @@ def _refuse_full(folder: Path, path: str, size: int) -> None:
     end."""
     free = max(0, shutil.disk_usage(folder).free - MARGIN_BYTES)
     if size > free:
-        words = (
-            f"{size:,} bytes of {path} are to be copied, and the control plane's disk has room for {free:,}."
-        )
+        words = f"Copying {path} needs {size:,} bytes, and the control plane's disk has {free:,} free."
         raise CommandRefused(DISK_FULL, words, is_passing=True)
 
 

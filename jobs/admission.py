@@ -212,7 +212,12 @@ def names_twice(specs: Specs) -> Refusals:
     """Refuse a name that another job of the same submission already has."""
     first: dict[str, int] = {}
     return [
-        (place, FieldError("/name", "name_twice", f"{name} is there twice; give each job a name of its own."))
+        (
+            place,
+            FieldError(
+                "/name", "name_twice", f"{name} is used twice in this submission; give each job its own name."
+            ),
+        )
         for place, spec in specs.items()
         for name in (spec["name"],)
         if first.setdefault(name, place) != place

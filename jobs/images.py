@@ -25,7 +25,7 @@ def installed_images() -> Catalogue:
     try:
         return load_catalogue(BUILT_IN, path)
     except (OSError, ValueError) as error:
-        logger.warning("the images that admins added are left out: %s", error)
+        logger.warning("images.toml cannot be read, its images are ignored: %s", error)
         return load_catalogue(BUILT_IN)
 
 

@@ -61,7 +61,7 @@ def interrupt_node(node: Node, in_seconds: int, *, actor: Actor) -> list[Job]:
         jobs = jobs_on(node)
         events: list[Event | None] = [write_cordon(node, True, "node.cordoned", actor)]
         write_audit(actor, "node.interrupt", "node", node.name, after={"in_seconds": in_seconds})
-        message = f"{node.name} is taken away by its provider in {in_seconds} s."
+        message = f"{node.name} will be withdrawn by its provider in {in_seconds} s."
         data = {"in_seconds": in_seconds, "jobs": len(jobs)}
         events.append(
             Event(kind="node.interrupted", node_id=node.pk, actor=actor.name, message=message, data=data)

@@ -70,7 +70,7 @@ def outlook(job: Job, sees: Sees) -> dict[str, Any]:
         with _asking[cluster.pk]:
             ways, found = _ask(job, cluster)
     except SimulationFailed as error:
-        logger.warning("a job's outlook could not be worked out: %s", error)
+        logger.warning("a job's start could not be estimated: %s", error)
         return _shown([], None, sees)
     allowed = None if sees is None else sees | {job.project.name}
     record_estimate(job, found)

@@ -49,7 +49,7 @@ def week_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) ->
     use the nodes and projects of today. Jobs outside `sees` are counted but not named. Raises CannotSimulate,
     SimulationFailed."""
     if not _replaying.acquire(blocking=False):
-        raise CannotSimulate("Another replay runs; try again.")
+        raise CannotSimulate("Another replay is running; try again in a minute.")
     try:
         return _replayed(project, changes, sees)
     finally:

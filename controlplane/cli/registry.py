@@ -184,7 +184,7 @@ GROUPS = (
             Command(
                 "node interruption-notice",
                 "nodes:node_interruption_notice",
-                "Say that a node's provider takes it away soon (admins)",
+                "Announce that a node's provider will withdraw it soon (admins)",
             ),
             Command("list node-pools", "nodes:list_pools", "List node pools and which are spot"),
             Command("node-pool edit", "nodes:pool_edit", "Mark a node pool as spot, or not (admins)"),

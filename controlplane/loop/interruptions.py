@@ -166,4 +166,4 @@ def _goes_at(node: Node) -> datetime:
 
 
 def _why(node: Node) -> str:
-    return f"{node.name} is taken away by its provider."
+    return f"{node.name} will be withdrawn by its provider."

@@ -159,7 +159,7 @@ def _note_interruption(node: Node, report: NodeReport, now: datetime) -> list[Ev
     if known is not None and known <= goes_at:
         return []
     rows.update(interruption_at=goes_at, interruption_by="")
-    message = f"{node.name} is taken away by its provider in {seconds} s."
+    message = f"{node.name} will be withdrawn by its provider in {seconds} s."
     return [Event(kind="node.interrupted", node_id=node.pk, message=message, data={"in_seconds": seconds})]
 
 

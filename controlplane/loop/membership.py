@@ -391,10 +391,10 @@ def _addresses(attended: Attended) -> dict[int, str]:
 CAUSES = {
     rules.START: "all are ready",
     rules.LOSS: "a worker was lost, the others go on",
-    rules.REFORM: "the workers lost one another and form again",
+    rules.REFORM: "the workers lost contact and form again",
     rules.GROW: "newcomers join",
     rules.SHRINK: "workers leave",
-    rules.ROLL_BACK: "the change was taken back",
+    rules.ROLL_BACK: "the change was rolled back",
 }
 
 

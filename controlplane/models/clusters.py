@@ -115,7 +115,7 @@ class Node(models.Model):
 
     @property
     def is_spot(self) -> bool:
-        """Return whether its provider may take it away at any time. Reads `pool`."""
+        """Return whether its provider may withdraw it at any time. Reads `pool`."""
         has_label = any(self.labels.get(name) == value for name, value in SPOT_LABELS)
         return has_label or (self.pool is not None and self.pool.is_spot)
 

@@ -77,7 +77,7 @@ def _try_sign_in(request: HttpRequest, target: str) -> HttpResponse:
         refused["Retry-After"] = str(refusal.wait_seconds)
         return refused
     if user is None:
-        error = _("This name and password do not belong together.")
+        error = _("The name or the password is wrong.")
         return render(request, "dashboards/login.html", context | {"error": error}, status=400)
     login(request, user)
     return _lead_on(target)

@@ -83,7 +83,7 @@ def cluster_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
     cluster = _cluster_for(name)
     kind = engine_kind(cluster.engine)
     if kind.form is None:
-        raise NotVisible(f"{name} is changed with REST.")
+        raise NotVisible(f"{name} can only be changed through the REST API.")
     errors: dict[str, str] = {}
     if request.method == "POST":
         try:

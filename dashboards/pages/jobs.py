@@ -64,7 +64,7 @@ def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overvi
     if not is_member:
         hidden.add("terminal")
     if tab == "terminal" and not is_member:
-        raise Forbidden("Only members of its project open a terminal in a job.")
+        raise Forbidden("Only members of its project can open a terminal in a job.")
     detail = job_detail(job, visible_project_names(actor))
     context: dict[str, Any] = {
         "job": detail,
@@ -140,9 +140,9 @@ _VERBS: dict[str, tuple[Callable[..., object], Callable[[], str]]] = {
     "stop": (actions.stop_job, lambda: _("Stopping. Its GPUs are free as soon as its pods are gone.")),
     "suspend": (
         actions.suspend_job,
-        lambda: _("It saves a checkpoint, gives its GPUs back and waits until you resume it."),
+        lambda: _("It saves a checkpoint, releases its GPUs and waits until you resume it."),
     ),
-    "resume": (actions.resume_job, lambda: _("Queued again, at its first place in the order.")),
+    "resume": (actions.resume_job, lambda: _("Queued again, at its original place.")),
     "delete": (actions.delete_job, lambda: _("Deleted.")),
 }
 

@@ -55,10 +55,12 @@ def _uploads() -> dict[str, str]:
         "upload_going": _("Uploading…"),
         "upload_progress": _("{done} of {files} files, {sent} of {size}, {rate}/s, {left} left"),
         "upload_spoken": _("{done} of {files} files uploaded"),
-        "upload_waits": _("The server does not answer; trying again in {seconds} s. What was sent stays."),
-        "upload_stopped": _("Stopped. What was sent stays for a while: the same files go on from there."),
-        "upload_broken": _("The connection broke. What was sent stays: try again to go on from there."),
-        "upload_lacking": _("The server lacks {count} contents that were sent; try again."),
+        "upload_waits": _("The server does not answer; trying again in {seconds} s. Sent files are kept."),
+        "upload_stopped": _(
+            "Stopped. Sent files are kept for a while: choose the same files again to continue."
+        ),
+        "upload_broken": _("The connection broke. Sent files are kept: try again to continue."),
+        "upload_lacking": _("{count} files did not reach the server; try again."),
         "code_reading": _("Reading: {done} of {files} files"),
         "code_sending": _("Sending: {done} of {files} files that the server lacks"),
         "code_there": _("{files} files, {size}, are on the server; {left} of the folder were left out."),
@@ -66,7 +68,7 @@ def _uploads() -> dict[str, str]:
         "code_many": _("The tree has {files} files; at most {most}."),
         "code_large": _("The tree has {bytes} bytes; at most {most}."),
         "code_hint": _(
-            "Name in .yardignore what the job does not need; data belongs into a dataset or a volume."
+            "List in .yardignore what the job does not need; put data into a dataset or a volume."
         ),
         "upload_unreadable": _("{path} cannot be read, or changes while it is read."),
     }

@@ -78,7 +78,7 @@ def node_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpR
     }
     verbs["interrupt"] = (
         lambda: interrupt_node(node, in_seconds, actor=actor),
-        _("Jobs leave it before its provider takes it away."),
+        _("Jobs leave it before its provider withdraws it."),
     )
     verbs["confirm-dead"] = (
         lambda: confirm_dead(node, actor=actor),
@@ -95,5 +95,5 @@ def _notice(text: str) -> int:
     except ValueError:
         seconds = 0
     if not 1 <= seconds <= LONGEST_NOTICE_SECONDS:
-        raise BadRequest(_("Give the time until the node is taken away, such as 2m, up to a day."))
+        raise BadRequest(_("Give the time until the node is withdrawn, such as 2m, up to a day."))
     return seconds

@@ -123,7 +123,9 @@ def project_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         except Conflict as conflict:
             form.add_error("name", conflict.detail)
         else:
-            _show_saved(request, project, _("%(name)s is there; now add members.") % {"name": project.name})
+            _show_saved(
+                request, project, _("%(name)s was created; now add members.") % {"name": project.name}
+            )
             return redirect("project", project.name)
     context = {"form": form, "title": _("New project"), "back": "projects"}
     return _show_form(request, actor, form, context)

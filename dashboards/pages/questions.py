@@ -36,7 +36,7 @@ def about_user(user: User, verb: str) -> Question:
     titles = {
         "lock": _("Lock {user}?"),
         "promote": _("Make {user} an admin?"),
-        "demote": _("Take admin away from {user}?"),
+        "demote": _("Remove the admin rights of {user}?"),
     }
     labels = {"lock": _("Lock the account"), "promote": _("Make admin"), "demote": _("Take admin away")}
     return Question(
@@ -54,7 +54,7 @@ def about_token(token: Token) -> Question:
         title=_("Revoke {name}?").format(name=token.name),
         sentences=[
             _(
-                "What uses the token {prefix}… is refused at once. A revoked token cannot be brought back."
+                "Programs that use the token {prefix}… are refused at once. A revoked token cannot be restored."
             ).format(prefix=token.prefix),
             _last_used(token),
         ],
@@ -68,9 +68,9 @@ def jobs_stay(user: User, project: Project | None = None) -> str:
     running, waiting = unfinished_jobs(user, project)
     if not running + waiting:
         return (
-            _("No job of {user} is unfinished there.").format(user=user.username)
+            _("{user} has no unfinished jobs there.").format(user=user.username)
             if project
-            else _("No job of {user} is unfinished.").format(user=user.username)
+            else _("{user} has no unfinished jobs.").format(user=user.username)
         )
     parts = [
         text.format(count=count)
@@ -87,7 +87,7 @@ def jobs_stay(user: User, project: Project | None = None) -> str:
         )
         if count
     ]
-    return _("{jobs} of {user} stay as they are; stop them first if they are not to go on.").format(
+    return _("Not stopped: {jobs} of {user}. Stop them first if you do not want them to continue.").format(
         jobs=_(" and ").join(parts), user=user.username
     )
 

@@ -64,8 +64,8 @@ def _question(job: Job, asked: Scaling, plan: ScalePlan, back: str) -> Question:
             more,
         ) % {"count": more}
     else:
-        what = _("Who leaves finishes its step and says so; only then does it end. No step is lost.")
-    late = _("What is not complete after %(time)s is taken back.") % {
+        what = _("A leaving worker finishes its step and reports that before it ends. No step is lost.")
+    late = _("A change that is not complete after %(time)s is rolled back.") % {
         "time": write_duration(asked.timeout_seconds)
     }
     leaving = [Named(_("Worker %(rank)s") % {"rank": rank}, note=why) for rank, why in plan.leaving]

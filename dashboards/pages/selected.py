@@ -49,7 +49,7 @@ VERBS = {
         ngettext_lazy("Stop {count} job?", "Stop {count} jobs?"),
         gettext_lazy(
             "Processes get a moment to save, then end. The GPUs that they hold ({gpus}) go to the next in the queue. "
-            "Logs and history stay. A stopped job cannot go on; it can be retried from the start."
+            "Logs and history stay. A stopped job cannot continue; it can be retried from the start."
         ),
         ngettext_lazy("Stop the job", "Stop {count} jobs"),
         ngettext_lazy("{count} job is stopping.", "{count} jobs are stopping."),
@@ -99,7 +99,7 @@ def jobs_selected(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     sent = request.POST if request.method == "POST" else request.GET
     verb, ids = VERBS.get(sent.get("verb", "")), _ids(sent.getlist("row"))
     if verb is None:
-        raise BadRequest(_("Choose what is to be done: stop, suspend or delete."))
+        raise BadRequest(_("Choose an action: stop, suspend or delete."))
     back = _back(sent.get("back", ""))
     selection = select(actor, verb, ids)
     if request.method == "POST":
@@ -126,7 +126,7 @@ def select(actor: Actor, verb: Verb, ids: Sequence[uuid.UUID]) -> Selection:
 
 def _why_not(job: Job, verb: Verb, role: str | None) -> str:
     if not Role.is_at_least(role, Role.MEMBER):
-        return _("You may only look at {project}.").format(project=job.project.name)
+        return _("You can only view {project}.").format(project=job.project.name)
     if job.state in verb.skips:
         return _("It is {state} already.").format(state=_(LOOKS[job.state].label).lower())
     return ""
@@ -168,7 +168,9 @@ def _nothing(selection: Selection) -> str:
 def _missing(selection: Selection) -> list[str]:
     if not selection.missing:
         return []
-    text = ngettext("{count} selected job is gone.", "{count} selected jobs are gone.", selection.missing)
+    text = ngettext(
+        "{count} selected job no longer exists.", "{count} selected jobs no longer exist.", selection.missing
+    )
     return [text.format(count=selection.missing)]
 
 
@@ -215,7 +217,7 @@ def _ids(texts: Sequence[str]) -> list[uuid.UUID]:
     try:
         return list(dict.fromkeys(uuid.UUID(text) for text in texts))
     except ValueError as error:
-        raise BadRequest(_("A selected job is not named by its id.")) from error
+        raise BadRequest(_("The id of a selected job is not valid.")) from error
 
 
 def _back(asked: str) -> str:

@@ -123,7 +123,7 @@ def token_revoke(request: HttpRequest, actor: Actor, token_id: int) -> HttpRespo
     attempt(
         request,
         lambda: revoke_token(token, actor=actor),
-        _("The token is revoked; what used it is signed out."),
+        _("The token is revoked; programs that use it are refused."),
     )
     return redirect("tokens")
 

@@ -29,7 +29,9 @@ def what_if(project: Project, changes: Mapping[str, Any], sees: Sees, *, is_week
         return {"problem": _("The change could not be simulated; try again.")}
     titles = {
         "preempted": _("Would have been stopped more often") if is_week else _("Would be stopped and queued again"),
-        "spared": _("Would have been stopped less often") if is_week else _("Would go on, and is stopped otherwise"),
+        "spared": _("Would have been stopped less often")
+        if is_week
+        else _("Would continue, but is stopped without the change"),
         "sooner": _("Starts sooner"),
         "later": _("Waits longer"),
     }  # fmt: skip

@@ -43,11 +43,11 @@ def artifact_refusals(project: Project, spec: Mapping[str, Any]) -> Iterator[tup
     names = set[str]()
     for place, wanted in enumerate(spec["artifacts"]):
         if wanted["name"] in names:
-            detail = f"Two artifacts are named {wanted['name']}; name one with DIR:NAME."
+            detail = f"Two artifacts are named {wanted['name']}; give one another name with DIR:NAME."
             yield f"/artifacts/{place}/name", "name_twice", detail
         names.add(wanted["name"])
         if spec["working_dir"] and not wanted["path"].startswith(CHECKPOINTS):
-            detail = "Output is kept of the job's own working directory; leave working_dir out."
+            detail = "Only output in the job's own working directory is kept; leave working_dir out."
             yield f"/artifacts/{place}/path", "not_inside", detail
 
 

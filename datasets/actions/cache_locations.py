@@ -44,7 +44,7 @@ def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor:
     """Change size limit, age limit or nodes (validated values). Running jobs continue to read from their
     location. Raises Invalid."""
     if location.is_default and (changes.get("node_pools") or changes.get("node_labels")):
-        words = f"{location.name} is of all nodes that no other location has; create another one for some of them."
+        words = f"{location.name} serves all nodes that no other location serves; create another one for some of them."
         raise invalid("/node_pools", "is_default", words)
     with transaction.atomic():
         reread(location, lock=True)
@@ -68,7 +68,9 @@ def delete_location(location: CacheLocation, *, actor: Actor) -> None:
     with transaction.atomic():
         reread(location, lock=True)
         if location.is_default:
-            raise Conflict("is_default", f"{location.name} is of all other nodes of its cluster and stays.")
+            raise Conflict(
+                "is_default", f"{location.name} serves all other nodes of its cluster and cannot be deleted."
+            )
         if count := location.caches.count():
             detail = f"{location.name} has {count} caches; remove them first: yard dataset uncache"
             raise Conflict("cache_location_in_use", detail)

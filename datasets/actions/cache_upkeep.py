@@ -91,7 +91,7 @@ def _note_lost(cache: Cache) -> None:
     """Record that a cache's files are missing, as after a disk failure; it is filled again when a job needs
     it."""
     rows = Cache.objects.filter(pk=cache.pk, state=Cache.READY, changed_at=cache.changed_at)
-    words = {"reason": "files_gone", "message": "Its files are not at the location any more."}
+    words = {"reason": "files_gone", "message": "Its files have disappeared from the location."}
     with transaction.atomic():
         if rows.update(state=Cache.FAILED, **words):
             Event.objects.append([cache_event("cache.failed", cache, SYSTEM)])

@@ -102,6 +102,6 @@ def use_trees(project: Project, digests: Iterable[str]) -> None:
 def _begun(project: Project, digest: str) -> tuple[Entry, ...]:
     entries = code_of(project).pending(digest)
     if entries is None:
-        detail = "This tree was not begun, or too long ago; send the list of its files first."
+        detail = "The upload of this tree was not begun, or has expired; send the list of its files first."
         raise Conflict("tree_not_begun", detail)
     return entries

@@ -97,9 +97,7 @@ def tag_version(dataset: Dataset, name: str, version: DatasetVersion, *, actor: 
     if version.subset:
         raise invalid("/version", "is_a_subset", "Tags name whole versions; a subset has a name of its own.")
     if name == "latest" or name.isdecimal():
-        raise invalid(
-            "/name", "reserved_name", "A tag cannot be `latest` or a number: versions are named so."
-        )
+        raise invalid("/name", "reserved_name", "A tag cannot be `latest` or a number, which name versions.")
     with transaction.atomic():
         tag, _ = DatasetTag.objects.update_or_create(
             dataset=dataset, name=name, defaults={"version": version}

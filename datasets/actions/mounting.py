@@ -29,7 +29,7 @@ def volume_refusals(
     by name."""
     wanted = [(place, mount) for place, mount in enumerate(spec["volumes"]) if is_volume(mount)]
     if spec["snapshot_on"] and not wanted:
-        yield "/snapshot_on", "no_volume", "Snapshots are of volumes; mount one, or leave snapshot_on out."
+        yield "/snapshot_on", "no_volume", "Only volumes have snapshots; mount one, or leave snapshot_on out."
     if wanted and (words := refuse_cluster(project)):
         yield "/volumes", "volumes_not_supported", words
         return
@@ -55,7 +55,7 @@ def volume_refusals(
             yield (
                 f"/volumes/{place}/volume",
                 "mounted_twice",
-                f"{name} is mounted already; a job mounts it once.",
+                f"{name} is mounted twice; a job can mount it once only.",
             )
         seen.add(name)
 

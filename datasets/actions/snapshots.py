@@ -35,7 +35,7 @@ def take_snapshot(
         reread(volume, lock=True)
         if volume.state != READY:
             raise Conflict(
-                "volume_not_ready", f"{volume.name} is {volume.state}; nothing can be taken of it."
+                "volume_not_ready", f"{volume.name} is {volume.state}; no snapshot can be taken of it."
             )
         if volume.snapshots.count() >= SNAPSHOTS_MOST:
             detail = f"{volume.name} has {SNAPSHOTS_MOST} snapshots; delete some first."

@@ -145,7 +145,7 @@ def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
 def _resize_at_storage(volume: Volume, size_bytes: int, actor: Actor) -> Volume:
     """Write the command that resizes the volume; the row gets the new size when the storage has applied it."""
     if claims_volumes(volume.project) and size_bytes < volume.size_bytes:
-        detail = f"{volume.name} has {volume.size_bytes} bytes; Kubernetes makes no volume smaller."
+        detail = f"{volume.name} has {volume.size_bytes} bytes; Kubernetes cannot make a volume smaller."
         raise Conflict("volume_not_smaller", detail)
     return _change_at_storage(volume, RESIZE, {"size_bytes": size_bytes}, actor)
 
@@ -189,7 +189,9 @@ def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume
     with transaction.atomic():
         _lock_ready(volume)
         if claims_volumes(volume.project) and access_mode != volume.access_mode:
-            detail = f"Kubernetes keeps the access mode of a claim. Clone {volume.name}, or restore a snapshot of it."
+            detail = (
+                f"Kubernetes cannot change a claim's access mode. Clone {volume.name}, or restore a snapshot."
+            )
             raise Conflict("access_mode_fixed", detail)
         running = running_jobs(volume)
         if access_mode == ONE_JOB and len(running) > 1:
@@ -260,7 +262,7 @@ def refuse_while_copied(kind: str, key: str, name: str) -> None:
     made = making.values_list("name", flat=True).first()
     if made:
         raise Conflict(
-            f"{kind}_in_use", f"The volume {made} is being made of {name}; wait until it is ready."
+            f"{kind}_in_use", f"The volume {made} is being created from {name}; wait until it is ready."
         )
 
 

@@ -270,7 +270,7 @@ def _digests(body: bytes) -> list[bytes]:
 
 def _digest(sha256: str) -> bytes:
     if len(sha256) != 2 * DIGEST_BYTES or not set(sha256) <= set("0123456789abcdef"):
-        raise NotVisible("A content is named by the 64 small hexadecimal digits of its SHA-256.")
+        raise NotVisible("A content is named by the 64 lower-case hexadecimal digits of its SHA-256.")
     return bytes.fromhex(sha256)
 
 

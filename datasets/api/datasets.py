@@ -43,7 +43,7 @@ def _manifest(value: Any) -> str:
         or len(value) != MANIFEST_DIGITS
         or not set(value) <= set("0123456789abcdef")
     ):
-        raise Refused("not_a_hash", "A manifest is named by 64 small hexadecimal digits.")
+        raise Refused("not_a_hash", "A manifest is named by 64 lower-case hexadecimal digits.")
     return value
 
 

@@ -42,7 +42,9 @@ class PodCode(ApiView):
         try:
             entries = store.entries(digest)
         except FileNotFoundError:
-            raise Problem(410, "code_missing", "The job's code is kept no more; submit it again.") from None
+            raise Problem(
+                410, "code_missing", "The job's code is no longer stored; submit it again."
+            ) from None
         return StreamingHttpResponse(_pieces(store, digest, entries), content_type=TAR)
 
 

@@ -53,7 +53,7 @@ def read_index(pack: bytes | memoryview) -> tuple[list[Place], bytes]:
     """Return the places of the contents in a pack, and the index bytes. `pack` may be the end of a pack if it
     contains the whole index. Raises PackInvalid."""
     if len(pack) < _TAIL.size:
-        raise PackInvalid("The pack is cut off.")
+        raise PackInvalid("The pack is truncated.")
     count, magic = _TAIL.unpack(pack[-_TAIL.size :])
     size = count * _ROW.size + _TAIL.size
     if magic != _MAGIC or count > CONTENTS_MOST or size > len(pack):
@@ -81,7 +81,7 @@ def checked_contents(pack: memoryview) -> Iterator[tuple[bytes, memoryview]]:
     at = 0
     for place in places:
         if place.offset != at or place.size_bytes > end - at:
-            raise PackInvalid("The pack's contents do not follow one another.")
+            raise PackInvalid("The pack's contents are not contiguous.")
         content = pack[at : at + place.size_bytes]
         if sha256(content).digest() != place.digest:
             raise PackInvalid(f"A content arrived damaged: it is not {place.digest.hex()}.")

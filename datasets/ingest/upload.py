@@ -69,7 +69,7 @@ class HttpSink:
         answer = self._ask("PUT", f"{address}?offset={offset}&size={size}", part)
         arrived = int(answer["size_bytes"])
         if arrived <= offset:
-            raise UploadRefused(f"The server took nothing of a part at byte {offset}.")
+            raise UploadRefused(f"The server accepted no data at byte {offset}; try again.")
         return arrived
 
     def _ask(self, method: str, address: str, body: bytes) -> Any:

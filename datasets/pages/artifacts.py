@@ -70,7 +70,7 @@ def artifact_delete(request: HttpRequest, actor: Actor, artifact_id: str) -> Htt
         done = _("{name} is deleted.").format(name=artifact.name)
         is_done = attempt(request, lambda: delete_artifact(artifact, actor=actor), done)
         return redirect(job if is_done else back)
-    sentences = [_("Its files cannot be had back, unless a dataset or another artifact has them too.")]
+    sentences = [_("Its files cannot be recovered, unless a dataset or another artifact has them too.")]
     title = _("Delete {name}?").format(name=artifact.name)
     return ask(request, actor, Question(title, sentences, back, _("Delete the artifact")))
 

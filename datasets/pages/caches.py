@@ -32,7 +32,7 @@ def cache_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRespon
     except Invalid as refusal:
         messages.error(request, str(refusal.errors[0].detail))
         return redirect("dataset-page", dataset.pk)
-    done = _("{name} is being brought to {location}.")
+    done = _("{name} is being cached at {location}.")
     attempt(
         request,
         lambda: cache_version(version, location, actor=actor),
@@ -74,9 +74,7 @@ def cache_clear(request: HttpRequest, actor: Actor, cache_id: str) -> HttpRespon
     question = Question(
         title=_("Remove {name} from {location}?").format(name=name, location=cache.location.name),
         sentences=[
-            words.format(size=formats.size(cache.charged_bytes))
-            + " "
-            + _("waits until it was brought again.")
+            words.format(size=formats.size(cache.charged_bytes)) + " " + _("waits until it is cached again.")
         ],
         back=back,
         do=_("Remove the cache"),

@@ -87,7 +87,7 @@ def dataset_delete(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpR
     question = Question(
         title=_("Delete {name}?").format(name=dataset.name),
         sentences=[
-            _("All of its {count} versions go, with their caches. This cannot be undone.").format(
+            _("All of its {count} versions are deleted, with their caches. This cannot be undone.").format(
                 count=dataset.latest
             ),
             _("Jobs that have ended keep the name and number of the version that they used."),

@@ -57,7 +57,7 @@ def snapshot_delete(request: HttpRequest, actor: Actor, snapshot_id: str) -> Htt
         title=_("Delete {name}?").format(name=snapshot),
         sentences=[
             _(
-                "It holds {size}. What other snapshots share with it stays theirs; it cannot be had back."
+                "It holds {size}. Files shared with other snapshots stay there; its own cannot be recovered."
             ).format(size=size)
         ],
         back=back_of(snapshot),

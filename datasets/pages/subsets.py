@@ -36,7 +36,7 @@ class SubsetForm(forms.Form):
         "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         max_length=63,
         label=gettext_lazy("Name"),
-        error_messages={"invalid": gettext_lazy("Use small letters, digits and hyphens.")},
+        error_messages={"invalid": gettext_lazy("Use lower-case letters, digits and hyphens.")},
         widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
     )
     include = forms.CharField(
@@ -47,7 +47,7 @@ class SubsetForm(forms.Form):
     exclude = forms.CharField(
         label=gettext_lazy("Files to leave out"),
         required=False,
-        help_text=gettext_lazy("Patterns too; they win over those above."),
+        help_text=gettext_lazy("Patterns too; they take precedence over those above."),
         widget=forms.Textarea(attrs={"rows": 2, "spellcheck": "false"}),
     )
 
@@ -119,7 +119,7 @@ def subset_delete(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRe
     question = Question(
         title=_("Delete {name}?").format(name=subset),
         sentences=[
-            _("The subset goes, with its caches. The version and its files stay."),
+            _("The subset is deleted with its caches. The version and its files stay."),
             _("Jobs that have ended keep the name of the subset that they used."),
         ],
         back=reverse("dataset-page", args=[dataset.pk]),

@@ -164,7 +164,7 @@ def volume_delete(request: HttpRequest, actor: Actor, volume_id: str) -> HttpRes
         is_done = attempt(request, lambda: delete_volume(volume, actor=actor), done)
         return redirect("volumes" if is_done else back)
     size = formats.binary_size(volume.used_bytes)
-    sentences = [_("It holds {size}, which cannot be had back. Its snapshots stay.").format(size=size)]
+    sentences = [_("It holds {size}, which cannot be recovered. Its snapshots stay.").format(size=size)]
     title = _("Delete {name}?").format(name=volume.name)
     return ask(request, actor, Question(title, sentences, back, _("Delete the volume")))
 

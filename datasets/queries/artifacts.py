@@ -61,7 +61,7 @@ def output_refusal(cluster: Cluster) -> str:
     if kind.keeps_outputs:
         return ""
     if not kind.copies_outputs:
-        return f"{cluster.name} keeps no output of its pods. Write it to a volume, and snapshot that."
+        return f"{cluster.name} cannot keep output of its pods. Write it to a volume, and take a snapshot of that."
     lacking = {
         "work_storage_class=CLASS": cluster.settings.get("work_storage_class"),
         "code_image=IMAGE": data_image(cluster),

@@ -34,7 +34,7 @@ def cache_refusal(cluster: Cluster) -> str:
     if engine_kind(cluster.engine).mounts_volumes:
         return ""
     if not has_cache_volumes(cluster):
-        return f"{cluster.name} mounts no datasets; bring the data in the image or on a host path."
+        return f"{cluster.name} cannot mount datasets; put the data into the image or on a host path."
     lacking = {
         "cache_storage_class=CLASS": cluster.settings.get("cache_storage_class"),
         "control_url=https://...": control_url(cluster),

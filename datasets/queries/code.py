@@ -38,7 +38,7 @@ def code_refusal(cluster: Cluster) -> str:
     if kind.places_code or (kind.downloads_code and control_url(cluster)):
         return ""
     if not kind.downloads_code:
-        return f"{cluster.name} runs no uploaded code; bring it in the image, or leave it out."
+        return f"{cluster.name} cannot run uploaded code; put it into the image, or leave it out."
     return (
         f"Pods of {cluster.name} download code from the control plane, whose address for them is not configured."
         f" An admin sets one: yard cluster edit {cluster.name} --set control_url=https://..."

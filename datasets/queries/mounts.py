@@ -36,7 +36,7 @@ def _find(project: Project, name: str, version: str, subset: str) -> DatasetVers
             f"Jobs of {project.name} can mount no dataset {name}. {_known(project)}",
         )
     if not dataset.latest:
-        detail = f"{name} has no version yet; make one with: yard dataset sync DIR --name {plain}"
+        detail = f"{name} has no version yet; create one with: yard dataset sync DIR --name {plain}"
         return FieldError("/version", "dataset_version_unknown", detail)
     found = find_version(dataset, version)
     if found is None:
@@ -55,7 +55,7 @@ def _known(project: Project) -> str:
     shared = Dataset.objects.filter(is_shared=True).exclude(project=project).order_by("project__name", "name")
     names = own + [f"{owner}/{name}" for owner, name in shared.values_list("project__name", "name")[:NAMED]]
     if not names:
-        return "It has none; make one with: yard dataset init NAME DIR"
+        return "It has none; create one with: yard dataset init NAME DIR"
     more = ", ..." if len(names) > NAMED else ""
     return f"There are: {', '.join(names[:NAMED])}{more}."
 

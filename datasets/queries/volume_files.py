@@ -42,7 +42,7 @@ class BeingRead(Exception):
     is_file: bool
 
     def __str__(self) -> str:
-        return "A pod in the cluster reads it; it is here in some seconds."
+        return "A pod in the cluster is reading it; try again in some seconds."
 
 
 def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[list[dict[str, Any]], bool]:
@@ -62,7 +62,7 @@ def _reading(volume: Volume, path: str, after: str, *, is_file: bool) -> VolumeR
     """Return the last reading of this directory or file. Raises BeingRead if there is no recent one, and its
     error if it failed."""
     if volume.state != READY:
-        words = f"Files are shown of a volume that is ready; this one is {volume.state}."
+        words = f"Files can be shown once the volume is ready; it is {volume.state}."
         raise Blocked("not_ready", words)
     if len(path) > PATH_MOST or len(after) > AFTER_MOST or "\0" in path + after:
         raise ContentMissing("There is no such path in the volume.")

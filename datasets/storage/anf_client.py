@@ -40,9 +40,7 @@ class AnfClient:
     def place(self) -> AnfPlace:
         """Return the configured account. Raises Blocked if the storage class is no longer configured."""
         if self._place is None:
-            words = (
-                f"The storage class {self._name} is configured no more; add it to TRAINYARD_STORAGE_CLASSES."
-            )
+            words = f"The storage class {self._name} is no longer configured; add it to TRAINYARD_STORAGE_CLASSES."
             raise Blocked("class_not_configured", words)
         return self._place
 
@@ -145,7 +143,7 @@ class AnfClient:
                 self._client = None
             raise found from error
         except (ValueError, KeyError, AttributeError) as error:
-            words = f"The endpoint answers other than Azure: {type(error).__name__}: {error}"
+            words = f"The endpoint does not answer like Azure: {type(error).__name__}: {error}"
             raise Blocked("unreachable", _short(words)) from error
 
 

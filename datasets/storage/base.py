@@ -63,7 +63,7 @@ class Budget:
         if self._is_cancelled():
             raise Cancelled("Cancelled.")
         if self._ends is not None and time.monotonic() > self._ends:
-            raise DeadlineExceeded("The time for this step is used up; it goes on with the next call.")
+            raise DeadlineExceeded("The time limit of this step was reached; the next call continues.")
 
 
 UNLIMITED = Budget()

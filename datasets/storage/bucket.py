@@ -145,7 +145,7 @@ class Bucket:
         """Write, read and delete a test object. Raises Blocked with the cause of a failure."""
         self.put(key, b"probe")
         if self.get(key) != b"probe":
-            raise Blocked("unreachable", f"{self._where} does not give back what was stored in it.")
+            raise Blocked("unreachable", f"{self._where} does not return what was stored in it.")
         self.delete([key])
 
     @contextmanager
@@ -169,11 +169,11 @@ class Bucket:
     def _blocked(self, error: Exception, code: str) -> Blocked:
         if code == "NoSuchBucket":
             return Blocked(
-                "no_bucket", f"There is no bucket {self._where}: make it, or correct TRAINYARD_LAKE."
+                "no_bucket", f"There is no bucket {self._where}: create it, or correct TRAINYARD_LAKE."
             )
         if code in _FULL:
             return Blocked(
-                "disk_full", f"{self._where} is full; make room, then repeat: what was stored is kept."
+                "disk_full", f"{self._where} is full; free space, then repeat: what was stored is kept."
             )
         if code in _REFUSED or isinstance(
             error, PermissionDeniedError | UnauthenticatedError | FileNotFoundError
@@ -181,7 +181,7 @@ class Bucket:
             detail = f"{self._where} refuses these credentials, or they may not read, write and delete there."
             return Blocked("not_writable", detail)
         answer = f" ({code})" if code else ""
-        return Blocked("unreachable", f"{self._where} does not answer as it should{answer}; try again later.")
+        return Blocked("unreachable", f"{self._where} answers incorrectly{answer}; try again later.")
 
 
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")

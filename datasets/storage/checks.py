@@ -15,7 +15,7 @@ def places_in(path: Path) -> list[Located]:
     size = path.stat().st_size
     with open(path, "rb", buffering=0) as file:
         if size < TAIL_BYTES:
-            raise PackInvalid("The pack is cut off.")
+            raise PackInvalid("The pack is truncated.")
         tail = index_bytes(os.pread(file.fileno(), TAIL_BYTES, size - TAIL_BYTES))
         places, _ = read_index(os.pread(file.fileno(), tail, max(0, size - tail)))
     return [Located("", place.offset, place.size_bytes, place.digest) for place in places]

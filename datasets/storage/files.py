@@ -48,7 +48,7 @@ def _lock_within(handle: int, kind: int, seconds: float) -> None:
             return
         except BlockingIOError:
             if time.monotonic() >= ends:
-                words = "Content that nothing names is being removed from this storage, which takes minutes at most."
+                words = "Unused content is being removed from this storage; try again in some minutes."
                 raise Blocked("in_use", words) from None
         time.sleep(_LOCK_POLL_SECONDS)
 
@@ -229,7 +229,7 @@ def blocked(error: OSError) -> Blocked | OSError:
     kind."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Blocked(
-            "disk_full", "The disk of this storage is full; make room, then repeat: what was stored is kept."
+            "disk_full", "The disk of this storage is full; free space, then repeat: what was stored is kept."
         )
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return Blocked("not_writable", f"The folder of this storage cannot be written: {error.strerror}.")

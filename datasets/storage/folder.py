@@ -126,7 +126,9 @@ class FolderLake(IndexedLake[ContentIndex]):
             gone = {key for key, one in files.items() if not self.path_of(one).exists()}
             self._index.add([one for one in written if _file_key(one) not in gone] if gone else written)
         if gone:
-            raise Blocked("in_use", "Old content was removed while the same was stored; send it again.")
+            raise Blocked(
+                "in_use", "Old content was removed while the same content was being stored; send it again."
+            )
 
     def put_part(self, digest: bytes, offset: int, data: memoryview, size_bytes: int) -> int:
         path = self.root / "parts" / digest.hex()

@@ -43,9 +43,7 @@ class OntapClient:
     def place(self) -> OntapPlace:
         """Return the configured SVM. Raises Blocked if the storage class is no longer configured."""
         if self._place is None:
-            words = (
-                f"The storage class {self._name} is configured no more; add it to TRAINYARD_STORAGE_CLASSES."
-            )
+            words = f"The storage class {self._name} is no longer configured; add it to TRAINYARD_STORAGE_CLASSES."
             raise Blocked("class_not_configured", words)
         return self._place
 
@@ -175,7 +173,7 @@ def _not_reached(error: Any, place: OntapPlace) -> Blocked:
 
 
 def _not_ontap(error: Exception, place: OntapPlace) -> Blocked:
-    words = f"{place.host}:{place.port} answers other than ONTAP: {type(error).__name__}: {error}"
+    words = f"{place.host}:{place.port} does not answer like ONTAP: {type(error).__name__}: {error}"
     return Blocked("unreachable", _short(words))
 
 

@@ -318,7 +318,7 @@ class S3Lake(IndexedLake[AgedIndex]):
         """Raise Blocked for objects that are being removed: a running deletion could delete what is stored
         now. The mark of a killed removal is cleared."""
         if self._index.in_removal(keys) and is_locked(self.root / "removing"):
-            raise Blocked("in_use", "The lake is removing the same content just now; try again.")
+            raise Blocked("in_use", "The lake is just removing the same content; try again.")
 
     def _keep_manifest(self, name: str, stored: bytes) -> None:
         """Keep a copy of a manifest beside the index, written atomically and durably."""

@@ -186,7 +186,7 @@ class FolderVolumes(VolumeFiles):
         try:
             return copy_tree(source, target, before=before, budget=budget, report=report)
         except FileNotFoundError as error:
-            raise ContentMissing(f"What is to be copied is not there (any more): {source.name}.") from error
+            raise ContentMissing(f"What is to be copied does not exist any more: {source.name}.") from error
 
     def _before(self, snapshot: str | None) -> Before | None:
         if snapshot is None:

@@ -195,7 +195,7 @@ class JobDetail(ApiView):
 class JobStop(ApiView):
     """Stop a job permanently."""
 
-    @operation("Stop a job for good; its record stays", answer=ref("Job"))
+    @operation("Stop a job permanently; its record stays", answer=ref("Job"))
     def post(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id, needed=Role.MEMBER)
         return _shown(call.actor, stop_job(job, actor=call.actor))
@@ -205,7 +205,7 @@ class JobSuspend(ApiView):
     """Suspend a job: release its GPUs until it is resumed."""
 
     @operation(
-        "Have the job save a checkpoint, give its GPUs back and hold it", answer=ref("Job"), body=SUSPEND
+        "Have the job save a checkpoint, release its GPUs and hold it", answer=ref("Job"), body=SUSPEND
     )
     def post(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id, needed=Role.MEMBER)
@@ -216,7 +216,7 @@ class JobSuspend(ApiView):
 class JobResume(ApiView):
     """Queue a suspended job again."""
 
-    @operation("Queue a suspended job again, at its first rank", answer=ref("Job"))
+    @operation("Queue a suspended job again, at its original place", answer=ref("Job"))
     def post(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id, needed=Role.MEMBER)
         return _shown(call.actor, resume_job(job, actor=call.actor))

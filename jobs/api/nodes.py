@@ -26,7 +26,7 @@ INTERRUPTION = {
             **INTEGER,
             "minimum": 1,
             "maximum": LONGEST_NOTICE_SECONDS,
-            "description": "From now until the provider takes the node away.",
+            "description": "From now until the provider withdraws the node.",
         },
         is_required=True,
     )
@@ -94,7 +94,7 @@ class NodeInterruptionNotice(ApiView):
     """Announce that the provider will withdraw a spot node."""
 
     @operation(
-        "Say that the node's provider takes it away soon: it is cordoned, elastic jobs on it shrink, and the others"
+        "Announce that the node's provider will withdraw it soon: it is cordoned, elastic jobs on it shrink, and others"
         " save a checkpoint and are queued again; a dry run lists them. Uncordon it to withdraw the notice",
         answer=ref("Drain"),
         body=INTERRUPTION,

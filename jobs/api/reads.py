@@ -41,10 +41,10 @@ PODS = Listing(
 )
 LOGS = {
     "rank": query.whole(
-        0, 1 << 31, "The pod with this rank; when left out, the one that speaks for the job."
+        0, 1 << 31, "The pod with this rank; by default the one whose log represents the job."
     ),
     "attempt": query.whole(1, 1 << 31, "The attempt; the latest when left out."),
-    "offset": query.whole(0, BIGGEST, "Where to go on: 0, or a next_offset.", default=0),
+    "offset": query.whole(0, BIGGEST, "Offset to continue from: 0, or a next_offset.", default=0),
     "limit": query.whole(1, 10_000, "Lines at most.", default=1000),
     "tail": query.whole(1, 10_000, "The last lines instead of a page."),
     "search": query.text("Only lines that contain this."),
@@ -104,7 +104,7 @@ class JobLogs(ApiView):
 class JobMetrics(ApiView):
     """Utilisation and reported progress of a job."""
 
-    @operation("What the job uses, and what it reported last", answer=ref("JobMetrics"))
+    @operation("Current use of the job, and its last reported progress", answer=ref("JobMetrics"))
     def get(self, call: Call, job_id: str) -> Answer:
         return Answer(metrics(job_for(call.actor, job_id)))
 

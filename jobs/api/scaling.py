@@ -35,7 +35,7 @@ SCALE = {
             "minimum": 1,
             "maximum": LONGEST_TIMEOUT,
             "default": TIMEOUT_SECONDS,
-            "description": "An incomplete change is taken back after it. A job that waits is scaled at once.",
+            "description": "After this time an incomplete change is rolled back. A queued job is scaled at once.",
         },
     ),
     "leaving": BodyField(
@@ -43,7 +43,7 @@ SCALE = {
         {
             "type": "array",
             "items": {**INTEGER, "minimum": 0},
-            "description": "Ranks of the workers that leave; by default those whose leaving does the least harm.",
+            "description": "Ranks of the workers to remove; by default those whose removal costs least.",
         },
     ),
 }

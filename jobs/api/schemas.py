@@ -37,14 +37,14 @@ POD = record(
 )
 START_ESTIMATE = nullable(
     record(
-        "When a queued job is expected to start. `latest` null: not within what was looked at.",
+        "When a queued job is expected to start. `latest` is null if the start lies beyond the simulated time.",
         earliest=TIME,
         latest=nullable(TIME),
     )
 )
 JOB_STATUS = record(
-    "Where the job stands. `is_reachable`: whether its cluster answers; while it does not, what is said of a job that"
-    " has not ended is what was last seen.",
+    "State of the job. `is_reachable`: whether its cluster answers; while it does not, the status of an unfinished job"
+    " is the last known one.",
     state=STRING,
     is_reachable=BOOLEAN,
     reason=ref("Reason"),
@@ -63,14 +63,14 @@ JOB_STATUS = record(
     pods=listed(ref("Pod")),
 )
 _SPEC: dict[str, Schema] = {field.name: field.value.answer for field in DECLARED}
-JOB_SPEC = record("What was asked for, with defaults filled in.", **_SPEC)
+JOB_SPEC = record("The submitted spec, with defaults filled in.", **_SPEC)
 JOB_SUBMIT = {
     **record("A job to submit.", **{field.name: field.schema for field in DECLARED}),
     "required": [field.name for field in DECLARED if field.is_required],
 }
 JOB = partial(
     record(
-        "A job. Lists show its pods while it holds GPUs; the detail always shows those of the attempt that stands.",
+        "A job. Lists show its pods while it holds GPUs; the detail always shows those of the current attempt.",
         **_SPEC,
         id=UUID,
         project=STRING,
@@ -83,10 +83,10 @@ JOB = partial(
     "warnings",
 )
 SCALE_OPERATION = record(
-    "A change of the number of workers of an elastic job: `pending`, `running` (the workers were told), `succeeded`, "
-    "`rolled_back` or `failed`. `cause` is `user`, `recovery`, `growth`, `balance`, `reclaim` or `spot`. Steps "
-    "lost and repeated and the pause are what the workers measured at that switch; null for a job that waited. In the "
-    "answer to a dry run `id` and all moments are null and `state` is `planned`.",
+    "A change of the number of workers of an elastic job: `pending`, `running` (the workers were notified),"
+    " `succeeded`, `rolled_back` or `failed`. `cause` is `user`, `recovery`, `growth`, `balance`, `reclaim` or `spot`."
+    " Lost steps, repeated steps and the pause are measured by the workers at the switch; null for a queued job. In"
+    " the answer to a dry run `id` and all times are null and `state` is `planned`.",
     id=nullable(UUID),
     **{"from": INTEGER},
     to=INTEGER,
@@ -106,9 +106,9 @@ SCALE_OPERATION = record(
     pause_seconds=nullable(NUMBER),
 )
 JOB_PLAN = record(
-    "What would happen to a job that is submitted now; nothing is created. `starts_now` and the estimate are null where"
-    " the control plane does not decide, or the cluster is too large to be asked. `placement`: where it starts, or is"
-    " to start once what it preempts has stopped. `gpu_hours`: what it uses, if its run time is declared.",
+    "What would happen to a job that is submitted now; nothing is created. `starts_now` and the estimate are null if"
+    " another scheduler decides, or the cluster is too large to simulate. `placement`: where it starts now, or once the"
+    " jobs that it preempts have stopped. `gpu_hours`: its total use, if its run time is declared.",
     starts_now=nullable(BOOLEAN),
     placement=listed(
         record(
@@ -145,13 +145,13 @@ _JOBS_OF_EFFECT = listed(
     )
 )
 WHAT_IF = record(
-    "What another share of the GPUs would do to the jobs that are there now, by two simulations side by side;"
-    " `followed_seconds` is how far. `held_gpus`: once what starts and stops first is done. `mean_wait_seconds`: of"
-    " the jobs that start in both. `preempted` and `spared`: jobs that are stopped first only with, or only without,"
-    " the change. Lists are cut, `counts` are whole. With `last_week` the submissions of the last days are replayed"
-    " (`record`; null otherwise), on the nodes and beside the quotas of today: waits are from submission, shares and"
-    " held GPUs are means, `preempted` jobs are stopped more often and `spared` ones less often than without the"
-    " change; `recorded_mean_wait_seconds` is what jobs did wait.",
+    "The effect of another share of the GPUs on the present jobs, from two simulations of the next `followed_seconds`."
+    " `held_gpus`: after the first starts and stops. `mean_wait_seconds`: of the jobs that start in both simulations."
+    " `preempted` and `spared`: jobs whose first stop occurs only with, or only without, the change. Lists are cut,"
+    " `counts` are complete. With `last_week` the submissions of the last days are replayed (`record`; null"
+    " otherwise) with today's nodes and quotas: waits begin at submission, shares and held GPUs are means,"
+    " `preempted` jobs are stopped more often and `spared` ones less often than without the change;"
+    " `recorded_mean_wait_seconds` is how long jobs really waited.",
     followed_seconds=INTEGER,
     projects=listed(
         record(
@@ -191,7 +191,7 @@ EXPLANATION = record(
     start_estimate=START_ESTIMATE,
 )
 LOG_PAGE = record(
-    "Numbered lines of one pod. Go on at next_offset, with the rank that it is of, until complete.",
+    "Numbered lines of one pod. Continue at next_offset with the same rank until complete.",
     rank=INTEGER,
     lines=listed(record("A line.", n=INTEGER, time=TIME, stream=STRING, text=STRING, partial=BOOLEAN)),
     next_offset=INTEGER,
@@ -199,7 +199,7 @@ LOG_PAGE = record(
     gaps=listed(record("Output is missing here.", after=INTEGER, time=TIME, message=STRING)),
 )
 JOB_METRICS = record(
-    "What the job uses now, and the numbers it reported last.",
+    "The job's current use, and its last reported values.",
     gpu_utilization=nullable(NUMBER),
     progress=OBJECT,
     pods=listed(

@@ -69,7 +69,7 @@ def _range(call: Call) -> tuple[datetime, datetime]:
     try:
         start = call.query["from"] or end - DEFAULT_RANGE
     except OverflowError as error:
-        raise bad_request("?to", "bad_to", "This is before any measurement.") from error
+        raise bad_request("?to", "bad_to", "No measurement is that old; choose a later time.") from error
     if not timedelta(0) < end - start <= LONGEST_RANGE:
         raise bad_request(
             "?from", "bad_from", "The range must begin before it ends, and span ten years at most."

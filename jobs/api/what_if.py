@@ -10,7 +10,7 @@ from controlplane.models import Role
 from jobs.what_if import CannotSimulate, share_what_if, week_what_if
 
 LAST_WEEK = query.switch(
-    "Replay the submissions of the last seven days, in place of following the jobs that are there now.", False
+    "Replay the submissions of the last seven days, instead of simulating the present jobs.", False
 )
 
 
@@ -18,7 +18,7 @@ class ProjectWhatIf(ApiView):
     """Simulation of the cluster with another quota, weight, limit or priority of one project."""
 
     @operation(
-        "Who would start, stop and wait with another quota, weight, limit or priority; nothing is changed",
+        "Which jobs would start, stop and wait with another quota, weight, limit or priority; nothing is changed",
         answer=ref("WhatIf"),
         body=SHARE_FIELDS,
         # `dry_run` is accepted as on every write, although a simulation never writes.

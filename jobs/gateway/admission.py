@@ -182,7 +182,9 @@ async def _recheck(credential: Credential, job_id: str) -> bool:
         return False
     except (DatabaseError, TooManyRequests) as error:
         # A database that is briefly unavailable ends no access; the next look-up decides.
-        logger.warning("the rights to a job could not be looked up, and hold as they were: %s", error)
+        logger.warning(
+            "access to a job could not be checked, its connections stay open until the next check: %s", error
+        )
     return True
 
 
@@ -213,7 +215,10 @@ def find_service(credential: Credential, job_id: str, port: int) -> Service:
     pod = running_pod(job, 0)
     engine = _engine(pod)
     if REACHES_PORTS not in engine.capabilities:
-        raise NotRunning(f"Cluster {pod.node.cluster.name} gives no way to its pods' ports.", may_come=False)
+        raise NotRunning(
+            f"Cluster {pod.node.cluster.name} does not support connections to its pods' ports.",
+            may_come=False,
+        )
     return Service(str(job.pk), port, pod.name, engine, job.project_id)
 
 

@@ -36,7 +36,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     async def run(credential: Credential, match: re.Match[str]) -> Process:
         def record(job: Job, actor: Actor) -> None:
             if any("\0" in word for word in command):
-                raise EngineRefused(INVALID_POD, "The words of a command cannot have NUL in them.")
+                raise EngineRefused(INVALID_POD, "A command cannot contain NUL characters.")
             record_command(job, rank, command, actor=actor)
 
         engine, pod_name = await in_thread(

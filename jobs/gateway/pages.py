@@ -12,7 +12,7 @@ from jobs.gateway.admission import NotRunning
 TITLES = {
     "service_not_running": "Nothing answers here",
     "service_not_answering": "Nothing answers here",
-    "services_host_not_set": "Ports have no address here yet",
+    "services_host_not_set": "Ports have no address yet",
     "ticket_used": "This link was used",
     "cookies_blocked": "Cookies are needed",
 }

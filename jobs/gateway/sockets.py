@@ -151,5 +151,5 @@ async def _to_browser(pod: ClientConnection, send: Send) -> tuple[int, str]:
 def _ending(closed: ConnectionClosed) -> tuple[int, str]:
     """Return the pod server's close code and reason; codes that may not be sent are replaced."""
     if closed.rcvd is None:
-        return GOING_AWAY, "the service went away"
+        return GOING_AWAY, "the service closed the connection"
     return (NORMAL if closed.rcvd.code == NO_STATUS else closed.rcvd.code), closed.rcvd.reason

@@ -63,7 +63,7 @@ class Exchange:
             elif isinstance(event, h11.EndOfMessage):
                 return
             else:
-                raise NoAnswer("the answer broke off")
+                raise NoAnswer("the answer ended early")
 
     async def _write(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
         """Send an event. Ignores a closed connection: a server may respond before it has read the whole
@@ -90,7 +90,9 @@ class Exchange:
             except TimeoutError as error:
                 before, waiting = waiting, self._writer.transport.get_write_buffer_size()
                 if waiting >= before:
-                    raise NoAnswer(f"it took nothing of the request for {STALL_SECONDS:g} s", 504) from error
+                    raise NoAnswer(
+                        f"it accepted no data of the request for {STALL_SECONDS:g} s", 504
+                    ) from error
 
     async def _next(self) -> h11.Event:
         try:

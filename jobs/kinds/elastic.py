@@ -42,7 +42,7 @@ class Elastic(Batch):
             text = f"The job asks for {workers} workers; max_workers is at least that."
             errors.append(FieldError("/max_workers", "below_workers", text))
         if spec["max_workers"] > 1 and (spec["gpu_memory_mib"] is not None or 0 < spec["gpus"] < 1000):
-            text = "A share of a GPU takes exactly one worker."
+            text = "A job with a share of a GPU has exactly one worker."
             errors.append(FieldError("/max_workers", "share_needs_one_worker", text))
         return errors or _sizes_refused(spec, self.sizes(spec))
 

@@ -16,7 +16,7 @@ OPEN_STATES = (PENDING, RUNNING)
 # States that a worker reports in its file (workloads/common/membership.py).
 READY, TRAINING, BROKEN, LEFT = "ready", "training", "broken", "left"
 
-NO_ROOM = "In time, there was no room for more workers. The training went on as it was."
+NO_ROOM = "There was no room for more workers in time. The training continues unchanged."
 # A worker without a heartbeat for this long is killed; workers send two per second.
 FROZEN_SECONDS = 10.0
 
@@ -189,7 +189,7 @@ def _admit(standing: Standing, operation: Operation) -> Answer:
         return Answer((*standing.members, *operation.joining), GROW, RUNNING)
     if operation.is_overdue:
         names = ", ".join(str(rank) for rank in late) or "all"
-        why = f"In time, these workers were not ready to join: {names}."
+        why = f"These workers were not ready to join in time: {names}."
         return Answer(outcome=ROLLED_BACK, message=why, stop=waiting)
     return Answer()
 
@@ -211,13 +211,13 @@ def _complete(standing: Standing, operation: Operation) -> Answer:
 
 def _undo(standing: Standing, operation: Operation, leaving: tuple[int, ...]) -> Answer:
     if operation.is_forced:
-        why = "Not all workers acknowledged in time; those that leave were stopped."
+        why = "Not all workers acknowledged in time; the leaving ones were stopped."
         return Answer(stop=leaving) if leaving else Answer(outcome=SUCCEEDED, message=why)
     stayed = tuple(rank for rank in standing.members if rank not in operation.joining)
     unswitched = [
         rank for rank in standing.members if standing.workers[rank].generation < operation.generation
     ]
-    why = f"In time, these workers did not acknowledge: {', '.join(map(str, unswitched)) or 'the leavers'}."
+    why = f"These workers did not acknowledge in time: {', '.join(map(str, unswitched)) or 'the leavers'}."
     # Workers that have left are about to exit and cannot rejoin.
     back = tuple(rank for rank in leaving if standing.workers[rank].state != LEFT)
     return Answer((*stayed, *back), ROLL_BACK, ROLLED_BACK, why, stop=_alive(standing, operation.joining))

@@ -63,7 +63,9 @@ def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[Field
     is_share = spec["gpu_memory_mib"] is not None or 0 < spec["gpus"] < 1000
     if is_share and spec["workers"] > 1:
         errors.append(
-            FieldError("/workers", "share_needs_one_worker", "A share of a GPU takes exactly one worker.")
+            FieldError(
+                "/workers", "share_needs_one_worker", "A job with a share of a GPU has exactly one worker."
+            )
         )
     for one in DECLARED:
         if one.kind_default and spec[one.name] is None:

@@ -148,9 +148,7 @@ def _measure(engine: Engine, cluster: Cluster) -> tuple[UsageReport, ...] | None
         # Prometheus.
         return None
     except Exception:
-        logger.exception(
-            "what GPUs of cluster %s do cannot be read; the next second tries again", cluster.name
-        )
+        logger.exception("GPU usage of cluster %s cannot be read; trying again every second", cluster.name)
         return None
 
 

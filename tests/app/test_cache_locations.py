@@ -207,7 +207,7 @@ def test_locations_are_refused_that_could_harm_each_other(plant: Plant, west: Ca
     assert code(node_pools=["more"], directory="more") == "not_an_absolute_path"
     with pytest.raises(Conflict, match="already"):
         create_location(plant.cluster, {"name": "west", "node_pools": ["more"]}, actor=SYSTEM)
-    with pytest.raises(Invalid, match="of all nodes that no other"):
+    with pytest.raises(Invalid, match="serves all nodes that no other"):
         edit_location(location_for(plant.cluster), {"node_pools": ["west"]}, actor=SYSTEM)
     with pytest.raises(Invalid, match="Name the node pools"):
         edit_location(west, {"node_pools": []}, actor=SYSTEM)

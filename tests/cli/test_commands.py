@@ -338,7 +338,7 @@ def test_a_running_job_is_scaled_from_the_size_it_has_and_waited_for(server, yar
     server.on("GET", "watch", events(("state", {}), ("change", {})))
     ran = yard("scaleout", JOB_ID, "--wait")
     assert (ran.code, "0 steps lost, 0 repeated, pause 0.05 s" in ran.out) == (0, True)
-    back = operation(state="rolled_back", message="In time, these workers were not ready to join: 3.")
+    back = operation(state="rolled_back", message="These workers were not ready to join in time: 3.")
     server.on("GET", f"jobs/{JOB_ID}/scale-operations", page(back))
     ran = yard("scaleout", JOB_ID, "--wait")
     assert (ran.code, "rolled back: In time" in ran.out) == (1, True)
@@ -374,7 +374,7 @@ def test_watching_json_is_one_line_an_answer(server, yard, monkeypatch):
     assert states == ["queued", "running"]
 
 
-AWAY = "Its cluster does not answer. What is shown here was last seen before."
+AWAY = "Its cluster does not answer. The data below was read before."
 
 
 def test_a_job_whose_cluster_is_away_says_so_and_promises_nothing(server, yard):

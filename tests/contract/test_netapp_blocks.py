@@ -175,7 +175,7 @@ BOTH = [
     (without_the_mount, "not_mounted", True, "svm1", "10.0.0.4:/trainyard-"),
     (with_a_directory_in_place_of_the_mount, "not_mounted", True, "svm1", "10.0.0.4:/trainyard-"),
     (with_an_endless_job, "job_not_done", True, "within 0.05 s", "within 0.05 s"),
-    (with_a_fault(200, "<html>"), "unreachable", True, "other than ONTAP", "as expected"),
+    (with_a_fault(200, "<html>"), "unreachable", True, "like ONTAP", "as expected"),
 ]  # fmt: skip
 OF_ONTAP = [
     (with_wrong_password, "not_permitted", True, "not authorized"),

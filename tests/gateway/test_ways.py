@@ -184,7 +184,7 @@ async def test_a_server_that_takes_nothing_of_a_request_is_no_answer(tunnel, mon
 
     async with exchange(service(tunnel)) as pod:
         headers = [(b"host", pod.address.encode()), (b"transfer-encoding", b"chunked")]
-        with pytest.raises(NoAnswer, match="took nothing of the request") as refusal:
+        with pytest.raises(NoAnswer, match="accepted no data of the request") as refusal:
             await pod.send("POST", b"/x", headers, receive)
     assert refusal.value.status == 504
     await asyncio.sleep(0)
@@ -222,7 +222,7 @@ def test_an_engine_without_a_way_to_ports_says_so(plant: Plant, monkeypatch):
     plant.settle()
     job.refresh_from_db()
     monkeypatch.setattr(admission, "admit", lambda *_: (None, job))
-    with pytest.raises(NotRunning, match="Cluster memory gives no way to its pods' ports"):
+    with pytest.raises(NotRunning, match="Cluster memory does not support connections to its pods' ports"):
         find_service(Credential("token", "x"), str(job.pk), 8888)
 
 

@@ -74,7 +74,7 @@ def test_twenty_users_on_queued_jobs_keep_no_page_of_another_user_waiting(
         assert json.loads(answer.read())
     page = server.request("GET", f"/jobs/{jobs[0].pk}", headers=cookie(people.ben)[0])
     assert page.status == 200
-    assert b"being worked out" in page.read()
+    assert b"being estimated" in page.read()
     assert answers == []
     slow.may_end.set()
     for reader in readers:

@@ -58,7 +58,7 @@ def test_an_elastic_job_shrinks_off_the_node_and_goes_on(plant):
     program.settle()
     operation = ScaleOperation.objects.get(cause="spot")
     assert (operation.state, operation.leaving, operation.lost_steps) == ("succeeded", there, 0)
-    assert operation.message == f"{node.name} is taken away by its provider."
+    assert operation.message == f"{node.name} will be withdrawn by its provider."
     assert (program.job.state, program.job.attempt) == ("running", 1)
     assert ranks_on(program.job, node) == []
     event = Event.objects.get(kind="node.interrupted")
@@ -94,7 +94,7 @@ def test_the_others_save_a_checkpoint_and_are_queued_again(plant):
     assert (job.state, job.next_state, job.reason) == ("stopping", "queued", "node_interrupted")
     assert (
         job.message
-        == f"{node.name} is taken away by its provider. It continues from its checkpoint elsewhere."
+        == f"{node.name} will be withdrawn by its provider. It continues from its checkpoint elsewhere."
     )
     plant.in_seconds(6)
     for one in (job, notebook):

@@ -108,7 +108,7 @@ def test_newcomers_that_are_not_ready_in_time_are_all_sent_away(plant):
     program.in_seconds(90)
     operation.refresh_from_db()
     assert (operation.state, operation.pause_seconds, operation.lost_steps) == ("rolled_back", 0.0, 0)
-    assert operation.message == "In time, these workers were not ready to join: 3."
+    assert operation.message == "These workers were not ready to join in time: 3."
     assert (live(program.job), causes(program.job)) == ([0, 1], ["start"])
     assert (program.job.pods_wanted, plant.allocated()) == (2, {"team-a": 2})
 

@@ -15,7 +15,7 @@ from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
-AWAY = "Its cluster does not answer. What is shown here was last seen before."
+AWAY = "Its cluster does not answer. The data below was read before."
 DEFAULT_ROWS = 50
 # Limit on the omitted events that are counted.
 EVENTS_COUNTED = 500

@@ -107,7 +107,7 @@ def describe_node(args: Namespace, session: Session) -> int:
         return DONE
     session.output.rows([node], NODE_COLUMNS)
     if node.get("interruption_at"):
-        session.output.line(f"\nIts provider takes it away at {formats.local_time(node['interruption_at'])}.")
+        session.output.line(f"\nIts provider withdraws it at {formats.local_time(node['interruption_at'])}.")
     if node.get("message"):
         session.output.line(f"\n{node['message']}")
     session.output.line("\nGPUs")
@@ -179,7 +179,7 @@ def node_interruption_notice_arguments(parser: Parser) -> None:
         type=duration_seconds,
         required=True,
         metavar="TIME",
-        help="from now until the node is taken away, such as 120s",
+        help="from now until the node is withdrawn, such as 120s",
     )
     parser.add_argument("--dry-run", action="store_true", help="list the jobs that leave, change nothing")
 

@@ -215,7 +215,7 @@ def _trouble(node: RawView) -> str:
 def _closure(node: RawView, profile: ClusterProfile) -> str:
     """Return why a ready node gets no new pods; "" if it does."""
     if _interruption(node) is not None:
-        return "Its provider takes it away."
+        return "Its provider withdraws it."
     if (node.get("spec") or {}).get("unschedulable"):
         return "It is cordoned in the cluster (kubectl uncordon lifts that)."
     taints = [

@@ -131,7 +131,9 @@ class Command(BaseCommand):
 def _where_to_look() -> str:
     if is_fresh("loop", LOOP_SECONDS):
         return f"Watch them at {settings.PUBLIC_URL}/"
-    return f"They wait: `make up` is not running. Start it, then watch them at {settings.PUBLIC_URL}/"
+    return (
+        f"The jobs wait because `make up` is not running. Start it, then watch them at {settings.PUBLIC_URL}/"
+    )
 
 
 def _first_cluster() -> Cluster | None:

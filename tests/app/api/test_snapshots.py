@@ -95,7 +95,7 @@ def test_a_snapshot_that_cannot_be_taken_says_why_and_blocks_nothing(api, cast, 
         patch.setattr("datasets.snapshot_commands.TakeSnapshot.max_tries", 1)
         failed = make_snapshot(volume)
     assert (failed.state, failed.reason) == ("failed", "disk_full")
-    assert "make room" in failed.message
+    assert "free space" in failed.message
     assert make_snapshot(volume).state == "ready"
     assert api("ana").delete(f"snapshots/{failed.pk}").status == 200
 

@@ -181,7 +181,7 @@ def test_the_page_asks_again_until_the_pod_has_read(cast: Cast, engine: Engine, 
     # only the files are drawn again: what is typed elsewhere on the page stays
     assert (page.status_code, "Refresh" in page) == (200, False)
     assert '<section class="panel col-8" id="files" data-again="2">' in page.content.decode()
-    assert "A pod in the cluster reads it" in page.content.decode()
+    assert "A pod in the cluster is reading it" in page.content.decode()
     work()
     page = browser.get(f"/volumes/{volume.pk}")
     assert "data-again" not in page.content.decode()

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.django_db
 def test_the_outlook_of_a_queued_job_is_a_range(yard, visit):
     text = visit(yard.cast.vera).get(f"/jobs/{yard.queued.pk}/outlook").content.decode()
     assert "Expected start" in text
-    assert "being worked out" not in text
+    assert "being estimated" not in text
     assert "<time" in text
 
 

@@ -267,7 +267,7 @@ def test_stop_suspend_resume_delete_retry(yard: Yard, visit: Visit):
         yard.plant.settle()
         return " ".join(str(message) for message in answer.context["messages"])
 
-    assert "gives its GPUs back" in do(yard.running, "suspend")
+    assert "releases its GPUs" in do(yard.running, "suspend")
     assert yard.plant.states()["running"] == "suspended"
     assert "Queued again" in do(yard.running, "resume")
     assert yard.plant.states()["running"] == "running"
@@ -332,7 +332,7 @@ def test_the_log_as_a_file_and_curves_from_it(yard: Yard, visit: Visit, settings
 
 def test_every_tab_says_when_the_cluster_does_not_answer(yard: Yard, visit: Visit):
     client, here = visit(yard.cast.ben), f"/jobs/{yard.running.pk}"
-    said = "Cluster memory does not answer. What is shown here was last seen before."
+    said = "Cluster memory does not answer. The data below was read before."
     progress = {"step": 1, "total_steps": 2, "eta_seconds": 60}
     Job.objects.filter(pk=yard.running.pk).update(progress=progress)
     assert said not in (page := client.get(here).content.decode())

@@ -141,7 +141,7 @@ def test_an_interruption_notice_is_given_on_the_page(site: Yard, visit: Visit):
         assert client.post(path, {"in": wrong}).status_code == 400, wrong
     assert Node.objects.get(name="dgx1-1").interruption_at is None
     page = client.post(path, {"in": "2m"}, follow=True).content.decode()
-    assert "Jobs leave it before its provider takes it away." in page
+    assert "Jobs leave it before its provider withdraws it." in page
     assert "Elastic jobs on it shrink" in page
     assert names(client, "?state=interrupted") == ["dgx1-1", "x-interrupted"]
     assert (

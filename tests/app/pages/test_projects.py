@@ -166,7 +166,7 @@ def test_removing_a_member_asks_and_says_which_jobs_stay(cast: Cast, visit: Visi
     make_job(cast.project, "c", cast.ana)
     page = client.get(f"{here}?user=ben").content.decode()
     assert "Remove ben from team-a?" in page
-    assert "2 jobs that wait of ben stay as they are" in page
+    assert "Not stopped: 2 jobs that wait of ben." in page
     assert Membership.objects.filter(user=cast.ben).exists()
     assert client.get(f"{here}?user=chi")["Location"] == "/projects/team-a"
 

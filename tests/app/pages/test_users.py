@@ -48,7 +48,7 @@ def test_a_wrong_password_is_refused_and_the_sixth_must_wait(cast: Cast, visit: 
     for _attempt in range(5):
         answer = client.post("/login", {"username": "ana", "password": "wrong"})
         assert answer.status_code == 400
-        assert "do not belong together" in answer.content.decode()
+        assert "the password is wrong" in answer.content.decode()
     refused = client.post("/login", {"username": "ana", "password": PASSWORD})
     assert refused.status_code == 429
     assert 1 <= int(refused["Retry-After"]) <= 60
@@ -201,7 +201,7 @@ def test_locking_asks_and_says_what_goes_on(cast: Cast, visit: Visit):
     issue_token(cast.ben, "ci", actor=cast.actor("ben"))
     page = client.get("/users/ben/do/lock").content.decode()
     assert "ben is signed out everywhere, and 1 API token is refused, until the account is unlocked." in page
-    assert "1 job that waits of ben stay" in page
+    assert "Not stopped: 1 job that waits of ben." in page
     assert User.objects.get(username="ben").is_active
     assert "Make ben an admin?" in client.get("/users/ben/do/promote").content.decode()
     assert "Take admin away from root?" in client.get("/users/root/do/demote").content.decode()
