@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """A device, or a node with all of its devices."""
+    """One square of the drawing: a device, or a node with all of its devices."""
 
     parts: tuple[Part, ...]
     is_idle: bool = False

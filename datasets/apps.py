@@ -4,7 +4,7 @@ from django.apps import AppConfig
 
 
 class DatasetsConfig(AppConfig):
-    """The datasets app: the code that jobs run, and datasets."""
+    """The datasets app: code trees, datasets, caches, volumes, snapshots and artifacts."""
 
     name = "datasets"
 

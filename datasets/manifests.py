@@ -39,7 +39,7 @@ class ManifestInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of a version."""
+    """One file of a version: path, kind, size in bytes and SHA-256 of the content."""
 
     path: bytes
     kind: int
@@ -153,7 +153,7 @@ class Manifest:
         )
 
     def encode(self) -> bytes:
-        """Return the encoded form."""
+        """Return the compressed form in which a manifest is stored and sent; see `decode`."""
         joined = b"\0".join(self.paths)
         packed = zlib.compress(joined + self.kinds + _packed(self.sizes), 1)
         if "hash" not in self.__dict__:
@@ -174,7 +174,7 @@ class Manifest:
 
 
 def make_manifest(entries: Iterable[Entry]) -> Manifest:
-    """Return the manifest of entries in any order. Raises ManifestInvalid."""
+    """Return the manifest of entries given in any order. Raises ManifestInvalid."""
     ordered = sorted(entries, key=lambda entry: entry.path)
     return checked(
         Manifest(

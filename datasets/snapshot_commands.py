@@ -82,7 +82,7 @@ class TakeSnapshot(CommandHandler):
 
 @register
 class RemoveSnapshot(CommandHandler):
-    """Remove a deleted snapshot's files, then its row."""
+    """Remove the files of a deleted snapshot, then its row."""
 
     kind, queue, is_cleanup = REMOVE, DATA, True
 

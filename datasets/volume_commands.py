@@ -95,7 +95,7 @@ class ProvisionVolume(VolumeCommand):
 
 @register
 class RemoveVolume(VolumeCommand):
-    """Remove a deleted volume's content, then its row."""
+    """Remove the content of a deleted volume, then its row."""
 
     kind, is_cleanup = REMOVE, True
 
@@ -157,7 +157,7 @@ class RetierVolume(VolumeCommand):
 
 @register
 class MeasureVolume(VolumeCommand):
-    """Measure how much a volume holds."""
+    """Measure how many files and bytes a volume holds."""
 
     kind, max_tries = MEASURE, 1
 

@@ -38,7 +38,7 @@ def known_images(jobs: QuerySet[Job]) -> list[str]:
 
 
 def image_notice(project: Project, spec: Mapping[str, Any]) -> str | None:
-    """Return the warning that a job's image is unknown and its command runs without it, or None."""
+    """Return a warning if the job's image is unknown and its command will run without it, else None."""
     return image_notices(project, [spec])[0]
 
 

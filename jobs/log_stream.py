@@ -78,7 +78,7 @@ class Standing:
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve one stream."""
+    """Serve one followed log (ASGI)."""
     try:
         if scope["method"] != "GET":
             raise Refused(405, "method_not_allowed", "Use GET.")
@@ -162,7 +162,7 @@ def close() -> None:
 
 
 class Follower:
-    """Read a growing log; each text that `events` yields holds whole server-sent events."""
+    """Reads a growing log; each text from `events` holds complete server-sent events."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
@@ -226,7 +226,8 @@ class Follower:
         return self.wanted.attempt is None and standing.attempt != self._attempt
 
     def _next_attempt(self, attempt: int) -> str:
-        """Switch to a newer attempt's log; the first attempt starts at the client's offset."""
+        """Switch to a newer attempt's log and return its `attempt` event; the first attempt starts at the
+        client's offset."""
         is_first, self._attempt = self._attempt == 0, attempt
         if is_first:
             return ""

@@ -45,7 +45,7 @@ class LogTail:
         return log_path(settings.LOG_DIR, self.job_id, self.attempt, self.rank)
 
     def open(self) -> None:
-        """Go to the end of the newest attempt's log."""
+        """Move to the end of the newest attempt's log."""
         self.attempt = _newest_attempt(self.job_id)
         self._jump()
 

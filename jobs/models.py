@@ -10,9 +10,8 @@ from jobs.lifecycle import FINAL_STATES, STATES
 
 
 class Job(models.Model):
-    """A submitted job. `spec` is the request with defaults filled in; the columns serve lists and the loop. `state`
-    moves only along jobs/lifecycle.py.
-    """
+    """A submitted job. `spec`: the request with defaults filled in; the other columns serve lists and the
+    loop. `state` changes only as jobs/lifecycle.py allows."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="jobs")
@@ -85,7 +84,7 @@ class Job(models.Model):
 
 
 class Attempt(models.Model):
-    """One start of a job."""
+    """One start of a job, with its outcome."""
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()

@@ -42,7 +42,7 @@ class DeviceSums:
 
 @dataclass(frozen=True, slots=True)
 class NodeCounts:
-    """Node counts. `cordoned` counts nodes that are otherwise ready."""
+    """Numbers of nodes. `cordoned`: nodes that are ready but cordoned."""
 
     nodes: int
     ready: int
@@ -51,7 +51,7 @@ class NodeCounts:
 
 @dataclass(frozen=True, slots=True)
 class JobGroup:
-    """The queued or the active jobs of one project and kind."""
+    """Number of queued or active jobs of one project and kind."""
 
     is_queued: bool
     project: str

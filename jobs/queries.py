@@ -117,8 +117,8 @@ def decoder_of(column: str) -> Callable[[Any], Any] | None:
 
 
 def job_detail(job: Job, sees: Sees = OWN) -> dict[str, Any]:
-    """Return one job as REST shows it, with the pods of its attempt. `project__cluster` and `user` should be loaded.
-    `sees` as in job_rows."""
+    """Return one job in REST form, with the pods of its attempt. `project__cluster` and `user` should be
+    loaded. `sees`: as in job_rows."""
     row = {name: getattr(job, name) for name in ("id", *_PLAIN, *_JSON, *_MOMENTS)}
     row |= {"project_name": job.project.name, "username": job.user.username}
     row["is_reachable"] = job.project.cluster.is_reachable
@@ -313,9 +313,8 @@ def explanation(job: Job, sees: Sees) -> dict[str, Any]:
 
 
 def service_urls(job_id: uuid.UUID | str, spec: Mapping[str, Any]) -> list[str]:
-    """Return the address of every declared port. If browsers cannot reach the services host, it is an address of the
-    control plane that explains the missing setting.
-    """
+    """Return the URL of every declared port. If browsers cannot reach the services host, it is a URL of the
+    control plane whose page names the missing setting."""
     services = settings.SERVICES
     if not spec["ports"]:
         return []

@@ -114,9 +114,8 @@ def move_together(moves: Sequence[Move]) -> list[Job]:
 
 
 def move(job: Job, sources: tuple[str, ...], target: str, **fields: Any) -> bool:
-    """Move a job, guarded by its state, and reload it. Return False if its state was not in `sources`. Raises
-    IllegalMove for a transition that the table does not allow.
-    """
+    """Move a job from one of `sources` to `target` by a conditional UPDATE, and reload it. Return False if
+    its state was not in `sources`. Raises IllegalMove for a transition that the table does not allow."""
     for source in sources:
         lifecycle.check_move(source, target)
     # One statement: of two concurrent writers, the second matches no row.

@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(argv: list[str]) -> int:
-    """Dispatch one command line; raises CliError."""
+    """Dispatch one command line; return the exit code. Raises CliError."""
     # Imported here, as in the functions below, so that a command loads only the modules that it uses.
     from controlplane.cli.aliases import rewrite
 

@@ -171,7 +171,7 @@ class Client:
         raise refused
 
     def authorization(self) -> dict[str, str]:
-        """Return the Authorization header; empty without a token."""
+        """Return the Authorization header as a dict; {} without a token."""
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
     def close(self) -> None:

@@ -248,7 +248,7 @@ def _hash(path: bytes) -> bytes:
 
 
 def fetch(session: Session, path: str) -> bytes:
-    """Return the bytes of a GET."""
+    """Return the body of a GET as bytes."""
     with open_stream(session, path) as answer:
         return answer.read()
 

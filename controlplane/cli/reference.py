@@ -48,7 +48,7 @@ whenever something changes.
 
 
 def pages() -> Iterator[str]:
-    """Yield the document in parts."""
+    """Yield the document in parts: introduction, exit codes, aliases, then every command with its help."""
     yield _INTRODUCTION
     yield from ("\n## Exit codes\n\n| code | means |\n|---|---|\n", *_exit_codes())
     yield "\n`submit --wait` and `submit --logs` exit with the job's own; of several names the worst code counts.\n"
@@ -70,7 +70,7 @@ Command lines of the systems that Trainyard replaces work with the program's nam
 
 
 def document() -> str:
-    """Return the whole document."""
+    """Return the text of docs/reference/cli.md."""
     before = os.environ.get("COLUMNS")
     # argparse wraps help at COLUMNS.
     os.environ["COLUMNS"] = COLUMNS

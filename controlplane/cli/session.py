@@ -63,7 +63,7 @@ class Session:
         return f"projects/{segment(self.project)}"
 
     def pause(self, seconds: float) -> None:
-        """Wait before the next attempt."""
+        """Wait `seconds` before the next attempt; tests replace it."""
         time.sleep(seconds)
 
     def get(self, path: str, **query: str | int | bool | None) -> Any:

@@ -20,7 +20,7 @@ _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 class Frame(NamedTuple):
-    """One received frame."""
+    """A received websocket frame: opcode, payload, and whether it is the last of its message."""
 
     is_final: bool
     opcode: int
@@ -103,7 +103,7 @@ class WebSocket:
         return bool(self._ready) or bool(pending is not None and pending())
 
     def send(self, opcode: int, payload: bytes) -> None:
-        """Send one message."""
+        """Send one message in a single masked frame."""
         self._socket.sendall(encode_frame(opcode, payload, os.urandom(4)))
 
     def receive(self) -> list[tuple[int, bytes]]:

@@ -17,27 +17,28 @@ Text = str | Promise
 
 
 def text(key: str) -> Cell:
-    """Show the value as text."""
+    """Return a cell function that shows the row's value `key` as text."""
     return lambda row: format_html("{}", formats.NOTHING if row[key] in (None, "") else row[key])
 
 
 def number(key: str) -> Cell:
-    """Show the value as a number with thousands separators."""
+    """Return a cell function that shows the row's value `key` with thousands separators."""
     return lambda row: formats.number(row[key])
 
 
 def ago(key: str, otherwise: Text = formats.NOTHING) -> Cell:
-    """Show the age of a time, updated in the browser; `otherwise` if there is none."""
+    """Return a cell function that shows the age of the row's time `key`, updated in the browser; `otherwise`
+    if it is None."""
     return lambda row: str(otherwise) if row[key] is None else since(row[key], "ago")
 
 
 def linked(page: str, key: str) -> Cell:
-    """Show the name of the row's object as a link to its page."""
+    """Return a cell function that shows the name of the row's object as a link to its page."""
     return lambda row: link(reverse(page, args=[row[key]]), row[key])
 
 
 def part(template: str, **names: str) -> Cell:
-    """Render a template; `names` maps its variables to keys of the row."""
+    """Return a cell function that renders a template; `names` maps its variables to keys of the row."""
     return lambda row: render_to_string(template, {name: row[key] for name, key in names.items()})
 
 

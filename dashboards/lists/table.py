@@ -102,7 +102,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list."""
+    """One page of a list: its table, filters, sorting, summary, and cursors of the neighbouring pages."""
 
     view: ListView
     table: Table

@@ -49,7 +49,7 @@ class GpuField(forms.DecimalField):
 
 
 class NameField(forms.CharField):
-    """A DNS label."""
+    """A form field for a DNS label."""
 
     def __init__(self, *, longest: int, **kwargs: Any) -> None:
         super().__init__(max_length=longest, strip=True, **kwargs)

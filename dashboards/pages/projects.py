@@ -114,7 +114,7 @@ def project_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def project_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Create a project."""
+    """Show the form of a new project; create the project on POST."""
     require_admin(actor)
     form = ProjectForm(_posted(request), initial={"priority": 0})
     if request.method == "POST" and form.is_valid():

@@ -21,7 +21,8 @@ SQUARES_MOST = 2048
 
 
 def device_nodes(nodes: QuerySet[Node], sees: Sees, palette: Palette) -> list[Row]:
-    """Return nodes with their devices and each device's `cells`, in the queryset's order. Three queries."""
+    """Return nodes in the queryset's order, each with its devices and their `cells` (see `cell`). Three
+    queries."""
     return [
         {**node, "about": about(node), "cells": [cell(device, palette) for device in node["devices"]]}
         for node in nodes_with_devices(nodes, sees)

@@ -41,7 +41,7 @@ def with_bars(rows: Sequence[Row]) -> list[Row]:
 
 
 def bar(quota: float, status: Row, full: float) -> dict[str, Any]:
-    """Return the parts of one bar, in percent of `full` GPUs."""
+    """Return the parts of one allocation bar, in percent of `full` GPUs."""
     held, fair = status["allocated_gpus"], status["fair_share_gpus"]
     return {
         "all": _percent(held, full),

@@ -32,7 +32,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A job and its measurements."""
+    """A job of a report, with its measurements compared with the smallest run."""
 
     job: Job
     scaled: Scaled

@@ -140,7 +140,7 @@ def _weighed(means: dict[str, dict[datetime, float]], weights: dict[str, int]) -
 
 
 def _summed(means: dict[str, dict[datetime, float]], whole: int) -> list[Point]:
-    """Return the sum over clusters as a share of `whole`."""
+    """Return the sum over clusters at each time, as a share of `whole`."""
     sums: dict[datetime, float] = defaultdict(float)
     for values in means.values():
         for at, value in values.items():

@@ -111,7 +111,7 @@ def finish_import(import_id: str, found: Imported) -> None:
 
 
 def fail_import(import_id: str, code: str, message: str) -> None:
-    """Record why the import failed."""
+    """Mark an import as failed, with a reason code and a message."""
     _pending(import_id).update(
         state=CodeImport.FAILED, reason=code, message=message[:LONGEST_MESSAGE], finished_at=timezone.now()
     )

@@ -70,7 +70,7 @@ def finish_registration(registration_id: str, version: DatasetVersion, left_out:
 
 
 def fail_registration(registration_id: str, code: str, message: str) -> None:
-    """Record why a registration failed."""
+    """Mark a registration as failed, with a reason code and a message."""
     words = {"reason": code, "message": message[:LONGEST_MESSAGE]}
     _end(registration_id, state=DatasetRegistration.FAILED, **words)
 

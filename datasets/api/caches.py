@@ -96,7 +96,7 @@ class Caches(ApiView):
 
 
 class CacheDetail(ApiView):
-    """One cache."""
+    """One cache, by id."""
 
     @operation("A cache", answer=ref("Cache"))
     def get(self, call: Call, cache_id: str) -> Answer:

@@ -33,13 +33,13 @@ TAR = "application/x-tar"
 
 
 class ManifestParser(StrictJSONParser):
-    """Parses JSON bodies of up to the size of a long file list."""
+    """DRF parser for JSON bodies of up to the size of a long file list."""
 
     most_bytes = MANIFEST_MOST_BYTES
 
 
 class ArchiveParser(BaseParser):
-    """Passes the body on unparsed."""
+    """DRF parser for tar bodies, which passes the body on unparsed."""
 
     media_type = TAR
 

@@ -48,7 +48,7 @@ LISTED = record("In the order of the names.", results=listed(ref("DatasetFile"))
 
 
 class BytesParser(BaseParser):
-    """Passes the body on unparsed."""
+    """DRF parser for binary bodies, which passes the body on unparsed."""
 
     media_type = BYTES
 

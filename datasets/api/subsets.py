@@ -35,7 +35,7 @@ SUBSETS = Listing(VERSION, {"name": ("subset", "id")}, "name")
 
 
 class SelectionParser(StrictJSONParser):
-    """Parses JSON bodies of up to the size of a long path list."""
+    """DRF parser for JSON bodies of up to the size of a long path list."""
 
     most_bytes = BODY_MOST_BYTES
 

@@ -28,7 +28,7 @@ class PackInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The location of a content in a pack."""
+    """Location of a content in a pack: digest, offset and size in bytes."""
 
     digest: bytes
     offset: int

@@ -37,7 +37,7 @@ class Sink(Protocol):
         """Return those of the digests whose content the lake lacks."""
 
     def put_contents(self, contents: Sequence[Content]) -> None:
-        """Store contents from memory."""
+        """Store contents from memory; `flush` makes them durable."""
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
         """Store a large file that had this digest when it was hashed. Raises FileChanged if it changed

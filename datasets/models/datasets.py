@@ -37,7 +37,7 @@ class VersionRows(models.QuerySet["DatasetVersion"]):
     """Query set of versions and their subsets."""
 
     def whole(self) -> "VersionRows":
-        """Exclude the subsets."""
+        """Return only whole versions, without subsets."""
         return self.filter(subset="")
 
 

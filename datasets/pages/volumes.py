@@ -90,7 +90,7 @@ def volume_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_http_methods(["GET", "POST"])
 @signed_in
 def volume_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Create a volume."""
+    """Show the form of a new volume; create the volume on POST."""
     projects = list(projects_to_submit_to(actor))
     posted = request.POST if request.method == "POST" else None
     form = VolumeForm(projects, posted, initial={"project": request.GET.get("project")})

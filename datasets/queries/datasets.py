@@ -37,7 +37,7 @@ def subset_rows(version: DatasetVersion) -> VersionRows:
 
 
 def find_dataset(project: Project, name: str) -> Dataset | None:
-    """Return a project's dataset by name."""
+    """Return a project's dataset by name, or None."""
     return Dataset.objects.select_related("project").filter(project=project, name=name).first()
 
 

@@ -42,7 +42,7 @@ _lock = threading.Lock()
 
 
 def lake_of(project: Project) -> Lake:
-    """Return the project's lake. Raises Blocked."""
+    """Return the project's lake, opened once per process. Raises Blocked."""
     with _lock:
         opening = _opening.setdefault(project.pk, threading.Lock())
     # A missing index is rebuilt, which takes long for a large lake; the lock is per project, so others do not

@@ -112,7 +112,7 @@ def volume_path(project_id: int, storage_class: str, volume_id: str) -> Path:
 
 
 def find_volume(project: Project, name: str) -> Volume | None:
-    """Return a project's volume by name."""
+    """Return a project's volume by name, or None."""
     return Volume.objects.select_related("project").filter(project=project, name=name).first()
 
 
@@ -144,7 +144,7 @@ def writing_jobs(volume: Volume) -> list[str]:
 
 
 def writing_pods(volume: Volume) -> frozenset[str]:
-    """Return "<job id>.<rank>" of the pods that may write to the volume."""
+    """Return the pods that may write to the volume, as "<job id>.<rank>"."""
     uses = volume.uses.filter(
         is_read_only=False, job__pods__isnull=False, job__pods__released_at__isnull=True
     )

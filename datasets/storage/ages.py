@@ -57,7 +57,7 @@ class AgedIndex(ContentIndex):
         return [row[0] for row in self._rows(sql, (f"{folder}/", f"{folder}0", before))]
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Forget objects that were removed."""
+        """Delete the entries of objects that were removed from the bucket."""
         with self._lock, self._database:
             self._database.execute("BEGIN IMMEDIATE")
             for table in ("files", "removals"):

@@ -34,7 +34,7 @@ class DeadlineExceeded(TimeoutError):
 
 
 class Cancelled(Exception):
-    """The caller cancelled the call."""
+    """The caller cancelled the call; stored contents stay."""
 
 
 class ContentMissing(LookupError):
@@ -144,7 +144,7 @@ class Lake(Protocol):
         """Return an encoded manifest. Raises ContentMissing."""
 
     def verify(self, digests: Iterable[bytes], budget: Budget = UNLIMITED) -> Verified:
-        """Read and hash contents; move damaged ones away."""
+        """Read contents and compare them with their digests; move damaged ones away."""
 
     def in_use(self, seconds: float | None = None) -> AbstractContextManager[None]:
         """Block `collect` while a version is created: inside, check that all contents are stored and write

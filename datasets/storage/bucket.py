@@ -68,7 +68,7 @@ class Bucket:
         self._breaker = _breaker(self._where, patience.open_seconds)
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """Store an object with one request."""
+        """Store an object with a single request."""
         with self._translated(key):
             obstore.put(self._writes, key, data, use_multipart=False)
 
@@ -85,7 +85,7 @@ class Bucket:
             )
 
     def get(self, key: str) -> bytes:
-        """Return an object. Raises KeyMissing."""
+        """Return the bytes of an object. Raises KeyMissing."""
         with self._translated(key):
             return obstore.get(self._store, key).bytes().to_bytes()
 
@@ -100,7 +100,7 @@ class Bucket:
         return found
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Return a range of an object. Raises KeyMissing and TooShort."""
+        """Return a byte range of an object. Raises KeyMissing and TooShort."""
         if not length:
             # S3 does not support empty ranges.
             return b""

@@ -61,7 +61,7 @@ Report = Callable[[Progress], None]
 
 
 class CacheStore:
-    """The caches below a directory that this process can write."""
+    """The caches of a location, in a directory that this process can write to."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -249,7 +249,7 @@ def tree_below(root: Path, key: str) -> Path:
 
 
 class _Fill:
-    """The creation of one tree."""
+    """The creation of one version's tree: copies missing contents, then links them."""
 
     def __init__(
         self, store: CacheStore, lake: Lake, manifest: Manifest, budget: Budget, report: Report

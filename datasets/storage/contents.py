@@ -46,7 +46,7 @@ class ContentIndex:
         self._database.executescript(_SCHEMA)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the SQLite file."""
         self._database.close()
 
     def known(self, digests: Iterable[bytes]) -> set[bytes]:

@@ -156,7 +156,7 @@ def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def write_new(path: Path, *pieces: bytes | memoryview, mode: int = READ_ONLY) -> None:
-    """Write a new file."""
+    """Create a file with `mode` and write all pieces to it. Raises OSError, also if it exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         for piece in pieces:

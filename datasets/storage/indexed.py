@@ -51,7 +51,7 @@ class IndexedLake(ABC, Generic[Index]):
 
     @abstractmethod
     def _fill_index(self) -> None:
-        """Index everything that is stored."""
+        """Add everything that is stored to the new index."""
 
     def close(self) -> None:
         self._index.close()

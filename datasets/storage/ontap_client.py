@@ -142,7 +142,7 @@ class OntapRefused(Blocked):
 
 
 def names(rows: Iterable[Row]) -> str:
-    """Return the names of objects, for a message."""
+    """Return the names of objects, joined for a message."""
     return ", ".join(sorted(str(row["name"]) for row in rows))
 
 

@@ -11,7 +11,7 @@ from datasets.storage.ontap_driver import OntapPlace
 
 
 class Kinds:
-    """The package's classes by kind."""
+    """Classes of NetApp's package, by the kind names that OntapClient uses."""
 
     error: type[Exception] = NetAppRestError
     _classes: Mapping[str, Any] = {"volume": Volume, "snapshot": Snapshot, "job": Job}

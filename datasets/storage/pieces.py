@@ -42,7 +42,7 @@ class Pieces:
                 self._bucket.put_slice(key, path, number * PIECE_BYTES, length)
 
     def remove(self, folders: Iterable[str]) -> None:
-        """Remove everything below folders."""
+        """Remove all objects below these folders."""
         with ThreadPoolExecutor(THREADS) as threads:
             found = threads.map(lambda folder: [key for key, _ in self._bucket.list(folder)], folders)
             self._bucket.delete([key for keys in found for key in keys])

@@ -114,5 +114,6 @@ def sink_of_bucket(root: Path, place: BucketPlace) -> SinkSpec:
 
 
 def sink_of(root: Path, place: BucketPlace | None) -> SinkSpec:
-    """Return the spec of the sink into a lake: in the folder `root`, or in the bucket `place`, indexed in `root`."""
+    """Return the spec of a sink into a lake: in the folder `root`, or in the bucket `place` with its index in
+    `root`."""
     return sink_of_folder(root) if place is None else sink_of_bucket(root, place)

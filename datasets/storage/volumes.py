@@ -78,7 +78,7 @@ class VolumeStorage(Protocol):
         """Take a snapshot, which may share files with the snapshot `before`. Raises as `clone`."""
 
     def remove_snapshot(self, snapshot: str) -> None:
-        """Remove a snapshot."""
+        """Remove a snapshot with its files; files shared with others stay."""
 
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured | None:
         """Return what a volume holds; None if the control plane cannot access it."""

@@ -91,7 +91,7 @@ class Field(NamedTuple):
 
     @property
     def read(self) -> Reader:
-        """Read JSON; raises Refused."""
+        """Return the reader that converts submitted JSON to the stored value; it raises Refused."""
         return self.value.read
 
     @property

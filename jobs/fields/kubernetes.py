@@ -19,7 +19,7 @@ PULL_SECRETS = values.listed(object_name, 20)
 
 
 def secret_key(value: Any) -> dict[str, str]:
-    """Read {"secret": "wandb", "key": "token"}: the source of a variable's value."""
+    """Read {"secret": "wandb", "key": "token"}, the source of an environment variable's value."""
     if not isinstance(value, dict) or set(value) != {"secret", "key"}:
         raise Refused("not_a_secret_key", 'Name the secret and its key: {"secret": "wandb", "key": "token"}.')
     key = name_like(_SECRET_KEY, 253, "a key of a secret: letters, digits, '-', '_' and '.'")

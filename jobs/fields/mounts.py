@@ -62,7 +62,7 @@ def new_volume(value: Any) -> dict[str, Any]:
 
 
 def size_bytes(value: Any) -> int:
-    """Read a size: bytes, or a quantity such as "10Gi"."""
+    """Read a size, given in bytes or as a quantity such as "10Gi"; return bytes."""
     # Imported here: `fractions`, which it imports, takes a third of the time that `yard submit` needs to
     # import the fields, and `yard` does not parse sizes.
     from controlplane.clusters import quantities
@@ -79,14 +79,14 @@ def size_bytes(value: Any) -> int:
 
 
 def access_mode(value: Any) -> str:
-    """Read ReadWriteOnce or ReadWriteMany."""
+    """Read an access mode: ReadWriteOnce or ReadWriteMany."""
     if value not in ACCESS_MODES:
         raise Refused("unknown_access_mode", f"The access mode is one of: {', '.join(ACCESS_MODES)}.")
     return str(value)
 
 
 def snapshot_event(value: Any) -> str:
-    """Read an event of the job on which its volumes are snapshotted."""
+    """Read a job event on which its volumes' snapshots are taken."""
     if value not in SNAPSHOT_EVENTS:
         raise Refused("unknown_event", f"Snapshots are taken on: {', '.join(SNAPSHOT_EVENTS)}.")
     return str(value)

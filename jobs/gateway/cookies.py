@@ -20,7 +20,7 @@ def service_cookie_name() -> str:
 
 
 def is_secure() -> bool:
-    """Return whether browsers reach jobs' hosts over TLS."""
+    """Return whether browsers reach the hosts of jobs over TLS."""
     is_https: bool = settings.SERVICES.scheme == "https"
     return is_https
 

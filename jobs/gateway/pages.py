@@ -74,7 +74,8 @@ async def refuse_access(
 
 
 async def ask_for_token(scope: Scope, send: Send, credential: Credential | None) -> None:
-    """Answer requests that are not page loads: 401, or 429 to an address that tries many unknown tokens."""
+    """Answer 401 to a request that is not a page load, or 429 to an address that has tried many unknown
+    tokens."""
     refusal = unknown(scope, credential) if credential else None
     if refusal is not None and refusal.status == 429:
         wait = [(b"retry-after", str(refusal.wait_seconds).encode())]

@@ -32,9 +32,9 @@ Opening = Callable[[Credential, re.Match[str]], Awaitable[T]]
 async def opened(
     scope: Scope, receive: Receive, send: Send, path: re.Pattern[str], opening: Opening[T]
 ) -> tuple[T, Credential, str] | None:
-    """Return the result of `opening`, the credential and the job's id (group `job_id` of `path`); None after a
-    refusal, sent as an HTTP status for a wrong path, origin or role, else as an error message on an accepted socket.
-    """
+    """Run `opening` for the websocket's user; return its result, the credential and the job's id (group
+    `job_id` of `path`). Return None after a refusal, which is sent as an HTTP status for a wrong path, origin
+    or role, else as an error message after the handshake."""
     match, credential = path.fullmatch(scope["path"]), credential_of(scope)
     if match is None or credential is None or not is_own_origin(scope):
         status = 404 if match is None else 401 if credential is None else 403
@@ -55,7 +55,7 @@ async def opened(
 
 
 async def accept(scope: Scope, receive: Receive, send: Send) -> None:
-    """Complete the handshake."""
+    """Complete the websocket handshake, with our bearer subprotocol if the client offered it."""
     await receive()  # websocket.connect
     is_by_protocol = BEARER in (scope.get("subprotocols") or ())
     await send({"type": "websocket.accept", "subprotocol": BEARER if is_by_protocol else None})

@@ -30,9 +30,8 @@ _queue = FairQueue(at_once=2, most_of_client=MOST_OF_CLIENT, most=MOST)
 async def in_thread(
     credential: Credential | None, address: str, work: Callable[..., T], *arguments: object
 ) -> T:
-    """Run a function that reads the database, off the event loop, in the turn of the credential's user, or of the
-    client's address until the user is known (`note_user`). Raises TooManyRequests.
-    """
+    """Run a function that reads the database on the gateway's thread, in the turn of the credential's user
+    (or of the client's address until the user is known; see `note_user`). Raises TooManyRequests."""
     secret = credential.secret.encode() if credential else b""
     return await in_turn_of(clients.client_of(secret, address), work, *arguments)
 

@@ -23,7 +23,8 @@ class ClientLeft(Exception):
 
 
 class Exchange:
-    """A connection to the pod's server for one request. `address`: its host and port, for the Host header."""
+    """One HTTP request over a connection to the pod's server. `address`: its host and port, for the Host
+    header."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> None:
         self.address = address
@@ -109,7 +110,7 @@ class Exchange:
 
 @asynccontextmanager
 async def exchange(service: Service) -> AsyncIterator[Exchange]:
-    """Connect for one request. Raises NoAnswer, TooManyRequests."""
+    """Connect to the service for one request. Raises NoAnswer, TooManyRequests."""
     with exchanging(project=service.project_id, port=service.key):
         stream = await service.connect()
         address = public_address(stream, service.port)

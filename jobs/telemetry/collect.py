@@ -155,7 +155,7 @@ def _measure(engine: Engine, cluster: Cluster) -> tuple[UsageReport, ...] | None
 def _self_reports(
     spoken: SelfReported, pods: Sequence[PodRow], lines: Mapping[str, Progress | None], now: datetime
 ) -> dict[str, PodUsage]:
-    """Return the usage that pods with devices report themselves."""
+    """Return the usage that pods with devices report in progress lines."""
     spoken.keep({pod.name for pod in pods if pod.is_live})
     self_reported = ((pod.name, spoken.update(pod.name, lines[pod.name], now)) for pod in pods if pod.is_live)
     return {name: usage for name, usage in self_reported if usage is not None}

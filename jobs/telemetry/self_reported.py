@@ -35,14 +35,14 @@ class SelfReported:
         return last if now - at <= STALE_AFTER else None
 
     def keep(self, pod_names: set[str]) -> None:
-        """Drop all pods except these."""
+        """Drop the reports of all pods except these."""
         self.self_reported = {name: said for name, said in self.self_reported.items() if name in pod_names}
 
 
 def completed(
     reports: Sequence[UsageReport], self_reported: Mapping[str, PodUsage]
 ) -> tuple[tuple[UsageReport, ...], dict[str, PodUsage]]:
-    """Return the measurements by device and by pod, with self-reported figures where one is missing."""
+    """Return the measurements by device and by pod, completed with self-reported usage."""
     usages = {usage.pod_name: usage for report in reports for usage in report.pods}
     lacking = {name: said for name, said in self_reported.items() if _lacks_a_figure(usages.get(name))}
     for name, said in lacking.items():

@@ -24,7 +24,7 @@ class AllReduceTime:
         net.register_comm_hook(None, self._averaged)
 
     def take_seconds(self) -> float:
-        """Return the seconds since the last call."""
+        """Return the seconds measured since the last call."""
         spans, self._spans = self._spans, []
         if not spans:
             return 0.0

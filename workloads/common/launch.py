@@ -39,7 +39,7 @@ _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The failure of one rank."""
+    """The failure of one rank: rank, exit code and error."""
 
     rank: int
     node: str

@@ -70,8 +70,8 @@ class Switch:
 
 @dataclass(slots=True)
 class Status:
-    """A worker's own report. `busy_seconds`: its mean time per step without waiting for others.
-    `epochs_exact` of `epochs_done` epochs saw every sample exactly once."""
+    """A worker's own report. `busy_seconds`: mean time per step without waiting for others. `epochs_exact`:
+    how many of the `epochs_done` epochs used every sample exactly once."""
 
     id: int
     address: str

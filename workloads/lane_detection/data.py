@@ -28,7 +28,7 @@ MOST_DEGREES = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line of a list."""
+    """One line of a list: an image, its mask, and which lanes exist."""
 
     picture: Path
     mask: Path

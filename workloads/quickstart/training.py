@@ -32,7 +32,7 @@ MODEL = "quickstart"
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Pictures as (n, 1, 8, 8) floats from 0 to 1 and their digits as (n,) integers."""
+    """Images as (n, 1, 8, 8) floats from 0 to 1, and their digits as (n,) integers."""
 
     train_x: Tensor
     train_y: Tensor

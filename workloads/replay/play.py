@@ -72,7 +72,7 @@ def line_at(recorded: list[dict[str, float]], number: int, lines: int, duration:
 
 
 def say(text: str) -> None:
-    """Print a line without buffering."""
+    """Print a line without buffering, so that the log shows it at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

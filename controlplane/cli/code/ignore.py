@@ -38,7 +38,8 @@ class Ignore:
         return False
 
     def _is_in_left_out(self, folder: str, known: dict[str, bool]) -> bool:
-        """Return whether a directory, or one above it, is ignored. `known`: earlier results, by directory; extended."""
+        """Return whether a directory, or one above it, is ignored. `known`: cache of results by directory,
+        which is extended."""
         if folder not in known:
             above = folder.rpartition("/")[0]
             known[folder] = self._is_in_left_out(above, known) or self.leaves_out(folder, is_folder=True)

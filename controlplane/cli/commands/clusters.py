@@ -24,7 +24,7 @@ COUNT_SECONDS = 15
 
 
 def state_of(cluster: Row) -> str:
-    """Return a cluster's condition in one word."""
+    """Return the word for a cluster's condition, shown in the STATE column."""
     status = cluster["status"]
     return "unreachable" if status["state"] == "attached" and not status["is_reachable"] else status["state"]
 

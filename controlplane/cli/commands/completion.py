@@ -72,7 +72,7 @@ def completion_arguments(parser: Parser) -> None:
 
 
 def completion(args: Namespace, session: Session) -> int:
-    """Print the script."""
+    """Print the completion script of a shell."""
     session.output.stream.write(SCRIPTS[args.shell])
     return DONE
 

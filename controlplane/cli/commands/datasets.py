@@ -63,7 +63,7 @@ def list_arguments(parser: Parser) -> None:
 
 
 def list_(args: Namespace, session: Session) -> int:
-    """List datasets."""
+    """List the datasets of the project, or with -A all visible ones."""
     path = "datasets" if args.all_projects else f"{session.project_path}/datasets"
     session.output.objects(session.client.pages(path, {}, 500), DATASET_COLUMNS)
     return DONE

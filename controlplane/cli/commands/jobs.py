@@ -138,7 +138,7 @@ def list_jobs_arguments(parser: Parser) -> None:
 
 
 def list_jobs(args: Namespace, session: Session) -> int:
-    """Print jobs, newest first."""
+    """Print jobs of the project, or with -A all visible ones, newest first."""
     path = "jobs" if args.all_projects else f"{session.project_path}/jobs"
     query = {"state": args.state, "kind": args.kind, "user": args.user}
     page = session.client.pages(path, {**query}, args.limit)
@@ -209,7 +209,7 @@ def suspend_arguments(parser: Parser) -> None:
 
 
 def suspend(args: Namespace, session: Session) -> int:
-    """Suspend each job."""
+    """Suspend each job: it releases its GPUs until it is resumed."""
     body = {} if args.grace is None else {"grace_seconds": args.grace}
     return _each(args, session, "suspend", body, "suspended" if args.wait else "")
 
@@ -219,7 +219,7 @@ def resume_arguments(parser: Parser) -> None:
 
 
 def resume(args: Namespace, session: Session) -> int:
-    """Resume each job."""
+    """Queue each suspended job again."""
     return _each(args, session, "resume")
 
 
@@ -250,7 +250,7 @@ def clone_arguments(parser: Parser) -> None:
 
 
 def clone(args: Namespace, session: Session) -> int:
-    """Submit the same spec again."""
+    """Submit a job's spec again under another name."""
     body = {"name": args.new_name} if args.new_name else {}
     answer = session.client.post(f"jobs/{job_id(session, args.name)}/clone", body)
     session.output.object(answer, f"job {answer['name']} submitted to {answer['project']} as {answer['id']}")

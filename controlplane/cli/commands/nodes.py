@@ -16,7 +16,7 @@ from controlplane.cli.tables import Column, Row
 
 
 def state_of(node: Row) -> str:
-    """Return a node's condition in one word."""
+    """Return the word for a node's condition, shown in the STATE column."""
     if not node.get("is_reachable", True):
         return "unreachable"
     if not node["is_ready"]:

@@ -90,7 +90,7 @@ def list_arguments(parser: Parser) -> None:
 
 
 def list_(args: Namespace, session: Session) -> int:
-    """List volumes."""
+    """List the volumes of the project, or with -A all visible ones."""
     query: dict[str, Any] = {} if args.all_projects else {"project": session.project}
     session.output.objects(session.client.pages("volumes", query, 500), VOLUME_COLUMNS)
     return DONE
