@@ -187,7 +187,7 @@ class Client:
             if waited >= BUSY_SECONDS or (attempt >= MAX_ATTEMPTS and not is_busy):
                 break
             if is_busy and not waited:
-                self._say(f"{response.body.get('detail', '')} Waiting; it goes on by itself.")
+                self._say(f"{response.body.get('detail', '')} Waiting; it continues by itself.")
             seconds = retry_delay(response.headers.get("Retry-After"), attempt)
             self._sleep(seconds)
             attempt, waited = attempt + 1, waited + max(seconds, 1.0)

@@ -72,7 +72,7 @@ def send_directory(session: Session, dataset: dict[str, Any], binding: Binding, 
         found = _read(session, dataset, binding, index, "")
         assert found.manifest is not None, "without a base there is always a manifest"
         if lacking := _send_manifest(session, dataset, found.manifest):
-            raise CliError(f"the server lacks {lacking} contents that were sent; try again", FAILED)
+            raise CliError(f"the server lacks {lacking} files after the upload; try again", FAILED)
     return found
 
 
@@ -91,9 +91,9 @@ def _read(
         named = "\n".join(f"  {os.fsdecode(path)}: {why}" for path, why in found.failed[:NAMED_MOST])
         more = f"\n  and {len(found.failed) - NAMED_MOST} more" if len(found.failed) > NAMED_MOST else ""
         raise CliError(
-            f"{len(found.failed)} files could not be read; no version was made\n{named}{more}",
+            f"{len(found.failed)} files could not be read; no version was created\n{named}{more}",
             FAILED,
-            "wait until nothing writes them, then sync again: what was sent stays",
+            "wait until no program writes to them, then sync again: sent files are kept",
         )
     return found
 
@@ -205,7 +205,7 @@ def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]])
         target = b"".join(pieces())
         directory, slash, _ = entry.path.rpartition(b"/")
         if not stays_inside(directory + slash, target):
-            raise CliError(f"{os.fsdecode(entry.path)} links out of the tree", FAILED)
+            raise CliError(f"{os.fsdecode(entry.path)} is a link that leads out of the directory", FAILED)
         os.symlink(target, path)
         return
     fresh = os.path.join(os.path.dirname(path), b".yard-%s" % secrets.token_hex(6).encode())
@@ -235,7 +235,7 @@ def _is_there(root: bytes, entry: Entry) -> bool:
         same = os.path.isfile(path) and status.st_size == entry.size_bytes and _hash(path) == entry.digest
     if not same:
         raise CliError(
-            f"{os.fsdecode(path)} is there and differs from the version",
+            f"{os.fsdecode(path)} exists and differs from the version",
             FAILED,
             "clone into an empty directory, or move the file away",
         )

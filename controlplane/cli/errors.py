@@ -20,12 +20,12 @@ MEANINGS = {
     DONE: "done",
     FAILED: "failed",
     USAGE: "usage: the command line or the request is not valid",
-    NOT_FOUND: "not found (or not yours to see)",
+    NOT_FOUND: "not found, or not visible to you",
     FORBIDDEN: "forbidden, or not logged in",
-    CONFLICT: "conflict with the present state",
+    CONFLICT: "conflict with the current state",
     UNREACHABLE: "server unreachable",
     TIMED_OUT: "timed out",
-    INTERRUPTED: "interrupted with Ctrl-C; what runs on the server keeps running",
+    INTERRUPTED: "interrupted with Ctrl-C; jobs on the server keep running",
 }
 
 LOG_IN = "log in with: yard login URL"

@@ -74,7 +74,7 @@ def test_a_write_waits_for_as_long_as_the_lake_is_being_collected_and_says_so(se
         assert client.post("datasets/1/versions", {}) == {"number": 2}
     assert len({asked.headers["Idempotency-Key"] for asked in server.asked}) == 1
     assert slept == [30.0] * 20
-    assert said == ["Content is being removed. Waiting; it goes on by itself."]
+    assert said == ["Content is being removed. Waiting; it continues by itself."]
 
 
 def test_a_write_waits_for_a_busy_lake_no_longer_than_its_limit(server, slept):
@@ -90,7 +90,7 @@ def test_a_read_waits_while_a_pod_reads_the_volume_and_no_longer_than_its_limit(
     server.on("GET", "volumes/1/files", *[waits] * 6, {"results": []})
     with Client(server.url, "the-token", sleep=slept.append, say=said.append) as client:
         assert client.get("volumes/1/files") == {"results": []}
-        assert (slept, said) == ([1.0] * 6, ["A pod reads it. Waiting; it goes on by itself."])
+        assert (slept, said) == ([1.0] * 6, ["A pod reads it. Waiting; it continues by itself."])
         server.on("GET", "volumes/2/files", problem(409, "being_read", "", headers={"Retry-After": "30"}))
         with pytest.raises(ApiError):
             client.get("volumes/2/files")

@@ -144,7 +144,7 @@ def test_a_refused_cluster_is_exit_code_1_and_says_what_failed(server, yard):
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        ((), "how is the cluster reached?"),
+        ((), "it is not known how to reach the cluster"),
         (("--kubeconfig", "/nowhere/config"), "cannot be read"),
         (("--credential", "token=@/nowhere/token"), "cannot be read"),
         (("--kubeconfig", "FILE", "--context", "moon"), "prod, lab, broken"),
@@ -278,7 +278,7 @@ def test_moving_a_project_says_what_its_cluster_loses(server, yard):
     server.on("DELETE", "projects/team-a", taken | {"unfinished_jobs": 0, "finished_jobs": 0, "members": 2})
     server.on("PATCH", "projects/team-a", {"name": "team-a", "cluster": "lab"})
     move = ("project", "edit", "team-a", "--cluster")
-    lost = "the namespace yard-team-a on prod, if it is Trainyard's, with all that is in it"
+    lost = "the namespace yard-team-a on prod, if it is Trainyard's, with everything in it"
     assert f"would change; the move removes {lost}" in yard(*move, "lab", "--dry-run").out
     assert f"changed; the move removes {lost}" in yard(*move, "lab", "--yes").out
     assert lost not in yard(*move, "prod").out
@@ -325,4 +325,4 @@ def test_a_namespace_on_a_cluster_that_is_away_stays_until_it_answers(server, ya
     server.on("DELETE", "projects/team-a", {**TAKEN, "is_reachable": False, **counts})
     for dry_run in ("--dry-run",), ():
         ran = yard("project", "delete", "team-a", *dry_run)
-        assert "with all that is in it (it stays until prod answers)" in ran.out
+        assert "with everything in it (it stays until prod answers)" in ran.out

@@ -58,7 +58,7 @@ def aliases_text() -> str:
 
     width = max(len(alias.spelling) for alias in ALIASES)
     lines = (f"  yard {alias.spelling:<{width}}  =  yard {alias.meaning}" for alias in ALIASES)
-    return "Command lines of other systems, understood as ours:\n\n" + "\n".join(lines) + "\n"
+    return "Command lines of other systems that yard accepts:\n\n" + "\n".join(lines) + "\n"
 
 
 def exit_codes_text() -> str:

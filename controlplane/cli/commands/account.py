@@ -58,7 +58,7 @@ def logout(args: Namespace, session: Session) -> int:
     """Remove the stored token; on the server it stays valid until it is revoked."""
     session.config.forget_token()
     session.output.say(
-        f"the token for {session.config.url} is forgotten here; revoke it with: yard token revoke ID"
+        f"the token for {session.config.url} is removed from this machine; revoke it with: yard token revoke ID"
     )
     return DONE
 
@@ -145,4 +145,4 @@ def _no_answer(what: str) -> CliError:
 def _warn_when_readable(url: str, session: Session) -> None:
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
-        session.output.say(f"warning: {url} is not encrypted: others on the way can read the password")
+        session.output.say(f"warning: {url} is not encrypted: others on the network can read the password")

@@ -81,7 +81,12 @@ def download(args: Namespace, session: Session) -> int:
 def delete_arguments(parser: Parser) -> None:
     parser.examples = ["yard artifact delete train1/model --yes"]
     parser.add_argument("artifact", metavar=_ARTIFACT)
-    parser.add_argument("-y", "--yes", action="store_true", help="delete it; without this nothing happens")
+    parser.add_argument(
+        "-y",
+        "--yes",
+        action="store_true",
+        help="confirm the deletion; without this option nothing is deleted",
+    )
 
 
 def delete(args: Namespace, session: Session) -> int:
@@ -89,7 +94,7 @@ def delete(args: Namespace, session: Session) -> int:
     found = find_artifact(session, args.artifact)
     if not args.yes:
         hint = f"to delete it: yard artifact delete {args.artifact} --yes"
-        raise CliError(f"{args.artifact} cannot be had back", USAGE, hint)
+        raise CliError(f"{args.artifact} cannot be restored", USAGE, hint)
     answer = session.client.delete(f"artifacts/{found['id']}")
     session.output.object(answer, f"artifact {args.artifact} deleted")
     return DONE

@@ -123,7 +123,7 @@ def caches_arguments(parser: Parser) -> None:
     ]
     parser.add_argument("name", metavar="NAME", nargs="?", help="of this dataset; default: of the project's")
     parser.add_argument("-A", "--all-projects", action="store_true", help="of every dataset that you may see")
-    parser.add_argument("--locations", action="store_true", help="the room of locations instead")
+    parser.add_argument("--locations", action="store_true", help="the locations and their free space instead")
 
 
 def caches(args: Namespace, session: Session) -> int:
@@ -187,10 +187,10 @@ def _show_progress(made: Row) -> None:
 
 def _said(made: Row) -> str:
     if made["state"] == "failed":
-        return f"{_name(made)} could not be brought to {made['location']}: {made['reason']['message']}"
+        return f"{_name(made)} could not be cached at {made['location']}: {made['reason']['message']}"
     words: dict[str, Any] = {
         "ready": "is at",
-        "queued": "is to be brought to",
-        "filling": "is being brought to",
+        "queued": "will be cached at",
+        "filling": "is being cached at",
     }
     return f"{_name(made)} {words.get(made['state'], made['state'] + ' at')} {made['location']}"

@@ -103,11 +103,11 @@ def cluster_add(args: Namespace, session: Session) -> int:
     body = {"name": args.name, **_credentials(args), "settings": dict(args.set or [])}
     if len(body) == 2 and not args.engine:
         hint = "give --kubeconfig FILE or --in-cluster, or --engine KIND and its credentials"
-        raise CliError("how is the cluster reached?", USAGE, hint)
+        raise CliError("it is not known how to reach the cluster", USAGE, hint)
     body |= {name: value for name in ("engine", "scheduler") if (value := getattr(args, name))}
     if args.dry_run:
         cluster = session.client.post("clusters", body, {"dry_run": True})
-        session.output.object(cluster, f"cluster {args.name} would be looked at (nothing was attached)")
+        session.output.object(cluster, f"cluster {args.name} would be checked (nothing was attached)")
         return DONE
     return _after(args, session, session.client.post("clusters", body))
 
@@ -124,7 +124,7 @@ def cluster_edit_arguments(parser: Parser) -> None:
         "--usage-half-life",
         type=_half_life,
         metavar="HOURS",
-        help="past use counts against a project, use so old counting half; 0: never, default: as the server's setting",
+        help="past use counts against a project, with this half-life in hours; 0: never, default: the server's setting",
     )
     parser.add_argument(
         "--unset", action="append", metavar="KNOB", help="back to its default; repeat for more"
@@ -177,7 +177,7 @@ def cluster_remove_arguments(parser: Parser) -> None:
     parser.examples = ["yard cluster remove prod", "yard cluster remove prod --yes"]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would go, change nothing; exits as it would"
+        "--dry-run", action="store_true", help="show what would be deleted, change nothing; same exit code"
     )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
 
@@ -185,7 +185,7 @@ def cluster_remove_arguments(parser: Parser) -> None:
 def cluster_remove(args: Namespace, session: Session) -> int:
     """Detach a cluster and delete its credentials; refused while it has projects."""
     cluster = session.get(_path(args.name))
-    goes = f"its {cluster['nodes']} nodes leave the lists and its credentials are erased; nothing in it is touched"
+    goes = f"its {cluster['nodes']} nodes leave the lists and its credentials are deleted; the cluster itself is not changed"
     if args.dry_run:
         session.client.delete(_path(args.name), {"dry_run": True})
         session.output.line(f"cluster {args.name} would be detached: {goes}")
@@ -237,7 +237,7 @@ def _add_access(parser: Parser) -> None:
 
 
 def _add_wait(parser: Parser) -> None:
-    parser.add_argument("--no-wait", action="store_true", help="do not wait for what the look finds")
+    parser.add_argument("--no-wait", action="store_true", help="do not wait for the result of the check")
     parser.add_argument(
         "--timeout",
         type=duration_seconds,
@@ -297,7 +297,7 @@ def _after(args: Namespace, session: Session, cluster: Row) -> int:
         session.output.say(f"yard: {', '.join(failed)} failed; {cluster['name']} stays attached as it was")
     else:
         session.output.say(
-            f"yard: {cluster['name']} was refused; mend it with yard cluster edit, or remove it"
+            f"yard: {cluster['name']} was refused; correct it with yard cluster edit, or remove it"
         )
     return FAILED
 

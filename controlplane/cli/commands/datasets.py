@@ -103,7 +103,7 @@ def sync_arguments(parser: Parser) -> None:
         "--name", metavar="NAME", help="the dataset; default: the one of init or the last sync"
     )
     parser.add_argument("-m", "--message", metavar="TEXT", default="", help="what this version is")
-    parser.add_argument("--full", action="store_true", help="read every file, also what seems unchanged")
+    parser.add_argument("--full", action="store_true", help="read every file, including unchanged ones")
 
 
 def sync(args: Namespace, session: Session) -> int:
@@ -143,7 +143,7 @@ def _dataset_of(session: Session, binding: Any, name: str | None) -> Row:
         return find_dataset(session, name)
     if not (known := binding.dataset()):
         hint = "name it once: yard dataset sync DIR --name NAME, after: yard dataset init NAME"
-        raise CliError(f"which dataset is {binding.directory}?", USAGE, hint)
+        raise CliError(f"it is not known which dataset {binding.directory} belongs to", USAGE, hint)
     dataset: Row = session.get(f"datasets/{known}")
     return dataset
 
@@ -300,14 +300,19 @@ def tag(args: Namespace, session: Session) -> int:
 def delete_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset delete chest-xray --yes"]
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("-y", "--yes", action="store_true", help="delete it; without this nothing happens")
+    parser.add_argument(
+        "-y",
+        "--yes",
+        action="store_true",
+        help="confirm the deletion; without this option nothing is deleted",
+    )
 
 
 def delete(args: Namespace, session: Session) -> int:
     """Delete a dataset with all its versions."""
     dataset = find_dataset(session, args.name)
     if not args.yes:
-        detail = f"{args.name} has {dataset['latest']} versions; all of them would go"
+        detail = f"{args.name} has {dataset['latest']} versions; all of them would be deleted"
         raise CliError(detail, USAGE, f"to delete it: yard dataset delete {args.name} --yes")
     session.output.object(session.client.delete(f"datasets/{dataset['id']}"), f"dataset {args.name} deleted")
     return DONE

@@ -60,12 +60,12 @@ def demo_four_teams_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--settle", type=float, default=30.0, metavar="SECONDS", help="how long a step may take (default 30)"
     )
-    parser.add_argument("--reset", action="store_true", help="first delete what an earlier run left")
-    parser.add_argument("--clear", action="store_true", help="delete what an earlier run left, and end")
+    parser.add_argument("--reset", action="store_true", help="first delete the projects of an earlier run")
+    parser.add_argument("--clear", action="store_true", help="delete the projects of an earlier run, and end")
     parser.add_argument(
         "--anyway",
         action="store_true",
-        help="play among other people's jobs, and end otherwise than published",
+        help="run although other jobs hold GPUs; the results then differ from the published ones",
     )
 
 
@@ -120,8 +120,8 @@ def _prepare(session: Session, made: list[str], *, is_among_others: bool) -> Non
     _check_cluster(session)
     busy = _devices_in_use(session)
     if busy and not is_among_others:
-        hint = "wait until they have ended, stop them, or play among them: yard demo four-teams --anyway"
-        raise CliError(f"other jobs hold {busy} of the GPUs that the demo plays with", CONFLICT, hint)
+        hint = "wait until they have ended, stop them, or run anyway: yard demo four-teams --anyway"
+        raise CliError(f"other jobs hold {busy} of the GPUs that the demo uses", CONFLICT, hint)
     for name, quota in QUOTAS.items():
         if name in made:
             session.client.patch(project_path(name), {"gpu_quota": quota})
@@ -230,7 +230,7 @@ def _listed(names: frozenset[str]) -> str:
 
 def _conclude(session: Session, results: list[bool]) -> int:
     session.output.line(f"{sum(results)} of {len(results)} steps ended as expected. The jobs keep running.")
-    session.output.say("clear away with: yard demo four-teams --clear")
+    session.output.say("delete its projects with: yard demo four-teams --clear")
     return DONE if all(results) else FAILED
 
 

@@ -65,7 +65,9 @@ def _config_file(session: Session) -> Finding:
         return Finding("config file", "ok", f"{path} does not exist; the environment and defaults are used")
     mode = stat.S_IMODE(os.stat(path).st_mode)
     if mode & 0o077 and session.config.context.get("token"):
-        return Finding("config file", "failed", f"others may read your token: chmod 600 {path}", FAILED)
+        return Finding(
+            "config file", "failed", f"other users can read your token: run chmod 600 {path}", FAILED
+        )
     return Finding("config file", "ok", f"{path}, context {session.config.context_name}")
 
 

@@ -10,7 +10,7 @@ from controlplane.cli import formats
 def explanation_text(name: str, answer: dict[str, Any], warning: str = "") -> str:
     """Return the text for an explanation in REST form; `warning` is shown after its first sentence."""
     reason = answer.get("reason") or {}
-    lines = [f"{name}: {reason.get('message') or reason.get('code') or 'nothing holds it back'}"]
+    lines = [f"{name}: {reason.get('message') or reason.get('code') or 'there is no reason to wait'}"]
     lines += [warning] if warning else []
     rows: list[tuple[str, object]] = [
         ("Reason", reason.get("code")),

@@ -50,7 +50,7 @@ def port_forward(args: Namespace, session: Session) -> int:
     connect(session.client.url, path, session.client.authorization()).close()
     with _listening(args.address, local) as listener:
         host, bound = listener.getsockname()[:2]
-        session.output.say(f"{host}:{bound} leads to port {port} of {job['name']}; Ctrl-C ends it")
+        session.output.say(f"{host}:{bound} is forwarded to port {port} of {job['name']}; Ctrl-C ends it")
         try:
             while True:
                 connection = listener.accept()[0]

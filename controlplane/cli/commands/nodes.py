@@ -213,7 +213,7 @@ def pool_edit_arguments(parser: Parser) -> None:
         "--spot",
         action=BooleanOptionalAction,
         required=True,
-        help="the provider of its nodes may take them away at any time, or not",
+        help="whether the provider may withdraw its nodes at any time",
     )
     parser.add_argument("--cluster", metavar="NAME", help="where several clusters have a pool of this name")
 
@@ -230,7 +230,7 @@ def node_confirm_dead_arguments(parser: Parser) -> None:
     parser.examples = ["yard node confirm-dead dgx1-1 --dry-run", "yard node confirm-dead dgx1-1 --yes"]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
-        "--dry-run", action="store_true", help="list the jobs that would go on, change nothing"
+        "--dry-run", action="store_true", help="list the jobs that would be requeued, change nothing"
     )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
 
@@ -248,7 +248,9 @@ def node_confirm_dead(args: Namespace, session: Session) -> int:
 
 
 def _confirm(name: str) -> None:
-    question = f"Is {name} off, or cut from its storage and network? Work on it will run a second time. Type its name: "
+    question = (
+        f"Is {name} off, or cut from its storage and network? Its jobs start again elsewhere. Type its name: "
+    )
     print(question, end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != name:
         raise CliError("nothing was released")

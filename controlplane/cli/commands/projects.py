@@ -105,12 +105,12 @@ def project_edit_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--cluster",
         metavar="CLUSTER",
-        help="move it there; only while it has no jobs; its namespace where it was goes with all that is in it",
+        help="move it there; only while it has no jobs; its namespace on the old cluster is deleted with its contents",
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="say what would go with a move, change nothing; exits as it would",
+        help="show what a move would delete, change nothing; same exit code",
     )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal before a move")
     _add_fields(parser)
@@ -145,7 +145,7 @@ def project_delete_arguments(parser: Parser) -> None:
     parser.examples = ["yard project delete team-a --dry-run", "yard project delete team-a --yes"]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would go, change nothing; exits as it would"
+        "--dry-run", action="store_true", help="show what would be deleted, change nothing; same exit code"
     )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
 
@@ -158,7 +158,7 @@ def project_delete(args: Namespace, session: Session) -> int:
         taken = session.client.delete(path, {"dry_run": True})
         if args.dry_run:
             return _would_delete(session, taken)
-        _confirm(args.name, f"With it go {along(taken)}", "delete", "deleted")
+        _confirm(args.name, f"Deleted with it: {along(taken)}", "delete", "deleted")
     taken = session.client.delete(path)
     session.output.object(taken, f"project {args.name} deleted with {along(taken)}")
     return DONE
@@ -189,7 +189,7 @@ def along(taken: Row) -> str:
 def _namespace(taken: Row) -> str:
     if not taken["namespace"]:
         return ""
-    words = f"the namespace {taken['namespace']} on {taken['cluster']}, if it is Trainyard's, with all that is in it"
+    words = f"the namespace {taken['namespace']} on {taken['cluster']}, if it is Trainyard's, with everything in it"
     return (
         words if taken.get("is_reachable", True) else f"{words} (it stays until {taken['cluster']} answers)"
     )
@@ -205,7 +205,7 @@ def project_members_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--add", action="append", type=_member, metavar="USER:ROLE", help=f"roles: {', '.join(ROLES)}"
     )
-    parser.add_argument("--remove", action="append", metavar="USER", help="take a user out; repeat for more")
+    parser.add_argument("--remove", action="append", metavar="USER", help="remove a user; repeat for more")
 
 
 def project_members(args: Namespace, session: Session) -> int:
@@ -230,7 +230,7 @@ def add_share(parser: Parser) -> None:
         help="share of the surplus; 0 never, none: as the quota",
     )
     parser.add_argument("--gpu-limit", type=number, metavar="GPUS", help="never more than this, or none")
-    parser.add_argument("--priority", type=int, metavar="N", help="a higher one takes the surplus first")
+    parser.add_argument("--priority", type=int, metavar="N", help="a higher one gets the surplus first")
 
 
 def share_fields(args: Namespace) -> dict[str, Any]:

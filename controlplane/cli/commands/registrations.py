@@ -21,7 +21,7 @@ def register_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("path", metavar="PATH", help="of the control plane's machine, as an admin allowed it")
     parser.add_argument("-m", "--message", metavar="TEXT", default="", help="what this version is")
-    parser.add_argument("--no-wait", action="store_true", help="do not stay until it is done")
+    parser.add_argument("--no-wait", action="store_true", help="do not wait until it is done")
 
 
 def register(args: Namespace, session: Session) -> int:

@@ -111,12 +111,16 @@ def _add_timeout(parser: Parser) -> None:
         "--timeout",
         type=duration_seconds,
         metavar="TIME",
-        help="take the change back if it is not complete by then (default 10m)",
+        help="roll the change back if it is not complete by then (default 10m)",
     )
     parser.add_argument(
-        "--leaving", type=int, action="append", metavar="RANK", help="a worker that is to leave; repeatable"
+        "--leaving",
+        type=int,
+        action="append",
+        metavar="RANK",
+        help="the rank of a worker to remove; repeatable",
     )
     parser.add_argument("--dry-run", action="store_true", help="show the plan and change nothing")
     parser.add_argument(
-        "--wait", action="store_true", help="until the change is complete or taken back (then exit code 1)"
+        "--wait", action="store_true", help="until the change is complete or rolled back (then exit code 1)"
     )

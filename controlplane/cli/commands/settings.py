@@ -21,7 +21,7 @@ CONTEXT_COLUMNS = (
 def config_project_arguments(parser: Parser) -> None:
     parser.examples = ["yard config project team-a", "yard config project"]
     parser.add_argument(
-        "name", metavar="NAME", nargs="?", help="the project; without it the present one is printed"
+        "name", metavar="NAME", nargs="?", help="the project; without it the current one is printed"
     )
 
 
@@ -31,7 +31,7 @@ def config_project(args: Namespace, session: Session) -> int:
         session.output.object({"project": session.project}, session.project)
         return DONE
     session.config.choose_project(args.name)
-    session.output.object({"project": args.name}, f"project {args.name} is now meant when -p names none")
+    session.output.object({"project": args.name}, f"project {args.name} is now the default without -p")
     return DONE
 
 

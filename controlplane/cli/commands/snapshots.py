@@ -96,7 +96,12 @@ def restore(args: Namespace, session: Session) -> int:
 def delete_arguments(parser: Parser) -> None:
     parser.examples = ["yard snapshot delete data@3 --yes"]
     parser.add_argument("snapshot", metavar="SNAPSHOT", help="such as data@3")
-    parser.add_argument("-y", "--yes", action="store_true", help="delete it; without this nothing happens")
+    parser.add_argument(
+        "-y",
+        "--yes",
+        action="store_true",
+        help="confirm the deletion; without this option nothing is deleted",
+    )
 
 
 def delete(args: Namespace, session: Session) -> int:
@@ -104,7 +109,7 @@ def delete(args: Namespace, session: Session) -> int:
     snapshot = find_snapshot(session, args.snapshot)
     if not args.yes:
         raise CliError(
-            f"{args.snapshot} cannot be had back",
+            f"{args.snapshot} cannot be restored",
             USAGE,
             f"to delete it: yard snapshot delete {args.snapshot} --yes",
         )

@@ -212,7 +212,7 @@ def _report_end(session: Session, job: dict[str, Any]) -> None:
 
 def _report_detached(session: Session, job: dict[str, Any]) -> None:
     name = f"{job['name']} -p {job['project']}"
-    session.output.say(f"detached: the job goes on. yard logs {name} -f, or yard stop {name}")
+    session.output.say(f"detached: the job continues. yard logs {name} -f, or yard stop {name}")
 
 
 def _add_name(parser: Parser) -> None:
@@ -270,8 +270,8 @@ def _add_code(group: argparse._ArgumentGroup) -> None:
     source.add_argument(
         "--code",
         metavar="DIR",
-        help="bring the files of this directory along, as the job's working directory: what git tracks or does not"
-        " ignore, without git all; less what a .yardignore there names",
+        help="upload this directory as the job's working directory: the files that git tracks or does not ignore,"
+        " without git all files; except those that its .yardignore names",
     )
     source.add_argument(
         "--git",
@@ -279,7 +279,7 @@ def _add_code(group: argparse._ArgumentGroup) -> None:
         help="the same from a git repository that an admin allowed: a branch, a tag or a commit's full hash",
     )
     group.add_argument(
-        "--like", metavar="JOB", help="as this job, its code included, but for what else is said here"
+        "--like", metavar="JOB", help="repeat this job, with its code; other options replace its fields"
     )
 
 
@@ -295,4 +295,6 @@ def _add_afterwards(parser: Parser) -> None:
     group.add_argument(
         "--timeout", type=duration_seconds, metavar="TIME", help="of --wait; exit code 7 when it passes"
     )
-    group.add_argument("--idempotency-key", metavar="KEY", help="submit once however often this line runs")
+    group.add_argument(
+        "--idempotency-key", metavar="KEY", help="repeated runs with the same key submit only once"
+    )

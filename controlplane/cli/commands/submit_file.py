@@ -106,7 +106,7 @@ def _send(args: Namespace, session: Session, batch: list[Body], before: int) -> 
 def _in_doubt(error: CliError, count: int) -> CliError:
     """Return the error, saying that the result is unknown if the connection broke during a request."""
     if error.exit_code in (UNREACHABLE, TIMED_OUT):
-        error.hint = f"the next {count} may have been submitted all the same; see: yard list jobs"
+        error.hint = f"the next {count} may have been submitted; check with: yard list jobs"
     return error
 
 

@@ -194,7 +194,7 @@ def _opened(session: Session, path: str) -> HTTPResponse:
             if error.code != BEING_READ or waited >= BUSY_SECONDS:
                 raise
             if not waited:
-                session.output.say(f"{error} Waiting; it goes on by itself.")
+                session.output.say(f"{error} Waiting; it continues by itself.")
         session.pause(1.0)
         waited += 1.0
 
@@ -270,7 +270,7 @@ def schedule_arguments(parser: Parser) -> None:
     parser.add_argument("--every", type=duration_seconds, metavar="TIME", help="from 5m on")
     parser.add_argument("--last", type=int, metavar="N", help="keep the newest N of schedule and events")
     parser.add_argument("--days", type=int, metavar="N", help="keep those of the last N days")
-    parser.add_argument("--off", action="store_true", help="take no more by the clock")
+    parser.add_argument("--off", action="store_true", help="end the schedule")
 
 
 def schedule(args: Namespace, session: Session) -> int:
@@ -281,7 +281,7 @@ def schedule(args: Namespace, session: Session) -> int:
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     changes["snapshot_minutes"] = None if args.off else args.every // 60
     volume = session.client.patch(f"volumes/{find_volume(session, args.name)['id']}", changes)
-    said = "no snapshots by the clock" if args.off else f"a snapshot every {changes['snapshot_minutes']} min"
+    said = "no scheduled snapshots" if args.off else f"a snapshot every {changes['snapshot_minutes']} min"
     session.output.object(volume, f"volume {args.name}: {said}")
     return DONE
 
@@ -302,14 +302,19 @@ def clone(args: Namespace, session: Session) -> int:
 def delete_arguments(parser: Parser) -> None:
     parser.examples = ["yard volume delete data --yes"]
     _named(parser)
-    parser.add_argument("-y", "--yes", action="store_true", help="delete it; without this nothing happens")
+    parser.add_argument(
+        "-y",
+        "--yes",
+        action="store_true",
+        help="confirm the deletion; without this option nothing is deleted",
+    )
 
 
 def delete(args: Namespace, session: Session) -> int:
     """Delete a volume with its content; its snapshots stay."""
     volume = find_volume(session, args.name)
     if not args.yes:
-        detail = f"{args.name} holds {formats.binary_size(volume['used_bytes'])}; all of it would go"
+        detail = f"{args.name} holds {formats.binary_size(volume['used_bytes'])}; all of it would be deleted"
         raise CliError(detail, USAGE, f"to delete it: yard volume delete {args.name} --yes")
     session.output.object(
         session.client.delete(f"volumes/{volume['id']}"), f"volume {args.name} is being deleted"

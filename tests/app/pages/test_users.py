@@ -204,7 +204,7 @@ def test_locking_asks_and_says_what_goes_on(cast: Cast, visit: Visit):
     assert "Not stopped: 1 job that waits of ben." in page
     assert User.objects.get(username="ben").is_active
     assert "Make ben an admin?" in client.get("/users/ben/do/promote").content.decode()
-    assert "Take admin away from root?" in client.get("/users/root/do/demote").content.decode()
+    assert "Remove the admin rights of root?" in client.get("/users/root/do/demote").content.decode()
     assert client.get("/users/ben/do/unlock").status_code == 405
     assert visit(cast.ana).get("/users/ben/do/lock").status_code == 403
 
