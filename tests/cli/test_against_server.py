@@ -314,7 +314,9 @@ def test_a_piped_shell_prints_what_its_commands_print_and_nothing_else(yard, ser
 def test_a_forwarded_port_leads_to_the_job_until_ctrl_c(yard, serving, environment):
     command = [sys.executable, "-I", "-c", START, "port-forward", serving, "0:8888"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as forwarding:
-        address = re.match(r"(127\.0\.0\.1:\d+) leads to port 8888 of serving", forwarding.stderr.readline())
+        address = re.match(
+            r"(127\.0\.0\.1:\d+) is forwarded to port 8888 of serving", forwarding.stderr.readline()
+        )
         try:
             wait_until(lambda: status_of(address[1]) == 200, 30, "the job's web server")
             assert status_of(address[1], "/nothing") == 404

@@ -160,7 +160,7 @@ def test_a_refused_member_is_said_at_the_field_which_keeps_what_was_typed(
 def test_removing_a_member_asks_and_says_which_jobs_stay(cast: Cast, visit: Visit):
     client, here = visit(cast.ana), "/projects/team-a/members/remove"
     assert f'href="{here}?user=ben"' in client.get("/projects/team-a").content.decode()
-    assert "No job of ben is unfinished there." in client.get(f"{here}?user=ben").content.decode()
+    assert "ben has no unfinished jobs there." in client.get(f"{here}?user=ben").content.decode()
     for name in ("a", "b"):
         make_job(cast.project, name, cast.ben)
     make_job(cast.project, "c", cast.ana)

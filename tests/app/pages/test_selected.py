@@ -83,7 +83,7 @@ def test_what_one_may_only_look_at_stays(yard: Yard, visit: Visit):
     client = visit(yard.cast.chi)
     page = client.get(address("delete", own, yard.running)).content.decode()
     assert "Delete 1 job?" in page
-    assert "You may only look at team-a." in page
+    assert "You can only view team-a." in page
     answer(client, "delete", own, yard.running)
     assert "own" not in states()
     assert states()["running"] == "running"
@@ -92,7 +92,7 @@ def test_what_one_may_only_look_at_stays(yard: Yard, visit: Visit):
 def test_jobs_of_others_are_not_there(yard: Yard, visit: Visit):
     client = visit(yard.cast.chi)
     page = client.get(address("stop", yard.running)).content.decode()
-    assert "1 selected job is gone." in page
+    assert "1 selected job no longer exists." in page
     assert "running" not in page.partition('id="ask"')[2].partition("</form>")[0]
     answer(client, "stop", yard.running)
     assert states()["running"] == "running"
