@@ -185,7 +185,7 @@ def cluster_remove_arguments(parser: Parser) -> None:
 def cluster_remove(args: Namespace, session: Session) -> int:
     """Detach a cluster and delete its credentials; refused while it has projects."""
     cluster = session.get(_path(args.name))
-    goes = f"its {cluster['nodes']} nodes leave the lists, its credentials are deleted; the cluster itself is not changed"
+    goes = f"its {cluster['nodes']} nodes leave the lists, its credentials are deleted; the cluster is not changed"
     if args.dry_run:
         session.client.delete(_path(args.name), {"dry_run": True})
         session.output.line(f"cluster {args.name} would be detached: {goes}")
