@@ -50,7 +50,8 @@ class StartPod(CommandHandler):
             refuse_offer(command, refusal)
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
-        """Return whether to retry: transient rejections are, for STARTING_SECONDS, since operators fix them in time."""
+        """Return whether to retry. Transient rejections are retried for STARTING_SECONDS, since operators may
+        fix their cause."""
         is_young = timezone.now() - command.created_at < timedelta(seconds=STARTING_SECONDS)
         return (refusal.is_passing and is_young) or super().may_retry(command, refusal)
 

@@ -63,8 +63,8 @@ def in_use(lake: Lake) -> AbstractContextManager[None]:
 
 
 def limit_waits() -> None:
-    """Limit the waiting time of lakes opened from now on to seconds. For web processes: a waiting request
-    occupies a thread that others need."""
+    """Limit the waiting time of lakes that are opened from now on to some seconds. For web processes, where a
+    waiting request occupies a thread that others need."""
     _is_web.set()
 
 

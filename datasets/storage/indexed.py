@@ -20,7 +20,8 @@ Index = TypeVar("Index", bound=ContentIndex)
 
 
 def by_file(located: Sequence[Located]) -> Iterator[list[Located]]:
-    """Split contents into groups by pack, and single contents with their own file."""
+    """Split contents by the file that holds them: groups from the same pack, and single contents with their
+    own file."""
     for pack, group in groupby(located, key=lambda one: one.pack):
         if pack == WHOLE:
             yield from ([one] for one in group)

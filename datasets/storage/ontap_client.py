@@ -48,8 +48,8 @@ class OntapClient:
         return self._place
 
     def rows(self, kind: str, fields: str, *keys: str, **query: str) -> list[dict[str, Any]]:
-        """Return the objects that match a query, with these fields. `keys`: of the parent objects in the
-        path. Raises Blocked."""
+        """Return the objects that match a query, with these fields. `keys`: identifiers of the parent objects
+        in the URL path. Raises Blocked."""
         with self._request() as (connection, kinds):
             wanted = {"fields": fields, "svm.name": self.place.svm, **query}
             found = kinds[kind].get_collection(*keys, connection=connection, raw=True, **wanted)

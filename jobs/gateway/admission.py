@@ -50,8 +50,8 @@ class NotSignedIn(Exception):
 
 
 class NoAnswer(Exception):
-    """The pod's server cannot be reached, or does not speak HTTP. `status`: 503 if a retry may help, 502 if
-    the connection to the pod is broken, 504 if there was no answer in time."""
+    """No usable answer from the pod's server: it cannot be reached, or does not speak HTTP. `status`: 503 if
+    a retry may help, 502 if the connection to the pod is broken, 504 if there was no answer in time."""
 
     def __init__(self, message: str, status: int = 503) -> None:
         super().__init__(message)
