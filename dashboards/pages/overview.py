@@ -29,8 +29,8 @@ class Drawing:
     drawn_at: float
 
     def is_good(self, least: int | None) -> bool:
-        """Return whether it contains event `least`; for None (a newly opened page), whether it is recent
-        enough."""
+        """Return whether the rendering contains event `least`; for None (a newly opened page), whether it is
+        recent enough."""
         if least is not None and least >= 0:
             return self.seq >= least
         return time.monotonic() - self.drawn_at < FRESH_SECONDS or self.seq == Event.objects.last_seq()

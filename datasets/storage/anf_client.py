@@ -162,7 +162,7 @@ def _row(found: Any) -> Row:
 
 
 def _translated(error: Any) -> Blocked:
-    """Return the Blocked for an error of the packages."""
+    """Translate an error of the packages into Blocked, with a message for operators."""
     status = getattr(error, "status_code", None)
     if "certificate verify failed" in str(error).lower():
         words = f"The certificate is not trusted; name its authority with `ca_file`: {error}"

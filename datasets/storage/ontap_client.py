@@ -147,7 +147,7 @@ def names(rows: Iterable[Row]) -> str:
 
 
 def _translated(error: Any, place: OntapPlace) -> Blocked:
-    """Return the Blocked for an error of the package."""
+    """Translate an error of the package into Blocked, with a message for operators."""
     status = error.status_code
     if status is None:
         return _not_reached(error, place)

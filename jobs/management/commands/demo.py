@@ -68,8 +68,8 @@ JOBS = (
 
 
 class Command(BaseCommand):
-    """Create the demo's projects, users and jobs, except those that exist; print the address and the sign-in
-    names."""
+    """Create the demo's projects, users and jobs, except existing ones; print the address and the names to
+    sign in with."""
 
     help = "Create four teams with quotas, people and running jobs."
 
