@@ -231,7 +231,8 @@ class OntapVolumes(VolumeFiles):
             self._delete_retired(base["volume"]["name"])
 
     def _blocked_by_clones(self, refused: OntapRefused, volume: str, snapshot: str) -> Blocked:
-        """Return the reason why an object cannot be deleted yet; always retried, whatever ONTAP's code."""
+        """Return the Blocked error that names the clones for which ONTAP refuses a deletion. It is always
+        retried."""
         query = {"clone.parent_volume.name": volume, "clone.parent_snapshot.name": snapshot}
         clones = self._client.rows("volume", "name", **query)
         if not clones:
