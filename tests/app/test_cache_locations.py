@@ -211,7 +211,7 @@ def test_locations_are_refused_that_could_harm_each_other(plant: Plant, west: Ca
         edit_location(location_for(plant.cluster), {"node_pools": ["west"]}, actor=SYSTEM)
     with pytest.raises(Invalid, match="Name the node pools"):
         edit_location(west, {"node_pools": []}, actor=SYSTEM)
-    with pytest.raises(Conflict, match="stays"):
+    with pytest.raises(Conflict, match="cannot be deleted"):
         delete_location(location_for(plant.cluster), actor=SYSTEM)
     delete_location(west, actor=SYSTEM)
     assert CacheLocation.objects.get().is_default
