@@ -30,14 +30,12 @@ MOST_JOBS = 20_000
 @dataclass(frozen=True, slots=True)
 class RecordedWeek:
     """The record of a period. `view`: the cluster at its beginning, without jobs. `left_out`: the number of
-    jobs that ended or were suspended without having run. `mean_waits`: recorded seconds until the first
-    start, by project, over the jobs that were queued or submitted in the period."""
+    jobs that ended or were suspended without having run."""
 
     view: ClusterView
     until: int
     jobs: Sequence[RecordedJob]
     left_out: int
-    mean_waits: Mapping[str, int]
 
     def summary(self) -> dict[str, Any]:
         """Return the replayed period and number of jobs in REST form."""
@@ -73,23 +71,18 @@ def _read(cluster: Cluster, view: ClusterView, since: datetime, jobs: QuerySet[J
         [sum(end - start for start, end in one) for one in spans.values()] or [UNKNOWN_SECONDS]
     )
     found: list[RecordedJob] = []
-    waits: dict[str, list[int]] = defaultdict(list)
     for key, state, created_at in jobs.values_list("pk", "state", "created_at"):
         job, ran, is_over = views.get(str(key)), spans.get(key, []), state in (*FINAL_STATES, SUSPENDED)
         if job is None or (is_over and not ran):
             continue
         submitted = int(created_at.timestamp())
-        one = _recorded(job, submitted, ran, began, 0 if is_over else _left(job, ran, usual))
-        found.append(one)
-        if one.submitted is not None and ran:
-            waits[job.project].append(max(0, ran[0][0] - submitted))
+        found.append(_recorded(job, submitted, ran, began, 0 if is_over else _left(job, ran, usual)))
     return RecordedWeek(
         # The cluster may be unreachable now but was not then; without this the replay would start nothing.
         view=replace(view, now=began, jobs=(), is_engine_reachable=True),
         until=now,
         jobs=found,
         left_out=len(views) - len(found),
-        mean_waits={project: sum(seconds) // len(seconds) for project, seconds in waits.items()},
     )
 
 
@@ -109,7 +102,8 @@ def _recorded(
     runs_already = bool(ran) and ran[0][0] < began
     since = began if runs_already else submitted
     seconds = sum(max(0, end - max(since, start)) for start, end in ran)
-    return RecordedJob(job, None if runs_already else submitted, max(1, seconds + left))
+    waited = None if runs_already or not ran else max(0, ran[0][0] - submitted)
+    return RecordedJob(job, None if runs_already else submitted, max(1, seconds + left), waited)
 
 
 def _left(job: JobView, ran: Sequence[tuple[int, int]], usual: int) -> int:

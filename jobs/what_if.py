@@ -81,7 +81,6 @@ def _views(project: Project, changes: Mapping[str, Any]) -> tuple[ClusterView, P
 
 def _shown(found: WhatIf, record: RecordedWeek | None, sees: Sees) -> dict[str, Any]:
     lists = {name: getattr(found, name) for name in ("sooner", "later", "preempted", "spared")}
-    waited = {} if record is None else record.mean_waits
     return {
         "record": None if record is None else record.summary(),
         "followed_seconds": found.seconds,
@@ -91,7 +90,7 @@ def _shown(found: WhatIf, record: RecordedWeek | None, sees: Sees) -> dict[str, 
                 "fair_share_gpus": _gpus(one.fair_share_milli_gpus),
                 "held_gpus": _gpus(one.held_milli_gpus),
                 "mean_wait_seconds": asdict(one.mean_wait_seconds),
-                "recorded_mean_wait_seconds": waited.get(one.project),
+                "recorded_mean_wait_seconds": found.recorded_mean_waits.get(one.project),
             }
             for one in found.projects
         ],

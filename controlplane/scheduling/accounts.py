@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import gcd
+from operator import attrgetter
 
 from controlplane.scheduling.shares import Claim, divide
 from controlplane.scheduling.view import ClusterView, JobView
@@ -142,7 +143,7 @@ def open_accounts(view: ClusterView) -> dict[str, Account]:
 
 def held_milli_gpus(job: JobView) -> int:
     """Return the milli-GPUs that an active job holds, over all its pods."""
-    return sum(placement.milli_gpus for placement in job.placements)
+    return sum([placement.milli_gpus for placement in job.placements])
 
 
 def book_active(accounts: Mapping[str, Account], jobs: Iterable[JobView], sign: int = 1) -> None:
@@ -185,10 +186,11 @@ def divide_cluster(
     tops: dict[int, Account] = {}
     children: dict[int, list[Account]] = {}
     for account in accounts.values():
-        top = account.parent or account
-        tops[id(top)] = top
-        if account.parent is not None:
-            children.setdefault(id(top), []).append(account)
+        if account.parent is None:
+            tops[id(account)] = account
+        else:
+            tops[id(account.parent)] = account.parent
+            children.setdefault(id(account.parent), []).append(account)
     for key, members in children.items():
         tops[key].requested = sum(_wanted(member) for member in members)
     _divide(total, list(tops.values()), usage_weight_milli)
@@ -196,7 +198,7 @@ def divide_cluster(
         # A department's quota may exceed the size of the cluster; without this cap the excess would be divided
         # as surplus.
         _divide(min(total, tops[key].fair_share), members, usage_weight_milli)
-    is_oversold = sum(account.fair_share for account in accounts.values()) > total
+    is_oversold = sum([account.fair_share for account in accounts.values()]) > total
     for account in accounts.values():
         share, quota = account.fair_share, account.quota
         account.sure = min(share, quota) if is_oversold and quota is not None else share
@@ -213,15 +215,16 @@ def _wanted(account: Account) -> int:
 
 
 def _divide(total: int, siblings: list[Account], usage_weight_milli: int) -> None:
+    by_age = sorted(siblings, key=attrgetter("rank", "name"))
     claims = [
         Claim(
             str(place), account.quota, account.weight, account.requested, account.priority, account.limit,
             account.usage, account.rank,
         )
-        for place, account in enumerate(sorted(siblings, key=lambda account: (account.rank, account.name)))
+        for place, account in enumerate(by_age)
     ]  # fmt: skip
     shares = divide(total, claims, usage_weight_milli)
-    for place, account in enumerate(sorted(siblings, key=lambda account: (account.rank, account.name))):
+    for place, account in enumerate(by_age):
         account.fair_share = shares[str(place)]
 
 

@@ -83,7 +83,9 @@ class Candidates(dict[str, list[Candidate]]):
         # True once a policy has accepted a candidate in this cycle: from then on the plan depends on the work
         # lost so far, and thus on the time.
         self.were_searched = False
-        self._now = self._weighed_at = now
+        self._now = now
+        # When the work lost was last computed; None after a checkpoint changed it.
+        self._weighed_at: int | None = now
         self._projects: dict[Account, dict[VictimClass, SortedClass]] = {}
         self._indexes: dict[Request, NodeIndex] = {}
         # A heap of (start, id) of each candidate that had not run for the minimum run time when it was added.
@@ -114,10 +116,9 @@ class Candidates(dict[str, list[Candidate]]):
 
     def checkpoint(self, job: JobView) -> None:
         """Update the work that a candidate would lose after it wrote a checkpoint."""
-        candidate = self.by_id[job.id]
-        candidate.job = job
-        candidate.work_lost = work_lost(job, candidate.milli_gpus, self._now)
-        self._projects[candidate.account][candidate.victim_class].forget_order()
+        self.by_id[job.id].job = job
+        # Checkpoints are frequent, so the work lost is only computed, for all candidates, before the next search.
+        self._weighed_at = None
 
     def lowest_priorities(self) -> dict[str, int]:
         """Return the lowest priority of the candidates of each project."""

@@ -473,7 +473,7 @@ def _preempt(victim: Candidate, item: Waiting, kind: Kind) -> Preempt:
 
 
 def _milli_gpus(placements: Sequence[PodPlacement]) -> int:
-    return sum(pod.milli_gpus for pod in placements)
+    return sum([pod.milli_gpus for pod in placements])
 
 
 def _is_fresh(job: JobView, view: ClusterView) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from operator import attrgetter, is_
 
 from controlplane.scheduling.cycle import decide_on
@@ -19,6 +19,10 @@ Changes = list[tuple[JobView | None, JobView | None]]
 MOST_CHANGED = 0.5
 _all_but_the_checkpoint = attrgetter(
     *(field.name for field in fields(JobView) if field.name != "last_checkpoint_at")
+)
+
+_all_but_time_and_jobs = attrgetter(
+    *(field.name for field in fields(ClusterView) if field.name not in ("now", "jobs"))
 )
 
 
@@ -107,7 +111,8 @@ def _changes(state: CycleState, view: ClusterView) -> Changes | None:
     touched = [(known.get(job.id), job) for job in after if known.get(job.id) is not job]
     changes: Changes = []
     for old, job in touched:
-        if old == job:
+        # Jobs with different checkpoints differ, so their other fields are not compared.
+        if old is not None and old.last_checkpoint_at == job.last_checkpoint_at and old == job:
             # Replace the object, because the next view is compared with these objects by identity.
             known[job.id] = job
         else:
@@ -115,7 +120,8 @@ def _changes(state: CycleState, view: ClusterView) -> Changes | None:
     if len(before) > len(after) - sum(old is None for old, _ in touched):
         left = {job.id for job in after}
         changes += [(job, None) for job in before if job.id not in left]
-    return changes if len(changes) <= MOST_CHANGED * len(view.jobs) else None
+    # Building a new state also takes time for every node.
+    return changes if len(changes) <= MOST_CHANGED * max(len(view.jobs), len(view.nodes)) else None
 
 
 def _without_common_ends(
@@ -135,4 +141,5 @@ def _without_common_ends(
 
 def _is_same_cluster(one: ClusterView, other: ClusterView) -> bool:
     """Return whether two views differ only in time and jobs."""
-    return replace(one, now=0, jobs=()) == replace(other, now=0, jobs=())
+    same: bool = _all_but_time_and_jobs(one) == _all_but_time_and_jobs(other)
+    return same

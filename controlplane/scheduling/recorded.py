@@ -29,11 +29,12 @@ NEVER = 1 << 62
 class RecordedJob(NamedTuple):
     """A job as it was when queued. `submitted`: Unix seconds; None for a job that was running when the record
     begins. `run_seconds`: how long it runs from its start, or from the beginning of the record if it was
-    running."""
+    running. `waited`: recorded seconds until its first start; None for a job that was running or never started."""
 
     job: JobView
     submitted: int | None
     run_seconds: int
+    waited: int | None = None
 
 
 def recorded_what_if(
@@ -178,7 +179,18 @@ def _compare(
     ]
     projects = project_effects(view, shares, (held[0], held[1]), waits)
     stopped = _stopped_more(jobs, after, before), _stopped_more(jobs, before, after)
-    return compared(projects, waits, stopped, seconds)
+    return replace(compared(projects, waits, stopped, seconds), recorded_mean_waits=_recorded(jobs, waits))
+
+
+def _recorded(jobs: Sequence[RecordedJob], waits: Sequence[JobEffect]) -> dict[str, int]:
+    """Return the mean recorded wait by project, of the jobs whose waits in both replays are compared: a replay that was
+    cut has not seen the others."""
+    started = {one.job for one in waits if None not in (one.wait_seconds.before, one.wait_seconds.after)}
+    found: dict[str, list[int]] = {}
+    for one in jobs:
+        if one.job.id in started and one.waited is not None:
+            found.setdefault(one.job.project, []).append(one.waited)
+    return {project: sum(seconds) // len(seconds) for project, seconds in found.items()}
 
 
 def _stopped_more(jobs: Sequence[RecordedJob], one: Replay, other: Replay) -> list[JobEffect]:

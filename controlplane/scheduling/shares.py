@@ -6,8 +6,7 @@ Integers only (milli-GPUs), so that equal input gives equal shares on every mach
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, field
 
 WHOLE_GPU = 1000
 _PPM = 1_000_000
@@ -26,10 +25,12 @@ class Claim:
     usage: float = 0.0
     rank: int = 0
 
-    @property
-    def wanted(self) -> int:
-        """Return the most that it can use: its request, at most its limit."""
-        return self.requested if self.limit is None else min(self.limit, self.requested)
+    wanted: int = field(init=False)
+    """The most that it can use: its request, at most its limit."""
+
+    def __post_init__(self) -> None:
+        wanted = self.requested if self.limit is None else min(self.limit, self.requested)
+        object.__setattr__(self, "wanted", wanted)
 
 
 def divide(total: int, claims: Iterable[Claim], usage_weight_milli: int = 1000) -> dict[str, int]:
@@ -42,7 +43,7 @@ def divide(total: int, claims: Iterable[Claim], usage_weight_milli: int = 1000) 
     if remaining <= 0:
         return shares
     bands = _bands(siblings)
-    remainders: dict[str, Fraction] = {}
+    remainders: dict[str, int] = {}
     for band in bands:
         remaining = _share_out(band, shares, remainders, remaining, usage_weight_milli)
     _hand_out_odd_units(bands, shares, remainders, remaining)
@@ -63,11 +64,12 @@ def _bands(siblings: Sequence[Claim]) -> list[list[Claim]]:
 def _share_out(
     band: Sequence[Claim],
     shares: dict[str, int],
-    remainders: dict[str, Fraction],
+    remainders: dict[str, int],
     remaining: int,
     k_milli: int,
 ) -> int:
-    """Distribute surplus within the band in rounds; return what is left. Modifies `shares` and `remainders`."""
+    """Distribute surplus within the band in rounds; return what is left. Modifies `shares` and `remainders`. The
+    remainders of a band are those of its last round, so they share one denominator, which is omitted."""
     is_another_round = True
     while is_another_round and remaining > 0:
         is_another_round = False
@@ -81,7 +83,7 @@ def _share_out(
                 is_another_round = is_another_round or need * whole < pot * part
             else:
                 given = fair - fair % WHOLE_GPU
-                remainders[claim.name] = Fraction(pot * part, whole) - given
+                remainders[claim.name] = pot * part - given * whole
             shares[claim.name] += given
             remaining -= given
     return remaining
@@ -95,12 +97,15 @@ def _effective_weights(
     With w the claim's share of the weights, the part is max(0, w + k (w - usage)), scaled to integers.
     """
     unsatisfied = [claim for claim in band if claim.wanted > shares[claim.name]]
-    weights = sum(claim.weight for claim in unsatisfied)
+    weights = sum([claim.weight for claim in unsatisfied])
     if weights == 0:
         return []
+    most = (1000 + k_milli) * _PPM
     parts = [
         # Integers throughout, because floating point could differ between machines.
-        max(0, claim.weight * (1000 + k_milli) * _PPM - k_milli * round(claim.usage * _PPM) * weights)
+        max(0, claim.weight * most - k_milli * round(claim.usage * _PPM) * weights)
+        if claim.usage
+        else claim.weight * most
         for claim in unsatisfied
     ]
     whole = sum(parts)
@@ -109,7 +114,7 @@ def _effective_weights(
 
 
 def _hand_out_odd_units(
-    bands: Sequence[Sequence[Claim]], shares: dict[str, int], remainders: dict[str, Fraction], remaining: int
+    bands: Sequence[Sequence[Claim]], shares: dict[str, int], remainders: dict[str, int], remaining: int
 ) -> None:
     """Give one GPU each, by largest remainder, then oldest, until nothing is left."""
     for band in bands:

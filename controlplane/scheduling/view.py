@@ -120,7 +120,7 @@ class PodPlacement:
     @property
     def milli_gpus(self) -> int:
         """The milli-GPUs that this pod holds over all its devices."""
-        return sum(milli_gpus for _, milli_gpus in self.devices)
+        return sum([milli_gpus for _, milli_gpus in self.devices])
 
 
 @dataclass(frozen=True, slots=True)

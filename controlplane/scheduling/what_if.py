@@ -53,7 +53,8 @@ class JobEffect:
 class WhatIf:
     """The effects of a change. `sooner` and `later`: queued jobs whose wait differs. `preempted`: jobs that the
     next cycles stop only with the change; `spared`: only without it. Lists have at most LISTED jobs, `counts`
-    has their full lengths. `seconds`: the simulated time that was compared."""
+    has their full lengths. `seconds`: the simulated time that was compared. `recorded_mean_waits`: for a recorded
+    period, seconds by project, over the jobs that start in both replays and started in the record."""
 
     projects: tuple[ProjectEffect, ...]
     sooner: tuple[JobEffect, ...]
@@ -62,6 +63,7 @@ class WhatIf:
     spared: tuple[JobEffect, ...]
     counts: Mapping[str, int]
     seconds: int
+    recorded_mean_waits: Mapping[str, int]
 
 
 def what_if(
@@ -102,9 +104,13 @@ def compared(
     }
     return WhatIf(
         projects=projects,
+        sooner=tuple(lists["sooner"][:LISTED]),
+        later=tuple(lists["later"][:LISTED]),
+        preempted=tuple(stopped[0][:LISTED]),
+        spared=tuple(stopped[1][:LISTED]),
         counts={name: len(found) for name, found in lists.items()},
         seconds=seconds,
-        **{name: tuple(found[:LISTED]) for name, found in lists.items()},
+        recorded_mean_waits={},
     )
 
 

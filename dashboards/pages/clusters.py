@@ -4,6 +4,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpRequest, HttpResponseBase
@@ -24,7 +25,7 @@ from controlplane.actions.errors import Conflict, Invalid, invalid
 from controlplane.engines.kinds import PLANNER, EngineKind, engine_kind, engine_kinds
 from controlplane.fields import Refused
 from controlplane.models import Cluster
-from controlplane.telemetry.usage import half_life_of
+from controlplane.telemetry.usage import MOST_HOURS, half_life_of
 from dashboards.lists.clusters import CLUSTERS
 from dashboards.lists.nodes import NODES, first_of
 from dashboards.lists.table import list_page, table
@@ -33,6 +34,9 @@ from dashboards.reads import clusters as reads
 
 # Limit in bytes on an uploaded file, larger than any credential.
 UPLOAD_BYTES = 1024 * 1024
+HALF_LIFE = "usage_half_life_hours"
+# Longer numbers are refused before they are converted.
+MOST_DIGITS = 9
 
 
 @signed_in
@@ -136,21 +140,37 @@ def _attach(request: HttpRequest, actor: Actor, kind: EngineKind) -> Cluster:
         settings_for(kind.name, _settings(request)),
         actor=actor,
         scheduler=request.POST.get("scheduler", PLANNER.name),
+        usage_half_life_hours=_half_life(request),
         credentials=credentials_for(kind.name, _access(request, kind), is_new=True),
     )
 
 
 def _edit(request: HttpRequest, actor: Actor, cluster: Cluster) -> None:
-    changes = {
+    changes: dict[str, Any] = {
         "settings": settings_for(cluster.engine, _settings(request)),
         "scheduler": request.POST.get("scheduler", cluster.scheduler),
     }
+    # A form without the field leaves it as it is.
+    if HALF_LIFE in request.POST:
+        changes[HALF_LIFE] = _half_life(request)
     changed = {name: value for name, value in changes.items() if value != getattr(cluster, name)}
     access = credentials_for(cluster.engine, _access(request, engine_kind(cluster.engine)), is_new=False)
     if not changed and not access:
         messages.info(request, _("Nothing was changed."))
         return
     edit_cluster(cluster, changed, actor=actor, credentials=access)
+
+
+def _half_life(request: HttpRequest) -> int | None:
+    """Return the hours after which past use counts half; None for the server's setting."""
+    hours = request.POST.get(HALF_LIFE, "").strip()
+    if not hours:
+        return None
+    is_number = hours.isdecimal() and len(hours) <= MOST_DIGITS
+    try:
+        return int(fields.whole(0, MOST_HOURS)(int(hours) if is_number else hours))
+    except Refused as refused:
+        raise invalid(f"/{HALF_LIFE}", refused.code, refused.detail) from refused
 
 
 def _access(request: HttpRequest, kind: EngineKind) -> dict[str, Any]:
@@ -216,11 +236,13 @@ def _form(
     request: HttpRequest, actor: Actor, kind: EngineKind, cluster: Cluster | None, errors: dict[str, str]
 ) -> HttpResponseBase:
     # Never send uploaded credentials back.
-    kept = ("name", "reach", "scheduler", "settings", *_widgets(kind, "text"), *_widgets(kind, "switch"))
+    texts = ("name", "reach", "scheduler", "settings", HALF_LIFE)
+    kept = (*texts, *_widgets(kind, "text"), *_widgets(kind, "switch"))
     context = {
         "cluster": cluster,
         "errors": errors,
         "raw": {name: request.POST.get(name, "") for name in kept} if errors else _filled(cluster),
+        "default_half_life_hours": settings.USAGE_HALF_LIFE // timedelta(hours=1),
         "kind": kind,
         "kinds": [one.name for one in engine_kinds().values() if one.form is not None],
         "knobs": [
@@ -235,4 +257,9 @@ def _filled(cluster: Cluster | None) -> dict[str, str]:
     if cluster is None:
         return {"scheduler": PLANNER.name}
     lines = (f"{name}={reads.written(value)}" for name, value in cluster.settings.items())
-    return {"scheduler": cluster.scheduler, "settings": "\n".join(lines)}
+    hours = cluster.usage_half_life_hours
+    return {
+        "scheduler": cluster.scheduler,
+        "settings": "\n".join(lines),
+        HALF_LIFE: "" if hours is None else str(hours),
+    }

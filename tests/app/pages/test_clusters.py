@@ -97,6 +97,21 @@ def test_an_edit_without_a_kubeconfig_keeps_the_one_that_is_there(cast: Cast, vi
     assert decrypt(cluster.credentials) == {"kubeconfig": KUBECONFIG.strip()}
 
 
+def test_the_half_life_of_past_use_is_set_changed_and_given_back(cast: Cast, visit: Visit):
+    client = visit(cast.root)
+    cluster = attach(client, usage_half_life_hours="36")
+    settle(cluster, GOOD)
+    cluster.refresh_from_db()
+    assert cluster.usage_half_life_hours == 36
+    assert 'name="usage_half_life_hours" value="36"' in page(client, "/clusters/prod/edit")
+    for sent, kept in (("0", 0), ("", None)):
+        form = {"scheduler": "planner", "settings": "", "usage_half_life_hours": sent}
+        assert client.post("/clusters/prod/edit", form).status_code == 302
+        settle(cluster, GOOD)
+        cluster.refresh_from_db()
+        assert cluster.usage_half_life_hours == kept
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
@@ -110,6 +125,8 @@ def test_an_edit_without_a_kubeconfig_keeps_the_one_that_is_there(cast: Cast, vi
         ({"settings": "work_size"}, "work_size is not KNOB=VALUE."),
         ({"settings": "work_sise=1Gi"}, "work_sise: There is no such setting"),
         ({"settings": "host_network=true"}, "host_network: Pod security forbids this"),
+        ({"usage_half_life_hours": "soon"}, "This must be a whole number from 0 to 2160."),
+        ({"usage_half_life_hours": "2161"}, "This must be from 0 to 2160."),
         ({"scheduler": "volcano"}, "The scheduler of a kubernetes cluster is one of"),
     ],
 )

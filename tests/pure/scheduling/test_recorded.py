@@ -94,3 +94,18 @@ def test_jobs_that_wait_from_before_the_record_wait_from_their_submission():
     jobs = [recorded("p1", "p", 8, None, 2), recorded("q2", "q", 8, -3, 1)]
     found = change(record(), jobs, "p")
     assert of(found, "q").mean_wait_seconds == Effect(5 * HOUR, 5 * HOUR)
+
+
+def test_the_recorded_wait_is_that_of_the_jobs_that_both_replays_reached():
+    jobs = [
+        recorded("q1", "q", 4, 1, 1)._replace(waited=600),
+        recorded("q2", "q", 4, 2, 1)._replace(waited=1200),
+        recorded("q3", "q", 4, 3, 1),
+        recorded("q9", "q", 4, 9, 1)._replace(waited=90_000),
+    ]
+    seen = iter([False] * 4)
+    found = change(record(p=4, q=4), jobs, "q", lambda: next(seen, True), quota_milli_gpus=8000)
+    assert 3 * HOUR <= found.seconds < 9 * HOUR
+    assert found.recorded_mean_waits == {"q": 900}
+    whole = change(record(p=4, q=4), jobs, "q", quota_milli_gpus=8000)
+    assert whole.recorded_mean_waits == {"q": (600 + 1200 + 90_000) // 3}
