@@ -341,7 +341,7 @@ def test_a_running_job_is_scaled_from_the_size_it_has_and_waited_for(server, yar
     back = operation(state="rolled_back", message="These workers were not ready to join in time: 3.")
     server.on("GET", f"jobs/{JOB_ID}/scale-operations", page(back))
     ran = yard("scaleout", JOB_ID, "--wait")
-    assert (ran.code, "rolled back: In time" in ran.out) == (1, True)
+    assert (ran.code, "rolled back: These workers were not ready" in ran.out) == (1, True)
     assert server.requests("POST", f"jobs/{JOB_ID}/scale")[0].body == {"workers": 5}
 
 

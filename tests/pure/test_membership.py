@@ -122,7 +122,7 @@ def test_a_lost_or_late_newcomer_sends_all_of_them_away(is_dead: bool):
     decided = answer(standing(training(0), training(1), Worker(2, True, "ready"), late, operation=joining))
     assert (decided.members, decided.outcome) == (None, rules.ROLLED_BACK)
     assert decided.stop == ((2,) if is_dead else (2, 3))
-    assert ("exit code 7" if is_dead else "not ready to join: 3") in decided.message
+    assert ("exit code 7" if is_dead else "not ready to join in time: 3") in decided.message
 
 
 def test_without_room_in_time_nothing_happened():
@@ -157,7 +157,7 @@ def test_one_whose_gpus_are_owed_is_stopped_then():
     late = Operation(leaving=(1,), generation=4, is_overdue=True, is_forced=True)
     decided = answer(standing(training(0, 4), training(1), members=(0,), generation=4, operation=late))
     assert decided == Answer(stop=(1,))
-    ended = answer(standing(training(0), gone(1), members=(0,), generation=4, operation=late))
+    ended = answer(standing(training(0, 4), gone(1), members=(0,), generation=4, operation=late))
     assert (ended.outcome, ended.members) == (rules.SUCCEEDED, None)
 
 
