@@ -7,7 +7,7 @@ repeat waits for the first request.
 import hashlib
 import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -61,7 +61,7 @@ def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) ->
                 kept = IdempotencyRecord.objects.create(user=user, key=key, body_digest=digest)
             response = _answer(work)
             # A temporary refusal must not be repeated for a whole day.
-            if response.status_code in _NOT_KEPT:
+            if _is_temporary(response.status_code, response.headers):
                 kept.delete()
             else:
                 _keep(kept, response)
@@ -77,9 +77,14 @@ def _answer(work: Callable[[], HttpResponse]) -> HttpResponse:
             return work()
     except Exception as error:
         problem = to_problem(error)
-        if problem.status in _NOT_KEPT:
+        if _is_temporary(problem.status, problem.headers):
             raise
         return problem_response(problem)
+
+
+def _is_temporary(status: int, headers: Mapping[str, str]) -> bool:
+    """Return whether a refusal asks for a retry, such as 409 `in_use`."""
+    return status in _NOT_KEPT or (status >= 400 and "Retry-After" in headers)
 
 
 def _repeat(user: User, key: str, digest: str) -> HttpResponse:

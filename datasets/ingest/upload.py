@@ -18,6 +18,8 @@ TRIES = 6
 TIMEOUT_SECONDS = 300.0
 # 408: the server ended a slow request, but kept the part that had arrived.
 _LATER = LATER | {408}
+# Code of the 409 of a lake that removes old content.
+_BUSY = "in_use"
 
 
 class UploadRefused(Exception):
@@ -88,8 +90,8 @@ class HttpSink:
                 continue
             if status < 300:
                 return json.loads(raw)
-            failure = _detail(status, raw)
-            if status not in _LATER:
+            failure = _said(raw, "detail") or f"The server answered {status}."
+            if status not in _LATER and _said(raw, "code") != _BUSY:
                 break
         raise UploadRefused(failure)
 
@@ -116,8 +118,9 @@ def sink_of_server(url: str, headers: Mapping[str, str], dataset: str) -> SinkSp
     return f"{__name__}:http_sink", (url, dict(headers), dataset)
 
 
-def _detail(status: int, raw: bytes) -> str:
+def _said(raw: bytes, field: str) -> str:
+    """Return a field of a problem, "" if the answer is none."""
     try:
-        return str(json.loads(raw)["detail"])
+        return str(json.loads(raw)[field])
     except (ValueError, KeyError, TypeError):
-        return f"The server answered {status}."
+        return ""

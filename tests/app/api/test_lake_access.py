@@ -116,10 +116,11 @@ def test_a_request_does_not_wait_long_for_a_collection(
         collection_ends = threading.Timer(patience(10), fcntl.flock, [lock, fcntl.LOCK_UN])
         collection_ends.start()
         try:
-            answers = [api("ben").post(path, body) for path, body in requests]
+            answers = [api("ben").post(path, body, Idempotency_Key=path) for path, body in requests]
         finally:
             collection_ends.cancel()
             collection_ends.join()
     assert [(one.status, one.code) for one in answers] == [(409, "in_use")] * 2
     assert [one.headers["Retry-After"] for one in answers] == ["30"] * 2
-    assert [api("ben").post(path, body).status for path, body in requests] == [201, 200]
+    # A client that waits sends the same key again: the refusal must not be its answer for a day.
+    assert [api("ben").post(path, body, Idempotency_Key=path).status for path, body in requests] == [201, 200]
