@@ -3,7 +3,7 @@
 import time
 
 from django.db import transaction
-from django.db.models import Sum
+from django.db.models import F, QuerySet, Sum
 from django.db.models.functions import Least
 from django.utils import timezone
 
@@ -15,7 +15,7 @@ from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.wake import wake
 from controlplane.models import Command, Event
 from datasets.actions.cache_upkeep import aged_caches
-from datasets.actions.caches import EVICT_CACHE, FILL_CACHE, cache_event, evict, refill
+from datasets.actions.caches import CACHE, EVICT_CACHE, FILL_CACHE, cache_event, evict, refill
 from datasets.aging import to_make_room
 from datasets.cache_shares import Charges, charges
 from datasets.cache_volumes import WAITED_FOR, Caches, caches_of, volume_of
@@ -26,6 +26,7 @@ from datasets.queries.caches import free_bytes, key_of, needed_versions
 from datasets.queries.lake import lake_of, manifest_named
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 from datasets.storage.cache import Progress
+from datasets.storage.claims import CLAIM_DELETED, CLAIM_LOST
 
 # Codes retried without limit: other commands free space, and an unreachable S3 server recovers.
 MAKING_ROOM = "making_room"
@@ -131,18 +132,30 @@ class CheckLocation(CommandHandler):
 
     kind, queue, max_tries = CHECK_LOCATION, DATA, 1
 
-    def run(self, run: CommandRun) -> str:
+    def run(self, run: CommandRun) -> list[str]:
+        """Return the keys that were kept there, if they are lost; jobs still read from a claim that is being
+        deleted."""
         rows = CacheLocation.objects.select_related("cluster", "project")
-        location = rows.filter(pk=run.command.subject_id, project__isnull=False).first()
+        location = rows.filter(pk=run.command.subject_id, project__cluster=F("cluster")).first()
         if location is None:
-            return ""
+            return []
         with refusals():
-            return volume_of(location).trouble()
+            is_lost = volume_of(location).trouble() in (CLAIM_DELETED, CLAIM_LOST)
+        return list(location.kept_keys) if is_lost else []
 
-    def on_done(self, command: Command, result: str) -> None:
-        if result:
+    def on_done(self, command: Command, result: list[str]) -> None:
+        location = CacheLocation.objects.filter(pk=command.subject_id).first()
+        # A fill makes the claim again, and writes what it holds then.
+        if result and location is not None and not _fills(location).exists():
             # Caches without their tree are failed and brought again by the upkeep of caches.
-            CacheLocation.objects.filter(pk=command.subject_id).update(kept_keys=[], used_bytes=0)
+            rows = CacheLocation.objects.filter(pk=location.pk, kept_keys=result)
+            rows.update(kept_keys=[], used_bytes=0)
+
+
+def _fills(location: CacheLocation) -> QuerySet[Command]:
+    keys = [str(key) for key in location.caches.values_list("pk", flat=True)]
+    fills = Command.objects.unfinished().of_kinds([FILL_CACHE])
+    return fills.filter(subject_kind=CACHE, subject_id__in=keys)
 
 
 class _Reporter:

@@ -5,11 +5,12 @@ recorded.
 """
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol, cast
 
 from django.db import transaction
 from django.db.models import Q
+from django.utils import timezone
 
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kinds import engine_kind
@@ -24,6 +25,10 @@ from datasets.queries.volumes import VOLUME
 from datasets.storage.claims import CACHE_CLAIM, CLAIM_TROUBLES, claim_name
 
 
+# Shortest interval between two checks of a claim while the watch says the same.
+CHECKED_EVERY = timedelta(seconds=60)
+
+
 class WatchingEngine(Protocol):
     """What the engine of a kind with `claims_volumes` does beside the rest."""
 
@@ -35,12 +40,12 @@ def check_claims(_: datetime | None = None) -> None:
     """Have every volume checked whose claim looks other than its row says. Safe to repeat."""
     for cluster in attached_clusters():
         if engine_kind(cluster.engine).claims_volumes:
-            for kind, subject_kind, subject in _to_check(cluster):
-                _order_check(kind, subject_kind, subject)
+            for kind, subject_kind, subject, seen in _to_check(cluster):
+                _order_check(kind, subject_kind, subject, seen)
 
 
-def _to_check(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, subject kind and subject of the checks that are due."""
+def _to_check(cluster: Cluster) -> Iterator[tuple[str, str, str, str]]:
+    """Yield kind, subject kind, subject and what the watch says, for each claim in trouble or other than recorded."""
     known = Q(state=READY) | Q(state=FAILED, reason__in=CLAIM_TROUBLES)
     volumes = Volume.objects.filter(known, project__cluster=cluster).order_by("pk")
     locations = CacheLocation.objects.filter(cluster=cluster, project__cluster=cluster).exclude(kept_keys=[])
@@ -61,15 +66,19 @@ def _to_check(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
         return
     for kind, subject_kind, subject, project, claim, reason in wanted:
         trouble = engine.claim_trouble(project, claim)
-        if trouble is not None and trouble != reason:
-            yield kind, subject_kind, subject
+        # The watch does not see a claim that was made again without its label, so one in trouble is asked about anyway.
+        if trouble is not None and (reason or trouble):
+            yield kind, subject_kind, subject, trouble
 
 
-def _order_check(kind: str, subject_kind: str, subject: str) -> None:
+def _order_check(kind: str, subject_kind: str, subject: str, seen: str) -> None:
     commands = Command.objects.of_kinds([kind]).about(subject_kind, subject)
+    recent = commands.filter(payload={"seen": seen}, created_at__gt=timezone.now() - CHECKED_EVERY)
     with transaction.atomic():
-        if commands.unfinished().exists():
+        if commands.unfinished().exists() or recent.exists():
             return
         commands.delete()
-        Command.objects.create(kind=kind, subject_kind=subject_kind, subject_id=subject)
+        Command.objects.create(
+            kind=kind, subject_kind=subject_kind, subject_id=subject, payload={"seen": seen}
+        )
         wake()

@@ -15,6 +15,7 @@ from datasets.actions.volumes import MEASURE
 from datasets.models import StorageClassPlace, Volume, VolumeUse
 from datasets.models.volumes import FAILED, READY
 from datasets.queries.volumes import VOLUME
+from datasets.storage.claims import CLAIM_TROUBLES
 from jobs import lifecycle
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.transitions import Target, send
@@ -38,8 +39,10 @@ def note_storage_classes(_: datetime | None = None) -> None:
 
 
 def end_jobs_without_volume(_: datetime | None = None) -> None:
-    """End queued jobs whose volume could not be created."""
+    """End queued jobs whose volume could not be created. Those whose claim was deleted or lost wait: it may come
+    back."""
     failed = VolumeUse.objects.filter(job__state=QUEUED, volume__state=FAILED)
+    failed = failed.exclude(volume__reason__in=CLAIM_TROUBLES)
     for use in failed.select_related("job__project", "volume")[:ENDED_AT_ONCE]:
         volume = use.volume
         message = f"{volume.name}: {describe(VOLUME_FAILED)} {volume.message}".strip()

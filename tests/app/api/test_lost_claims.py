@@ -1,6 +1,7 @@
 """Claims of a Kubernetes cluster that were deleted or lost outside Trainyard: noticed by the watch, and named."""
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -8,15 +9,17 @@ from django.utils import timezone
 
 from controlplane.access import SYSTEM
 from controlplane.commands.dispatch import carry_out_due
-from controlplane.models import Cluster, Command, Event
+from controlplane.models import Cluster, Command, Event, Project
 from datasets.actions.cache_upkeep import keep_caches
-from datasets.actions.caches import location_for
+from datasets.actions.caches import CACHE, FILL_CACHE, location_for
 from datasets.actions.volume_care import end_jobs_without_volume
 from datasets.actions.volumes import CHECK, create_volume, delete_volume
 from datasets.cache_commands import CHECK_LOCATION
-from datasets.claim_watching import check_claims
-from datasets.models import Cache, Volume
+from datasets.claim_watching import CHECKED_EVERY, check_claims
+from datasets.models import Cache, CacheLocation, Volume
+from datasets.queries.volumes import waiting_jobs
 from datasets.storage.claims import CACHE_CLAIM, CLAIM_BEING_DELETED, CLAIM_DELETED, CLAIM_LOST, claim_name
+from jobs.actions import stop_job
 from tests.builders import make_job
 from tests.cast import Cast
 from tests.datasets import make_dataset, make_version
@@ -98,14 +101,18 @@ def test_a_claim_that_is_gone_fails_its_volume_with_the_reason_everywhere(
     assert Event.objects.filter(kind="volume.lost").count() == 1
 
 
-def test_a_queued_job_that_mounts_it_ends_and_it_can_be_deleted(cast: Cast, engine: Engine, volume: Volume):
+def test_a_queued_job_that_mounts_it_waits_and_it_can_be_deleted_without_the_job(
+    cast: Cast, engine: Engine, volume: Volume
+):
     job = make_job(cast.project, volumes=[{"volume": volume.name, "mount_path": "/out"}])
     lose(engine, claim_name(str(volume.pk)), CLAIM_DELETED)
     checked()
     end_jobs_without_volume()
     job.refresh_from_db()
-    assert (job.state, job.reason) == ("failed", "volume_failed")
-    assert "was deleted in the cluster" in job.message
+    # The claim may come back.
+    assert job.state == "queued"
+    assert waiting_jobs([job.pk]) == {str(job.pk)}
+    stop_job(job, actor=SYSTEM)
     volume.refresh_from_db()
     delete_volume(volume, actor=SYSTEM)
     assert Volume.objects.get().state == "deleting"
@@ -133,18 +140,95 @@ def test_a_claim_that_a_backup_brought_back_is_used_again(engine: Engine, volume
     assert (found.state, found.reason, found.message) == ("ready", "", "")
 
 
+def a_minute_passes() -> None:
+    Command.objects.of_kinds([CHECK, CHECK_LOCATION]).update(created_at=timezone.now() - CHECKED_EVERY)
+
+
+def test_a_claim_that_came_back_without_the_label_of_the_watch_is_found(engine: Engine, volume: Volume):
+    lose(engine, claim_name(str(volume.pk)), CLAIM_DELETED)
+    checked()
+    engine.real = {}
+    a_minute_passes()
+    checked()
+    assert Volume.objects.get().state == "ready"
+
+
+def test_a_check_that_disagrees_with_the_watch_is_repeated_after_a_minute(engine: Engine, volume: Volume):
+    engine.seen = {claim_name(str(volume.pk)): CLAIM_DELETED}
+    orders = Command.objects.of_kinds([CHECK])
+    checked()
+    first = orders.get().pk
+    checked()
+    assert orders.get().pk == first
+    a_minute_passes()
+    checked()
+    assert orders.get().pk != first
+
+
 def test_a_volume_that_was_never_made_stays_failed(engine: Engine, volume: Volume):
     Volume.objects.update(state="failed", reason="not_provisioned")
     checked()
     assert Volume.objects.get().reason == "not_provisioned"
 
 
-def test_caches_of_a_deleted_claim_are_failed_and_it_is_not_looked_at_again(cast: Cast, engine: Engine):
+@pytest.fixture
+def location(cast: Cast, engine: Engine) -> CacheLocation:
     version = make_version(make_dataset(cast.project), {"a": "one"})
     location = location_for(cast.project.cluster, cast.project)
     Cache.objects.create(version=version, location=location, state="ready")
     location.kept_keys, location.used_bytes = [str(version.pk)], 3
     location.save()
+    return location
+
+
+def test_caches_of_a_claim_that_goes_with_its_last_reader_stay(engine: Engine, location: CacheLocation):
+    lose(engine, CACHE_CLAIM, CLAIM_BEING_DELETED)
+    checked()
+    location.refresh_from_db()
+    assert location.kept_keys
+
+
+def test_what_a_fill_wrote_after_the_check_asked_is_kept(
+    engine: Engine, location: CacheLocation, monkeypatch: pytest.MonkeyPatch
+):
+    def refilled() -> str:
+        CacheLocation.objects.update(kept_keys=["new"])
+        return CLAIM_DELETED
+
+    lose(engine, CACHE_CLAIM, CLAIM_DELETED)
+    monkeypatch.setattr(engine, "trouble", refilled)
+    checked()
+    location.refresh_from_db()
+    assert location.kept_keys == ["new"]
+
+
+def test_caches_are_not_lost_while_a_fill_is_under_way(engine: Engine, location: CacheLocation):
+    cache = Cache.objects.get()
+    later = timezone.now() + timedelta(hours=1)
+    Command.objects.create(kind=FILL_CACHE, subject_kind=CACHE, subject_id=str(cache.pk), not_before=later)
+    lose(engine, CACHE_CLAIM, CLAIM_DELETED)
+    checked()
+    location.refresh_from_db()
+    assert location.kept_keys
+
+
+def test_the_old_cluster_of_a_project_that_moved_is_not_asked(
+    cast: Cast, engine: Engine, location: CacheLocation, monkeypatch: pytest.MonkeyPatch
+):
+    lose(engine, CACHE_CLAIM, CLAIM_DELETED)
+    check_claims()
+    asked: list[str] = []
+    monkeypatch.setattr(engine, "trouble", lambda: asked.append("") or "")
+    other = Cluster.objects.create(name="elsewhere", engine="kubernetes", settings=STATED)
+    Project.objects.filter(pk=cast.project.pk).update(cluster=other)
+    looks = Command.objects.unfinished().of_kinds([CHECK_LOCATION])
+    wait_until(lambda: not (carry_out_due() or looks.exists()), what="the look at claims")
+    assert not asked
+
+
+def test_caches_of_a_deleted_claim_are_failed_and_it_is_not_looked_at_again(
+    engine: Engine, location: CacheLocation
+):
     lose(engine, CACHE_CLAIM, CLAIM_DELETED)
     checked()
     keep_caches(timezone.now())
