@@ -50,12 +50,11 @@ def _check_bucket(place: BucketPlace) -> Iterator[CheckMessage]:
 @register("trainyard")
 def check_storage_packages(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
     """Return the storage classes whose driver's package is not installed."""
-    needed = [(found.name, found.about.package) for found in settings.STORAGE_CLASSES.values()]
-    hint = "pip install -r requirements-netapp.txt"
+    needed = [(found.name, found.about.package) for found in settings.STORAGE_CLASSES.values() if found.about]
     return [
         checks.Warning(
             f"The storage class {name} needs the package {package}; its volumes cannot be made.",
-            hint=hint,
+            hint=f"pip install {package}",
             id="trainyard.W004",
         )
         for name, package in needed

@@ -24,7 +24,6 @@ from datasets.models.volumes import FAILED, READY
 from datasets.queries.volumes import VOLUME
 from datasets.storage.claims import CACHE_CLAIM, CLAIM_TROUBLES, claim_name
 
-
 # Shortest interval between two checks of a claim while the watch says the same.
 CHECKED_EVERY = timedelta(seconds=60)
 

@@ -72,7 +72,7 @@ def send_directory(session: Session, dataset: dict[str, Any], binding: Binding, 
         found = _read(session, dataset, binding, index, "")
         assert found.manifest is not None, "without a base there is always a manifest"
         if lacking := _send_manifest(session, dataset, found.manifest):
-            raise CliError(f"the server lacks {lacking} files after the upload; try again", FAILED)
+            raise CliError(f"the server lacks the content of {lacking} files or more; try again", FAILED)
     return found
 
 

@@ -55,12 +55,14 @@ def _uploads() -> dict[str, str]:
         "upload_going": _("Uploading…"),
         "upload_progress": _("{done} of {files} files, {sent} of {size}, {rate}/s, {left} left"),
         "upload_spoken": _("{done} of {files} files uploaded"),
-        "upload_waits": _("The server does not answer; trying again in {seconds} s. Sent files are kept."),
+        "upload_waits": _(
+            "The server is busy or does not answer; trying again in {seconds} s. Sent files are kept."
+        ),
         "upload_stopped": _(
             "Stopped. Sent files are kept for a while: choose the same files again to continue."
         ),
         "upload_broken": _("The connection broke. Sent files are kept: try again to continue."),
-        "upload_lacking": _("{count} files did not reach the server; try again."),
+        "upload_lacking": _("The content of {count} files or more did not reach the server; try again."),
         "code_reading": _("Reading: {done} of {files} files"),
         "code_sending": _("Sending: {done} of {files} files that the server lacks"),
         "code_there": _("{files} files, {size}, are on the server; {left} of the folder were left out."),

@@ -222,7 +222,7 @@ _WORDS = {
         "user": gettext_lazy("asked for"),
         "recovery": gettext_lazy("grows back after a loss"),
         "growth": gettext_lazy("grows into idle GPUs"),
-        "reclaim": gettext_lazy("another project reclaims its GPUs"),
+        "reclaim": gettext_lazy("its GPUs are reclaimed"),
         "spot": gettext_lazy("its provider withdraws the node"),
         "balance": gettext_lazy("others of its project gain more"),
         "start": gettext_lazy("all are ready"),

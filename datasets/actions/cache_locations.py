@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
+from controlplane import fields
 from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
@@ -14,6 +15,15 @@ from controlplane.models import Cluster, Event
 from datasets.actions.caches import location_for
 from datasets.models import CacheLocation
 from datasets.queries.caches import directory_of, has_cache_volumes
+
+MOST_POOLS = 50
+# Prefix (253 characters), slash and name of a label.
+NODE_LABELS = fields.LABEL_NAMES._replace(
+    longest=317, words="letters, digits, '-', '_', '.' and '/', and begin and end with a letter or digit"
+)
+# Readers of what a request or form states: `room_bytes` and `node_labels`.
+read_room = fields.whole(0, (1 << 63) - 1)
+read_labels = fields.mapped(NODE_LABELS, fields.text(63), MOST_POOLS)
 
 
 def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor) -> CacheLocation:

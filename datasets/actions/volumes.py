@@ -112,7 +112,9 @@ def _hold_cluster(project: Project) -> None:
     if not Project.objects.filter(pk=project.pk, cluster=project.cluster_id).update(
         cluster=project.cluster_id
     ):
-        raise Conflict("project_moved", f"{project.name} was moved to another cluster meanwhile; try again.")
+        raise Conflict(
+            "project_moved", f"{project.name} was moved to another cluster or deleted meanwhile; try again."
+        )
 
 
 def clone_volume(volume: Volume, name: str, *, actor: Actor) -> Volume:

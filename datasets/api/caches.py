@@ -13,7 +13,14 @@ from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
 from controlplane.models import Cluster, Project, Role
 from datasets.access import cache_for, version_for, visible_caches, visible_locations
-from datasets.actions.cache_locations import create_location, delete_location, edit_location
+from datasets.actions.cache_locations import (
+    MOST_POOLS,
+    create_location,
+    delete_location,
+    edit_location,
+    read_labels,
+    read_room,
+)
 from datasets.actions.caches import cache_version, clear_cache, location_for, pin_cache
 from datasets.api.schemas import CACHE, CACHE_LOCATION
 from datasets.models import Cache, CacheLocation, DatasetVersion
@@ -27,11 +34,6 @@ from datasets.queries.caches import (
 )
 
 LONGEST_DAYS = 3650
-MOST_POOLS = 50
-# Prefix (253 characters), slash and name of a label.
-NODE_LABELS = fields.LABEL_NAMES._replace(
-    longest=317, words="letters, digits, '-', '_', '.' and '/', and begin and end with a letter or digit"
-)
 CACHES = Listing(
     CACHE,
     {"created_at": ("created_at", "id"), "used_at": ("used_at", "id")},
@@ -54,7 +56,7 @@ NEW_CACHE = {
 PLACE = {
     "node_pools": BodyField(fields.listed(fields.text(50), MOST_POOLS), listed(STRING)),
     "node_labels": BodyField(
-        fields.mapped(NODE_LABELS, fields.text(63), MOST_POOLS),
+        read_labels,
         {"type": "object", "additionalProperties": STRING},
     ),
 }
@@ -62,13 +64,13 @@ NEW_LOCATION = {
     "name": BodyField(fields.dns_label(63), STRING, is_required=True),
     "cluster": BodyField(fields.text(50), STRING, is_required=True),
     "directory": BodyField(fields.text(500), STRING),
-    "room_bytes": BodyField(fields.optional(fields.whole(0, query.BIGGEST)), nullable(INTEGER)),
+    "room_bytes": BodyField(fields.optional(read_room), nullable(INTEGER)),
     "unused_days": BodyField(fields.whole(1, LONGEST_DAYS), {**INTEGER, "minimum": 1}),
     **PLACE,
 }
 CHANGES = {
     **PLACE,
-    "room_bytes": BodyField(fields.optional(fields.whole(0, query.BIGGEST)), nullable(INTEGER)),
+    "room_bytes": BodyField(fields.optional(read_room), nullable(INTEGER)),
     "unused_days": BodyField(fields.whole(1, LONGEST_DAYS), {**INTEGER, "minimum": 1}),
 }
 

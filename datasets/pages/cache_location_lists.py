@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import Count, F, Q, QuerySet, Sum
+from django.db.models.expressions import Combinable
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
@@ -14,7 +15,7 @@ from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.table import Column, Filter, ListView, Row, in_order
 from dashboards.templatetags.ui import meter
-from datasets.models import CacheLocation
+from datasets.models import Cache, CacheLocation
 from datasets.queries.caches import location_shapes
 
 # Of its room that is committed; beyond it, fills wait for others to be removed.
@@ -54,6 +55,12 @@ def _room(row: Row) -> str:
     return format_html("{} {}", text, meter(share, "busy" if share > NEARLY_FULL else ""))
 
 
+def _committed() -> Combinable:
+    """What `committed_bytes` of location_shapes is, for sorting."""
+    is_filling = Q(caches__state=Cache.FILLING)
+    return F("used_bytes") + Sum("caches__reserved_bytes", filter=is_filling, default=0)
+
+
 def _age_out(row: Row) -> str:
     days: int = row["unused_days"]
     return ngettext("{count} day unused", "{count} days unused", days).format(count=formats.number(days))
@@ -78,7 +85,7 @@ CACHE_LOCATIONS = ListView(
         Column("name", _("Location"), _name, "name"),
         Column("cluster", _("Cluster"), cells.text("cluster"), "cluster__name", "quiet"),
         Column("nodes", _("Nodes"), lambda row: format_html("{}", _nodes(row))),
-        Column("room", _("Committed"), _room, "used_bytes", "num", falls=True),
+        Column("room", _("Committed"), _room, lambda at: _committed(), "num", falls=True),
         Column("fits", _("More fits"), lambda row: formats.size(row["free_bytes"]), css="num nowrap"),
         Column("age", _("Removed after"), _age_out, "unused_days", "num nowrap", falls=True),
         Column(

@@ -13,6 +13,8 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.access import Actor, NotVisible, require_admin
 from controlplane.actions.errors import Conflict, Invalid
+from controlplane.clusters import quantities
+from controlplane.fields import Reader, Refused
 from controlplane.models import Cluster, NodePool
 from controlplane.notation import parse_pair
 from dashboards.lists.table import list_page
@@ -20,10 +22,15 @@ from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.pages.fields import NameField, offer
 from datasets.access import visible_locations
-from datasets.actions.cache_locations import create_location, delete_location, edit_location
+from datasets.actions.cache_locations import (
+    create_location,
+    delete_location,
+    edit_location,
+    read_labels,
+    read_room,
+)
 from datasets.models import CacheLocation
 from datasets.pages.cache_location_lists import CACHE_LOCATIONS
-from datasets.pages.volumes import read_size
 from datasets.queries.caches import has_cache_volumes
 
 LONGEST_DAYS = 3650
@@ -67,13 +74,17 @@ class LocationForm(forms.Form):
 
     def clean_room_bytes(self) -> int | None:
         text = self.cleaned_data["room_bytes"].strip()
-        return read_size(text) if text else None
+        return _read(read_room, _pieces(text)) if text else None
 
     def clean_node_labels(self) -> dict[str, str]:
         try:
-            return dict(parse_pair(text) for text in self.cleaned_data["node_labels"].split())
+            labels = dict(parse_pair(text) for text in self.cleaned_data["node_labels"].split())
         except ValueError as error:
             raise forms.ValidationError(_("Write labels as NAME=VALUE.")) from error
+        if any("=" in value for value in labels.values()):
+            raise forms.ValidationError(_("Write labels as NAME=VALUE."))
+        found: dict[str, str] = _read(read_labels, labels)
+        return found
 
 
 class NewLocationForm(LocationForm):
@@ -93,6 +104,15 @@ class NewLocationForm(LocationForm):
     def __init__(self, clusters: list[str], pools: list[str], *args: Any, **kwargs: Any) -> None:
         super().__init__(None, pools, *args, **kwargs)
         offer(self, "cluster", clusters)
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or self.cleaned_data
+        cluster, pools = values.get("cluster"), values.get("node_pools") or []
+        here = NodePool.objects.filter(cluster__name=cluster, cluster__detached_at=None, name__in=pools)
+        if cluster and (others := sorted(set(pools) - set(here.values_list("name", flat=True)))):
+            words = _("{cluster} has no node pool {pool}.").format(cluster=cluster, pool=others[0])
+            self.add_error("node_pools", words)
+        return values
 
 
 @signed_in
@@ -199,6 +219,22 @@ def _initial(location: CacheLocation) -> dict[str, Any]:
         "node_pools": location.node_pools,
         "node_labels": " ".join(f"{key}={value}" for key, value in location.node_labels.items()),
     }
+
+
+def _pieces(text: str) -> int:
+    """Return the bytes of a size in a form. Raises ValidationError."""
+    try:
+        return quantities.pieces(text)
+    except ValueError as error:
+        raise forms.ValidationError(_('A size is a number of bytes, or a text such as "10Gi".')) from error
+
+
+def _read(reader: Reader, value: Any) -> Any:
+    """Return a value as the REST API reads it. Raises ValidationError."""
+    try:
+        return reader(value)
+    except Refused as refused:
+        raise forms.ValidationError(str(refused)) from refused
 
 
 def _written(size_bytes: int | None) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from datasets.storage.base import Blocked
 from datasets.storage.drivers import Driver, drivers
 
 if TYPE_CHECKING:
@@ -36,24 +37,28 @@ class StorageClass:
         return next(iter(self.service_tiers), "")
 
     @property
-    def about(self) -> Driver:
-        """Return the description of its driver."""
-        return drivers()[self.driver]
+    def about(self) -> Driver | None:
+        """Return the description of its driver; None if this release has no such driver."""
+        return drivers().get(self.driver)
 
     @property
     def is_size_enforced(self) -> bool:
         """Return whether writes beyond a volume's size fail. Then a new size must be applied to the storage system
         too."""
-        return self.about.is_size_enforced
+        return self.about is not None and self.about.is_size_enforced
 
     @property
     def is_tier_enforced(self) -> bool:
         """Return whether the storage system enforces a tier's throughput. Then a new tier must be applied to it
         too."""
-        return self.about.is_tier_enforced
+        return self.about is not None and self.about.is_tier_enforced
 
     def open(self, project_id: int, size_bytes: int = 0, service_tier: str = "") -> MountedVolumes:
-        """Return the storage of a project's volumes. `size_bytes`, `service_tier`: of volumes to create."""
+        """Return the storage of a project's volumes. `size_bytes`, `service_tier`: of volumes to create. Raise Blocked
+        if this release has no such driver."""
+        if self.about is None:
+            words = f"The storage class {self.name} is of the driver {self.driver}, which this release does not have."
+            raise Blocked("class_not_configured", words)
         opened: MountedVolumes = resolve_name(self.about.opens)(self, project_id, size_bytes, service_tier)
         return opened
 

@@ -8,7 +8,8 @@ import pytest
 
 from datasets.storage import drivers
 from datasets.storage.anf_driver import AnfPlace
-from datasets.storage.classes import storage_classes
+from datasets.storage.base import Blocked
+from datasets.storage.classes import StorageClass, storage_classes
 from datasets.storage.ontap_driver import OntapPlace
 
 ONTAP = {
@@ -31,6 +32,14 @@ def test_a_class_of_ontap_names_its_svm_and_where_machines_mount_it():
     assert (found.directory, found.driver) == (Path("/mnt/svm1"), "ontap")
     assert found.place == OntapPlace("10.0.0.5", 8443, "svm1", "aggr1", "/yard", "gpu", "", "/ca.pem")
     assert (found.is_size_enforced, found.default_tier) == (True, "")
+
+
+def test_a_class_of_a_driver_that_was_removed_is_described_and_refused():
+    left = StorageClass("gold", Path("/mnt"), {}, driver="removed")
+    assert (left.is_size_enforced, left.is_tier_enforced) == (False, False)
+    with pytest.raises(Blocked, match="gold") as refused:
+        left.open(1)
+    assert refused.value.code == "class_not_configured"
 
 
 def test_a_class_without_a_driver_is_a_folder():

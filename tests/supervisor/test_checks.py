@@ -94,4 +94,4 @@ def test_a_storage_class_whose_package_is_not_installed_is_named(monkeypatch, is
     with override_settings(STORAGE_CLASSES=classes):
         found = check_storage_packages(None)
     assert [one.id for one in found] == expected
-    assert all("gold" in one.msg and "requirements-netapp.txt" in str(one.hint) for one in found)
+    assert all("gold" in one.msg and "pip install netapp-ontap" in str(one.hint) for one in found)

@@ -6,6 +6,7 @@ import pytest
 from django.test import Client
 
 from controlplane.access import SYSTEM
+from controlplane.models import Cluster, NodePool
 from datasets.actions.caches import cache_version, location_for
 from datasets.models import Cache, CacheLocation
 from tests.cast import Cast
@@ -70,13 +71,39 @@ def test_an_admin_changes_room_and_age_limit(cast: Cast, location: CacheLocation
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("room_bytes", "much"), ("unused_days", "0"), ("unused_days", "9" * 30)]
+    ("field", "value"),
+    [
+        ("room_bytes", "much"),
+        ("room_bytes", "-1"),
+        ("room_bytes", "1e300"),
+        ("unused_days", "0"),
+        ("unused_days", "9" * 30),
+    ],
 )
 def test_what_is_no_size_or_number_of_days_is_refused(
     cast: Cast, location: CacheLocation, field: str, value: str
 ):
     fields = {"room_bytes": "", "unused_days": "1", field: value}
     assert signed_in(cast, "root").post("/cache-locations/memory/edit", fields).status_code == 400
+
+
+@pytest.mark.parametrize("room", [0, 1000])
+def test_a_location_without_room_can_be_edited(cast: Cast, location: CacheLocation, room: int):
+    CacheLocation.objects.filter(pk=location.pk).update(room_bytes=room)
+    root, address = signed_in(cast, "root"), "/cache-locations/memory/edit"
+    assert f'value="{room}"' in text_of(root, address)
+    assert root.post(address, {"room_bytes": str(room), "unused_days": "9"}).status_code == 302
+    location.refresh_from_db()
+    assert (location.room_bytes, location.unused_days) == (room, 9)
+
+
+def test_the_list_is_sorted_by_what_is_committed(cast: Cast, location: CacheLocation):
+    # 4 MB used, against 2 MB used and 3 MB reserved by a fill.
+    CacheLocation.objects.create(
+        cluster=location.cluster, name="fuller", node_pools=["a"], used_bytes=4_000_000, is_default=False
+    )
+    page = text_of(signed_in(cast, "vera"), "/cache-locations?sort=-room")
+    assert page.index("<b>memory</b>") < page.index("<b>fuller</b>")
 
 
 def test_an_admin_creates_and_deletes_a_location_of_some_nodes(cast: Cast, location: CacheLocation):
@@ -96,14 +123,19 @@ def test_an_admin_creates_and_deletes_a_location_of_some_nodes(cast: Cast, locat
     [
         ({"node_labels": ""}, "Name the node pools"),
         ({"node_labels": "disk"}, "Write labels as NAME=VALUE."),
+        ({"node_labels": "zone==b"}, "Write labels as NAME=VALUE."),
+        ({"node_labels": "-zone=b"}, "must be"),
+        ({"node_labels": "zone=" + "b" * 64}, "At most 63 bytes."),
+        ({"node_pools": "far"}, "memory has no node pool far."),
         ({"directory": "relative"}, "Give an absolute path"),
         ({"name": "memory"}, "choose another name"),
     ],
-    ids=["no nodes", "no pair", "relative", "in use"],
+    ids=["no nodes", "no pair", "two signs", "bad name", "long", "of another cluster", "relative", "in use"],
 )
 def test_a_location_that_cannot_be_is_refused_with_the_reason(
     cast: Cast, location: CacheLocation, change: dict[str, str], words: str
 ):
+    NodePool.objects.create(cluster=Cluster.objects.create(name="other", engine="memory"), name="far")
     answer = signed_in(cast, "root").post("/new/cache-location", FAST | change)
     assert answer.status_code == 400
     assert words in answer.content.decode()
