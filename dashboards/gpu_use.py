@@ -27,7 +27,8 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UseLook:
-    """Label of a class, and colour as a token name of static/css/tokens.css, "" for none."""
+    """How a class of utilisation is shown. `word`: its label. `colour`: a token of static/css/tokens.css, "" for
+    none."""
 
     word: str
     colour: str
@@ -45,8 +46,8 @@ SAID_ALOUD = frozenset({Use.IDLE, Use.LOW})
 
 
 def use_of(share: float | None, *, is_held: bool = True) -> Use:
-    """Return the class of a utilisation from 0 to 1, None if not measured. `is_held`: a job holds the device
-    or a part of the node."""
+    """Return the class of `share`, a GPU utilisation from 0 to 1 or None if not measured. `is_held`: a job holds
+    the device or a part of the node."""
     if share is None:
         return Use.UNKNOWN
     if share == 0:

@@ -1,7 +1,6 @@
-"""Notice claims that were deleted or lost in a cluster, by the watch of its engine.
+"""Detect PersistentVolumeClaims that were deleted or lost in a cluster, by the watch of its engine.
 
-The watch of another process may know less than the cluster does, so a command asks the cluster before anything is
-recorded.
+A watch may be behind the cluster, so a command checks the claim in the cluster before anything is recorded.
 """
 
 from collections.abc import Iterator
@@ -29,14 +28,15 @@ CHECKED_EVERY = timedelta(seconds=60)
 
 
 class WatchingEngine(Protocol):
-    """What the engine of a kind with `claims_volumes` does beside the rest."""
+    """The additional method of engines whose kind has `claims_volumes`."""
 
     def claim_trouble(self, project: str, claim: str) -> str | None:
-        """Return what is wrong with a claim as last seen, "" for nothing, None while unknown. Returns at once."""
+        """Return the problem of a claim as the watch last saw it, a code of storage.claims: "" for none, None while
+        unknown. Returns at once."""
 
 
 def check_claims(_: datetime | None = None) -> None:
-    """Have every volume checked whose claim looks other than its row says. Safe to repeat."""
+    """Queue a check of every volume and cache location whose claim differs from its row. Safe to repeat."""
     for cluster in attached_clusters():
         if engine_kind(cluster.engine).claims_volumes:
             for kind, subject_kind, subject, seen in _to_check(cluster):
@@ -61,7 +61,7 @@ def _to_check(cluster: Cluster) -> Iterator[tuple[str, str, str, str]]:
     try:
         engine = cast(WatchingEngine, engine_for(cluster))
     except (EngineRefused, EngineUnreachable):
-        # The cluster's own warning says so.
+        # A warning of the cluster already reports this.
         return
     for kind, subject_kind, subject, project, claim, reason in wanted:
         trouble = engine.claim_trouble(project, claim)

@@ -50,8 +50,8 @@ class OutputEngine(Protocol):
 
 @contextmanager
 def output_of(artifact: Artifact, run: CommandRun) -> Iterator[Path]:
-    """Yield the artifact's directory, which exists until the block ends. Raises CommandRefused,
-    EngineUnreachable."""
+    """Yield the directory from which the artifact is made; it exists until the block ends. Raises CommandRefused if it
+    is missing, unreadable or too large, EngineUnreachable if the cluster does not answer."""
     if engine_kind(artifact.project.cluster.engine).copies_outputs:
         with _copied(artifact, run) as place:
             yield place
@@ -101,7 +101,8 @@ def _refuse_full(folder: Path, path: str, size: int) -> None:
 
 
 def _remove_leftovers(folder: Path, own: str) -> None:
-    """Remove copies left by killed workers."""
+    """Remove the copies of artifacts that are no longer being saved, and `own`, the caller's from an earlier try.
+    Killed workers leave both."""
     names = set(os.listdir(folder))
     rows = Artifact.objects.filter(pk__in=names, state=Artifact.KEEPING)
     kept = set(map(str, rows.values_list("pk", flat=True)))
@@ -141,7 +142,8 @@ def _entries(directory: Path) -> str:
 
 
 def refuse_more(path: str, files: int, size: int) -> None:
-    """Raise CommandRefused if these numbers exceed the limits of an artifact."""
+    """Raise CommandRefused if this number of files or size in bytes exceeds the limits of an artifact. `path`: the
+    artifact's path, for the message."""
     if files > FILES_MOST:
         words = f"{path} has {files:,} files or more, at most {FILES_MOST:,} are kept; write archives."
         raise CommandRefused("too_many_files", words)

@@ -287,7 +287,7 @@ def checkpoint_text(progress: Mapping[str, Any]) -> str:
 
 
 def in_gpus(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert recorded numbers to GPUs: `free_milli_gpus: 500` becomes `free_gpus: 0.5`."""
+    """Convert the milli-GPUs in `numbers` to GPUs: `free_milli_gpus: 500` becomes `free_gpus: 0.5`."""
     shown = dict(numbers)
     for key in [key for key in shown if key.endswith("milli_gpus")]:
         value = shown.pop(key)
@@ -324,7 +324,8 @@ def service_urls(job_id: uuid.UUID | str, spec: Mapping[str, Any]) -> list[str]:
 
 
 def _shortage(details: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the compared numbers and the difference; None if nothing was compared."""
+    """Return the GPUs and pods that the scheduler compared for a queued job, as recorded in `details`, and how many
+    GPUs are missing; None if `details` records no comparison."""
     if "request_milli_gpus" not in details:
         return None
     numbers = {key: value for key, value in details.items() if key.endswith("milli_gpus") or key in _COUNTS}

@@ -241,7 +241,8 @@ def _merged(cluster: Cluster, credentials: Mapping[str, Any]) -> str:
 
 
 def _order_edit(cluster: Cluster, changes: Mapping[str, Any]) -> None:
-    """Store an attached cluster's changes in a check command; apply those of an unused cluster at once."""
+    """Queue a check. An attached cluster keeps its settings: the command carries the changes until the check passes.
+    Any other cluster gets them at once and returns to CHECKING."""
     if cluster.state == Cluster.ATTACHED:
         _order_check(cluster, changes)
         return
@@ -250,7 +251,7 @@ def _order_edit(cluster: Cluster, changes: Mapping[str, Any]) -> None:
 
 
 def _order_check(cluster: Cluster, changes: Mapping[str, Any]) -> None:
-    """Write a check command that includes the changes of pending ones and replaces them."""
+    """Queue a check that also carries the changes of unfinished checks; pending ones end without being run."""
     earlier = _open_checks(cluster).order_by("pk")
     payload: dict[str, Any] = {}
     for order in earlier:

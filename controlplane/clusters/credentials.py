@@ -76,8 +76,8 @@ def engine_settings(cluster: Cluster) -> dict[str, Any]:
 
 
 def _usable(credentials: dict[str, Any]) -> dict[str, Any]:
-    """Remove an exec plugin unless this installation allows them now, whatever it allowed when the credentials were
-    stored."""
+    """Return the credentials without the stored permission to run exec plugins (`allow_exec`) unless this installation
+    allows them now."""
     if settings.ALLOW_KUBECONFIG_EXEC:
         return credentials
     return {name: value for name, value in credentials.items() if name != "allow_exec"}

@@ -2,8 +2,8 @@
 
 
 class CommandRefused(Exception):
-    """The effect was refused. Temporary refusals (`is_passing`) are retried with back-off, others fail the command
-    at once."""
+    """The command cannot be carried out. `code`: the reason, for programs; `message`: the sentence for users. A
+    temporary refusal (`is_passing`) is retried with back-off; any other fails the command at once."""
 
     def __init__(self, code: str, message: str, *, is_passing: bool = False) -> None:
         super().__init__(message)

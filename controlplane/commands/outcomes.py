@@ -106,7 +106,8 @@ def _note_unreachable(command: Command, token: str, error: EngineUnreachable) ->
 
 
 def _give_back(command: Command, token: str) -> None:
-    """Release a command whose execution has not begun."""
+    """Set a claimed command back to PENDING without counting the try, because its call has not begun. No effect if
+    the claim was lost."""
     ours = Command.objects.filter(pk=command.pk, claim_token=token, state=Command.CLAIMED)
     ours.update(state=Command.PENDING, tries=F("tries") - 1, sent_at=None)
 

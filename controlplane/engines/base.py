@@ -219,7 +219,7 @@ KUBERNETES_ONLY = "kubernetes_only"
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """The parameters of a pod.
+    """What an engine needs to start a pod.
 
     `name` is the pod's identity and is never reused (see `pod_name`). `command` and `args` are Kubernetes': the
     command replaces the image's, the args replace the image's args; `$(NAME)` is replaced from the pod's environment.
@@ -275,7 +275,7 @@ class PodSpec:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Why the cluster's own scheduler does not place a pod. `reason`: a code of scheduling.reasons; `message`: the
-    scheduler's text; `details`: the compared numbers in our units."""
+    scheduler's text; `details`: the numbers that it compared, in milli-GPUs and pods."""
 
     reason: str
     message: str

@@ -24,5 +24,5 @@ def hashes_password(method: str, path: str) -> bool:
 
 
 def is_sign_in(method: str, path: str) -> bool:
-    """Return whether a request that hashes a password also needs no credential."""
+    """Return whether the request hashes a password and needs no credential: sign-in and set-up."""
     return hashes_password(method, path) and path.startswith(("/login", "/setup/", "/api/v1/login"))

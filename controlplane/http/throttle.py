@@ -76,7 +76,7 @@ class Slots:
 
     @contextmanager
     def hold(self, key: Hashable) -> Iterator[None]:
-        """Context manager that holds a slot. Raise TooManyAtOnce."""
+        """Context manager that holds a slot. Raise TooManyAtOnce if all slots of the key are in use."""
         self.take(key)
         try:
             yield
@@ -84,13 +84,13 @@ class Slots:
             self.give_back(key)
 
     def take(self, key: Hashable) -> None:
-        """Take a slot. Raise TooManyAtOnce."""
+        """Take a slot. Raise TooManyAtOnce if all slots of the key are in use."""
         if self._held[key] >= self.most:
             raise TooManyAtOnce
         self._held[key] += 1
 
     def give_back(self, key: Hashable) -> None:
-        """Return a slot taken by `take`."""
+        """Release a slot taken with `take`."""
         self._held[key] -= 1
         if not self._held[key]:
             del self._held[key]

@@ -152,7 +152,8 @@ def access_in_cluster(directory: Path = SERVICE_ACCOUNT, environ: Mapping[str, s
 def access_of_kubeconfig(
     text: str, context_name: str = "", *, allow_exec: bool = False, now: datetime | None = None
 ) -> Access:
-    """Return the access of one context, by default the kubeconfig's current one. Raise Refused."""
+    """Return server address, TLS context and login of one context of a kubeconfig, by default the current one.
+    `allow_exec`: the kubeconfig may run a login program. Raise Refused with the reason if it cannot be used."""
     config = _parsed(text)
     context = _context(config, context_name)
     cluster = _named(config, "clusters", "cluster", context.get("cluster"))
@@ -239,7 +240,8 @@ def _is_address(server: str) -> bool:
 def _loaded(
     cluster: Mapping[str, Any], user: Mapping[str, Any], now: datetime
 ) -> tuple[Configuration, ssl.SSLContext | None, datetime | None]:
-    """Return the official loader's configuration, a TLS context, and when the client certificate expires.
+    """Return the configuration from the Kubernetes client's kubeconfig loader, a TLS context (None for http:), and when
+    the client certificate expires (None without one). Raise Refused for an unreadable or expired certificate or key.
 
     The loader and OpenSSL read keys from files. These exist only during this call, in a private directory; the
     loader by itself would leave them in /tmp until the process ends.
@@ -319,7 +321,8 @@ def _refuse_expired(what: str, ends_at: datetime | None, now: datetime) -> None:
 
 
 def _login(user: Mapping[str, Any], allow_exec: bool) -> TokenSource:
-    """Return the source of a user's tokens; the user's certificate is loaded elsewhere. Raise Refused."""
+    """Return the source of a user's tokens; `_loaded` loads the certificate. Raise Refused if the user has neither, or
+    needs a program that `allow_exec` forbids."""
     plugin = user.get("exec")
     if plugin:
         if not allow_exec:

@@ -100,7 +100,7 @@ async def until_left(receive: Receive) -> None:
 
 
 def challenge(refused: Refused) -> list[tuple[bytes, bytes]]:
-    """Return the response headers of a refusal."""
+    """Return the response headers that the status of a refusal requires."""
     extra = {
         401: [(b"www-authenticate", b'Bearer realm="trainyard"')],
         405: [(b"allow", b"GET")],
@@ -111,7 +111,7 @@ def challenge(refused: Refused) -> list[tuple[bytes, bytes]]:
 
 
 def chunk(text: str) -> Message:
-    """Return a message with a part of the response body."""
+    """Return the ASGI message that sends `text` as a part of the response body."""
     return {"type": "http.response.body", "body": text.encode(), "more_body": True}
 
 

@@ -1,8 +1,8 @@
-"""Move workers between elastic jobs of one project: to its waiting jobs, and to those that gain more by them.
+"""Shrink elastic jobs in favour of other jobs of the same project: waiting ones, and those that gain more speed by the
+GPUs (see scheduling.division).
 
-Workers beyond a job's minimum are lent by its project, so the project's other jobs come first; between projects quotas
-and fair shares decide alone. Nothing moves while another project's job waits, or while one of the project's jobs
-changes its size.
+Only quotas and fair shares decide between projects. No job is shrunk here while a job of another project waits for
+GPUs, or while an elastic job of the project changes its size.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,11 +24,11 @@ from jobs.models import Job
 from jobs.scaling import candidates_of
 
 CAUSE, WHY = "balance", "Its project's other jobs gain more by them."
-# A job that has just changed its size gives nothing.
+# A job is not shrunk for this long after a change of its size.
 REST = timedelta(seconds=60)
-# For the leavers to acknowledge; else the job keeps them.
+# How long leaving workers have to acknowledge; then the job keeps them.
 LEAVE = timedelta(seconds=30)
-# Reasons of holds that GPUs would end.
+# Reasons of waiting jobs that could start if GPUs became free.
 LACKS_GPUS = (
     reasons.CLUSTER_FULL,
     reasons.OVER_FAIR_SHARE,
@@ -38,13 +38,15 @@ LACKS_GPUS = (
 
 
 def balance_jobs(elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime) -> None:
-    """Begin to shrink jobs for others of their project. To be called when nothing has begun to grow."""
+    """Begin to shrink elastic jobs for others of their project. No effect if the plan starts or preempts jobs. Call it
+    only in a cycle in which no job has begun to grow."""
     if MEMBERSHIP not in engine.capabilities or not elastic.latest or plan.starts or plan.preempts:
         return
     views = {job.id: job for job in seen.view.jobs}
     waiting = [views[hold.job] for hold in plan.holds if _could_use(hold, views[hold.job])]
     for project, jobs in _by_project(elastic.latest, views).items():
-        # What would become free belongs to those that wait, in the scheduler's order.
+        # A waiting job of another project could get the freed GPUs, because the scheduler serves the queue in its
+        # own order.
         if all(map(_is_calm, jobs)) and all(view.project == project for view in waiting):
             _balance({str(one.job.pk): one for one in jobs}, waiting, seen, plan, now)
 
@@ -79,14 +81,15 @@ def _held(running: Mapping[str, Attended], seen: Observation, now: datetime) -> 
     for name, attended in running.items():
         view, has = views[name], len(attended.members)
         has_rested = attended.generation is not None and attended.generation.created_at < now - REST
-        # What leaves a closed node is of no use to others.
+        # GPUs on a node that takes no pods are of no use to other jobs.
         is_usable = all(pod.node in open_nodes for pod in view.placements)
         may_give = has_rested and is_usable and view.is_preemptible
         yield claim_of(attended, view, seen, has, max(has, attended.job.pods_wanted), may_give=may_give)
 
 
 def _asked(asking: Mapping[str, JobView], seen: Observation) -> Iterator[Claim]:
-    """Yield what waiting jobs ask for: their whole gang, or the fewest workers and then more."""
+    """Yield a claim for each waiting job, with 0 workers: it asks for its whole gang, or if it is elastic for its
+    fewest workers and then more."""
     for job in Job.objects.filter(pk__in=asking).only("kind", "spec"):
         view = asking[str(job.pk)]
         yield Claim(
@@ -108,6 +111,6 @@ def _could_use(hold: Hold, view: JobView) -> bool:
 
 
 def _is_calm(attended: Attended) -> bool:
-    """Whether a job trains with what it has."""
+    """Return whether the job trains with its present workers: no change of its size is in progress."""
     generation = attended.generation
     return attended.operation is None and generation is not None and generation.switched_at is not None

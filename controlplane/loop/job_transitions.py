@@ -93,9 +93,9 @@ def remove_expired(cluster: Cluster, now: datetime) -> None:
 
 @prepared
 def _unsettled(cluster: int) -> QuerySet[Job]:
-    """Return the jobs that may have to move: stopping ones with an ended pod of this attempt, starting ones
-    with a pod that runs or reports why it waits, and running ones under a time limit of their own or of their
-    project."""
+    """Return the active jobs whose state may have to change: all stopping jobs, those with an ended pod in the
+    current attempt, starting ones with a pod that runs or reports a reason, and those under a time limit of their
+    own or their project; in key order, the lock order."""
     active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
     pods = Pod.objects.filter(job__project__cluster=cluster, job__state__in=lifecycle.ACTIVE_STATES)
     of_attempt = pods.filter(attempt__job=F("job"), attempt__number=F("job__attempt"))
@@ -104,7 +104,7 @@ def _unsettled(cluster: int) -> QuerySet[Job]:
     speaking = of_attempt.filter(ended | begun).values("job")
     limits = Q(max_runtime_seconds__gt=0)
     limits |= Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
-    # In key order, which is the lock order of every writer of several rows.
+    # Every writer of several job rows locks them in key order.
     unsettled = active.filter(Q(state=lifecycle.STOPPING) | Q(pk__in=speaking) | limits).order_by("pk")
     return unsettled.select_related("project", "user")
 

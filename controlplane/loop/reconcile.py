@@ -87,8 +87,11 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
 
 
 def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime) -> bool:
-    """Copy a report into the unsaved row; return whether anything changed. A pod without a report is looked up
-    by name."""
+    """Update `pod` from its report without saving it; return whether it may have changed.
+
+    With `report` None the engine is asked for the pod by name: without an answer nothing changes, a confirmed
+    absence is recorded.
+    """
     if report is None:
         # Absence frees GPUs, so a lookup by name must confirm it.
         if not looks.is_certain(pod):

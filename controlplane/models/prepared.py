@@ -1,5 +1,5 @@
-"""Queries that are compiled once for each connection. Django takes ten times as long to build and compile the SQL of a
-small query as the database takes to answer it, and the loop asks the same ones in every cycle.
+"""Queries that are compiled once per connection. Django takes ten times as long to build and compile the SQL of a small
+query as the database takes to answer it, and the loop runs the same queries in every cycle.
 
     @prepared
     def _pods(cluster: int) -> QuerySet[Pod]:
@@ -23,15 +23,15 @@ Arguments = ParamSpec("Arguments")
 Row = TypeVar("Row")
 AnyModel = TypeVar("AnyModel", bound=Model)
 Rows: TypeAlias = QuerySet[AnyModel, tuple[Any, ...]]
-"""What `values_list` of several columns returns."""
+"""The type of a `values_list` query with several columns."""
 
 
 def prepared(build: Callable[Arguments, QuerySet[Any, Row]]) -> Callable[Arguments, list[Row]]:
-    """Return a function that reads the rows of the query that `build` makes.
+    """Decorator: return a function that takes the arguments of `build` and returns the rows of its query.
 
-    `build` is called with a placeholder for each argument, which it may use as the right side of a filter and for
-    nothing else; all other parts of its query must always be the same. Pass integers, strings, datetimes or UUIDs, by
-    position. Raises TypeError for another number of arguments.
+    `build` is called once per connection, with a placeholder for each argument. It may use a placeholder only as the
+    right side of a filter; the rest of its query must not vary. Pass integers, strings, datetimes or UUIDs, by
+    position; another number of arguments, or one by name, raises TypeError.
     """
     count = build.__code__.co_argcount
 
@@ -39,7 +39,7 @@ def prepared(build: Callable[Arguments, QuerySet[Any, Row]]) -> Callable[Argumen
     def read(*arguments: Arguments.args, **named: Arguments.kwargs) -> list[Row]:
         if named or len(arguments) != count:
             raise TypeError(f"{build.__name__} takes {count} arguments by position")
-        # Kept with the connection, since that is of one thread and ends with it.
+        # Stored on the connection, because a compiled query is neither thread-safe nor valid for another connection.
         known: dict[Any, _Prepared] = vars(connections[DEFAULT_DB_ALIAS]).setdefault("prepared", {})
         query = known.get(build)
         if query is None:
@@ -52,7 +52,7 @@ def prepared(build: Callable[Arguments, QuerySet[Any, Row]]) -> Callable[Argumen
 
 
 class _Placeholder(Expression):
-    """Stands for an argument while a query is compiled."""
+    """The placeholder for one argument while a query is compiled; it becomes a parameter of the SQL."""
 
     def __init__(self, index: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class _Placeholder(Expression):
 
 
 class _Prepared:
-    """A queryset whose query always has the same compiler."""
+    """A queryset with one compiler for all its executions, so that its SQL is compiled once."""
 
     def __init__(self, queryset: QuerySet[Any, Any]) -> None:
         self._queryset, query = queryset, queryset.query
@@ -77,7 +77,7 @@ class _Prepared:
 
 
 class _Compiler(SQLCompiler):
-    """Compiles its query once."""
+    """A compiler that keeps the SQL of its query, and inserts `arguments` at each execution."""
 
     compiled: tuple[str, Sequence[Any]] | None = None
     converters: dict[int, Any] | None = None

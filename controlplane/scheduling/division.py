@@ -1,9 +1,10 @@
-"""Divide GPUs among elastic jobs: which one grows, how far, and which gives workers to one that gains more. Pure.
+"""Divide GPUs among elastic jobs: decide which one grows, to what size, and which one loses workers to a job that
+gains more by them. Pure.
 
-A doubling is worth the speed that it adds per GPU, in relation to the speed that the job has; and it is worth more in a
-job with little work left, whose end frees GPUs for all that then still run: by the square root of how many those are
-(as heSRPT, Berg et al. 2020, for curves that are powers). bench/elastic_trace.py shows what this reaches on a real
-trace.
+The value of growing a job is its gain in speed per added GPU, divided by sqrt(current speed x speed with one worker),
+times sqrt(n). n is the job's rank by remaining time on one worker (the longest is 1) plus EXPECTED. This favours short
+jobs, whose end frees GPUs for the others (heSRPT, Berg et al. 2020, for power-law speed-ups). bench/elastic_trace.py
+measures the effect on a recorded trace.
 """
 
 from __future__ import annotations
@@ -15,23 +16,25 @@ from dataclasses import dataclass
 
 from controlplane.scheduling.sizes import largest_size
 
-# Of a job that declares no speeds: twice the workers are 1.7 times as fast.
+# The speed of a job that declares none is workers ** USUAL_EXPONENT: twice the workers are 1.7 times as fast.
 USUAL_EXPONENT = 0.75
-# For a job that does not report how long it will take.
+# The assumed remaining time of a job that does not report it.
 UNKNOWN_SECONDS = 86_400.0
-# A job is taken to outlast so many more than do run: others will come.
+# Added to each job's rank, because jobs that have not been submitted yet will also wait for GPUs.
 EXPECTED = 2
-# By how much more a move must gain than it costs, and what the job that gets the workers must save at least.
+# Workers move to another job only if its gain is at least ADVANTAGE times the loss, and if it ends at least
+# LEAST_SAVED_SECONDS earlier.
 ADVANTAGE, LEAST_SAVED_SECONDS = 1.25, 60.0
 MOST_MOVES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job that has `workers` and may have `fewest` to `most`, of them `sizes` where there are some; `workers` 0: it
-    waits for its fewest. `speeds`: (workers, measured speed in any unit), ascending, () for unknown. `left_seconds`:
-    until its end as it is now, None for unknown. `shape`: what a worker needs, GPUs first, each in any unit. Workers go
-    to jobs of the same `pool` and of no lower `priority`, and only from jobs that may give."""
+    """An elastic job that competes for GPUs. `workers`: how many it has; 0 while it waits for `fewest`. It may have
+    `fewest` to `most` workers, and only `sizes` unless that is empty. `speeds`: (workers, measured speed in any unit),
+    ascending, () if unknown. `left_seconds`: remaining time with `workers`, None if unknown. `shape`: what one worker
+    needs: GPUs, then other resources in any unit. `pool`: jobs exchange workers only if theirs are equal. `priority`:
+    a job loses no workers to one of lower priority, and none at all without `may_give`."""
 
     job: str
     workers: int
@@ -46,7 +49,8 @@ class Claim:
     may_give: bool = True
 
     def speed(self, workers: int) -> float:
-        """Return its speed with so many workers: between measured sizes a power, beyond the largest no faster."""
+        """Return its speed with `workers`, in the unit of `speeds`: between measured sizes interpolated by a power law,
+        beyond the largest no faster."""
         if not self.speeds:
             return float(workers**USUAL_EXPONENT)
         place = bisect_left(self.speeds, (workers, 0.0))
@@ -62,14 +66,14 @@ class Claim:
 
     @property
     def left_alone(self) -> float:
-        """Seconds until its end with one worker."""
+        """Return its remaining time with one worker, in seconds."""
         left = UNKNOWN_SECONDS if self.left_seconds is None else self.left_seconds
         return left * self.speed(max(1, self.workers)) / self.speed(1)
 
 
 def next_size(sizes: Sequence[int], workers: int, most: int) -> int:
-    """Return the size, at most `most`, to which a job of so many workers grows while others want to grow, too: twice as
-    many, or the next allowed size beyond; `workers` if there is none."""
+    """Return the size to which a job with `workers` grows in one step, so that several jobs can grow in turn: the
+    largest allowed size up to twice as many, else the next larger one; `workers` if none is at most `most`."""
     doubled = largest_size(sizes, min(2 * workers, most))
     if doubled > workers:
         return doubled
@@ -77,20 +81,20 @@ def next_size(sizes: Sequence[int], workers: int, most: int) -> int:
 
 
 def in_turn(claims: Iterable[Claim], free: int) -> list[tuple[Claim, int]]:
-    """Return the jobs that would grow into so many free GPUs, in this order, each with the workers that it would
-    have."""
+    """Return (job, its new number of workers) for the jobs that grow into `free` GPUs, in the order of their first
+    growth."""
     division = _Division(claims, free)
     division.grow()
     return [(claim, division.workers[claim.job]) for claim in division.grown]
 
 
 def after_moves(claims: Iterable[Claim], free: int) -> Mapping[str, int]:
-    """Return how many workers each job has once workers have moved to waiting jobs and to those that gain more by
-    them, by job."""
+    """Return the number of workers of each job, by its id, after `free` GPUs are used and workers have moved to waiting
+    jobs and to jobs that gain more by them."""
     division = _Division(claims, free)
     division.serve_waiting()
     division.grow()
-    # Each move is one for the better; measured speeds with bumps could still lead around in a circle.
+    # Each move is an improvement, but with irregular measured speeds moves could still repeat in a cycle.
     for _ in range(MOST_MOVES * len(division.workers)):
         if not division.move():
             break
@@ -99,7 +103,8 @@ def after_moves(claims: Iterable[Claim], free: int) -> Mapping[str, int]:
 
 
 class _Division:
-    """A division that is being made."""
+    """The working state of one division. `workers`: the current number by job id; `grown`: the jobs that have grown,
+    in order of their first growth."""
 
     def __init__(self, claims: Iterable[Claim], free: int) -> None:
         self._claims = sorted(claims, key=lambda claim: claim.job)
@@ -109,7 +114,7 @@ class _Division:
         self._weights = _weights(self._claims)
 
     def grow(self) -> None:
-        """Give what is free, the best doubling first."""
+        """Use the free GPUs: let the job with the highest value grow by one step, until none fits."""
         while (best := next(self._affordable(), None)) is not None:
             claim, to = best
             self._set(claim, to)
@@ -117,7 +122,8 @@ class _Division:
                 self.grown.append(claim)
 
     def serve_waiting(self) -> None:
-        """Free what waiting jobs lack, if others can give that much."""
+        """Give each waiting job its fewest workers, on free GPUs and on GPUs that other jobs can release, at any loss.
+        A job for which these are too few stays at 0."""
         for claim in self._claims:
             if claim.workers:
                 continue
@@ -126,7 +132,8 @@ class _Division:
                 self._take(givers, claim, claim.fewest)
 
     def move(self) -> bool:
-        """Make the best move that is worth it. Returns whether there was one."""
+        """Let the job with the highest value grow by one step on GPUs of jobs that lose less by ADVANTAGE. Return False
+        if there is no such job."""
         for claim, to in self._steps():
             if self._saved(claim, to) < LEAST_SAVED_SECONDS:
                 continue
@@ -137,7 +144,7 @@ class _Division:
         return False
 
     def _steps(self) -> list[tuple[Claim, int]]:
-        """Each job's next step, the best first."""
+        """Return (job, size after its next step), by falling value; without jobs that wait or cannot grow."""
         found = []
         for claim in self._claims:
             has = self.workers[claim.job]
@@ -154,8 +161,8 @@ class _Division:
                 yield claim, size
 
     def _givers(self, taker: Claim, to: int, below: float) -> list[tuple[Claim, int]] | None:
-        """Return who gives, and to what size each shrinks, so that the taker has what it lacks; None if too few lose
-        less than `below`."""
+        """Return (job, the size to which it shrinks) for the jobs that release the GPUs which `taker` lacks for `to`
+        workers, the smallest loss first; None if jobs with a loss below `below` cannot release enough."""
         lacks = (to - self.workers[taker.job]) * taker.shape[0] - self._free
         found: list[tuple[Claim, int]] = []
         has = dict(self.workers)
@@ -173,11 +180,12 @@ class _Division:
                 continue
             has, needed, worth = self.workers[giver.job], math.ceil(lacks / giver.shape[0]), 0.0
             while True:
-                # At most half of what it has, so that what it loses is that of one doubling; then of what is left.
+                # A step releases at most half of the workers, so that its loss compares with the gain of a doubling;
+                # the next step halves the rest.
                 size = largest_size(giver.sizes, max(has - needed, has // 2, giver.fewest))
                 if not giver.fewest <= size < has:
                     break
-                # Never less than the workers before were worth, so that they go in this order.
+                # A later step never counts as a smaller loss than an earlier one, so that the sort keeps their order.
                 worth = max(worth, self._value(giver, size, has))
                 if worth >= below:
                     break
@@ -204,13 +212,14 @@ class _Division:
 
 
 def _weights(claims: Collection[Claim]) -> dict[str, float]:
-    """Return by job the root of how many outlast it."""
+    """Return the factor of each job's value by its id: sqrt(EXPECTED + rank), where rank 1 has the longest remaining
+    time with one worker."""
     longest = sorted(claims, key=lambda claim: (-claim.left_alone, claim.job))
     return {claim.job: math.sqrt(EXPECTED + place) for place, claim in enumerate(longest, 1)}
 
 
 def _can_give(giver: Claim, taker: Claim) -> bool:
-    """Whether a worker of the taker has room where one of the giver ran."""
+    """Return whether `giver` may release workers to `taker`, and a worker of `taker` fits where one of `giver` ran."""
     has_room = all(needs <= has for needs, has in zip(taker.shape, giver.shape, strict=True))
     is_alike = giver.pool == taker.pool and giver.priority <= taker.priority
     return giver.may_give and giver.shape[0] > 0 and has_room and is_alike

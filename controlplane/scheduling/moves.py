@@ -19,13 +19,14 @@ from controlplane.scheduling.view import PodPlacement
 
 
 def is_refused(item: Waiting) -> bool:
-    """Return whether a limit, or the quota of non-preemptible jobs, forbids the job."""
+    """Return whether the job would exceed a GPU limit of its project or department, or, if it is not preemptible, their
+    quota."""
     return over_limit(item) is not None or over_quota(item) is not None
 
 
 class Moves:
-    """Starts, reservations and preemptions on one state. Failed searches for room and for victims are cached
-    until `forget`."""
+    """Starts, reservations and preemptions in one cycle's state. Failed searches for free capacity and for victims
+    are cached until `forget`."""
 
     def __init__(self, state: CycleState) -> None:
         self._state = state
@@ -36,7 +37,7 @@ class Moves:
         self._lowest = state.candidates.lowest_priorities()
 
     def forget_rooms(self) -> None:
-        """Clear the cache of failed searches for room, because jobs of the plan have left their places."""
+        """Clear the cache of failed searches for free capacity, because jobs of the plan no longer use theirs."""
         self._no_room.clear()
 
     def serve(self, item: Waiting) -> bool:

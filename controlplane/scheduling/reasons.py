@@ -1,6 +1,7 @@
-"""The closed list of reasons: code, label, colour and sentence, defined once for API, CLI, badge and chart.
+"""All reasons why a job is queued, was started or was requeued, each with its code, label, colour and sentence for
+the API, the CLI and the pages.
 
-Order is precedence: the first reason that applies is shown.
+The order of QUEUED_REASONS is their precedence: the first reason that applies is shown.
 """
 
 from __future__ import annotations
@@ -366,7 +367,7 @@ QUEUED_REASONS = _table(
     (CLUSTER_REFUSES, "Refused for now", "error", _cluster_refuses),
     (JUST_SUBMITTED, "Just submitted", "info", _just_submitted),
 )
-"""Why a job is queued, most specific first: the dictionary's order is the precedence."""
+"""The reasons why a job is queued, the most specific first: the dictionary's order is the precedence."""
 
 POD_REASONS = _table(
     ("waiting_for_node", "Waiting for node", "info", _said("The cluster has not placed it on its node yet.")),
@@ -423,8 +424,8 @@ POD_REASONS = _table(
     ),
     ("cannot_share", "Cannot share", "error", _said("Its node gives out whole GPUs only.")),
 )
-"""Reasons that a cluster reports for a pod (codes of controlplane.engines.base). Its own message, if any, is shown
-instead of the sentence."""
+"""Reasons that a cluster reports for a pod (codes of controlplane.engines.base). The cluster's own message, if any,
+is shown instead of the sentence."""
 
 REASONS = {
     **QUEUED_REASONS,

@@ -1,5 +1,5 @@
-"""Replay recorded jobs with a changed share of one project: the same submissions are decided twice, with and
-without it. Pure.
+"""Replay recorded jobs with a changed project: the scheduler decides the same submissions twice, without the change
+and with it. Pure.
 
 Both replays start with the jobs that were running at the beginning of the record, and submit the others at
 their recorded times. A job ends once it has run for as long as in the record; a stopped job later continues
@@ -44,11 +44,12 @@ def recorded_what_if(
     project: ProjectView,
     is_over: Callable[[], bool] = never,
 ) -> WhatIf:
-    """Return how waits and preemptions would have differed between `view.now` and `until` with this version of
-    the project.
+    """Return how waits and preemptions between `view.now` and `until` (Unix seconds) would have differed if the
+    project had been as `project`.
 
-    `view` contains no jobs. Fair shares and held GPUs are means over that time; `preempted` jobs are stopped
-    more often with the change, `spared` ones less often. Replaying ends early when `is_over` returns True.
+    `view`: the cluster at the beginning of the record, without jobs. Fair shares and held GPUs are means over that
+    time; `preempted` jobs are stopped more often with the change, `spared` ones less often. The replay ends early when
+    `is_over` returns True.
     """
     changed = tuple(project if one.name == project.name else one for one in view.projects)
     before, after = Replay(view, jobs), Replay(replace(view, projects=changed), jobs)
@@ -63,8 +64,8 @@ def recorded_what_if(
 
 
 class Replay:
-    """One replay. `waits`: seconds until the first start, by job; `stops`: how often a job was stopped for others;
-    `held` and `shares`: milli-GPU-seconds by project."""
+    """One replay. `waits`: seconds until the first start, by job id; `stops`: how often a job was stopped for others,
+    by job id; `held` and `shares`: held GPUs and fair shares by project, in milli-GPU-seconds."""
 
     def __init__(self, view: ClusterView, jobs: Sequence[RecordedJob]) -> None:
         self.waits: dict[str, int] = {}

@@ -26,7 +26,7 @@ GPU_HOUR = 3600 * 1000
 
 class Candidate:
     """A running job that could be stopped. `work_lost`: milli-GPU-seconds since its last checkpoint or start.
-    `is_fresh`: it has run for less than the minimum run time, which protects it from takers above their quota.
+    `is_fresh`: it has run for less than the minimum run time, which protects it from projects above their quota.
     """
 
     __slots__ = (
@@ -70,7 +70,7 @@ class Candidate:
 
     @property
     def is_fresh(self) -> bool:
-        """Return whether the job is protected from takers above their quota."""
+        """Return whether the job is protected from projects above their quota."""
         return self.victim_class[4]
 
     @property
@@ -87,7 +87,8 @@ def work_lost(job: JobView, milli_gpus: int, now: int) -> int:
 
 
 def preemption_cost(victims: Iterable[Candidate]) -> Cost:
-    """Return the cost of a set; smaller is better. Newer jobs cost less than older ones; ids break ties."""
+    """Return the cost of stopping a set of jobs, compared item by item: smaller is better. Newer jobs cost less than
+    older ones; ids break ties."""
     real = tuple(victims)
     lost = sum(victim.work_lost for victim in real)
     return (
@@ -270,7 +271,8 @@ class ReclaimPolicy:
         )
 
     def _is_progress(self, taken: Collection[_Taken]) -> bool:
-        """Return whether the victims lose no more within quotas, and within shares, than the taker gains there."""
+        """Return whether the victims' projects and departments lose no more GPUs within their quotas, and within their
+        fair shares, than the preemptor's gain there."""
         if sum(sum(entry.sizes) for entry in taken if entry.is_sibling) <= self._gain and all(
             account.is_in_quota_with(self._request) for account in self._account.line()
         ):
@@ -304,8 +306,8 @@ class ReclaimPolicy:
         return kept
 
     def _kept_by(self, giver: Account) -> Iterator[tuple[Account, int, bool]]:
-        """Yield (account, the amount above which it must hold, whether it is the sibling), from the giver's
-        project upwards."""
+        """Yield (account, the milli-GPUs above which it must be, whether it is the account compared with the
+        preemptor's), from the victim's project upwards."""
         taker, sibling = self._siblings(giver)
         if sibling is not giver:
             yield giver, giver.quota if giver.quota is not None else giver.running, False
@@ -315,15 +317,16 @@ class ReclaimPolicy:
         yield sibling, entitled, True
 
     def _siblings(self, giver: Account) -> tuple[Account, Account]:
-        """Return the first accounts from the top, of the taker and of the giver, that differ."""
+        """Return the accounts to compare, the preemptor's and the victim's: their departments (or top-level projects)
+        if these differ, else their projects."""
         taker_top, giver_top = self._account.parent or self._account, giver.parent or giver
         if taker_top is not giver_top:
             return taker_top, giver_top
         return self._account, giver
 
     def _is_balanced(self, victims: Collection[Candidate]) -> bool:
-        """Return whether no sibling ends with less, relative to its share, than a taker that is above its own
-        share."""
+        """Return whether no victim's account ends with less, relative to its fair share, than the preemptor's account
+        if that is above its own share."""
         taken: dict[int, tuple[Account, Account, int]] = {}
         for victim in victims:
             taker, sibling = self._siblings(victim.account)
@@ -350,8 +353,8 @@ class _Taken:
 
 
 def _lost(sizes: Mapping[int, int], taken: Mapping[int, int], bound: int | None) -> int:
-    """Return by how many milli-GPUs the most that these jobs can run within `bound` drops without the taken
-    ones."""
+    """Return by how many milli-GPUs the largest usage within `bound` drops when the taken jobs stop. `sizes`, `taken`:
+    the number of jobs by size in milli-GPUs. `bound`: milli-GPUs, None for unlimited."""
     if bound is None:
         return sum(size * count for size, count in taken.items())
     left = {size: count - taken.get(size, 0) for size, count in sizes.items()}

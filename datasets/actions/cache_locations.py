@@ -28,7 +28,11 @@ read_labels = fields.mapped(NODE_LABELS, fields.text(63), MOST_POOLS)
 
 def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
     """Create a cache location for some nodes of a cluster. `values` (validated): name, node_pools or
-    node_labels, and optionally directory, room_bytes, unused_days. Raises Invalid, Conflict."""
+    node_labels, and optionally directory, room_bytes, unused_days.
+
+    Raises Invalid if the cluster has no cache directories, if `values` names no nodes, or if the directory overlaps
+    another location's or cannot be read; Conflict if the name is in use.
+    """
     if has_cache_volumes(cluster):
         words = f"Caches of {cluster.name} are on a volume of each project, which all of its nodes mount."
         raise invalid("/cluster", "no_location", words)
@@ -51,8 +55,9 @@ def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor
 
 
 def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
-    """Change size limit, age limit or nodes (validated values). Running jobs continue to read from their
-    location. Raises Invalid."""
+    """Change the size limit, the age limit or the nodes of a location. `changes`: validated values by field. Running
+    jobs continue to read from their location. Raises Invalid if the default location is given nodes, or another one
+    is left without."""
     if location.is_default and (changes.get("node_pools") or changes.get("node_labels")):
         words = f"{location.name} serves all nodes that no other location serves; create another one for some of them."
         raise invalid("/node_pools", "is_default", words)

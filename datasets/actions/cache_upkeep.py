@@ -32,7 +32,7 @@ def keep_caches(now: datetime) -> None:
 
 
 def aged_caches(location: CacheLocation) -> list[Aged]:
-    """Return the caches of a location that use space."""
+    """Return the ready and failed caches of a location, which use space."""
     wanted = wanted_versions(location)
     rows = Cache.objects.filter(location=location, state__in=(Cache.READY, Cache.FAILED))
     return [
@@ -99,7 +99,8 @@ def _note_lost(cache: Cache) -> None:
 
 
 def _remove_unknown(location: CacheLocation, found: set[str]) -> None:
-    """Write the command that removes trees whose dataset or project was deleted."""
+    """Queue an eviction for each key in `found` (directories at the location) that has no cache row: its dataset
+    or project was deleted. Safe to repeat."""
     known = {key_of(version) for version in location.caches.values_list("version_id", flat=True)}
     for key in sorted(found - known):
         subject = f"{location.pk}/{key}"

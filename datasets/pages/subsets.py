@@ -73,7 +73,7 @@ def _patterns(text: str) -> list[bytes]:
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def subset_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Save a subset of a version."""
+    """GET: the form for a new subset of a version. POST: save it, or show the form with its errors (400)."""
     dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
     posted = request.POST if request.method == "POST" else None
     form = SubsetForm(dataset, posted, initial={"version": request.GET.get("version", dataset.latest)})
@@ -107,7 +107,8 @@ def _saved(form: SubsetForm, dataset: Dataset, actor: Actor) -> DatasetVersion |
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def subset_delete(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Ask for confirmation, then delete a subset: `?name=3/train`."""
+    """GET: ask for confirmation. POST: delete the subset that the query names, such as `?name=3/train`, and return to
+    the dataset's page."""
     dataset = dataset_for(actor, dataset_id, needed=Role.OWNER)
     subset = find_version(dataset, request.GET.get("name", LATEST))
     if subset is None or not subset.subset:

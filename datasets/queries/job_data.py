@@ -41,8 +41,8 @@ NO_DATA = JobData()
 
 @dataclass(frozen=True, slots=True)
 class DataView:
-    """What the scheduler needs about the data of a cluster: data by job, and the places of nodes ([] if one
-    place serves all nodes)."""
+    """What the scheduler needs about the data of a cluster: the data of each job by its id, and the cache
+    locations with the nodes that they serve ([] if one location serves all nodes)."""
 
     jobs: Mapping[str, JobData] = field(default_factory=dict)
     places: Sequence[Place] = ()
@@ -63,7 +63,8 @@ def observe_data(cluster: Cluster, *, has_queued_jobs: bool = True) -> DataView:
 
 
 def places_of(cluster: Cluster) -> list[Place]:
-    """Return the places of a cluster with several cache locations; [] if one serves all nodes."""
+    """Return the cluster's cache locations with the nodes that each serves; [] if there is only one, or if the
+    cluster's engine mounts no volumes."""
     if not engine_kind(cluster.engine).mounts_volumes:
         return []
     found = [_place(row) for row in _locations(cluster.pk)]
@@ -100,7 +101,8 @@ def _uses(cluster: int, which: Q) -> QuerySet[DatasetUse]:
 
 
 def _waits(cluster: Cluster, uses: Sequence[DatasetUse]) -> dict[str, JobData]:
-    """Return the jobs whose datasets are not ready, for a cluster with a single location."""
+    """Return, by job id, the data of each job whose datasets are not ready; for a cluster with a single
+    location."""
     found = Cache.objects.filter(location__cluster=cluster, version__in={use.version_id for use in uses})
     caches = {
         (cache.location.project_id, cache.version_id): cache

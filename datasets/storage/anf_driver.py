@@ -20,8 +20,9 @@ from datasets.storage.drivers import (
 @dataclass(frozen=True, slots=True)
 class AnfPlace:
     """An account of Azure NetApp Files. `pools`: the capacity pool of each service tier, the default tier first.
-    `subnet`: the resource id of the delegated subnet. `credentials` and `ca_file`: as for ONTAP. `allowed_clients`:
-    addresses that may mount volumes. `endpoint` and `authority`: for clouds other than Azure's public one."""
+    `subnet`: the resource id of the delegated subnet. `credentials`: the path of a file, "" for the environment.
+    `ca_file`: trusted certificate authorities, "" for the machine's own. `allowed_clients`: addresses that may mount
+    volumes. `endpoint` and `authority`: the API and sign-in addresses of a cloud other than Azure's public one."""
 
     subscription: str
     resource_group: str
@@ -44,7 +45,8 @@ _SUBNET = re.compile(
 
 
 def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> Stated:
-    """Return the account that a storage class declares. Raise ValueError with the reason."""
+    """Return the settings of a storage class on Azure NetApp Files (see Driver.read). Raise ValueError with the
+    reason."""
     root, pools = mount_root(name, stated), stated.get("pools")
     if not isinstance(pools, dict) or not pools or not pools.keys() <= SERVICE_TIERS.keys():
         words = f"capacity pools by {', '.join(SERVICE_TIERS)}"

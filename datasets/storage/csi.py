@@ -48,8 +48,9 @@ class ClaimKind:
 
 
 class CsiVolumes:
-    """The volumes and snapshots of one project: objects with `labels` in its namespace. `kind`: of claims to
-    create. `seconds`: time limit of a driver."""
+    """Manages the PersistentVolumeClaims and VolumeSnapshots of one project, in `namespace` and labelled
+    `labels`. `kind`: storage class, size and access mode of new claims. `seconds`: how long to wait for the CSI
+    driver, None for the default of each operation."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class CsiVolumes:
         self._make_claim(volume, origin, size, budget)
 
     def remove(self, volume: str) -> None:
-        """Delete a volume with its content. The cluster keeps it while a pod mounts it."""
+        """Delete a volume with its content. The cluster delays the deletion while a pod mounts the volume."""
         self._client.delete(f"{self._claims}/{claim_name(volume)}")
 
     def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:
@@ -165,7 +166,8 @@ class CsiVolumes:
         return None
 
     def trouble(self, volume: str) -> str:
-        """Return what is wrong with the claim of a volume (see storage.claims), "" for nothing. Raises Blocked."""
+        """Return the problem of a volume's claim as a code of storage.claims, "" if it has none. Raises Blocked if
+        the cluster refuses the request."""
         try:
             return trouble_of(self._client.get(f"{self._claims}/{claim_name(volume)}"))
         except ApiError as error:

@@ -1,8 +1,8 @@
 """The registry of drivers: for each storage system the fields of its storage classes and their checks, what it
 enforces, and the function that opens it.
 
-Settings, checks, REST and queries read it here and branch on no driver's name. A driver is a module of this package
-that holds `DRIVER`, named in MODULES. Neither Django nor the package of a storage system is imported.
+Settings, checks, REST and queries read the registry and never branch on a driver's name. A driver is a module of this
+package that is named in MODULES and defines `DRIVER`; it imports neither Django nor a storage system's package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-# The first is the driver of classes that name none.
+# The first is the default driver.
 MODULES = (
     "datasets.storage.folder_driver",
     "datasets.storage.ontap_driver",
@@ -24,14 +24,15 @@ MODULES = (
 )
 
 SERVICE_TIERS: Mapping[str, int] = {"standard": 16, "premium": 64, "ultra": 128}
-"""MiB/s per TiB of a volume's size, by service tier, where a class names no others."""
+"""Default service tiers: MiB/s per TiB of a volume's size, by name."""
 
 OBJECT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,202}")
 
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What a driver read of a storage class. `place`: what `opens` needs to reach the system, None for none."""
+    """What a driver read from the settings of a storage class. `directory`: the directory of its volumes, or of their
+    mounts. `service_tiers`: MiB/s per TiB by tier. `place`: the storage system's address for `opens`, None without."""
 
     directory: Path
     service_tiers: Mapping[str, int] = field(default_factory=dict)
@@ -40,14 +41,14 @@ class Stated:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """Everything that the rest of the product asks of a driver.
+    """What the rest of the product needs of a driver.
 
-    `fields`: of its storage classes, besides `driver` and `description`. `read(name, stated, state_dir)` reads and
-    checks them; it raises ValueError with the reason. `opens` is the "module:function" that is called with the
-    StorageClass, the project's id, and size and service tier of volumes to create; it returns MountedVolumes.
+    `fields`: the settings of its storage classes, besides `driver` and `description`. `read(name, stated, state_dir)`
+    reads and checks them; it raises ValueError with the reason. `opens`: the "module:function" that is called with the
+    StorageClass, the project's id, and the size and service tier of new volumes; it returns MountedVolumes.
 
     `is_size_enforced`: a write beyond the size of a volume fails. `is_tier_enforced`: a volume gets the throughput of
-    its tier and no more. Both are changed where the volume is. `package`: what it imports, of requirements-netapp.txt.
+    its tier and no more. `package`: the package of requirements-netapp.txt that the driver imports, "" for none.
     """
 
     name: str
@@ -67,7 +68,8 @@ def drivers() -> Mapping[str, Driver]:
 
 
 def mount_root(name: str, stated: Mapping[str, Any]) -> Path:
-    """Return the directory at which machines mount the exports of a storage class. Raise ValueError."""
+    """Return the directory below which machines mount the exports of the storage class `name`. Raise ValueError if it
+    is missing or not an absolute path."""
     root = stated.get("mount_root", "")
     if not isinstance(root, str) or not root.startswith("/"):
         words = "the absolute path at which each machine mounts its exports"
@@ -76,7 +78,7 @@ def mount_root(name: str, stated: Mapping[str, Any]) -> Path:
 
 
 def texts(name: str, stated: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields, all of which must be strings. Raise ValueError."""
+    """Return the fields. Raise ValueError unless all values are strings."""
     if not all(isinstance(value, str) for value in stated.values()):
         raise ValueError(f"The fields of the storage class {name} are strings.")
     return dict(stated)

@@ -15,8 +15,8 @@ _JUNCTION = re.compile(r"(/[A-Za-z0-9_.-]+)*")
 @dataclass(frozen=True, slots=True)
 class OntapPlace:
     """An SVM of an ONTAP system. `junction`: the path in its namespace below which volumes are mounted, "" for its
-    root; admins mount it on each machine. `credentials`: a file, "" for the environment. `ca_file` "": the
-    machine's own certificate authorities."""
+    root; admins mount it on each machine. `credentials`: the path of a file, "" for the environment. `ca_file`: trusted
+    certificate authorities, "" for the machine's own."""
 
     host: str
     port: int
@@ -29,7 +29,7 @@ class OntapPlace:
 
 
 def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> Stated:
-    """Return the SVM that a storage class declares. Raise ValueError with the reason."""
+    """Return the settings of a storage class on ONTAP (see Driver.read). Raise ValueError with the reason."""
     root, found = mount_root(name, stated), texts(name, {key: stated.get(key, "") for key in _KEYS})
     host, port = https(name, found["endpoint"])
     for key in ("svm", "aggregate"):

@@ -20,7 +20,8 @@ FLUSH_BYTES = 512 << 20
 
 
 class FolderSink:
-    """Writes into a folder lake of this machine; implements datasets.ingest.reader.Sink."""
+    """Stores contents in a folder lake on this machine; implements datasets.ingest.reader.Sink. `adopt`: how a file
+    outside the lake becomes a content. Flushes by itself after FLUSH_BYTES."""
 
     def __init__(self, lake: FolderLake, adopt: Sharing) -> None:
         self._lake, self._adopt = lake, adopt
@@ -50,7 +51,7 @@ class FolderSink:
 
 
 def folder_sink(root: str, adopt: str) -> FolderSink:
-    """Return the sink that a worker uses (called in the worker process)."""
+    """Return a sink into the folder lake at `root`; called in the worker process. `adopt`: a value of Sharing."""
     return FolderSink(FolderLake(Path(root)), Sharing(adopt))
 
 
@@ -64,8 +65,8 @@ PART_BYTES = 16 << 20
 
 
 class LakeSink:
-    """Writes into a lake of any kind, in the form of uploads; implements datasets.ingest.reader.Sink.
-    Contents are stored when a call returns."""
+    """Stores contents in a lake of any kind, as packs and file parts; implements datasets.ingest.reader.Sink.
+    Contents are durable when a call returns."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake

@@ -39,8 +39,9 @@ Report = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A snapshot that exists. `new_bytes`: of files that no earlier one shares, None if the storage does not
-    report it. `notes`: sentences about what it lacks."""
+    """A snapshot that exists. `files`: the number of its files, None if the storage does not report it.
+    `new_bytes`: the size of the files that it shares with no earlier snapshot, None likewise. `notes`: sentences
+    about what it lacks."""
 
     files: int | None
     size_bytes: int
@@ -49,9 +50,9 @@ class Taken:
 
 
 class VolumeStorage(Protocol):
-    """The volumes and snapshots of one project in one class: directories (FolderVolumes), volumes of a
-    storage system, or claims of a cluster (datasets.storage.csi). Every call may be repeated after a crash:
-    the id is its idempotency key."""
+    """Manages the volumes and snapshots of one project in one storage class: directories (FolderVolumes), volumes
+    of a storage system, or claims of a cluster (datasets.storage.csi). Every call may be repeated after a crash:
+    the id of the volume or snapshot is its idempotency key."""
 
     def provision(self, volume: str, budget: Budget = ...) -> None:
         """Create an empty volume, unless it exists. Raises Blocked."""
@@ -103,7 +104,7 @@ def open_class(found: StorageClass, project_id: int, size_bytes: int, service_ti
 
 
 class FolderVolumes(VolumeFiles):
-    """The volumes and snapshots of one project in one storage class."""
+    """Manages the volumes and snapshots of one project in one storage class, as directories below `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -133,7 +133,8 @@ def cluster_edit_arguments(parser: Parser) -> None:
 
 
 class _HalfLife(NamedTuple):
-    """A half-life in hours; None for the server's setting."""
+    """The parsed `--usage-half-life`: hours, or None for `default`, the server's setting. Wrapped so that an omitted
+    option (None) differs from `default`."""
 
     hours: int | None
 

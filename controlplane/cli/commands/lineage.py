@@ -18,7 +18,7 @@ IDENTITY_SHOWN = 26
 
 
 def lineage_arguments(parser: Parser) -> None:
-    """Declare the object: a job, an artifact, a snapshot or a version."""
+    """Add the NAME argument: a job, an artifact, a snapshot or a version of a dataset."""
     parser.examples = ["yard lineage train1", "yard lineage train1/model", "yard lineage data@3 -o json"]
     parser.add_argument(
         "name", metavar="NAME", help="JOB, JOB/ARTIFACT, VOLUME@NUMBER (a snapshot) or DATASET@VERSION"

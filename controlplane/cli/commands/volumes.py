@@ -274,7 +274,7 @@ def schedule_arguments(parser: Parser) -> None:
 
 
 def schedule(args: Namespace, session: Session) -> int:
-    """Set a snapshot schedule. Retention rules that are not given stay as they are."""
+    """Set or end the schedule of a volume's snapshots; retention rules without an option stay unchanged."""
     if bool(args.every) == args.off:
         raise CliError("schedule: give --every TIME or --off", USAGE, "see: yard help volume schedule")
     given = {"keep_last": args.last, "keep_days": args.days}

@@ -37,15 +37,15 @@ from controlplane.logstore.writer import LogWriter
 
 log = logging.getLogger(__name__)
 
-# The largest size of one log. Of a longer one only the last lines are added when the pod has ended.
+# The largest size of one log. Beyond it, only the last lines of the output are added when the pod has ended.
 MOST_BYTES = 1 << 30
 # The shortest time that a stream is kept open while other logs wait for one.
 SLICE_SECONDS = 2.0
 # How long reading an ended pod's log is retried.
 DRAIN_SECONDS = 60.0
-# The same, if the API server reports that the log does not exist.
+# How long it is retried if the API server reports that the log does not exist.
 MISSING_SECONDS = 2.0
-# The same, if the node reports that the log's file does not exist.
+# How long it is retried if the node reports that the log's file does not exist.
 AWAY_SECONDS = 10.0
 MOST_PAUSE_SECONDS = 30.0
 # The interval of checks on a pod that has not started or does not exist, without a notification.
@@ -55,8 +55,8 @@ CHECK_SECONDS = 5.0
 
 
 class LogCopier:
-    """Copies the wanted logs of one cluster. `look` returns from memory where a pod's log is, None for an absent
-    pod.
+    """Copies the wanted logs of one cluster. `look` returns, without a request, where the log of the pod with a
+    name is; None if there is no such pod.
 
     Thread-safe. The thread starts with the first wanted log; each log is a task on it.
     """
@@ -181,7 +181,8 @@ class LogCopier:
             self._logs[name].changed.set()
 
     async def _watch_ends(self) -> None:
-        """Check the pods of open streams: when a node is gone its pods end without a change of their own."""
+        """Every CHECK_SECONDS, look for ended pods among the open streams, and limit how long such a stream stays
+        open. A lost node ends its pods without a watch event for them."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             for entry in self._logs.values():

@@ -46,8 +46,9 @@ PASSING = (
 class LogSource:
     """Where a pod's log is and whether it is complete. `path`: in the API, up to `/log`.
 
-    `restarts`: of its container, which began at `started_ms` (in whole seconds); `now_ms`: the cluster's time of
-    this observation; `end_word`: the text of the end record, such as "exit 0", or "" while the pod runs.
+    `restarts`: how often its container was restarted; `started_ms`: when the container began, Unix ms in whole
+    seconds; `now_ms`: the cluster's time of this observation; `end_word`: the text of the end record, such as
+    "exit 0", or "" while the pod runs.
     """
 
     path: str
@@ -108,7 +109,7 @@ class WantedLog:
         return True
 
     def leave(self, seconds: float) -> None:
-        """End the stream in this many seconds."""
+        """End the open stream in `seconds`; without an open one, the next stream of this try."""
         self.leave_at = asyncio.get_running_loop().time() + seconds
         if self.limit is not None:
             self.limit.reschedule(self.leave_at)
@@ -141,8 +142,8 @@ class LogCopy:
             self.log.is_drained = True
 
     def _find_place(self) -> None:
-        """Find the position at which to resume. Reads the file only if it has changed since this process's last
-        write."""
+        """Find the position in the log at which to resume. Read the stored file only if it has changed since this
+        process's last write."""
         known = self.log
         if self.writer.size != known.size:
             page = tail(known.path, _TAIL_LINES)
@@ -222,8 +223,9 @@ class LogCopy:
                 await self._check_file()
 
     def _check_end(self, remark: str, *, is_resumed: bool) -> None:
-        """Check a stream at its end: raise LogNotThere, or write a gap, if expected output was missing. `remark`:
-        the node's message in place of output, "" if none."""
+        """Raise LogNotThere if the node has no file of the log (unless the container was removed after its whole
+        output was copied); otherwise write a gap record where output may be missing. `remark`: the node's message in
+        place of output, "" if none."""
         known, is_seeking = self.log, self.log.cursor.is_seeking
         is_gone = bool(remark) and (is_seeking or known.cursor.since() is None)
         if is_gone and not (known.is_followed and is_removed(remark)):
@@ -240,7 +242,7 @@ class LogCopy:
             self.log.pause_seconds = FIRST_PAUSE_SECONDS
 
     async def _check_file(self) -> None:
-        """Read the time at which the node's file begins, and write a gap if it is a new file."""
+        """Ask the node when its log file begins, and write a gap record if it is a later file than before."""
         known = self.log
         known.checked_at = time.monotonic()
         try:

@@ -29,10 +29,10 @@ class GapRule:
     estimate errs towards reporting a gap.
     """
 
-    # The time of the first line of the node's file; after a restart of this process, of our last line. None before
-    # any line.
+    # The time of the first line of the node's file; after a restart of this process, the time of the last stored
+    # line; None before any line.
     file_began_ms: int | None = None
-    # The time of the first line that we read, until the first file is judged.
+    # The time of the first line that we read, unless the first file was judged before.
     first_ms: int | None = None
     _last_ms: int = 0
     # The number of bytes that we have read.
@@ -62,7 +62,8 @@ class GapRule:
             self._covered_ms = now_ms
 
     def take(self, pieces: Sequence[Piece], *, is_torn: bool = False) -> list[str]:
-        """Return the gaps before new pieces. `is_torn`: the node no longer has the piece that was read before them."""
+        """Record pieces that were read. Return the texts of the gaps before them. `is_torn`: the node no longer has the
+        piece that was read before them."""
         if not self._is_judged:
             self.first_ms = pieces[0][0] if self.first_ms is None else self.first_ms
             self._last_ms = pieces[-1][0]
@@ -71,13 +72,15 @@ class GapRule:
         return (self.take_file(pieces[0][0]) if is_new else []) + self.judge()
 
     def take_file(self, began_ms: int) -> list[str]:
-        """Return the gap, if any, before a file of the node that begins at this time."""
+        """Record that the node's file begins at `began_ms`. Return the text of the gap before it if it is a later file
+        than the one read before, else []."""
         known_ms, self.file_began_ms = self.file_began_ms, began_ms
         is_later = known_ms is not None and began_ms > known_ms
         return [f"output may be missing before {time_of(began_ms)}: {NEW_FILE}"] if is_later else []
 
     def judge(self, *, is_end: bool = False) -> list[str]:
-        """Return the gap, if any, before the first file that was read; at most once."""
+        """Return the text of the gap before the first file that was read, once that can be decided; [] if nothing is
+        missing, and in later calls. `is_end`: the container's output is complete, so decide now."""
         may_be_gone = None if self._is_judged else self.may_be_gone(is_end=is_end)
         self._is_judged = self._is_judged or may_be_gone is not None
         return [f"output may be missing before {time_of(self.seen_ms)}: {MAY_BE_GONE}"] if may_be_gone else []

@@ -44,7 +44,8 @@ class Objects:
         self._lock = threading.Lock()
 
     def read(self, path: str, **options: Any) -> Raw | None:
-        """Return an object, None if it does not exist. `options`: those of `Client.get`. Raise EngineRefused."""
+        """Return an object, None if it does not exist. `options`: the options of `Client.get`. Raise EngineRefused
+        if the server refuses the request."""
         try:
             found: Raw = self._client.get(path, **options)
         except ApiError as error:
@@ -54,7 +55,12 @@ class Objects:
         return found
 
     def make(self, body: Raw) -> Raw:
-        """Return the object as it is in the cluster, creating it unless we created it earlier. Raise EngineRefused."""
+        """Create the object, or adopt it if it exists with our identity labels; return it as stored (an existing
+        Secret: `body`, since we may not read secrets).
+
+        Raise EngineRefused if the server refuses it or the name belongs to others, EngineUnreachable if a retry can
+        succeed.
+        """
         try:
             created: Raw = self._client.create(_list_of(body), body)
             return created
@@ -67,7 +73,7 @@ class Objects:
         return self._adopt(names.path_of(body), body)
 
     def make_remembered(self, body: Raw) -> Raw:
-        """As `make`, but without a request for an object that was seen moments ago."""
+        """As `make`, but without a request for an object that was made less than REMEMBERED_SECONDS ago."""
         return self._remembered(names.path_of(body), lambda: self.make(body))
 
     def require_namespace(self, body: Raw) -> Raw:
@@ -76,7 +82,7 @@ class Objects:
         return self._remembered(path, lambda: self._require_namespace(path, body))
 
     def require_queue(self, path: str) -> None:
-        """As `check_queue`, but without a request for a Queue that was checked moments ago."""
+        """As `check_queue`, but without a request for a Queue checked less than REMEMBERED_SECONDS ago."""
         self._remembered(path, lambda: self.check_queue(path))
 
     def check_queue(self, path: str) -> Raw:
@@ -112,7 +118,7 @@ class Objects:
                     del self._users[path]
 
     def is_in_use(self, path: str) -> bool:
-        """Return whether this process uses the object, or used it moments ago and may retry."""
+        """Return whether this process uses the object, or used it less than IN_USE_SECONDS ago and may retry."""
         if path in self._users:
             return True
         used_at = self._used.get(path)

@@ -1,4 +1,4 @@
-"""Programs of ours that run in pods: the text of a module, run by the image's python3.
+"""Commands that run our programs in pods: the image's python3 runs the source text of a module.
 
 Pure, except that each module's text is read from its file once.
 """
@@ -17,8 +17,8 @@ _START_ERRORS = ("StartError", "ContainerCannotRun", "RunContainerError")
 
 @cache
 def python(program: ModuleType, *below: ModuleType) -> tuple[str, ...]:
-    """Return the command; the caller may append arguments. `below`: our modules that the program imports from, whose
-    text comes first. No program may contain `$(`, which Kubernetes would replace as a variable."""
+    """Return the container command that runs `program`; the caller may append arguments. `below`: our modules from
+    which the program imports; their text comes first. No text may contain `$(`, which Kubernetes would expand."""
     text = inspect.getsource(program)
     for module in below:
         text = re.sub(rf"^from {re.escape(module.__name__)} import .*\n", "", text, flags=re.MULTILINE)

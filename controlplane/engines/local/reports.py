@@ -18,8 +18,8 @@ from controlplane.logstore.writer import LogWriter
 
 
 def report(pod: PodDir) -> PodReport:
-    """Return the pod's state by its records and the process table. Kills remaining processes of a pod that lost its
-    shim."""
+    """Return the pod's report, from its records and the process table. Kill the remaining processes of a pod that lost
+    its shim."""
     ended = pod.exit_record()
     started = pod.start_record()
     # Read once: a shim that ends normally between two reads would be reported as lost.
@@ -74,9 +74,10 @@ def _settle_if_there_is_room(pod: PodDir, started: StartRecord | None) -> ExitRe
 
 
 def _settle(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
-    """Record the end of a pod without a shim: stopped before its start, or its shim was killed.
+    """Record the end of a pod whose shim does not run: stopped before its start, or its shim was killed. Kill the pod's
+    remaining processes first; a later call records the end.
 
-    Holds the pod's lock so that no shim can start. Return None while the pod may still live or start.
+    Hold the pod's lock, so that no shim can start. Return None while the pod may have processes or may start.
     """
     with pod.locked() as is_alone:
         if not is_alone:
