@@ -94,7 +94,7 @@ def draw(blocks: Sequence[Block]) -> HeatMap:
 
 @dataclass(slots=True)
 class _Pen:
-    """Collects strokes. `height`: of a square, in pixels."""
+    """Collects the strokes of the heat map by their style. `height`: the height of a square in pixels."""
 
     height: int
     free: list[str] = field(default_factory=list)

@@ -56,7 +56,8 @@ class Volume(Protocol):
         ContentMissing and what `budget` raises."""
 
     def trouble(self) -> str:
-        """Return what is wrong with its claim (see storage.claims), "" for nothing. Raises Blocked."""
+        """Return the problem of its claim, a code of storage.claims; "" for none. Raises Blocked if the cluster
+        refuses the request."""
 
 
 class VolumeEngine(Protocol):
@@ -67,7 +68,8 @@ class VolumeEngine(Protocol):
 
 
 def caches_of(location: CacheLocation, run: CommandRun) -> Caches:
-    """Return the caches of a location, for use in a command. Raises Blocked, EngineUnreachable."""
+    """Return the caches of a location, for use in a command. Raises Blocked if the directory cannot be used,
+    EngineUnreachable if the cluster of a volume does not answer."""
     return store_of(location) if location.project is None else VolumeCaches(location, run)
 
 

@@ -29,8 +29,8 @@ class TreeRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file. `path`: relative to the tree's root, with slashes. `target`: of a symbolic link, "" for
-    files."""
+    """One file or symbolic link. `path`: its path relative to the root of the code, with slashes. `size`: bytes.
+    `target`: the target of a link, "" for files."""
 
     path: str
     kind: str

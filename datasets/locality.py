@@ -6,36 +6,37 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cache location of a cluster. It serves the nodes in these pools, and those with all of these labels.
-    One with neither is the default: it serves the nodes that no other place serves."""
+    """A cache location of a cluster. It serves the nodes in these pools, and those with all of these labels. One
+    with neither is the default: it serves the nodes that no other location serves."""
 
     name: str
     node_pools: Collection[str] = ()
     node_labels: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, pool: str, labels: Mapping[str, str]) -> bool:
-        """Return whether the place serves a node with this pool and these labels."""
+        """Return whether the location serves a node with this pool and these labels, other than as the default."""
         wanted = self.node_labels.items()
         return pool in self.node_pools or (bool(wanted) and wanted <= labels.items())
 
     @property
     def is_default(self) -> bool:
-        """Return whether it is the default place."""
+        """Return whether it is the default location, which serves all nodes that no other one serves."""
         return not self.node_pools and not self.node_labels
 
 
 def place_of(pool: str, labels: Mapping[str, str], places: Iterable[Place]) -> str:
-    """Return the name of the place that serves a node: the first by name if there are several, "" if none."""
+    """Return the name of the cache location that serves a node: the first by name if there are several, "" if
+    none."""
     ordered = sorted(places, key=lambda place: (place.is_default, place.name))
     return next((place.name for place in ordered if place.is_default or place.has(pool, labels)), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A place to which a job's data could be copied. `missing_bytes`: data that is neither there nor being
-    copied. `free_milli_gpus`, `milli_gpus`: of the place's nodes that the job may use. `room_bytes`: the
-    limit of the place's caches, None if only the disk limits them. `has_failed`: a fill of this data failed
-    there."""
+    """A cache location to which a job's data could be copied. `missing_bytes`: data that is neither there nor being
+    copied. `free_milli_gpus`, `milli_gpus`: the free and all milli-GPUs of its nodes that the job may use.
+    `room_bytes`: the limit of its caches, None if only the disk limits them. `has_failed`: a fill of this data
+    failed there."""
 
     name: str
     missing_bytes: int
@@ -52,8 +53,8 @@ class Candidate:
 
 
 def choose_other(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
-    """Return another place for a job's data after a fill failed at its place: one where the data fits and the
-    job can run, "" if there is none."""
+    """Return another cache location for a job's data after a fill failed at the first one: one where the data fits
+    and the job can run, "" if there is none."""
     return choose(
         (
             one
@@ -68,9 +69,9 @@ def choose_other(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str
 
 
 def choose(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
-    """Return the place for a job's data, "" if there are no candidates. Preferred are, in this order, places
-    that have the data or get it, places where the job can start now, and places with the fewest missing
-    bytes. Places without nodes for the job come last; before them, places that are too small or where a fill
+    """Return the cache location for a job's data, "" if there are no candidates. Preferred are, in this order,
+    locations that have the data or get it, locations where the job can start now, and locations with the fewest
+    missing bytes. Those without nodes for the job come last; before them, those that are too small or where a fill
     failed."""
 
     def cost(one: Candidate) -> tuple[bool, bool, bool, bool, bool, int, int, int, str]:

@@ -103,7 +103,7 @@ def _name(part: bytes) -> bytes:
 
 
 def _one(token: bytes) -> bytes:
-    """Return the expression of one token."""
+    """Return the regular expression for one token of a pattern: "?", a character or a bracket expression."""
     if token == b"?":
         return rb"(?>%b|[^/])" % _BEYOND_ASCII
     if len(token) == 1:

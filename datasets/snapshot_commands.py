@@ -109,7 +109,8 @@ class RemoveSnapshot(CommandHandler):
 def _paused(
     volume: Volume, storage: VolumeStorage, key: str, writers: list[str], run: CommandRun
 ) -> Iterator[Pause | PodPause]:
-    """Yield when the programs that write to the volume have paused, or the wait for them is over."""
+    """Context manager that pauses the programs which write to the volume. Its block begins once they have paused, or
+    after the time limit; the result names those that did not pause."""
     if isinstance(storage, VolumeFiles):
         with quiesced(storage.path(str(volume.pk)), key, writers, pods=writing_pods(volume)) as pause:
             yield pause

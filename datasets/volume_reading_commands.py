@@ -24,7 +24,8 @@ class Reader(Protocol):
     """Reads files of a project's claims (implemented by engines.kubernetes.claim_reader)."""
 
     def read(self, task: ReadTask, budget: Budget) -> Read:
-        """Return entries or content, and whether there are more. Raises ContentMissing, Blocked."""
+        """Return (entries of a directory, content of a file, whether there is more). Raises ContentMissing if the
+        path does not exist, Blocked if it cannot be read."""
 
 
 class ReaderEngine(Protocol):

@@ -13,7 +13,8 @@ class ClaimStorage(VolumeStorage, Protocol):
     """Volumes that are claims of a cluster (datasets.storage.csi)."""
 
     def trouble(self, volume: str) -> str:
-        """Return what is wrong with the claim of a volume (see storage.claims), "" for nothing. Raises Blocked."""
+        """Return the problem of a volume's claim, a code of storage.claims; "" for none. Raises Blocked if the
+        cluster refuses the request."""
 
 
 class ClaimEngine(Protocol):
@@ -24,8 +25,7 @@ class ClaimEngine(Protocol):
 
 
 def storage_of_volume(volume: Volume) -> VolumeStorage:
-    """Return the storage that holds the volume, or in which its row says to create it. Raises
-    EngineUnreachable."""
+    """Return the storage in which the volume is, or will be created. Raises EngineUnreachable."""
     if not claims_volumes(volume.project):
         about = (volume.storage_class, volume.size_bytes, volume.service_tier)
         return storage_of(volume.project_id, *about)

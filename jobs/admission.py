@@ -237,9 +237,8 @@ def names_in_use(project: Project, specs: Specs) -> Refusals:
 
 
 def check_room_in_queue(project: Project, wanted: int) -> None:
-    """Raise Conflict if the project has no room for `wanted` more unfinished jobs. Large batches are counted
-    exactly.
-    """
+    """Raise Conflict if `wanted` more unfinished jobs would exceed the project's limit. Large batches are counted
+    exactly."""
     seen = _queued.get(project.pk)
     # Other processes may have added jobs since the count; far from the limit that does not matter.
     if wanted == 1 and seen is not None and seen < FAR_FROM_FULL:

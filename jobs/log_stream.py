@@ -245,7 +245,8 @@ class Follower:
             self._quiet_since = None
 
     def _has_said_all(self) -> bool:
-        """Whether the log is complete, or nothing has come for so long that its end may have been lost."""
+        """Return whether the log is complete, or nothing was added for LAST_WORDS_SECONDS, so that its end may be
+        lost."""
         now = time.monotonic()
         if _size(self._path) > self._offset:
             self._quiet_since = now

@@ -70,8 +70,8 @@ _COLUMNS = ("id", *_PLAIN, *_JSON, *_MOMENTS, "project_name", "username", "is_re
 def job_rows(jobs: QuerySet[Job], sees: Sees = OWN) -> list[dict[str, Any]]:
     """Return the jobs of a (sliced) queryset in the form of job_detail, in three queries for any number.
 
-    Lists the pods of jobs that hold GPUs; a finished job's pods are only in its detail. `sees`: the projects
-    whose jobs the reader may see; by default each job's own project.
+    Lists the pods of jobs that hold GPUs; a finished job's pods are only in its detail. `sees`: the projects whose
+    jobs the reader may see, None for all; by default each job's own project.
     """
     return shape_jobs(job_columns(jobs), sees)
 
@@ -117,8 +117,8 @@ def decoder_of(column: str) -> Callable[[Any], Any] | None:
 
 
 def job_detail(job: Job, sees: Sees = OWN) -> dict[str, Any]:
-    """Return one job in REST form, with the pods of its attempt. `project__cluster` and `user` should be
-    loaded. `sees`: as in job_rows."""
+    """Return one job in REST form, with the pods of its attempt. `project__cluster` and `user` should be loaded.
+    `sees`: the projects whose jobs the reader may see, None for all; by default the job's own project."""
     row = {name: getattr(job, name) for name in ("id", *_PLAIN, *_JSON, *_MOMENTS)}
     row |= {"project_name": job.project.name, "username": job.user.username}
     row["is_reachable"] = job.project.cluster.is_reachable

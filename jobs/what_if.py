@@ -36,8 +36,9 @@ class CannotSimulate(Exception):
 
 
 def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
-    """Return how the cluster would look with other values of COLUMNS. Jobs of projects outside `sees` are
-    counted but not named. Raises CannotSimulate, SimulationFailed."""
+    """Return how the cluster would look with other values of COLUMNS. Jobs of projects outside `sees` are counted
+    but not named. Raises CannotSimulate if the cluster cannot be simulated, SimulationFailed if the simulation
+    fails."""
     view, changed = _views(project, changes)
     run_times = learned_run_times(project.cluster).expected
     found = simulator.ask("compare", view, changed, run_times, budget_seconds=BUDGET_SECONDS)
@@ -45,9 +46,9 @@ def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -
 
 
 def week_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
-    """Return how long last week's submissions would have waited with other values of COLUMNS. Both replays
-    use the nodes and projects of today. Jobs outside `sees` are counted but not named. Raises CannotSimulate,
-    SimulationFailed."""
+    """Return how long last week's submissions would have waited with other values of COLUMNS. Both replays use the
+    nodes and projects of today. Jobs outside `sees` are counted but not named. Raises CannotSimulate if the cluster
+    cannot be simulated or another replay runs, SimulationFailed if the simulation fails."""
     if not _replaying.acquire(blocking=False):
         raise CannotSimulate("Another replay is running; try again in a minute.")
     try:

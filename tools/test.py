@@ -141,7 +141,7 @@ def recorded(lane: Lane, records: Path) -> Lane:
 
 
 def record_of(lane: Lane, records: Path) -> Path:
-    """Return the path of that record."""
+    """Return the path of the file with the recorded queries of a lane."""
     return records / lane.name.replace(" ", "-")
 
 

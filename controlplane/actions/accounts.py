@@ -35,7 +35,8 @@ def create_user(
     username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = ""
 ) -> User:
     """Create a user; without a password only tokens can sign in. Hashes the password, so it must be called outside
-    transactions. Raise Forbidden, Invalid, Conflict."""
+    transactions. Raise Forbidden unless the actor is an admin, Invalid for a refused name, address or password,
+    Conflict if the name is taken."""
     return save_new_user(
         new_user(username, password, actor=actor, is_admin=is_admin, email=email), actor=actor
     )
@@ -45,7 +46,8 @@ def new_user(
     username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = ""
 ) -> User:
     """Return a valid, unsaved user with a hashed password. Hashing takes about a second, during which a transaction
-    would block other writers. Raise Forbidden, Invalid."""
+    would block other writers. Raise Forbidden unless the actor is an admin, Invalid for a refused name, address or
+    password."""
     require_admin(actor)
     if not username.strip() or not username.isprintable() or "/" in username:
         raise invalid("/username", "bad_username", "Use printable characters without a slash.")

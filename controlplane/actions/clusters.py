@@ -40,8 +40,8 @@ def register_cluster(
     usage_half_life_hours: int | None = None,
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Register a cluster of a known engine; it is then checked, and its nodes are discovered. Raise Invalid,
-    Conflict."""
+    """Register a cluster of a known engine; it is then checked, and its nodes are discovered. Raise Forbidden unless
+    the actor is an admin, Invalid for an unknown scheduler, Conflict if the name is taken."""
     require_admin(actor)
     _check_scheduler(engine, scheduler)
     cluster = Cluster(

@@ -26,8 +26,8 @@ def issue_service_ticket(session_key: str, address: ServiceAddress) -> str:
 
 
 def redeem_service_ticket(secret: str, address: ServiceAddress) -> str | None:
-    """Return the session key that a ticket stands for, and invalidate the ticket. None if it was used, has expired
-    or is for another port."""
+    """Return the session key for which a ticket was issued, and invalidate the ticket. None if it was used, has
+    expired or is for another port."""
     found = ServiceTicket.objects.filter(
         digest=digest_of(secret),
         job_id=address.job_id,

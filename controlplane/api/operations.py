@@ -70,7 +70,7 @@ class Call:
 
     def prepare(self, before: Callable[[], Any]) -> None:
         """Run `before` now, outside the transaction. Its exception is raised later, in the view: a repeated request
-        must get its stored response, whatever has changed since."""
+        must receive its stored response even if something has changed since."""
         try:
             value = before()
         except (Problem, Invalid, NotVisible, Forbidden, TooManyAttempts) as error:

@@ -93,8 +93,8 @@ class Client:
         return self.request("DELETE", path, query=query).body
 
     def pages(self, path: str, query: Query, limit: int) -> dict[str, Any]:
-        """Read the pages of a list up to `limit` rows and join them; `next` of the result says whether there
-        are more."""
+        """Read the pages of a list up to `limit` rows and join them; `next` of the result is None after the last
+        page."""
         page: dict[str, Any] = self.get(path, {**query, "limit": min(limit, 500)})
         results: list[Any] = list(page["results"])
         while page.get("next") and len(results) < limit:

@@ -95,7 +95,7 @@ def kinds_on(*queues: str) -> tuple[str, ...]:
 
 
 def cleanup_kinds() -> tuple[str, ...]:
-    """Return the kinds that remove what a deleted object left."""
+    """Return the kinds of commands that remove the remains of deleted objects."""
     return tuple(kind for kind, handler in _declared().items() if handler.is_cleanup)
 
 

@@ -1,4 +1,4 @@
-"""Images for engines that run processes without containers: a name stands for a command and an environment.
+"""Images for engines that run processes without containers: a name is mapped to a command and an environment.
 
 Entries come from workloads/catalogue.toml and from the admins' STATE_DIR/images.toml, in the same format.
 """

@@ -184,7 +184,7 @@ class SecretValue:
 @dataclass(frozen=True, slots=True)
 class CodeSource:
     """The code tree in a pod's working directory: its hash, and the project in whose code store it is. `url`,
-    `token`: for download by pods that cannot read the store, "" elsewhere."""
+    `token`: address and credential for pods that cannot read the store, "" elsewhere."""
 
     tree: str
     project_id: int
@@ -424,7 +424,7 @@ class Engine(Protocol):
         """Run a command in a running pod; an empty one runs a shell that reads its input. Raises EngineRefused."""
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
-        """Return a stream connected to a running pod's port. Raises EngineRefused, OSError."""
+        """Return a stream connected to a running pod's port. Raises EngineRefused, or OSError if nothing listens."""
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
         """Keep the logs of exactly these pods (name -> file of the log store) up to date from now on.

@@ -17,7 +17,7 @@ LEFT = "trainyard.client_left"
 
 
 async def until_gone(scope: MutableMapping[str, Any]) -> None:
-    """Return when the client's connection has ended; never on a server without this support."""
+    """Wait until the client's connection has ended; forever on a server that does not report it."""
     await scope.get(LEFT, asyncio.Event()).wait()
 
 

@@ -64,7 +64,8 @@ class Disconnected(Exception):
 
 @dataclass(slots=True)
 class _Answer:
-    """A started response: the data that is ready to send, and the iterator of the rest, if any."""
+    """A started response. `ready`: the part of its body that can be sent now; `chunks`: the other parts, None
+    without any."""
 
     status: int
     headers: Headers

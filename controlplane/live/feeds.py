@@ -84,7 +84,8 @@ class Update:
 
 @dataclass(slots=True)
 class TickResult:
-    """The result of one read. `answers`: for each request its feed, or the code of the error that refuses it."""
+    """The result of one read of the database, up to the event `seq`. `answers`: each subscription request with its
+    feed, or with the code of the error that refuses it."""
 
     seq: int
     updates: list[Update] = field(default_factory=list)

@@ -94,7 +94,7 @@ class _Stream:
 
 
 async def until_left(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
+    """Wait until the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -18,8 +18,8 @@ Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Quota numbers that have not been sent to the cluster yet, and since when jobs of the project are held
-    back for them."""
+    """A project's quota numbers that have not been sent to the cluster yet, and since when jobs of the project wait
+    for that."""
 
     numbers: Numbers
     since: datetime

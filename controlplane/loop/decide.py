@@ -23,7 +23,8 @@ class Decided:
 
 
 def decide(cluster: Cluster, engine: Engine | None, seen: Observation, now: datetime) -> Decided:
-    """Return the decisions on this observation."""
+    """Return the plan of Trainyard's scheduler for this observation, or of the cluster's own scheduler if scheduling
+    is delegated to it, and how long that took."""
     began = time.perf_counter()
     if is_delegated(cluster.scheduler):
         offered = decide_by_cluster(cluster, engine, seen, now)

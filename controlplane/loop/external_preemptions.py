@@ -36,8 +36,8 @@ def _send_back(job: Job, report: PodReport) -> None:
 
 
 def _taker(job: Job, taken_by: str) -> dict[str, Any]:
-    """Return the preemptor's details: a job of ours, another workload by name, or {} if the pods were only
-    moved."""
+    """Return the details of a preemption by the cluster's scheduler: its kind, and the id, name and project of the
+    preemptor if it is our job, or the name of another workload."""
     if not taken_by:
         return {"kind": "move"}
     beneficiary = _job(taken_by)

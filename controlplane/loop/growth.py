@@ -72,13 +72,13 @@ def _may_grow(attended: Attended) -> bool:
 def _in_turn(
     working: Iterable[Attended], views: Mapping[str, JobView], seen: Observation, plan: Plan, now: datetime
 ) -> Iterator[tuple[Attended, int]]:
-    """Yield the jobs that can grow, each with how many workers to add: first what users asked for, then those that have
-    lost workers, then by what growth gains. Where one finds no place the next may have what it would have got."""
+    """Yield the jobs that can grow, each with how many workers to add: first what users asked for, then those that
+    have lost workers, then by what growth gains. If one does not fit on any node, the next may use the GPUs."""
     wanting = [(one, count) for one in working if (count := _wanted(one, plan, seen, now)) > 0]
     first = [one for one in wanting if _goes_before(one[0])]
     yield from sorted(first, key=lambda one: one[0].operation is None)
     left = {str(one.job.pk): (one, count) for one, count in wanting if not _goes_before(one)}
-    # Those that are growing already will want more.
+    # Jobs that are growing compete for the rest: they may grow again afterwards.
     others = [
         claim_of(one, views[str(one.job.pk)], seen, one.operation.to_workers, one.job.pods_wanted)
         for one in working
@@ -104,7 +104,7 @@ def _goes_before(attended: Attended) -> bool:
 def claim_of(
     attended: Attended, view: JobView, seen: Observation, workers: int, most: int, *, may_give: bool = False
 ) -> Claim:
-    """Return a running job with so many workers as one that others share GPUs with."""
+    """Return the claim of a running job with `workers` workers that may have up to `most`."""
     return Claim(
         view.id,
         workers,
@@ -121,13 +121,13 @@ def claim_of(
 
 
 def shape_of(view: JobView) -> tuple[int, ...]:
-    """Return what a pod needs: whole GPUs, CPUs, memory."""
+    """Return what a pod needs: GPUs (rounded up), milli-CPUs, MiB of memory."""
     gpus = 1 if view.gpu_memory_mib is not None else -(-view.milli_gpus // 1000)
     return gpus, view.milli_cpus, view.memory_mib
 
 
 def pool_of(seen: Observation, view: JobView) -> tuple[object, ...]:
-    """Return what decides on which nodes a job may run."""
+    """Return the properties of a job that decide on which nodes it may run; equal for jobs with the same nodes."""
     return usable_pools(seen.view, view), view.locations, view.extras
 
 

@@ -34,7 +34,7 @@ class Period:
         return PERIOD_SECONDS if self._busy.is_set() else QUIET_PASS_SECONDS
 
     def rouse(self) -> None:
-        """Return to the short period at once."""
+        """Switch to the short period at once."""
         self._rouses += 1
         self._quiet_since = None
         self._busy.set()

@@ -1,5 +1,5 @@
-"""Commands: durable requests for an effect outside the database, written with the decision, executed later, safe to
-repeat."""
+"""Commands: durable requests for work outside the database, such as starting a pod. They are queued in the
+transaction of the decision, executed later, and safe to repeat."""
 
 from collections.abc import Iterable
 

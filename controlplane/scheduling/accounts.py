@@ -17,19 +17,14 @@ class Account:
     """The entitlement and use of one project or department, in milli-GPUs; None means unlimited.
 
     `allocated`: what counts against the fair share: jobs that are running (not stopping), starting, or have a
-    reservation.
-    `held`: GPUs not yet proven free, so stopping jobs count and reservations do not. Both `allocated` and
-    `held` are
-    checked against the limit and against the quota of non-preemptible jobs.
-    `fixed`, `held_fixed`: the non-preemptible part of `allocated` and of `held`.
-    `reclaimed`: what this cycle takes from the account for other projects; its own waiting jobs may not use the
-    room that
-    this leaves under its limit.
-    `running`: held by jobs that started before this cycle and that this cycle keeps; only these can become
-    victims.
-    `sizes`: how many of those jobs there are of each size (milli-GPUs per job).
-    `growth`: what active jobs request beyond `allocated` (see `_growth`).
-    `sure`: what no other project can reclaim: the fair share, but at most the quota while shares are oversold.
+    reservation. `held`: GPUs not yet proven free, so stopping jobs count and reservations do not. Both `allocated`
+    and `held` are checked against the limit and against the quota of non-preemptible jobs. `fixed`, `held_fixed`:
+    the non-preemptible part of `allocated` and of `held`. `reclaimed`: what this cycle takes from the account for
+    other projects; its own waiting jobs may not use it, although it no longer counts in `allocated`. `running`: held
+    by jobs that started before this cycle and that this cycle keeps; only these can become victims. `sizes`: how
+    many of those jobs there are of each size (milli-GPUs per job). `growth`: what active jobs request beyond
+    `allocated` (see `_growth`). `sure`: what no other project can reclaim: the fair share, but at most the quota
+    while shares are oversold.
     """
 
     name: str

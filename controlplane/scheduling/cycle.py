@@ -214,9 +214,9 @@ class _Cycle:
                 queue.close((item.request, None, self._is_kept_back(item)))
 
     def _reopen(self, queue: QueueIterator, taker: Waiting, victims: frozenset[Candidate]) -> None:
-        """Put classes back into the queue that may be served after a reclaim: those of the projects that lost
-        jobs, and, where the victims leave capacity over, those that found no room. One class per kind of
-        request is tested."""
+        """Put classes back into the queue that may be served after a reclaim: those of the projects that lost jobs,
+        and, where the victims free more than was needed, those that did not fit. One class per kind of request is
+        tested."""
         is_more = not leave_nothing(taker, victims)
         has_room: dict[Hashable, bool] = {}
 

@@ -205,8 +205,7 @@ class CycleState:
         return self.starts[item.job.id].placements if item.job.id in self.starts else ()
 
     def binding(self, item: Waiting, *, is_idle: bool = False, is_placed: bool = False) -> Reservation | None:
-        """Return the reservation if the job must not delay it; None if it may, or once the gang has room in
-        this plan.
+        """Return the reservation if the job must not delay it; None if it may, or once the gang fits in this plan.
 
         `is_idle`: the capacity is for elastic growth beyond the share, which must respect every reservation.
         `is_placed`: the job already starts or has a reservation in this plan.
@@ -215,8 +214,8 @@ class CycleState:
         return held if held is not None and held.binds(item, is_idle=is_idle, is_placed=is_placed) else None
 
     def delayed_by(self, item: Waiting) -> Reservation | None:
-        """Return the reservation if the job, placed on the same nodes, would delay its gang, whether or not it
-        must respect it; None once the gang has room in this plan."""
+        """Return the reservation if the job, placed on the same nodes, would delay its gang, whether or not it must
+        respect it; None once the gang fits in this plan."""
         held = self.reservation
         # Once the gang is placed, its own pods hold what was kept for it.
         if held is None or held.item.job.id in self.starts or held.item.job.id in self.promises:
@@ -295,15 +294,15 @@ class CycleState:
             self._undo.append(partial(self._keep, victim))
 
     def forget_reclaimed(self) -> None:
-        """Let other jobs of the losing accounts use, under the limits, the room that victims leave. Called once
-        no victim can be reprieved any more."""
+        """Allow other jobs of the accounts that lost victims to use what these leave under the accounts' limits.
+        Called once no victim can be reprieved any more."""
         for victim, losing in self._reclaimed.items():
             for account in losing:
                 account.reclaimed -= self.victims[victim].milli_gpus
             losing.clear()
 
     def reprieve(self, victim: Candidate) -> None:
-        """Keep a victim of this cycle running."""
+        """Remove a victim of this cycle from the plan's preemptions, so that it keeps running."""
         preempt = self.preempts[victim.job.id]
         self._keep(victim)
         self._undo.append(lambda: self._stop(victim, preempt))
@@ -333,11 +332,11 @@ class CycleState:
         self._undo.append(undo)
 
     def mark(self) -> int:
-        """Return a point to roll back to."""
+        """Return the present point in the plan, for `roll_back`."""
         return len(self._undo)
 
     def roll_back(self, mark: int) -> None:
-        """Undo every change since the mark, in reverse order."""
+        """Undo every change since `mark` was called, in reverse order."""
         moves, self._undo = self._undo[mark:], self._undo[:mark]
         for undo in reversed(moves):
             undo()

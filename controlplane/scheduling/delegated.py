@@ -66,8 +66,8 @@ class Offers:
 
 
 def decide_offers(view: ClusterView, offers: Mapping[str, Offer], shared: Mapping[Group, int]) -> Offers:
-    """Decide what to start, hold and offer now. `offers`: by job id. `shared`: for every GPU-sharing group with
-    a running pod, its device."""
+    """Decide what to start, hold and offer now. `offers`: the present offers by job id. `shared`: the device of
+    every GPU-sharing group with a running pod."""
     cycle = _Cycle(_as_gangs(view), offers, shared)
     for item in cycle.in_turn():
         cycle.consider(item)

@@ -45,8 +45,8 @@ def most_pods(item: Waiting, *, is_held: bool, is_sure: bool) -> int:
 
 
 def widest(item: Waiting, room: FreeCapacity, most: int) -> tuple[PodPlacement, ...] | None:
-    """Place as many of the job's pods as fit into this room, at most `most`; None if its minimum does not
-    fit."""
+    """Return the placements of as many of the job's pods as fit into this free capacity, at most `most`; None if its
+    minimum does not fit."""
     placements = place(item.of(most).request, room, item.job.avoid)
     if placements is not None:
         return placements
@@ -63,7 +63,7 @@ def as_promised(item: Waiting) -> Waiting | None:
 
 
 class ShrinkPolicy:
-    """Restricts another policy to victims that can shrink."""
+    """A policy that accepts those victims of another policy that can shrink."""
 
     def __init__(self, gate: VictimPolicy) -> None:
         self.kind: Kind = gate.kind
@@ -71,11 +71,11 @@ class ShrinkPolicy:
 
     @property
     def signature(self) -> Hashable:
-        """The signature of the restricted policy."""
+        """The other policy's signature, marked as restricted."""
         return "shrink", self._gate.signature
 
     def concerns(self, giver: Account) -> bool:
-        """Return the verdict of the restricted policy."""
+        """Return whether the other policy may accept jobs of this project."""
         return self._gate.concerns(giver)
 
     def may_give(self, candidate: Candidate) -> bool:
@@ -83,12 +83,12 @@ class ShrinkPolicy:
         return candidate.can_shrink and self._gate.may_give(candidate)
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return the verdict of the restricted policy."""
+        """Return whether the other policy accepts the set."""
         return self._gate.accepts(victims)
 
 
 def can_go_on(victims: Collection[Candidate], taker: Waiting, soon: FreeCapacity) -> bool:
-    """Return whether all these victims could run again at their minimum size after the taker is placed on their
+    """Return whether all these victims could continue at their minimum size after the waiting job is placed on their
     capacity."""
     room = soon.copy()
     for victim in victims:

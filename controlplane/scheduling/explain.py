@@ -192,8 +192,8 @@ class Explainer:
         }
 
     def _cause(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """Return the reason code for why a request finds no room, and what is free. Independent of the job's
-        project: fair share is checked later."""
+        """Return the code of the reason why a request does not fit, and its details, such as the free GPUs.
+        Independent of the job's project: fair share is checked later."""
         room, numbers = self._state.capacity.now, self._numbers(request)
         if self._state.promises and place(request, self._room_without_promises()) is not None:
             return reasons.RESERVED_FOR_OLDER_GANG, {**numbers, **self._first_promised()}

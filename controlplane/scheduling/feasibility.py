@@ -144,7 +144,7 @@ class FeasibilityCheck:
         return need, amount_of(one, need), largest, relieved
 
     def _able(self, nodes: Sequence[NodeView], rest: Request) -> Sequence[NodeView]:
-        """Return the nodes that satisfy the rest of the request; all nodes if none does."""
+        """Return the nodes that have, when empty, the host resources of `rest`; all nodes if none has."""
         empty = self._empty_room()
         return [node for node in nodes if empty.node(node.name).has_host_capacity(rest)] or nodes
 

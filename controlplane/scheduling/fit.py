@@ -124,7 +124,7 @@ def amount_of(holder: Need, need: str) -> int:
 
 
 def with_only(request: Request, needs: Collection[str]) -> Request:
-    """Return the request with only these of its host resources."""
+    """Return the request with only those of its host resources that `needs` names."""
     return replace(
         request,
         milli_cpus=request.milli_cpus if "cpus" in needs else 0,
@@ -134,7 +134,7 @@ def with_only(request: Request, needs: Collection[str]) -> Request:
 
 
 def without(request: Request, need: str) -> Request:
-    """Return the request without one of its host resources."""
+    """Return the request without the host resource `need`."""
     return with_only(request, set(host_needs(request)) - {need})
 
 

@@ -1,4 +1,5 @@
-"""Questions about a partly made plan: who could give up capacity, and how much stays free."""
+"""Questions about an unfinished plan: which jobs could be stopped for another one, and how much capacity stays
+free."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ class Scheduler:
         self._due_at: int | None = None
 
     def decide(self, view: ClusterView) -> Plan:
-        """Return the plan for this view."""
+        """Return the plan for this view. The state of the previous call is reused as far as the view did not
+        change."""
         state, queued = self._state, self._queued
         # Cleared first, so that an exception leaves no half-changed state behind.
         self._state = self._queued = None

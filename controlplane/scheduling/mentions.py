@@ -68,7 +68,7 @@ def public(code: str, details: Details) -> str:
 
 
 def named_projects(details: Details) -> frozenset[str]:
-    """Return the projects of the jobs that these details name; "" stands for an unknown project."""
+    """Return the projects of the jobs that these details name; "" for an unknown project."""
     return frozenset(_named(details))
 
 

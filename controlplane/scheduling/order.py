@@ -44,7 +44,7 @@ class Waiting:
 
     @property
     def is_in_share(self) -> bool:
-        """Whether the project stays within its fair share, or its quota, with this job."""
+        """Return whether the project stays within its fair share, or its quota, with this job."""
         return self.account.is_in_share_with(self.milli_gpus)
 
     @property
@@ -59,11 +59,11 @@ class Waiting:
 
     @property
     def wanted_milli_gpus(self) -> int:
-        """The milli-GPUs of all its pods; for an elastic job more than its minimum."""
+        """Return the milli-GPUs of all its pods; of an elastic job, at its full size."""
         return self.milli_gpus // self.request.pods * self.job.pods
 
     def of(self, pods: int) -> Waiting:
-        """Return the same job with this many pods as its minimum."""
+        """Return the same job with `pods` as its minimum number of pods."""
         if pods == self.request.pods:
             return self
         milli_gpus = self.milli_gpus // self.request.pods * pods
@@ -191,7 +191,7 @@ class QueueIterator:
         return self._taken
 
     def put_back(self) -> None:
-        """Return the class just taken to the queue, at its next job."""
+        """Put the class just taken back into the queue, at its next job."""
         taken = self._taken
         assert taken is not None
         if taken.at < len(taken.jobs):

@@ -76,8 +76,8 @@ class Share:
 class Plan:
     """The decisions on one view: the jobs to preempt, to start and to hold, each in order.
 
-    `holds` may be a lazy sequence that is computed when first read. `promised`: by job id, where capacity is
-    being freed for held jobs; available without computing `holds`.
+    `holds` may be a lazy sequence that is computed when first read. `promised`: the placements on capacity that is
+    being freed for held jobs, by job id; available without computing `holds`.
     """
 
     preempts: tuple[Preempt, ...] = ()

@@ -68,8 +68,9 @@ def _share_out(
     remaining: int,
     k_milli: int,
 ) -> int:
-    """Distribute surplus within the band in rounds; return what is left. Modifies `shares` and `remainders`. The
-    remainders of a band are those of its last round, so they share one denominator, which is omitted."""
+    """Distribute surplus within the band in rounds; return the part that was not distributed. Modifies `shares` and
+    `remainders`. The remainders of a band are those of its last round, so they share one denominator, which is
+    omitted."""
     is_another_round = True
     while is_another_round and remaining > 0:
         is_another_round = False

@@ -46,7 +46,7 @@ def suggest(view: ClusterView, job_id: str, is_over: Callable[[], bool] = never)
 
 
 def _stopped_first(plan: Plan, job_id: str) -> list[dict[str, Any]] | None:
-    """Return the jobs that are stopped before the job starts; None if this plan has no room for it."""
+    """Return the jobs that are stopped before the job starts; None if the job does not fit in this plan."""
     if any(start.job == job_id for start in plan.starts):
         return []
     hold = next((hold for hold in plan.holds if hold.job == job_id and hold.is_promised), None)

@@ -158,7 +158,7 @@ class PreemptPolicy:
 
     @property
     def signature(self) -> Hashable:
-        """The project, what it holds, and the job's priority."""
+        """The project, the milli-GPUs that it and its department hold, and the job's priority."""
         holds = tuple((account.running, account.allocated) for account in self._account.line())
         return self.kind, self._is_swap, self._account.name, holds, self._priority
 
@@ -189,21 +189,20 @@ class PreemptPolicy:
         )
 
     def is_swapped(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the job, in place of these victims, keeps its project within its share."""
+        """Return whether its project stays within its fair share if the job replaces these victims."""
         return self._account.is_in_share_with(self._request - sum(victim.milli_gpus for victim in victims))
 
 
 class ReclaimPolicy:
     """Allows jobs of other projects that hold more than they are entitled to.
 
-    The taker is compared with the giver's sibling: the first accounts from the top (department, then project)
-    in which they differ. Before each victim is stopped, that account must hold more than its entitlement, or
-    more than its quota if the taker stays within its own quota. So the last victim may take it below, and no
-    further one is stopped. Accounts below the sibling must hold more than their quota, so a project within its
-    quota never loses a GPU.
-    All victims together must not lose more within their quotas (shares, for a taker above its quota) than the
-    taker gains within its own; if the taker was itself preempted, less. So every reclaim is progress and
-    sequences of reclaims end.
+    The waiting job's account is compared with the victim's: their departments if these differ, else their projects.
+    Before each victim is stopped, its compared account must hold more than its entitlement, or more than its quota
+    if the waiting job stays within its own quota. So the last victim may take the account below that, and no further
+    one is stopped. Projects below a compared department must hold more than their quota, so a project within its
+    quota never loses a GPU. All victims together must not lose more within their quotas (fair shares, for a job
+    above its quota) than the waiting job gains within its own; if that job was itself preempted, less. So every
+    reclaim is progress, and sequences of reclaims end.
     """
 
     kind: Kind = "reclaim"
@@ -225,8 +224,8 @@ class ReclaimPolicy:
 
     @property
     def signature(self) -> Hashable:
-        """The department, whether its quotas hold with the job, and the gain. A taker above its share adds its
-        own account, because its victims are then compared with what it holds."""
+        """The department, whether the quotas hold with the job, and the gain. If the job takes its account above its
+        share, also that account, because victims are then compared with what it holds."""
         line = self._account.line()
         is_in_quota = tuple(account.is_in_quota_with(self._request) for account in line)
         above = [account.allocated + self._request > account.fair_share for account in line]
@@ -235,7 +234,8 @@ class ReclaimPolicy:
         return self.kind, department, is_in_quota, self._gain, alone
 
     def concerns(self, giver: Account) -> bool:
-        """Return whether `giver` is another project, and its accounts all hold more than they must keep."""
+        """Return whether `giver` is another project, and it and its department hold more than they are entitled to
+        keep."""
         if giver is self._account or (
             giver.quota is not None and giver.running <= min(giver.quota, giver.fair_share)
         ):
@@ -249,8 +249,8 @@ class ReclaimPolicy:
         return self.concerns(candidate.account) and not is_protected and self.accepts((candidate,))
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the jobs can be stopped one after another, in the order that is best for the losing
-        accounts."""
+        """Return whether the jobs can be stopped one after another, in the order that is best for the accounts which
+        lose them."""
         taken: dict[int, _Taken] = {}
         for victim in victims:
             for account, kept, is_sibling in self._kept(victim.account):

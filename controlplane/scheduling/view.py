@@ -195,10 +195,9 @@ class ClusterView:
     """The complete input of one decision. `now` is in Unix seconds; a decision reads no other clock.
 
     `usage_weight_milli`: how strongly past usage lowers a share of the surplus (1,000 = the usual k of 1).
-    `min_runtime_seconds`: for this long after its start a job is not reclaimed for a project above its quota.
+    `min_runtime_seconds`: how long after its start a job cannot be reclaimed for a project above its quota.
     `queue_order`: the order of jobs of one project and priority: "submission", or "shortest" expected run time
-    first.
-    `placement`: "packed" (tightest fit) or "fragmentation" (gradient, see fragmentation.py).
+    first. `placement`: "packed" (tightest fit) or "fragmentation" (gradient, see fragmentation.py).
     """
 
     name: str

@@ -34,19 +34,20 @@ def outlook(
 
 
 def foresee(is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRunTimes | None) -> Prospect:
-    """Return what the next cycles will do with a queued job."""
+    """Return what the next cycles will do with a queued job, if no other job is submitted."""
     return prospect(view, job_id, is_over, learned)
 
 
 def compare(is_over: IsOver, view: ClusterView, project: ProjectView, run_times: RunTimes | None) -> WhatIf:
-    """Return the effects of a changed project on the cluster."""
+    """Return how shares, waits and preemptions would change if the project were as `project`."""
     return what_if(view, project, is_over, run_times)
 
 
 def compare_recorded(
     is_over: IsOver, view: ClusterView, until: int, jobs: Sequence[RecordedJob], project: ProjectView
 ) -> WhatIf:
-    """Return the effects that a changed project would have had on recorded jobs."""
+    """Return how shares, waits and preemptions of recorded jobs would have differed if the project had been as
+    `project`."""
     return recorded_what_if(view, until, jobs, project, is_over)
 
 

@@ -43,7 +43,7 @@ class Aggregate:
     count: int = 1
 
     def add(self, other: "Aggregate") -> None:
-        """Add the aggregate of another span of the same gauge."""
+        """Merge the aggregate of the same gauge over another time span into this one."""
         self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
         self.total, self.count = self.total + other.total, self.count + other.count
 

@@ -21,7 +21,7 @@ class Accumulator:
         self._shown: set[Key] = set()
 
     def add(self, key: Key, value: float) -> None:
-        """Add a measurement."""
+        """Add a measurement of one gauge in the current step."""
         aggregate = self._aggregates.get(key)
         if aggregate is None:
             self._aggregates[key] = Aggregate(value, value, value)

@@ -256,8 +256,8 @@ def _show_form(
 def _page(
     request: HttpRequest, actor: Actor, project: Project, errors: Mapping[str, str]
 ) -> HttpResponseBase:
-    """Show a project's page. `errors`: by field, "user" and "role" of the member to add, "role of <name>" of
-    a member."""
+    """Show a project's page. `errors`: the messages by form field: "user" and "role" for the member to add, "role of
+    <name>" for a member."""
     role = role_in(actor, project)
     unfinished, count = unfinished_of(actor, project)
     context = {

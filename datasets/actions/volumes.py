@@ -145,7 +145,7 @@ def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
 
 
 def _resize_at_storage(volume: Volume, size_bytes: int, actor: Actor) -> Volume:
-    """Write the command that resizes the volume; the row gets the new size when the storage has applied it."""
+    """Queue the resize of the volume; its row gets the new size when the storage has applied it."""
     if claims_volumes(volume.project) and size_bytes < volume.size_bytes:
         detail = f"{volume.name} has {volume.size_bytes} bytes; Kubernetes cannot make a volume smaller."
         raise Conflict("volume_not_smaller", detail)
@@ -329,8 +329,8 @@ def volume_gone(volume_id: str) -> None:
 
 
 def volume_checked(volume_id: str, trouble: str) -> None:
-    """Record what is wrong with the claim of a volume, or that nothing is wrong any more. Call it in the transaction
-    that ends the command."""
+    """Record the problem of a volume's claim, or that it has none any more. Call it in the transaction that ends the
+    command."""
     rows = Volume.objects.filter(pk=volume_id)
     troubled = Q(state=FAILED, reason__in=CLAIM_TROUBLES)
     if not trouble:

@@ -44,7 +44,7 @@ class Sink(Protocol):
         since."""
 
     def flush(self) -> None:
-        """Return when all stored contents are on disk."""
+        """Block until all stored contents are on disk."""
 
 
 class FileChanged(Exception):

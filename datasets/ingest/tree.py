@@ -24,8 +24,8 @@ Row = tuple[bytes, int, int, int, int]
 
 @dataclass(slots=True)
 class Directory:
-    """The files directly in one directory, sorted by name. `digests`: of `rows` in the same order, empty
-    while unknown."""
+    """The files directly in one directory, sorted by name. `digests`: the digests of the files in `rows`,
+    concatenated in the same order; empty while unknown."""
 
     # Path relative to the root, "" for the root itself.
     path: bytes

@@ -47,7 +47,7 @@ def _nodes(row: Row) -> str:
 
 
 def _room(row: Row) -> str:
-    """What is committed of the room, as a bar with both numbers."""
+    """Return the committed part of the location's size limit, as a bar with both numbers."""
     committed, room = row["committed_bytes"], row["room_bytes"]
     total = committed + row["free_bytes"] if room is None else room
     share = committed / total if total else 0.0

@@ -152,7 +152,7 @@ def location_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def location_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Change a location's room, age limit or nodes."""
+    """Change a location's size limit, age limit or nodes."""
     require_admin(actor)
     location = _location(actor, name)
     posted = request.POST if request.method == "POST" else None

@@ -224,7 +224,7 @@ def _ask(volume: Volume, waits: BeingRead) -> str:
 
 
 def _again(response: HttpResponse) -> HttpResponse:
-    """Make the browser reload the page."""
+    """Return the answer that makes the browser reload the page."""
     response["Refresh"] = "2"
     return response
 

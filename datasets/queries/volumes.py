@@ -77,8 +77,8 @@ def _claiming_clusters() -> QuerySet[Cluster]:
 def storage_of(
     project_id: int, storage_class: str, size_bytes: int = 0, service_tier: str = ""
 ) -> MountedVolumes:
-    """Return the storage backend of a project's volumes in a storage class. `size_bytes`, `service_tier`: of
-    volumes to create."""
+    """Return the storage backend of a project's volumes in a storage class. `size_bytes`, `service_tier`: size and
+    tier of volumes that it creates."""
     return storage_class_named(storage_class).open(project_id, size_bytes, service_tier)
 
 

@@ -35,7 +35,8 @@ def open_class(found: StorageClass, project_id: int, size_bytes: int, service_ti
 
 
 class AnfVolumes(VolumeFiles):
-    """The volumes and snapshots of one storage class. `size_bytes` and `service_tier`: of volumes to create."""
+    """The volumes and snapshots of one storage class. `size_bytes`, `service_tier`: size and tier of volumes that it
+    creates."""
 
     def __init__(
         self,

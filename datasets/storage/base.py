@@ -71,7 +71,7 @@ UNLIMITED = Budget()
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Counts of what a collection removed."""
+    """How many packs, large contents and manifests a garbage collection removed, and their size."""
 
     packs: int
     objects: int

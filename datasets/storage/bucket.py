@@ -34,10 +34,10 @@ _GAP_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Time limits of a bucket, in seconds. `answer_seconds`: without receiving a byte; `request_seconds`: for
-    one request; `retry_seconds` and `retries`: how long a call is retried after its first failure;
-    `open_seconds`: how long further calls fail at once after one without an answer, for all buckets of the
-    same place in this process."""
+    """Time limits of a bucket, in seconds. `answer_seconds`: the longest wait for the next byte of an answer;
+    `request_seconds`: the longest duration of one request; `retry_seconds`, `retries`: how long, and how often, a
+    call is retried after its first failure; `open_seconds`: how long further calls fail at once after one without an
+    answer, for all buckets of the same place in this process."""
 
     connect_seconds: float = 5.0
     answer_seconds: float = 30.0

@@ -26,7 +26,8 @@ class CircuitBreaker:
             return True
 
     def record(self, *, is_answered: bool) -> None:
-        """Record the result of an allowed call."""
+        """Record the result of a call that `admits` allowed: an answer closes the breaker, anything else opens
+        it."""
         with self._lock:
             if is_answered:
                 self._opened_until = None

@@ -19,7 +19,7 @@ CLAIM_TROUBLES: Mapping[str, str] = {
 
 
 def trouble_of(claim: Mapping[str, Any]) -> str:
-    """Return what is wrong with a PersistentVolumeClaim, "" for nothing."""
+    """Return the problem of a PersistentVolumeClaim, CLAIM_BEING_DELETED or CLAIM_LOST; "" for none."""
     if claim["metadata"].get("deletionTimestamp"):
         return CLAIM_BEING_DELETED
     return CLAIM_LOST if (claim.get("status") or {}).get("phase") == "Lost" else ""
@@ -37,9 +37,9 @@ def snapshot_name(snapshot: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CacheTask:
-    """One run of the pod that works on a project's caches. `name`: a repeat with the same name uses the
-    existing pod. `key`: the tree to fill, "" for none. `keep`: the trees not to remove. `url`, `token`: where
-    to download the content. `digest`: of the tree's manifest."""
+    """One run of the pod that works on a project's caches. `name`: a repeat with the same name uses the existing
+    pod. `key`: the tree to fill, "" for none. `keep`: the trees not to remove. `url`, `token`: address and
+    credential of the content's download. `digest`: the digest of the tree's manifest."""
 
     name: str
     keep: Sequence[str]

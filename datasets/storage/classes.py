@@ -21,9 +21,10 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """How volumes of one class are stored. `directory`: for a storage system, the mount point of its exports, which
-    admins mount. `service_tiers`: MiB/s per TiB by tier, the default tier first; empty if the class has none. `place`:
-    the driver's system; None for folders, and for a driver's class that is no longer configured."""
+    """How volumes of one class are stored. `directory`: the directory of its volumes; for a storage system, the
+    directory where admins mount its exports. `service_tiers`: MiB/s per TiB by tier, the default tier first; empty
+    if the class has none. `place`: the driver's system; None for folders, and for a driver's class that is no longer
+    configured."""
 
     name: str
     directory: Path
@@ -54,8 +55,8 @@ class StorageClass:
         return self.about is not None and self.about.is_tier_enforced
 
     def open(self, project_id: int, size_bytes: int = 0, service_tier: str = "") -> MountedVolumes:
-        """Return the storage of a project's volumes. `size_bytes`, `service_tier`: of volumes to create. Raise Blocked
-        if this release has no such driver."""
+        """Return the storage of a project's volumes. `size_bytes`, `service_tier`: size and tier of volumes that
+        it creates. Raise Blocked if this release has no such driver."""
         if self.about is None:
             words = f"The storage class {self.name} is of the driver {self.driver}, which this release does not have."
             raise Blocked("class_not_configured", words)

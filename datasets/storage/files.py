@@ -205,8 +205,8 @@ def _permit(root: Path) -> None:
 
 
 def sync_file_system(path: Path) -> None:
-    """Return when all writes to the file system of `path` are on disk: one wait for thousands of files, where
-    an fsync of each would wait for the journal every time."""
+    """Block until all writes to the file system of `path` are on disk. This waits for the journal once, an fsync of
+    each of thousands of files would wait for it every time."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if _libc().syncfs(descriptor) != 0:

@@ -164,7 +164,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         share_file(self.path_of(located), target, mode)
 
     def path_of(self, located: Located) -> Path:
-        """Return the path of the file that holds a content."""
+        """Return the path of the file that contains the bytes of a content: its own file, or a pack."""
         if located.pack == WHOLE:
             return self._path("objects", located.digest.hex())
         return self._path("packs", located.pack)

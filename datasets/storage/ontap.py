@@ -37,7 +37,7 @@ def open_class(found: StorageClass, project_id: int, size_bytes: int, service_ti
 
 
 class OntapVolumes(VolumeFiles):
-    """The volumes and snapshots of one storage class. `size_bytes`: of volumes to create."""
+    """The volumes and snapshots of one storage class. `size_bytes`: the size of volumes that it creates."""
 
     def __init__(
         self, client: OntapClient, root: Path, size_bytes: int = 0, mount_seconds: float = MOUNT_SECONDS

@@ -25,8 +25,8 @@ Index = dict[bytes, Seen]
 
 @dataclass(slots=True)
 class Copied:
-    """A copied tree. `new_bytes`: of files that are not hard links to `before`. `changed`: files that changed
-    while they were read, `skipped`: sockets, pipes and devices; both as counts with the first names."""
+    """A copied tree. `new_bytes`: the size of the files that are not hard links to `before`. `changed`: files that
+    changed while they were read, `skipped`: sockets, pipes and devices; both as counts with the first names."""
 
     files: int = 0
     size_bytes: int = 0

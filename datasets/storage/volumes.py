@@ -92,10 +92,11 @@ class MountedVolumes(VolumeStorage, Protocol):
         """Return the directory that jobs mount."""
 
     def children(self, volume: str, directory: bytes, after: bytes, limit: int) -> list[Child]:
-        """Return entries of a directory by name. Raises ContentMissing, Blocked."""
+        """Return up to `limit` entries of a directory, in order of their names and after the name `after`. Raises
+        ContentMissing if there is no such directory, Blocked if it cannot be read."""
 
     def open(self, volume: str, path: bytes) -> tuple[BinaryIO, int]:
-        """Return a file and its size. Raises as `children`."""
+        """Return an open file and its size in bytes. Raises as `children`."""
 
 
 def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> FolderVolumes:

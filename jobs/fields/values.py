@@ -20,10 +20,10 @@ LINES, WORDS = "\n", ", "
 class Value(NamedTuple):
     """The type of a field.
 
-    `read`: converts submitted JSON to the stored value; raises Refused. `schema`: of the submitted JSON;
-    `answer`: of the JSON in answers. `parse` and `write`: convert text to JSON and back, for flags and forms;
-    `parse` raises ValueError, and `text` completes the message "is not ...". For a list or object, `pieces`
-    splits the value into parts that are parsed and written singly, `gather` combines them, and `separator`
+    `read`: converts submitted JSON to the stored value; raises Refused. `schema`: the JSON schema of submitted
+    values; `answer`: the JSON schema of values in answers. `parse` and `write`: convert text to JSON and back, for
+    flags and forms; `parse` raises ValueError, and `text` completes the message "is not ...". For a list or object,
+    `pieces` splits the value into parts that are parsed and written singly, `gather` combines them, and `separator`
     joins their texts in a form.
     """
 
@@ -149,7 +149,8 @@ def counts(low: int, high: int, most: int) -> Value:
 
 
 def speeds(low: int, high: int, most: int) -> Value:
-    """Numbers above 0 by whole numbers, written as N=S with commas between them."""
+    """Return the type of an object with at most `most` speeds above 0 by the number of workers, from `low` to
+    `high`; written as N=S with commas between them."""
     names = Names(re.compile(r"[1-9][0-9]*"), len(str(high)), f"a whole number from {low} to {high}")
     entry = {**schemas.NUMBER, "exclusiveMinimum": 0}
     schema = {"type": "object", "additionalProperties": entry, "maxProperties": most}

@@ -92,7 +92,8 @@ class Service:
         return self.job_id, self.port
 
     async def connect(self) -> socket.socket:
-        """Return a non-blocking stream to the port. Raises NoAnswer, TooManyRequests."""
+        """Return a non-blocking stream to the port. Raises NoAnswer if the pod or its cluster does not accept the
+        connection, TooManyRequests if the port or its project has too many."""
         opening: asyncio.Future[socket.socket] | None = None
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -161,8 +162,8 @@ async def _look_up(credential: Credential, job_id: str, port: int, address: str)
 
 
 async def until_refused(credential: Credential, job_id: str) -> None:
-    """Return as soon as the credential gives no more access to the job: revoked token, ended session, lost
-    role. Connections with the same credential and job share one query per second."""
+    """Wait until the credential gives no more access to the job: the token was revoked, the session ended, or the
+    role was lost. Connections with the same credential and job share one query per second."""
     key = (credential, job_id)
     while True:
         recheck = _rechecks.get(key)
@@ -189,7 +190,8 @@ async def _recheck(credential: Credential, job_id: str) -> bool:
 
 
 def admit(credential: Credential | None, job_id: str, scope: Scope | None = None) -> tuple[Actor, Job]:
-    """Return the actor and the job, for members of its project. Raises NotSignedIn, NotVisible, Forbidden."""
+    """Return the actor and the job if the actor is a member of its project. Raises NotSignedIn for an invalid
+    credential, NotVisible if the actor may not view the job, Forbidden if they may only view it."""
     identity = identify(credential) if credential else None
     if credential is not None:
         note_user(credential, identity.user.pk if identity else None)

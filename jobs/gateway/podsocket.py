@@ -70,9 +70,9 @@ async def end(send: Send, message: dict[str, Any], close_code: int) -> None:
 def enter(
     credential: Credential, job_id: str, rank: int, scope: Scope, record: Callable[[Job, Actor], None]
 ) -> tuple[Engine, str]:
-    """Authorise a member of the job's project and return the engine and the pod's name. `record` writes the
-    audit entry. Runs on the gateway's database thread. Raises NotSignedIn, NotVisible, Forbidden,
-    NotRunning."""
+    """Authorise a member of the job's project and return the engine and the pod's name. `record` writes the audit
+    entry. Runs on the gateway's database thread. Raises as `admit`, and NotRunning if the job has no running pod of
+    this rank."""
     actor, job = admit(credential, job_id, scope)
     pod = running_pod(job, rank)
     record(job, actor)

@@ -110,7 +110,8 @@ class Exchange:
 
 @asynccontextmanager
 async def exchange(service: Service) -> AsyncIterator[Exchange]:
-    """Connect to the service for one request. Raises NoAnswer, TooManyRequests."""
+    """Context manager that connects to the service for one request. Raises NoAnswer if the service does not answer,
+    TooManyRequests if the port or its project has too many requests."""
     with exchanging(project=service.project_id, port=service.key):
         stream = await service.connect()
         address = public_address(stream, service.port)

@@ -107,7 +107,8 @@ class Kind(Protocol):
         ...
 
     def speeds(self, spec: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
-        """Return (workers, measured speed), ascending, of a job that declares them."""
+        """Return the declared ((workers, measured speed in any unit), ...), ascending by workers; () if none are
+        declared."""
         ...
 
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:

@@ -23,8 +23,9 @@ FROZEN_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One pod of the attempt. `state`: as the worker reports it, "" before its first report. `generation`:
-    the last one that it joined. `exit_code`: None while it runs. `silent_seconds`: since its last heartbeat."""
+    """One pod of the attempt. `state`: the state that the worker reported last, "" before its first report.
+    `generation`: the last one that it joined. `exit_code`: None while it runs. `silent_seconds`: the time since its
+    last heartbeat."""
 
     rank: int
     is_alive: bool

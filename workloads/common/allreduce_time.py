@@ -24,7 +24,8 @@ class AllReduceTime:
         net.register_comm_hook(None, self._averaged)
 
     def take_seconds(self) -> float:
-        """Return the seconds measured since the last call."""
+        """Return how many seconds since the last call some gradients were being averaged; overlapping averages count
+        once."""
         spans, self._spans = self._spans, []
         if not spans:
             return 0.0
@@ -65,7 +66,7 @@ def covered(spans: list[tuple[float, float]]) -> float:
 
 
 def _between(start: Mark, end: Mark) -> float:
-    """Return the seconds between two marks."""
+    """Return the seconds between two marks, by the clock or by CUDA events."""
     if isinstance(start, float):
         return float(end) - start
     return float(start.elapsed_time(end)) / 1000

@@ -76,8 +76,8 @@ class Replica(Protocol):
 
 
 class Step:
-    """One step of this worker. `indexes`: of its samples; the step also has the factor for the learning
-    rate."""
+    """This worker's part of one training step. `indexes`: the indexes of its samples in the data set;
+    `learning_rate_factor`: the factor by which the base learning rate is multiplied."""
 
     def __init__(self, world: World, indexes: Tensor) -> None:
         self.indexes = indexes

@@ -51,11 +51,10 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """The cost of one change of generation. `step`: completed steps at that time. `lost_steps`: completed
-    steps that no member had any more. `repeated_steps`: completed steps that were computed again.
-    `interrupted_steps`: steps interrupted by a failure and run again in the new generation. `pause_seconds`:
-    from this worker's last step in the old generation until it could continue. `at`: Unix seconds.
-    `is_planned`: not caused by a failure."""
+    """The cost of one change of generation. `step`: completed steps at that time. `lost_steps`: completed steps that
+    no member had any more. `repeated_steps`: completed steps that were computed again. `interrupted_steps`: steps
+    interrupted by a failure and run again in the new generation. `pause_seconds`: the time from this worker's last
+    step in the old generation until it could continue. `at`: Unix seconds. `is_planned`: not caused by a failure."""
 
     generation: int
     step: int

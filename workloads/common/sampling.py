@@ -19,8 +19,8 @@ _GOLDEN = -7046029254386353131
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How batch size and learning rate depend on the number of workers. `batch_size`: of one worker if there
-    are `reference_workers`.
+    """How batch size and learning rate depend on the number of workers. `batch_size`: the batch of one worker if
+    there are `reference_workers`, in samples.
 
     `constant_global_batch`: the workers divide the same global batch; the learning rate is constant.
     `linear_learning_rate`: each worker keeps its batch; the learning rate grows with the global batch, over

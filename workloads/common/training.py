@@ -56,8 +56,9 @@ class Program(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Length and batches of a training. `batch_size`: of one rank. `loaders`: processes that read data, 0 for
-    none. `checkpoint_steps`: 0 for checkpoints at the end of epochs only."""
+    """Length and batches of a training. `batch_size`: samples per step of one rank. `checkpoints`: the checkpoint
+    directory. `loaders`: the number of processes that read data, 0 for none. `checkpoint_steps`: completed steps
+    between checkpoints, 0 for checkpoints at the end of epochs only."""
 
     epochs: int
     batch_size: int

@@ -52,7 +52,7 @@ class Worker:
 
     @property
     def has_left(self) -> bool:
-        """Whether it is beyond the last step that it is needed for."""
+        """Return whether the worker has completed the last step for which it is needed."""
         status = self.status
         return status is not None and status.state == membership.LEFT
 
@@ -156,7 +156,8 @@ class Crew:
         )
 
     def _has_lost_leaver(self, alive: Sequence[int]) -> bool:
-        """Whether a leaver died in the step that it was to complete with the members, who may wait for it."""
+        """Return whether a leaving worker died in a step that it had to complete with the members, which may be
+        waiting for it."""
         lost = [self.workers[number] for number in self._leavers if not self.workers[number].is_alive]
         if all(worker.has_left for worker in lost):
             return False

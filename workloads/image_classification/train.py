@@ -137,7 +137,8 @@ def make_net(model: str, outputs: int) -> nn.Module:
 
 
 def read_data(options: Options, skipped: Skipped) -> Data:
-    """Return training and validation data. Raises NoPictures, TooManyBadRecords."""
+    """Return training and validation data: synthetic without `data_dir`. Raises NoPictures if there are none,
+    TooManyBadRecords if too many cannot be read."""
     if options.data_dir is None:
         labels = len(FINDINGS) if options.labels else 0
         train, validation = (Drawn(many, options.side, labels) for many in (DRAWN_PICTURES, DRAWN_VALIDATION))

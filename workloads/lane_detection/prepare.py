@@ -39,7 +39,8 @@ class Prepared:
 
 
 def prepare(folder: Path, skipped: Skipped) -> Prepared:
-    """Write masks and lists. Raises NoData, TooManyBadRecords."""
+    """Write the masks of labelled pictures, and the lists of training and validation pictures. Raises NoData without
+    a labelled picture, TooManyBadRecords if too many labels cannot be read."""
     (folder / LISTS).mkdir(parents=True, exist_ok=True)
     train = _write_list(folder, "train", TRAIN, skipped)
     validation = _write_list(folder, "val", VALIDATION, skipped)

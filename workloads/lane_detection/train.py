@@ -41,7 +41,8 @@ MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The user's settings. `learning_rate`: of one rank; it is multiplied by the number of ranks."""
+    """The user's settings. `learning_rate`: the learning rate for one rank; it is multiplied by the number of
+    ranks."""
 
     data_dir: Path
     size: Size

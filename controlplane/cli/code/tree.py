@@ -31,7 +31,7 @@ _REMEMBERED_MOST = 64  # directories
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file or link of a tree. `target`: of a link, whose content is its target."""
+    """A file or link of a tree. `target`: the target of a link, which is also the link's content; "" for files."""
 
     path: str
     kind: str

@@ -173,7 +173,7 @@ def _would_delete(session: Session, taken: Row) -> int:
 
 
 def along(taken: Row) -> str:
-    """Return the text of what is deleted together with a project."""
+    """Return the list, as text, of what is deleted together with a project."""
     parts = [
         f"{taken['finished_jobs']} finished jobs and their logs",
         f"{taken['working_directories']} working directories",

@@ -23,7 +23,8 @@ _NAME_HELP = "the job's name: a DNS label"
 
 
 def prepare_words(words: list[str]) -> list[str]:
-    """Return the words in the form that argparse needs."""
+    """Return the command line with each option whose value may begin with a dash as OPTION=VALUE, as argparse needs
+    it."""
     return glue_values(words, _DASHED_VALUES)
 
 

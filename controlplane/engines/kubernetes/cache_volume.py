@@ -62,7 +62,8 @@ class CacheVolume:
         return keys
 
     def trouble(self) -> str:
-        """Return what is wrong with the claim (see storage.claims), "" for nothing. Raises Blocked."""
+        """Return the problem of the claim, a code of storage.claims; "" for none. Raises Blocked if the cluster
+        refuses the request."""
         metadata = cache_pods.claim(self._project, self._profile)["metadata"]
         path = names.list_path("PersistentVolumeClaim", metadata["namespace"])
         found = self._pod.read(f"{path}/{metadata['name']}")

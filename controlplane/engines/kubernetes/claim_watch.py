@@ -26,7 +26,7 @@ class ClaimWatch:
         self._is_started = False
 
     def trouble(self, namespace: str, claim: str) -> str | None:
-        """Return what is wrong with a claim (see storage.claims), "" for nothing, None while that is not known."""
+        """Return the problem of a claim, a code of storage.claims; "" for none, None while that is not known."""
         with self._starting:
             if not self._is_started:
                 self._is_started = True

@@ -38,8 +38,8 @@ SILENCE_SECONDS = 150.0
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A snapshot: our pods by name, all other pods that hold resources on nodes, and nodes by name. `hosts`:
-    the nodes, including those that disappeared only moments ago."""
+    """A snapshot: our pods by name, all other pods that hold resources on nodes, and nodes by name. `hosts`: the
+    nodes, including those that disappeared a short time ago."""
 
     ours: Mapping[str, Raw]
     others: tuple[Raw, ...]

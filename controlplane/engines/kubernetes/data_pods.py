@@ -44,7 +44,8 @@ class DataPod:
         return True
 
     def found(self) -> Raw | None:
-        """Return the pod as it is now, None if absent. Raise Blocked."""
+        """Return the pod's object from the cluster, None if there is none. Raise Blocked if the cluster refuses the
+        request."""
         return self.read(self.path)
 
     def read(self, path: str, query: Mapping[str, str] = {}) -> Raw | None:
@@ -86,7 +87,7 @@ class DataPod:
             self.wait(pod)
 
     def wait(self, pod: Raw) -> None:
-        """Return after a change of the pod, or after WATCH_SECONDS."""
+        """Block until the pod changes, at most for WATCH_SECONDS."""
         query = {
             "watch": "true",
             "fieldSelector": f"metadata.name={self._name}",

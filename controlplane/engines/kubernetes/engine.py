@@ -205,8 +205,8 @@ class KubernetesEngine:
         return CsiVolumes(self.client, self._profile.namespace_of(project), labels, kind)
 
     def claim_trouble(self, project: str, claim: str) -> str | None:
-        """Return what is wrong with a claim of a project as last seen, "" for nothing, None while unknown. Asks
-        nothing of the cluster; see claim_watch."""
+        """Return the problem of a project's claim as last seen, a code of storage.claims; "" for none, None while
+        unknown. Sends no request; see claim_watch."""
         return self._claims.trouble(self._profile.namespace_of(project), claim)
 
     def caches(self, project: str) -> CacheVolume:
@@ -376,7 +376,7 @@ class KubernetesEngine:
 
     def _labelled(self, path: str, pod_name: str, **options: Any) -> Iterator[Raw]:
         """Yield the pods of a list that are this pod by their labels, because the MPI operator gives its pods other
-        names. `options`: of `Client.get`."""
+        names. `options`: the options of `Client.get`."""
         parts = base.parts_of(pod_name)
         if parts is None:
             return

@@ -114,8 +114,8 @@ class _Exec:
             return len(data)
 
     def close(self) -> int | None:
-        """End the rest of the session in the container, then close the connection. Return the exit code, None if
-        unknown."""
+        """Kill the remaining processes of the session in the container, then close the connection. Return the exit
+        code, None if unknown."""
         if self._is_closed:
             return None
         self._is_closed = True

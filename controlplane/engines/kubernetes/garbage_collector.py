@@ -20,8 +20,8 @@ GRACE_SECONDS = 40.0
 
 
 class Sweeper:
-    """Removes old anchors. Used by one thread at a time, of the process that holds the loop's lease. `clock`: as
-    for Objects."""
+    """Removes old anchors. Used by one thread at a time, of the process that holds the loop's lease. `clock` returns
+    monotonic seconds."""
 
     def __init__(
         self,

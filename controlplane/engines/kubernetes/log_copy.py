@@ -44,7 +44,7 @@ PASSING = (
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """Where a pod's log is and whether it is complete. `path`: in the API, up to `/log`.
+    """Where a pod's log is and whether it is complete. `path`: the pod's path in the API, up to `/log`.
 
     `restarts`: how often its container was restarted; `started_ms`: when the container began, Unix ms in whole
     seconds; `now_ms`: the cluster's time of this observation; `end_word`: the text of the end record, such as

@@ -57,8 +57,9 @@ class LogStreams:
     async def open(
         self, path: str, query: Mapping[str, str], *, turn_seconds: float = TURN_SECONDS
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """Context manager that opens a followed log. `path`: in the API, up to `/log`. Raise StreamRefused,
-        EngineUnreachable and aiohttp's errors."""
+        """Context manager that opens a followed log. `path`: the pod's path in the API, up to `/log`. Raise
+        StreamRefused if the server refuses the request, EngineUnreachable or one of aiohttp's errors if it does not
+        answer."""
         access = self.client.access
         headers = await asyncio.to_thread(self._take_turn, path, query, turn_seconds)
         timeout = aiohttp.ClientTimeout(

@@ -270,7 +270,7 @@ class _Workers:
         threading.Thread(target=self._work, name="membership-worker", daemon=True).start()
 
     def wait_idle(self, timeout_seconds: float) -> None:
-        """Return when all calls have ended, or after the timeout."""
+        """Block until all calls have ended, at most for the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: not self._running, timeout_seconds)
 

@@ -69,7 +69,7 @@ Row: TypeAlias = tuple[Any, str, str] | tuple[Any, str, str, str]
 
 
 def _first(name: str, *rows: Row) -> list[Check]:
-    """Return the check of the first row whose condition holds."""
+    """Return [the check `name` with the texts of the first row whose condition holds]; [] if none does."""
     return next(([Check(name, *_texts(row))] for row in rows if row[0]), [])
 
 

@@ -17,8 +17,8 @@ ALWAYS, WITH_KAI, WITH_MPI_OPERATOR, OPTIONAL = "always", "kai", "mpi_operator",
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Verbs on one resource ("pods", "pods/log"), in all namespaces. `without_it`: the effect of a missing right.
-    `names`: the objects that the rule covers, empty for all."""
+    """Verbs on one resource ("pods", "pods/log"), in all namespaces. `without_it`: what does not work without the
+    right. `names`: the objects that the rule covers, empty for all."""
 
     group: str
     resource: str

@@ -73,8 +73,8 @@ _SIGNALS = {
 
 
 def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-    """Return the report of one of our pods. `nodes`: all nodes of the cluster by name; `now`: by the API
-    server's clock where known."""
+    """Return the report of one of our pods. `nodes`: all nodes of the cluster by name; `now`: the present time, by
+    the API server's clock where that is known."""
     if _phase(raw) in TERMINAL:
         return _final(raw, nodes)
     if _is_gated(raw):

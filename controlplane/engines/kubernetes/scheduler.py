@@ -28,8 +28,8 @@ class Scheduler:
     def with_status(
         self, reports: Collection[PodReport], pods: Mapping[str, Raw], now: datetime
     ) -> tuple[PodReport, ...]:
-        """Return the reports with the scheduler's reasons added. `pods`: pod objects by name; `now`: by the
-        server's clock."""
+        """Return the reports with the scheduler's reasons added. `pods`: pod objects by name; `now`: the API
+        server's time."""
         return tuple(reports)
 
     def project_objects(

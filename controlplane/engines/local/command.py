@@ -66,8 +66,8 @@ class LocalProcess:
         self._stdin.close()
 
     def close(self) -> int | None:
-        """Wait a moment for a command whose output has ended, then kill what is left of its session. Return its
-        exit code if it ended by itself, else None."""
+        """Wait a short time for a command whose output has ended, then kill the remaining processes of its session.
+        Return its exit code if it ended by itself, else None."""
         if self._is_closed:
             return None
         self._is_closed = True

@@ -123,8 +123,8 @@ class LocalShell:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
 
     def close(self) -> int | None:
-        """Hang up the terminal, then kill the rest of its session. Return the exit code if the shell ended by
-        itself, else None."""
+        """Hang up the terminal, then kill the remaining processes of its session. Return the exit code if the shell
+        ended by itself, else None."""
         if self._is_closed:
             return None
         self._is_closed = True
