@@ -38,8 +38,8 @@ class Caches(Protocol):
     def fill(
         self, key: str, lake: Lake, manifest: Manifest, budget: Budget = ..., report: Report = ...
     ) -> None:
-        """Create the tree of a version, unless it exists. Raises ContentMissing, ContentDamaged, Blocked and
-        what `budget` raises."""
+        """Create the tree of a version, unless it exists. Raises ContentMissing or ContentDamaged if the lake lacks
+        a content or has it damaged, Blocked if the copy cannot be written, and what `budget` raises."""
 
     def remove(self, key: str, is_wanted: Callable[[], bool] = ...) -> int:
         """Remove a tree with the contents that no other tree uses, unless `is_wanted` returns True. Return
@@ -52,8 +52,8 @@ class Volume(Protocol):
     def run(
         self, task: CacheTask, budget: Budget, report: Callable[[int, int, int], None] = ...
     ) -> Sequence[str]:
-        """Run a task in a pod and return the keys of the trees that exist afterwards. Raises Blocked,
-        ContentMissing and what `budget` raises."""
+        """Run a task in a pod and return the keys of the trees that exist afterwards. Raises Blocked if the pod
+        cannot run or fails, ContentMissing if the server lacks a content, and what `budget` raises."""
 
     def trouble(self) -> str:
         """Return the problem of its claim, a code of storage.claims; "" for none. Raises Blocked if the cluster

@@ -110,7 +110,7 @@ def _paused(
     volume: Volume, storage: VolumeStorage, key: str, writers: list[str], run: CommandRun
 ) -> Iterator[Pause | PodPause]:
     """Context manager that pauses the programs which write to the volume. Its block begins once they have paused, or
-    after the time limit; the result names those that did not pause."""
+    after the time limit; the yielded value is true if all of them paused."""
     if isinstance(storage, VolumeFiles):
         with quiesced(storage.path(str(volume.pk)), key, writers, pods=writing_pods(volume)) as pause:
             yield pause

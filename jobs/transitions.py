@@ -134,7 +134,7 @@ def ending(job: Job, next_state: str) -> dict[str, Any]:
 
 
 def request_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
-    """Write a stop command for every pod of the job that is not proven gone."""
+    """Queue the stop of every pod of the job that is not proven gone."""
     pods = Pod.objects.filter(job=job, released_at=None)
     stop_pods(job.project, pods.values_list("name", flat=True), grace_seconds)
 
@@ -151,7 +151,7 @@ def shorten_stops(job: Job, grace_seconds: int) -> None:
 def stop_pods(
     project: Project, names: Iterable[str], grace_seconds: int, not_before: datetime | None = None
 ) -> None:
-    """Write a stop command for each of these pods of the project's cluster."""
+    """Queue the stop of each of these pods of the project's cluster."""
     later = {} if not_before is None else {"not_before": not_before}
     Command.objects.bulk_create(
         Command(
@@ -167,7 +167,7 @@ def stop_pods(
 
 
 def remove(job: Job, actor: Actor) -> Event:
-    """Delete a finished job with its history, and write commands that remove its files, checkpoints and logs."""
+    """Delete a finished job with its history, and queue the removal of its files, checkpoints and logs."""
     event = job_event("job.deleted", job, actor)
     # Run again later: a start that was under way may have created a working directory since.
     for wait in (0, LATE_START_SECONDS) if job.attempt else (0,):

@@ -1,8 +1,8 @@
 """Actions on clusters: register, edit, check, detach.
 
-A cluster with credentials is checked before use: the action writes a check command, which a worker executes,
-passing the result to `settle_check`. Edits of an attached cluster are stored in the command and applied only if the
-check succeeds; until then the old settings remain.
+A cluster with credentials is checked before use: the action queues a check command, which a worker executes, passing
+the result to `settle_check`. Edits of an attached cluster are stored in the command and applied only if the check
+succeeds; until then the old settings remain.
 """
 
 import copy

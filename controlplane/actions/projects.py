@@ -135,9 +135,10 @@ def oversold_warning(project: Project) -> str | None:
 
 
 def _leave_cluster(project: Project, cluster: Cluster) -> None:
-    """Check that the project may move to `cluster`, and write the commands that remove what its old cluster holds.
+    """Check that the project may move to `cluster`, and queue the removal of its objects in its old cluster.
 
-    Raise Conflict.
+    Raise Conflict if the project has jobs, volumes or snapshots there, or the removal of an earlier project of its
+    name is unfinished.
     """
     for app in holdings():
         app.check_move(project)

@@ -133,7 +133,7 @@ class Client:
     ) -> Generator[Stream]:
         """Open a watch or a followed log. `read_timeout_seconds`: the longest time without data. Not retried.
 
-        Raise ApiError and Unreachable, both on opening and while reading.
+        Raise ApiError for a refusal, Unreachable if the connection fails; both on opening and while reading.
         """
         try:
             response = self._send("GET", path, query, None, _JSON, READ, read_timeout_seconds, is_stream=True)

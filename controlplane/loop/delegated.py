@@ -183,8 +183,8 @@ def _make_offers(
     reports: Reports,
     now: datetime,
 ) -> bool:
-    """Write start commands for queued jobs without an offer, and withdraw offers that no longer match their
-    job; the next cycle offers those again. Return whether there are commands to execute.
+    """Queue start commands for the pods of queued jobs without an offer, and withdraw offers that no longer match
+    their job; the next cycle offers those again. Return whether there are commands to execute.
 
     Jobs of `unsynced` projects get no new offers, because the cluster would place them by outdated quotas.
     """

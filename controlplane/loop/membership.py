@@ -456,8 +456,8 @@ def _scaled_event(operation: ScaleOperation) -> Event:
 def _order_ends(
     attended: Attended, ranks: Sequence[int], grace_seconds: int, now: datetime, wait: timedelta = timedelta()
 ) -> None:
-    """Write stop commands for pods, and repeat those without effect for REMIND_AFTER_SECONDS. A longer grace
-    does not replace a shorter one. `wait`: delay before the command is due."""
+    """Queue the stop of the pods with these ranks, again if they still run REMIND_AFTER_SECONDS after the last one.
+    A longer grace does not replace a shorter one. `wait`: delay before the command is due."""
     names = {pod.name for pod in attended.pods if pod.rank in ranks and pod.released_at is None}
     orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names)
     is_recent = Q(finished_at__gt=now - timedelta(seconds=REMIND_AFTER_SECONDS))

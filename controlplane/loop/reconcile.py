@@ -189,9 +189,9 @@ def _pod_event(pod: Pod, project_id: int, node: str) -> Event:
 
 
 def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> set[str]:
-    """Write commands that end orphans: forget those that are gone, stop those that run, and repeat stops after
-    a while because the node may have been unreachable. Return the pods without a row that may stay: starting
-    pods and open offers."""
+    """Queue commands that end orphans: forget those that are gone, stop those that run, and repeat a stop after some
+    time because the node may have been unreachable. Return the pods without a row that may stay: starting pods and
+    open offers."""
     names = [report.name for report in orphans]
     orders = Command.objects.filter(subject_id__in=names, kind__in=(STOP_POD, FORGET_POD))
     is_open = Q(state__in=OPEN)

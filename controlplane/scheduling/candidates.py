@@ -163,9 +163,7 @@ class Candidates(dict[str, list[Candidate]]):
         return None
 
     def rewind(self, now: int) -> None:
-        """Begin another cycle at this time. The work that each job would lose is computed when it is first
-        needed.
-        """
+        """Begin another cycle at `now`. The work that each job would lose is computed when it is first needed."""
         self._now, self.were_searched = now, False
         # The cached bounds include the work lost up to the last cycle.
         self._indexes.clear()

@@ -380,8 +380,8 @@ class CycleState:
             if one.beneficiary == item.job.id and one.kind == "reclaim"
         ]
         mark = self.mark()
-        # Reservations count as allocated: they would make the taker appear further above its share than when it
-        # chose.
+        # Reservations count as allocated: with them, the job's account would appear further above its share than
+        # when the victims were chosen.
         for other, _ in list(self.promises.values()):
             if item.account.line()[-1] in other.account.line():
                 self.release(other)

@@ -34,7 +34,7 @@ def outlook(
 
 
 def foresee(is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRunTimes | None) -> Prospect:
-    """Return what the next cycles will do with a queued job, if no other job is submitted."""
+    """Return what the next cycles will do with a queued job: where and when it starts, and which jobs stop first."""
     return prospect(view, job_id, is_over, learned)
 
 

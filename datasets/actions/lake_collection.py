@@ -20,7 +20,8 @@ LONGEST_SECONDS = 60.0
 
 
 def collect_all_lakes(_: object = None) -> None:
-    """Write a collection command for each lake without an unfinished one, and delete the last finished one."""
+    """Queue a garbage collection for each lake without an unfinished one; delete the row of the last finished
+    one."""
     for key in _lake_keys():
         with transaction.atomic():
             about = Command.objects.of_kinds([COLLECT_LAKE]).about(LAKE, key)
@@ -31,8 +32,9 @@ def collect_all_lakes(_: object = None) -> None:
 
 
 def collect_lake(key: str, is_cancelled: Callable[[], bool]) -> Collected | None:
-    """Collect the garbage of a project's lake; `key`: its primary key. Return None if the project was deleted
-    and its lake removed. Raises Blocked, DeadlineExceeded and what `is_cancelled` raises."""
+    """Collect the garbage of a project's lake; `key`: its primary key. Return None if the project was deleted and
+    its lake removed. Raises Blocked if the lake cannot be read or changed, DeadlineExceeded after LONGEST_SECONDS,
+    and what `is_cancelled` raises."""
     lake = open_lake(key)
     try:
         if not Project.objects.filter(pk=key).exists():

@@ -50,8 +50,8 @@ def end_jobs_without_volume(_: datetime | None = None) -> None:
 
 
 def measure_volumes(_: datetime | None = None) -> None:
-    """Write a measuring command for volumes that running jobs mount, or whose last job ended after the last
-    measurement; deletes the previous finished command."""
+    """Queue a measurement of each volume that running jobs mount, or whose last job ended after the last
+    measurement; delete the row of the previous one."""
     old = timezone.now() - MEASURED_EVERY
     written = Q(uses__job__state__in=ACTIVE_STATES, measured_at__lt=old)
     written |= Q(uses__job__finished_at__gt=F("measured_at"))
@@ -67,7 +67,7 @@ def _measured_engines() -> list[str]:
 
 
 def measure_volume(volume_id: str) -> None:
-    """Write a measuring command for a volume, unless one is unfinished."""
+    """Queue a measurement of a volume, unless one is unfinished."""
     with transaction.atomic():
         commands = Command.objects.of_kinds([MEASURE]).about(VOLUME, volume_id)
         if commands.unfinished().exists():

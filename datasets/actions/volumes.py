@@ -133,7 +133,8 @@ def clone_volume(volume: Volume, name: str, *, actor: Actor) -> Volume:
 
 
 def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
-    """Change the size. Raises Conflict for a size below the volume's content."""
+    """Change the size of a volume; if its storage must apply the size, queue that. Raises Conflict for a size below
+    the volume's content, or smaller than now if the storage cannot shrink volumes."""
     with transaction.atomic():
         _lock_ready(volume)
         if volume.used_bytes is not None and size_bytes < volume.used_bytes:

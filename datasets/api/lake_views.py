@@ -6,7 +6,8 @@ from controlplane.api.operations import ApiView
 from controlplane.api.problems import Problem
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 
-# Of codes of Blocked: a full disk is told apart from an outage, and a lake that removes old content is no fault.
+# HTTP statuses for codes of Blocked, 503 for the others: clients must distinguish a full disk from an outage, and a
+# lake that removes old content is no fault.
 _STATUSES = {"disk_full": 507, "in_use": 409}
 
 

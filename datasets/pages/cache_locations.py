@@ -126,7 +126,8 @@ def location_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def location_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Name where some nodes of a cluster read cached data from."""
+    """GET: the form for a cache location of some nodes of a cluster. POST: create it, or show the form with its
+    errors."""
     require_admin(actor)
     clusters = _clusters()
     posted = request.POST if request.method == "POST" else None

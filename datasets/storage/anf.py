@@ -61,8 +61,8 @@ class AnfVolumes(VolumeFiles):
     def clone(
         self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
     ) -> None:
-        """Create a volume from a new snapshot of another one. Raises ContentMissing, Blocked and what
-        `budget` raises."""
+        """Create a volume from a new snapshot of another one. Raises ContentMissing if there is no `source`, Blocked
+        if the storage system refuses, and what `budget` raises."""
         base, origin = f"{_PREFIX}base-{volume}", dict[str, Any]()
         if self._find(volume) is None:
             origin = _made_of(self._snapshot(base, self._source(source), budget))
@@ -100,7 +100,8 @@ class AnfVolumes(VolumeFiles):
         self._delete_unless_kept(found)
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
-        """Change the size of a volume. Raises ContentMissing and Blocked."""
+        """Change the size of a volume. Raises ContentMissing if there is no such volume, Blocked if the storage
+        system refuses."""
         found = self._source(volume)
         if _size(found) != _rounded(size_bytes):
             body = {"properties": {"usageThreshold": _rounded(size_bytes)}}
@@ -123,7 +124,8 @@ class AnfVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = lambda files, size: None,
     ) -> Taken:
-        """Take a snapshot, unless it exists. Raises ContentMissing, Blocked and what `budget` raises."""
+        """Take a snapshot, unless it exists. Raises ContentMissing if there is no such volume, Blocked if the
+        storage system refuses, and what `budget` raises."""
         found = self._source(volume)
         self._snapshot(object_name(snapshot), found, budget)
         # Azure does not report a snapshot's size.

@@ -91,7 +91,7 @@ class Bucket:
 
     def get_ranges(self, key: str, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
         """Return ranges of an object, which must be sorted by start; neighbouring ranges are fetched with one
-        request. Raises KeyMissing and TooShort."""
+        request. Raises KeyMissing if there is no such object, TooShort if it ends before a range."""
         found: list[bytes] = []
         for group in _neighbours(list(zip(starts, lengths, strict=True))):
             start, end = group[0][0], max(begin + length for begin, length in group)
@@ -100,7 +100,8 @@ class Bucket:
         return found
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Return a byte range of an object. Raises KeyMissing and TooShort."""
+        """Return a byte range of an object. Raises KeyMissing if there is no such object, TooShort if it ends before
+        the range."""
         if not length:
             # S3 does not support empty ranges.
             return b""

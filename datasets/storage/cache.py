@@ -98,9 +98,9 @@ class CacheStore:
         budget: Budget = UNLIMITED,
         report: Report = lambda progress: None,
     ) -> None:
-        """Create the tree of a version, unless it exists. Does not copy contents that other trees or an
-        earlier fill stored. Raises ContentMissing, ContentDamaged, Blocked and what `budget` raises; copied
-        contents stay for the next fill."""
+        """Create the tree of a version, unless it exists. Does not copy contents that other trees or an earlier fill
+        stored. Raises ContentMissing or ContentDamaged if the lake lacks a content or has it damaged, Blocked if the
+        copy cannot be written, and what `budget` raises; copied contents stay for the next fill."""
         try:
             with self._locked(key):
                 self._remove_leftovers()

@@ -72,8 +72,8 @@ class CsiVolumes:
     def clone(
         self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
     ) -> None:
-        """Create a volume with another one's content. Raises ContentMissing, Blocked and what `budget`
-        raises."""
+        """Create a volume with another one's content. Raises ContentMissing if there is no `source`, Blocked if the
+        cluster refuses or is not done within the time limit, and what `budget` raises."""
         found = self._get(f"{self._claims}/{claim_name(source)}", "The volume that is to be copied")
         size = max(
             self._kind.size_bytes, _bytes_of((found.get("status") or {}).get("capacity", {}).get("storage"))
@@ -131,8 +131,9 @@ class CsiVolumes:
         budget: Budget = UNLIMITED,
         report: Report = lambda files, size: None,
     ) -> Taken:
-        """Take a snapshot, unless it exists, and wait until it is ready to use. Raises ContentMissing,
-        Blocked with the driver's message, and what `budget` raises."""
+        """Take a snapshot, unless it exists, and wait until it is ready to use. Raises ContentMissing if there is no
+        such volume, Blocked with the driver's message if it fails or exceeds the time limit, and what `budget`
+        raises."""
         claim = self._get(f"{self._claims}/{claim_name(volume)}", "The volume")
         body = {
             "apiVersion": f"{GROUP}/v1",

@@ -68,8 +68,8 @@ class OntapVolumes(VolumeFiles):
     def clone(
         self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
     ) -> None:
-        """Create a FlexClone of another volume's current content. Raises ContentMissing, Blocked and what
-        `budget` raises."""
+        """Create a FlexClone of another volume's current content. Raises ContentMissing if there is no `source`,
+        Blocked if the storage system refuses, and what `budget` raises."""
         if self._find(volume) is None:
             self._snapshot(base_name(volume), self._source(source), budget)
         self._make_clone(volume, volume_name(source), base_name(volume), budget)
@@ -118,7 +118,8 @@ class OntapVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = lambda files, size: None,
     ) -> Taken:
-        """Take a snapshot, unless it exists. Raises ContentMissing, Blocked and what `budget` raises."""
+        """Take a snapshot, unless it exists. Raises ContentMissing if there is no such volume, Blocked if the
+        storage system refuses, and what `budget` raises."""
         made = self._snapshot(snapshot_name(snapshot), self._source(volume), budget)
         return Taken(None, int(made.get("size") or 0), None)
 

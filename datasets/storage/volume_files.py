@@ -79,8 +79,9 @@ class VolumeFiles(ABC):
         """Return the directory of a volume, which jobs mount."""
 
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured:
-        """Count files and bytes, up to `most_files`, the deadline of `budget`, or a directory that cannot be
-        read. Raises ContentMissing and Cancelled."""
+        """Return the number and size of a volume's files; partial beyond `most_files`, after the deadline of
+        `budget`, or at a directory that cannot be read. Raises ContentMissing if there is no such volume, and
+        Cancelled."""
         files = size = 0
         try:
             for _, names, descriptor in walk(self.path(volume)):
@@ -99,8 +100,8 @@ class VolumeFiles(ABC):
         return Measured(files, size, is_partial=False)
 
     def children(self, volume: str, directory: bytes, after: bytes, limit: int) -> list[Child]:
-        """Return entries of a directory sorted by name, beginning after `after`. Raises ContentMissing, also
-        for a path through a link."""
+        """Return at most `limit` entries of a directory, sorted by name, beginning after the name `after`. Raises
+        ContentMissing, also for a path through a link."""
         with self._opened(volume, directory, os.O_DIRECTORY) as descriptor, os.scandir(descriptor) as entries:
             names = (os.fsencode(entry.name) for entry in entries)
             wanted = sorted(name for name in names if name > after and (directory or name != OWN))

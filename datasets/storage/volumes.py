@@ -58,8 +58,8 @@ class VolumeStorage(Protocol):
         """Create an empty volume, unless it exists. Raises Blocked."""
 
     def clone(self, volume: str, source: str, budget: Budget = ..., report: Report = ...) -> None:
-        """Create a volume with another one's content. Raises ContentMissing, Blocked and what `budget`
-        raises."""
+        """Create a volume with another one's content. Raises ContentMissing if there is no `source`, Blocked if the
+        storage cannot do it, and what `budget` raises."""
 
     def restore(self, volume: str, snapshot: str, budget: Budget = ..., report: Report = ...) -> None:
         """Create a volume from a snapshot, which stays. Raises as `clone`."""
@@ -128,8 +128,8 @@ class FolderVolumes(VolumeFiles):
     def clone(
         self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
     ) -> None:
-        """Create a volume with another one's content. Raises ContentMissing, Blocked and what `budget`
-        raises."""
+        """Create a volume with another one's content. Raises ContentMissing if there is no `source`, Blocked if the
+        storage cannot do it, and what `budget` raises."""
         self._make_volume(volume, self.path(source), budget, report)
 
     def restore(
@@ -160,8 +160,8 @@ class FolderVolumes(VolumeFiles):
         budget: Budget = UNLIMITED,
         report: Report = lambda files, size: None,
     ) -> Taken:
-        """Take a snapshot; files unchanged since the snapshot `before` are shared with it. Raises
-        ContentMissing, Blocked and what `budget` raises."""
+        """Take a snapshot; files unchanged since the snapshot `before` are shared with it. Raises ContentMissing if
+        there is no such volume, Blocked if the storage cannot do it, and what `budget` raises."""
         place = self._snapshot(snapshot)
         if not place.exists():
             with self._part(snapshot, place) as part:

@@ -80,7 +80,7 @@ class Kind(Protocol):
 
     @property
     def command_flags(self) -> tuple[str, ...]:
-        """Return the options with which that command submits this kind."""
+        """Return the options with which `command` submits this kind."""
         ...
 
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -170,7 +170,7 @@ class Training:
         return net
 
     def _batches(self) -> Iterator[Batch]:
-        """Yield this rank's batches of the rest of the epoch."""
+        """Yield this rank's batches of the samples that remain in the epoch."""
         generator = torch.Generator().manual_seed(SEED + self.at.epoch)
         order = torch.randperm(self._samples, generator=generator).tolist()
         starts = range(self.at.samples, self._samples - self._global_batch + 1, self._global_batch)

@@ -45,9 +45,9 @@ class CacheVolume:
         self._pod = DataPod(client, profile.namespace_of(project), POD, "fills caches")
 
     def run(self, task: CacheTask, budget: Budget, report: Report = lambda *counts: None) -> Sequence[str]:
-        """Execute a task and return the keys of the trees that exist afterwards. Raise Blocked, ContentMissing,
-        what `budget` raises, and Unreachable while the pod's log cannot be read; a repeat continues with the
-        same pod."""
+        """Execute a task and return the keys of the trees that exist afterwards. Raise Blocked if the pod cannot run
+        or fails, ContentMissing if the server lacks a content, what `budget` raises, and Unreachable while the pod's
+        log cannot be read; a repeat continues with the same pod."""
         self._pod.create(cache_pods.claim(self._project, self._profile))
         self._start(task)
         try:

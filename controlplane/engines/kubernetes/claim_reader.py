@@ -42,8 +42,9 @@ class ClaimReader:
         self._client, self._project, self._profile = client, project, profile
 
     def read(self, task: ReadTask, budget: Budget) -> tuple[list[Child], bytes, bool]:
-        """Return the entries of a directory, the content of a file, and whether a directory has more entries.
-        Raise ContentMissing, Blocked, Unreachable and what `budget` raises."""
+        """Return the entries of a directory, the content of a file, and whether a directory has more entries. Raise
+        ContentMissing if the path does not exist, Blocked if the pod cannot run or the path cannot be read,
+        Unreachable if the cluster does not answer, and what `budget` raises."""
         namespace = self._profile.namespace_of(self._project)
         pod = DataPod(self._client, namespace, _name(task), "reads files of volumes")
         pod.remove_older(LEFT_SECONDS, selector({names.DATA_OF: self._profile.installation, **LABELS}))
