@@ -71,8 +71,8 @@ def snapshot_for(actor: Actor, snapshot_id: str, *, needed: str = Role.VIEWER) -
 
 
 def _held(actor: Actor, row: H | None, needed: str, missing: NotVisible) -> H:
-    """Return `row` if the actor has the role `needed` in its project. Raises `missing` if the row is None or
-    not visible, else Forbidden."""
+    """Return `row` if the actor has the role `needed` in its project. Raises `missing` if the row is None or not
+    visible, Forbidden if the actor has only a lower role."""
     if row is None:
         raise missing
     require_held(actor, row.project, role_in(actor, row.project), needed, missing)
@@ -86,8 +86,8 @@ def visible_artifacts(actor: Actor) -> QuerySet[Artifact]:
 
 
 def artifact_for(actor: Actor, artifact_id: str, *, needed: str = Role.VIEWER) -> Artifact:
-    """Return an artifact by id, with its project and job. Raises NotVisible, also for a malformed id, or
-    Forbidden."""
+    """Return an artifact by id, with its project and job. Raises NotVisible if there is none that the actor may
+    view, also for a malformed id; Forbidden if the actor has only a lower role."""
     missing = NotVisible("There is no such artifact that you can see.")
     rows = visible_artifacts(actor).select_related("project__cluster", "job")
     return _held(actor, rows.filter(pk=uuid_of(artifact_id, missing)).first(), needed, missing)

@@ -86,7 +86,7 @@ def choose(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where all data of a job is, and where else it could be copied, by name of place."""
+    """The names of the cache locations that have all data of a job, and of those to which it could be copied."""
 
     ready: tuple[str, ...] = ()
     fillable: tuple[str, ...] = ()
@@ -95,8 +95,8 @@ class Found:
 def find(
     versions: Iterable[object], places: Iterable[str], states: Mapping[tuple[str, object], str]
 ) -> Found:
-    """Return where a job that mounts these versions may start. `states`: state of the caches by (place,
-    version)."""
+    """Return the cache locations at which a job that mounts these versions may start. `states`: the state of each
+    cache by (location name, version)."""
     wanted, ready, fillable = set(versions), [], []
     for place in sorted(places):
         known = {states.get((place, version), "") for version in wanted}

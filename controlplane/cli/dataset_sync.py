@@ -113,7 +113,7 @@ def _newest(session: Session, dataset: dict[str, Any]) -> str:
 
 
 def fetch_version(session: Session, version: dict[str, Any], target: Path) -> int:
-    """Write a version below `target`; see fetch_tree."""
+    """Write the files of a version below the directory `target`, as `fetch_tree`; return how many were written."""
     return fetch_tree(session, f"versions/{version['id']}", version["manifest"], target)
 
 

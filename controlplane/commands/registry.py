@@ -54,7 +54,7 @@ class CommandHandler:
         """Write the results of a run, in the transaction that ends its command."""
 
     def on_retry(self, command: "Command", refusal: CommandRefused) -> None:
-        """Record why the command has to be retried."""
+        """Record why the command has to be retried, for example on its job; nothing by default."""
 
     def on_failed(self, command: "Command", refusal: CommandRefused) -> None:
         """Record that the command failed permanently; called in the transaction that ends it."""

@@ -54,8 +54,8 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class ClusterForm:
-    """The page that attaches a cluster of this kind. `default_way`: the label of the choice to authenticate by
-    the fields; `script`: a module below static/; `covers`: a sentence on what the checks examine."""
+    """The form that attaches a cluster of this kind. `default_way`: the label of the choice to authenticate by the
+    form's fields; `script`: a module below static/; `covers`: a sentence on what the checks examine."""
 
     default_way: str
     script: str

@@ -22,8 +22,8 @@ class Reading:
     naming: Mapping[tuple[str, str], Callable[[Sees], Any]] = field(default_factory=dict)
 
     def seen_by(self, sees: Sees) -> State:
-        """Return the state for a reader who may see the jobs of these projects. Unchanged records are shared, not
-        copied."""
+        """Return the topic's state for a reader who may see the jobs of these projects. Unchanged records are
+        shared, not copied."""
         if sees is None or not self.naming:
             return self.state
         state = dict(self.state)

@@ -149,7 +149,7 @@ def _generations(jobs: Sequence[Job]) -> list[Generation]:
 
 
 def ranks_of(generation: Generation | None) -> tuple[int, ...]:
-    """Return the ranks of a generation's members, in order of their place; () without a generation."""
+    """Return the ranks of a generation's members in the generation's order; () without a generation."""
     return () if generation is None else tuple(int(member["id"]) for member in generation.members)
 
 

@@ -20,7 +20,8 @@ LINGER_SECONDS = 5.0
 
 
 class Period:
-    """The current period, shared by the threads of one loop."""
+    """The current period of the loop's passes, shared by its threads: short while there is work, long while all is
+    quiet."""
 
     def __init__(self) -> None:
         self._busy = threading.Event()

@@ -151,7 +151,7 @@ def _promised(plan: Plan, beneficiary: str) -> list[PodPlacement]:
 
 
 def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:
-    """Return the ranks of a job that hold a device at one of these places."""
+    """Return the ranks of a job's pods that hold one of the devices of these placements."""
     wanted = {(place.node, index) for place in places for index, _ in place.devices}
     held = Allocation.objects.filter(pod__job=job, released_at=None)
     rows = held.values_list("pod__rank", "device__node__name", "device__index")

@@ -235,7 +235,7 @@ class CycleState:
         return any(pod.node in nodes for pod in self.placements_of(item))
 
     def start(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
-        """Start the job now at this place."""
+        """Add the start of the job with `placements` to the plan."""
         job, account = item.job, item.account
         milli_gpus = _milli_gpus(placements)
         self._count_later(job, placements)

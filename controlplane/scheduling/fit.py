@@ -75,8 +75,8 @@ class Request:
         return self.gpu_memory_mib is not None or 0 < self.milli_gpus < WHOLE_GPU
 
     def share_of(self, mode: SharingMode) -> int:
-        """Return the milli-GPUs that the share takes on a device of this mode; more than 1,000 if it does not
-        fit."""
+        """Return the milli-GPUs that the requested share takes on a device with this sharing mode; more than 1,000
+        if it does not fit."""
         asked = self.milli_gpus
         if self.gpu_memory_mib is not None:
             asked = -(-self.gpu_memory_mib * WHOLE_GPU // mode.memory_mib) if mode.memory_mib else NEVER

@@ -46,7 +46,7 @@ def kind_of(job: JobView) -> Request:
 
 
 class Gradient:
-    """Chooses places on one FreeCapacity by how they change its fragmentation."""
+    """Chooses the devices of pods by how they change the fragmentation of one FreeCapacity."""
 
     def __init__(self, mix: Sequence[tuple[Request, int]]) -> None:
         self.mix = mix

@@ -78,8 +78,8 @@ class ExpectedEnds:
             del self._started[bisect_left(self._started, key)]
 
     def at(self, now: int, but: Collection[str], starts: Sequence[JobView]) -> list[End]:
-        """Return the ends expected at this time, earliest first, for the active jobs and `starts`, except the
-        jobs with the ids `but`."""
+        """Return the ends that are expected when the time is `now`, earliest first, for the active jobs and
+        `starts`, except the jobs with the ids `but`."""
         overdue = bisect_right(self._started, now, key=_end)
         moved = [job for *_, job in self._started[:overdue]]
         found = [

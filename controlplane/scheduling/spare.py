@@ -1,4 +1,4 @@
-"""Find places for more workers of a running elastic job: whole devices that a plan leaves free. Pure."""
+"""Find devices for more workers of a running elastic job: whole ones that a plan leaves free. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from controlplane.scheduling.view import (
 
 @dataclass(slots=True)
 class _Left:
-    """The free capacity of a node while places are chosen."""
+    """The free capacity of a node while devices are chosen."""
 
     node: NodeView
     devices: list[int]
@@ -43,7 +43,7 @@ class _Left:
 def spare_placements(
     view: ClusterView, plan: Plan, job: JobView, count: int, first_rank: int
 ) -> tuple[PodPlacement, ...]:
-    """Return places for up to `count` more pods of an active job, with ranks from `first_rank`.
+    """Return placements for up to `count` more pods of an active job, with ranks from `first_rank`.
 
     Only nodes of the job's pools are used: first those with most of its pods, then the fullest. Capacity that
     the plan assigns or reserves is not used. A job with device shares has one pod and never grows, so it gets

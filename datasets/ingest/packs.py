@@ -50,8 +50,8 @@ def pack_name(index: bytes) -> str:
 
 
 def read_index(pack: bytes | memoryview) -> tuple[list[Place], bytes]:
-    """Return the places of the contents in a pack, and the index bytes. `pack` may be the end of a pack if it
-    contains the whole index. Raises PackInvalid."""
+    """Return digest, offset and length of each content in a pack, and the index bytes. `pack` may be the end of a
+    pack if it contains the whole index. Raises PackInvalid."""
     if len(pack) < _TAIL.size:
         raise PackInvalid("The pack is truncated.")
     count, magic = _TAIL.unpack(pack[-_TAIL.size :])

@@ -224,8 +224,8 @@ def _candidates(job: Job, versions: Iterable[DatasetVersion]) -> list[Candidate]
 
 
 def _room(job: Job, places: Sequence[Place]) -> Mapping[str, tuple[int, int, int]]:
-    """Return (free milli-GPUs, milli-GPUs, nodes) by place, over schedulable nodes in pools that the job may
-    use."""
+    """Return (free milli-GPUs, all milli-GPUs, number of nodes) by cache location, of the schedulable nodes in pools
+    that the job may use."""
     pools = [job.spec["node_pool"]] if job.spec["node_pool"] else job.project.node_pools.get(job.kind, ())
     nodes = Node.objects.filter(
         cluster=job.project.cluster_id, is_ready=True, is_cordoned=False, is_closed=False

@@ -233,7 +233,7 @@ def _store(place: BucketPlace, patience: Patience) -> S3Store:
 
 @cache
 def _breaker(where: str, open_seconds: float) -> CircuitBreaker:
-    """Return the circuit breaker shared by all buckets of this place in the process."""
+    """Return the circuit breaker that all Bucket objects of this process for the bucket `where` share."""
     return CircuitBreaker(open_seconds)
 
 

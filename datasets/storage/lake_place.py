@@ -29,7 +29,7 @@ class BucketPlace:
     session_token: str = field(default="", repr=False)
 
     def below(self, name: str) -> BucketPlace:
-        """Return the place with `name` appended to the prefix."""
+        """Return the same bucket with `name` appended to the prefix."""
         prefix = f"{self.prefix}/{name}" if self.prefix else name
         keys = (self.access_key, self.secret_key, self.session_token)
         return BucketPlace(self.bucket, prefix, self.endpoint, self.region, *keys)
@@ -38,9 +38,9 @@ class BucketPlace:
 def bucket_place(
     url: str, endpoint: str, region: str, credentials_file: str, environment: Mapping[str, str]
 ) -> BucketPlace | None:
-    """Return the place for `s3://bucket/prefix`; None for "". Credentials come from the file, in the format of
-    ~/.aws/credentials, else from AWS_ACCESS_KEY_ID and related variables. Raise ValueError; no message contains a
-    secret."""
+    """Return address and credentials of the bucket for `s3://bucket/prefix`; None for "". Credentials come from the
+    file, in the format of ~/.aws/credentials, else from AWS_ACCESS_KEY_ID and related variables. Raise ValueError;
+    no message contains a secret."""
     if not url:
         return None
     parts = urlsplit(url)

@@ -99,7 +99,7 @@ class Memberships:
         return report
 
     def forget(self, pod_name: str) -> None:
-        """Drop the state of a pod that has ended."""
+        """Stop asking a pod that has ended: its connection is closed as an unused one."""
         with self._lock:
             line = self._lines.get(pod_name)
             if line is not None:
