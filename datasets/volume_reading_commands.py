@@ -37,7 +37,7 @@ class ReaderEngine(Protocol):
 
 @register
 class ReadVolume(CommandHandler):
-    """Read a directory or file once. An error is reported at once, since the user can retry."""
+    """Read a directory or file of a volume. An error fails the command without a retry, since the user can retry."""
 
     kind, queue, max_tries = READ_VOLUME, DATA, 1
 

@@ -22,7 +22,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A metric with its series: labels and value."""
+    """A Prometheus gauge with its series, each with labels and a value."""
 
     name: str
     help: str

@@ -31,7 +31,8 @@ class KubeconfigUnreadable(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses anchors and aliases, with which a few lines expand to gigabytes; no kubeconfig needs them."""
+    """A YAML loader that refuses anchors and aliases, with which a few lines expand to gigabytes; no kubeconfig
+    needs them."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         # The base class of yaml.SafeLoader has no type annotations.

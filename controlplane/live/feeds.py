@@ -64,7 +64,8 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """A subscription that has not been answered yet."""
+    """A subscription that has not been answered yet. `since`: the event number after which to continue, None for the
+    complete state."""
 
     listener: Listener
     topic: Topic

@@ -15,7 +15,8 @@ from controlplane.scheduling.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan and the milliseconds it took. `has_orders`: deciding wrote commands in addition to the plan."""
+    """A plan and the milliseconds it took. `has_orders`: deciding queued commands in addition to those that the plan
+    will queue."""
 
     plan: Plan
     ms: float

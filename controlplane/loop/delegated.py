@@ -42,7 +42,7 @@ _VOID = base.DISRUPTIONS | {base.STOPPED}
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """What one cycle did. `has_orders`: start commands for pods were written."""
+    """The plan of one cycle, and whether start commands for pods were queued (`has_orders`)."""
 
     plan: Plan
     has_orders: bool

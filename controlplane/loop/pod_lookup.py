@@ -10,7 +10,7 @@ MOST_LOOKS = 50
 
 
 class PodLookup:
-    """The lookups of one cycle, by pod name. After one failure no further lookup is tried."""
+    """The lookups of one cycle, by pod name. Once the engine is unreachable, no further lookup is tried."""
 
     def __init__(self, engine: Engine, overdue: Collection[str]) -> None:
         self._engine, self._overdue, self._left = engine, overdue, MOST_LOOKS

@@ -14,7 +14,8 @@ Details = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start every pod of `job` where `placements` says: `started_in_quota` or `started_over_quota`."""
+    """Start every pod of `job` on the nodes and devices of `placements`. `reason`: `started_in_quota` or
+    `started_over_quota`."""
 
     job: str
     project: str

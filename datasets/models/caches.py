@@ -95,7 +95,7 @@ class Cache(models.Model):
 
 
 class DatasetUse(models.Model):
-    """A dataset that a job mounts. `version`: None if it was deleted since."""
+    """A dataset that a job mounts. `version`: None if the version was deleted afterwards."""
 
     job = models.ForeignKey("jobs.Job", models.CASCADE, related_name="dataset_uses")
     version = models.ForeignKey(

@@ -18,7 +18,8 @@ from dashboards.templatetags.ui import meter
 from datasets.models import Cache, CacheLocation
 from datasets.queries.caches import location_shapes
 
-# Of its room that is committed; beyond it, fills wait for others to be removed.
+# The committed part of a location's size limit from which its bar is coloured: near the limit, fills wait until other
+# caches are removed.
 NEARLY_FULL = 0.9
 
 

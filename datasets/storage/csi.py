@@ -40,7 +40,8 @@ Raw = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ClaimKind:
-    """Parameters of a claim. `storage_class`: "" for the cluster's default."""
+    """Parameters of new claims. `storage_class`: its name, "" for the cluster's default. `access_mode`: as in
+    Kubernetes."""
 
     storage_class: str
     size_bytes: int

@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 
 
 class Inventory(Protocol):
-    """A source of nodes."""
+    """The source of the local engine's nodes and their devices."""
 
     is_simulated: bool
 

@@ -54,7 +54,8 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """Written before the command runs. Ticks are kernel start times; with pid and boot id they identify a process."""
+    """The identity of a pod's processes, written before the command runs. Ticks are kernel start times; with pid and
+    boot id they identify a process."""
 
     shim_pid: int
     shim_ticks: int
