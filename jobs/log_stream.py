@@ -232,7 +232,7 @@ class Follower:
         if is_first:
             return ""
         self._rank = self.wanted.rank
-        self._offset, self._is_complete = 0, False
+        self._offset, self._is_complete, self._quiet_since = 0, False, None
         return _event("attempt", {"attempt": attempt})
 
     def _choose_rank(self, standing: Standing) -> None:
@@ -240,7 +240,9 @@ class Follower:
         sent."""
         if self._rank is None:
             self._rank = standing.rank
-        elif self._is_behind(standing) and self._has_said_all():
+        elif not self._is_behind(standing):
+            self._quiet_since = None
+        elif self._has_said_all():
             self._rank, self._offset, self._is_complete = standing.rank, 0, False
             self._quiet_since = None
 

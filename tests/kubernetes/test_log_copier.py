@@ -5,8 +5,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,14 +117,22 @@ def node() -> Iterator[str]:
         def log_message(self, *_words: object) -> None:
             return
 
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Node)
+    with served(Node) as url:
+        yield url
+        is_over.set()
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    yield f"http://127.0.0.1:{httpd.server_address[1]}"
-    is_over.set()
-    httpd.shutdown()
-    thread.join()
-    httpd.server_close()
+    try:
+        yield f"http://127.0.0.1:{httpd.server_address[1]}"
+    finally:
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
 
 
 def lines_of(path: Path) -> list[str]:
@@ -143,6 +153,75 @@ def test_logs_take_turns_where_there_are_too_few_streams(
     finally:
         copier.close()
     assert [lines_of(tmp_path / name) for name in pods] == [[f"of {name}"] for name in pods]
+
+
+def test_no_log_waits_for_ever_when_the_one_that_made_room_does_not_come_back(
+    node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is one stream for living pods. The first pod is asked to leave it once for two that wait, and then ends."""
+    monkeypatch.setattr(log_copier, "SLICE_SECONDS", 0.05)
+    monkeypatch.setattr(log_copier, "CHECK_SECONDS", 1000)
+    end_words = {"first": ""}
+    copier = LogCopier(
+        Client(Access(node, None)),
+        lambda name: LogSource(f"/{name}/log", "main", True, end_words.get(name, "")),
+        most_streams=2,
+    )
+    copier.want({"first": str(tmp_path / "first")})
+    try:
+        wait_until(lambda: lines_of(tmp_path / "first"), what="the first one's stream")
+        end_words["first"] = "exit 0"
+        copier.want({name: str(tmp_path / name) for name in ("first", "second", "third")})
+        wait_until(lambda: lines_of(tmp_path / "second") and lines_of(tmp_path / "third"), what="the others")
+    finally:
+        copier.close()
+
+
+def test_the_wait_for_a_stream_is_not_taken_from_the_tries_of_an_ended_pods_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed, asked, looked = 0.0, Counter[str](), Counter[str]()
+    is_free = threading.Event()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
+    monkeypatch.setattr(log_copier, "time", clock)
+
+    class Node(BaseHTTPRequestHandler):
+        """Gives the first pod's log when it may; has the second's at the second request."""
+
+        def do_GET(self) -> None:
+            name = self.path.split("/")[1]
+            asked[name] += 1
+            if name == "first":
+                is_free.wait()
+            is_away = name == "second" and asked[name] == 1
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"no such file\n" if is_away else b"2026-01-01T12:00:00.000Z last\n")
+
+        def log_message(self, *_words: object) -> None:
+            return
+
+    def look(name: str) -> LogSource:
+        looked[name] += 1
+        return LogSource(f"/{name}/log", "main", name != "third", "" if name == "third" else "exit 0")
+
+    with served(Node) as url:
+        copier = LogCopier(Client(Access(url, None)), look, most_streams=2)
+        try:
+            for count in (1, 2, 3):
+                # One after the other: when the third is looked at, the second waits for the first one's stream.
+                pods = ("first", "second", "third")[:count]
+                copier.want({name: str(tmp_path / name) for name in pods})
+                wait_until(lambda pods=pods: looked[pods[-1]], what="a look")
+                wait_until(lambda: asked["first"], what="the first one's stream")
+            passed += 10 * log_copier.AWAY_SECONDS
+            is_free.set()
+            wait_until(lambda: tail(tmp_path / "second", 1).complete, what="the end")
+        finally:
+            is_free.set()
+            copier.close()
+    page = tail(tmp_path / "second", 10)
+    assert ([line.text for line in page.lines], page.gaps) == (["last"], ())
 
 
 def test_an_ended_pod_waits_for_no_living_one(node: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 from django.conf import settings
@@ -161,6 +162,28 @@ def test_a_worker_whose_log_never_ends_is_left_after_a_while(server, elastic, he
     marked = headers | {"Last-Event-ID": "1-0-0"}
     stream = iter(Events(server, f"/api/v1/jobs/{elastic.pk}/logs?follow=true", marked))
     assert [next(stream)[2]["text"] for _ in range(2)] == ["before", "after"]
+
+
+@pytest.mark.parametrize("between", ["it speaks again", "another attempt"])
+def test_the_silence_of_a_worker_that_leaves_is_counted_anew(monkeypatch, between: str):
+    now = 100.0
+    monkeypatch.setattr(logstream, "time", SimpleNamespace(monotonic=lambda: now))
+    follower = logstream.Follower(logstream.Wanted("none", None, None, 0, None, None))
+
+    def rank_shown(attempt: int, rank: int) -> int:
+        standing = logstream.Standing("running", attempt, None, rank)
+        if follower._must_move_on(standing):
+            follower._next_attempt(attempt)
+        follower._choose_rank(standing)
+        return follower._rank
+
+    assert [rank_shown(1, 0), rank_shown(1, 1)] == [0, 0]
+    attempt = 1 if between == "it speaks again" else 2
+    assert rank_shown(attempt, 0) == 0
+    now += logstream.LAST_WORDS_SECONDS
+    assert rank_shown(attempt, 1) == 0
+    now += logstream.LAST_WORDS_SECONDS
+    assert rank_shown(attempt, 1) == 1
 
 
 def test_a_job_that_starts_again_is_followed_into_its_next_attempt(server, job, headers):

@@ -76,10 +76,13 @@ class LogCopier:
         # A part of the streams is reserved for ended pods: they wait to be deleted, and their logs are read
         # quickly.
         last = max(1, most // 8)
-        self._turns, self._last_turns = asyncio.Semaphore(max(1, most - last)), asyncio.Semaphore(last)
+        self._most_living = max(1, most - last)
+        self._turns, self._last_turns = asyncio.Semaphore(self._most_living), asyncio.Semaphore(last)
         # By log of a running pod with a stream: when the stream was opened, oldest first. Excludes streams that
         # were asked to end.
         self._streaming: dict[WantedLog, float] = {}
+        # How many logs of running pods wait for a stream.
+        self._waiting = 0
         self._logs: dict[str, WantedLog] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._drained = threading.Condition()
@@ -237,7 +240,7 @@ class LogCopier:
             words = "the pod was removed before the end of its output was read"
             return self._end(entry, words, "pod_deleted None")
         try:
-            async with self._turn(entry, is_last=bool(source.end_word)):
+            async with self._last_turn(entry) if source.end_word else self._turn(entry):
                 assert self._streams is not None
                 with contextlib.closing(LogWriter(entry.path)) as writer:
                     await LogCopy(entry, source, self._streams, writer, self._most_bytes).run()
@@ -247,21 +250,41 @@ class LogCopier:
             self._end(entry, f"the end of the output could not be read: {_words(error)}", source.end_word)
 
     @contextlib.asynccontextmanager
-    async def _turn(self, entry: WantedLog, *, is_last: bool) -> AsyncIterator[None]:
-        """Context manager that waits for a stream and holds it. If all are in use, the oldest is asked to end; it
-        is resumed exactly, so nothing is lost."""
-        turns = self._last_turns if is_last else self._turns
-        if turns is self._turns and turns.locked() and self._streaming:
+    async def _turn(self, entry: WantedLog) -> AsyncIterator[None]:
+        """Context manager that waits for a stream of a running pod and holds it."""
+        self._waiting += 1
+        try:
+            self._make_room()
+            await self._turns.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            entry.leave_at = None
+            self._streaming[entry] = time.monotonic()
+            # Others may have found no stream that they could ask to end.
+            self._make_room()
+            yield
+        finally:
+            self._streaming.pop(entry, None)
+            self._turns.release()
+
+    def _make_room(self) -> None:
+        """Ask the oldest streams to end, so many that all waiting logs get one. They are resumed exactly, so nothing
+        is lost."""
+        while self._streaming and len(self._streaming) + self._waiting > self._most_living:
             oldest = next(iter(self._streaming))
             oldest.leave(self._streaming.pop(oldest) + SLICE_SECONDS - time.monotonic())
-        async with turns:
+
+    @contextlib.asynccontextmanager
+    async def _last_turn(self, entry: WantedLog) -> AsyncIterator[None]:
+        """Context manager that waits for a stream of an ended pod and holds it."""
+        began = time.monotonic()
+        async with self._last_turns:
             entry.leave_at = None
-            if not is_last:
-                self._streaming[entry] = time.monotonic()
-            try:
-                yield
-            finally:
-                self._streaming.pop(entry, None)
+            if entry.ended_at is not None:
+                # Nothing could be tried in this time, so it does not count.
+                entry.ended_at += time.monotonic() - began
+            yield
 
     def _is_hopeless(self, entry: WantedLog, error: Exception) -> bool:
         """Return whether the rest of an ended pod's output can no longer be read."""

@@ -195,8 +195,9 @@ class LogCopy:
             known.is_followed = known.is_followed or (is_left and not is_whole)
         except TimeoutError:
             is_left = is_open
-            # The stream was asked to end, so the copy continues at once.
-            if is_whole or not known.limit or not known.limit.expired():
+            # A stream that was asked to end is continued at once, but only that of the present container: of an
+            # earlier one the rest must be read first.
+            if "follow" not in query or not known.limit or not known.limit.expired():
                 raise
             known.pause_seconds = FIRST_PAUSE_SECONDS
         finally:
