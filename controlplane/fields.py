@@ -115,12 +115,16 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def above_zero(value: Any) -> float:
-    """Read a finite number above 0."""
-    found = number(value)
-    if found <= 0:
-        raise Refused("out_of_range", "This must be above 0.")
-    return found
+def decimal(low: float, high: float) -> Reader:
+    """Return a reader of numbers in a range."""
+
+    def read(value: Any) -> float:
+        found = number(value)
+        if not low <= found <= high:
+            raise Refused("out_of_range", f"This must be from {low:.10g} to {high:.10g}.")
+        return found
+
+    return read
 
 
 def milli_gpus(value: Any) -> int:

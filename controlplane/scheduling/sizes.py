@@ -1,7 +1,11 @@
-"""Allowed sizes of elastic jobs. Pure. `sizes` are ascending; an empty sequence allows every size."""
+"""Allowed sizes and speeds of elastic jobs. Pure. `sizes` are ascending; an empty sequence allows every size."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+
+MOST_WORKERS = 10_000
+# Bounds of declared speeds, in any unit: products and quotients of such numbers stay in the range of a float.
+SLOWEST, FASTEST = 1e-6, 1e9
 
 
 def largest_size(sizes: Sequence[int], most: int) -> int:

@@ -9,12 +9,14 @@ from controlplane import fields, notation
 from controlplane.api import json_schema as schemas
 from controlplane.api.json_schema import Schema
 from controlplane.fields import Names, Reader
+from controlplane.scheduling.sizes import FASTEST, MOST_WORKERS, SLOWEST
 
 # Schema keywords left out of answers: values stored by older versions may lie outside these limits.
 LIMITS = ("minimum", "maximum", "maxLength", "maxItems", "maxProperties")
 LONGEST_SECONDS = 10 * 365 * 86400
 # Separators between the pieces of a list in a form field.
 LINES, WORDS = "\n", ", "
+_SIZES = Names(re.compile(r"[1-9][0-9]{0,3}|10000"), 5, f"a whole number from 1 to {MOST_WORKERS}")
 
 
 class Value(NamedTuple):
@@ -148,18 +150,19 @@ def counts(low: int, high: int, most: int) -> Value:
     )
 
 
-def speeds(low: int, high: int, most: int) -> Value:
-    """Return the type of an object with at most `most` speeds above 0 by the number of workers, from `low` to
-    `high`; written as N=S with commas between them."""
-    names = Names(re.compile(r"[1-9][0-9]*"), len(str(high)), f"a whole number from {low} to {high}")
-    entry = {**schemas.NUMBER, "exclusiveMinimum": 0}
+def speeds(most: int) -> Value:
+    """Return the type of an object with at most `most` speeds, from SLOWEST to FASTEST in any unit, by the number of
+    workers, from 1 to MOST_WORKERS; written as N=S with commas between them."""
+    entry = {**schemas.NUMBER, "minimum": SLOWEST, "maximum": FASTEST}
     schema = {"type": "object", "additionalProperties": entry, "maxProperties": most}
     return value(
-        fields.mapped(names, fields.above_zero, most),
+        fields.mapped(_SIZES, fields.decimal(SLOWEST, FASTEST), most),
         schema,
         answer={"type": "object", "additionalProperties": schemas.NUMBER},
         parse=notation.parse_speeds,
-        write=lambda found: ",".join(f"{name}={speed:g}" for name, speed in found.items()),
+        write=lambda found: ",".join(
+            f"{name}={notation.write_number(speed)}" for name, speed in found.items()
+        ),
         text="pairs such as 1=6.0,2=8.6",
     )
 

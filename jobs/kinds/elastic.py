@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from controlplane.fields import FieldError
-from controlplane.scheduling.sizes import nearest_sizes
+from controlplane.scheduling.sizes import FASTEST, MOST_WORKERS, SLOWEST, nearest_sizes
 from jobs.kinds.base import Batch
 
 # Limit on the sizes listed in a message.
@@ -56,10 +56,9 @@ class Elastic(Batch):
         return tuple(spec.get("worker_sizes") or ())
 
     def speeds(self, spec: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
-        # Jobs of older versions have none.
-        return tuple(
-            sorted((int(workers), speed) for workers, speed in spec.get("worker_speeds", {}).items())
-        )
+        # Jobs of older versions have none, or such as are refused today.
+        found = sorted((int(workers), speed) for workers, speed in spec.get("worker_speeds", {}).items())
+        return tuple(pair for pair in found if pair[0] <= MOST_WORKERS and SLOWEST <= pair[1] <= FASTEST)
 
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
         """Return the environment, with the additional variables that scripts written for Arena read."""

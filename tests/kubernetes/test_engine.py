@@ -47,7 +47,7 @@ def start_surely(engine: KubernetesEngine, spec: PodSpec) -> int:
 def test_pods_whose_start_was_not_answered_are_adopted(case: Case):
     with fault_proxy(case.kube) as proxy:
         engine = case.again(access=proxy.access())
-        engine.nodes()
+        case.pods_of(engine)
         proxy.faults = Faults(lose_answer=0.4, drop=0.1)
         specs = [case.spec(rank=rank, job_id=f"job-{rank}") for rank in range(8)]
         tries = sum(start_surely(engine, spec) for spec in specs)
@@ -60,7 +60,7 @@ def test_pods_whose_start_was_not_answered_are_adopted(case: Case):
 def test_late_watch_events_start_nothing_twice(case: Case):
     with fault_proxy(case.kube) as proxy:
         engine = case.again(access=proxy.access())
-        engine.nodes()
+        case.pods_of(engine)
         proxy.faults = Faults(stall_seconds=3)
         spec = case.spec()
         engine.start(spec)
@@ -330,9 +330,6 @@ def test_a_cluster_that_has_not_been_heard_of_is_unreachable(case: Case, monkeyp
     monkeypatch.setattr(cluster_cache, "STALE_SECONDS", 0.2)
     with fault_proxy(case.kube) as proxy:
         engine = case.again(access=proxy.access())
-        assert engine.nodes()
-        proxy.faults = Faults(drop=1)
-        proxy.cut_all()
 
         def is_unreachable() -> bool:
             try:
@@ -341,6 +338,9 @@ def test_a_cluster_that_has_not_been_heard_of_is_unreachable(case: Case, monkeyp
                 return True
             return False
 
+        wait_until(lambda: not is_unreachable(), what="the cluster to be heard of")
+        proxy.faults = Faults(drop=1)
+        proxy.cut_all()
         wait_until(is_unreachable, what="the engine to know that it knows nothing")
         proxy.faults = Faults()
         wait_until(lambda: not is_unreachable(), 30, "the cluster to be heard of again")

@@ -41,7 +41,9 @@ def line(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("restarts", [1, 2])
-def test_a_stream_of_a_previous_container_that_is_left_is_read_on_later(tmp_path: Path, restarts: int) -> None:
+def test_a_stream_of_a_previous_container_that_is_left_is_read_on_later(
+    tmp_path: Path, restarts: int
+) -> None:
     """Also where containers between were missed, so that it is not known to be the one that was read before."""
     log = WantedLog("pod", str(tmp_path / "pod"), restarts=0)
     source = LogSource("/log", "main", True, restarts=restarts)

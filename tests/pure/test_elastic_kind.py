@@ -59,6 +59,12 @@ def test_its_bounds(given: dict[str, int], bounds: tuple[int, int]):
         ({"workers": 2, "worker_sizes": [2], "worker_step": 1}, [("/worker_step", "one_of")]),
         ({"worker_sizes": [0]}, [("/worker_sizes/0", "out_of_range")]),
         ({"worker_sizes": "1,2"}, [("/worker_sizes", "not_a_list")]),
+        ({"worker_speeds": {"10001": 1}}, [("/worker_speeds/10001", "bad_name")]),
+        ({"worker_speeds": {"0": 1}}, [("/worker_speeds/0", "bad_name")]),
+        ({"worker_speeds": {"1": 1e-200}}, [("/worker_speeds/1", "out_of_range")]),
+        ({"worker_speeds": {"1": 9e-7}}, [("/worker_speeds/1", "out_of_range")]),
+        ({"worker_speeds": {"1": 1.1e9}}, [("/worker_speeds/1", "out_of_range")]),
+        ({"worker_speeds": {"1": float("inf")}}, [("/worker_speeds/1", "not_a_number")]),
     ],
 )
 def test_what_is_refused(given: dict[str, Any], refused: list[tuple[str, str]]):
@@ -102,6 +108,20 @@ def test_its_allowed_sizes(given: dict[str, Any], bounds: tuple[int, int], sizes
     assert (ELASTIC.bounds(read), ELASTIC.sizes(read)) == (bounds, sizes)
     without = {name: value for name, value in read.items() if name not in ("worker_sizes", "worker_step")}
     assert ELASTIC.sizes(without) == ()  # a spec of an older version
+
+
+def test_its_speeds():
+    assert ELASTIC.speeds(spec(worker_speeds={"10000": 1e9, "2": 8.5, "1": 1e-6})) == (
+        (1, 1e-6),
+        (2, 8.5),
+        (10_000, 1e9),
+    )
+
+
+def test_speeds_of_an_older_version_that_no_division_could_use_are_left_out():
+    stored = {"1": 1e-200, "2": 8.5, "3": 1e10, "99999": 9.0}
+    assert ELASTIC.speeds({"worker_speeds": stored}) == ((2, 8.5),)
+    assert ELASTIC.speeds({}) == ()
 
 
 def test_only_an_elastic_job_has_sizes():

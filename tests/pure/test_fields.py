@@ -28,6 +28,7 @@ EXAMPLES: dict[str, Any] = {
     ],
     "datasets": [{"dataset": "xray", "version": "3", "cached": False, "mount_path": "/data"}],
     "snapshot_on": ["success", "epoch"],
+    "worker_speeds": {"1": 6.5, "10000": 1234567.25},
     "artifacts": [{"path": "out", "when": "success"}, {"path": "a/b", "when": "success", "name": "model"}],
 }
 
