@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from controlplane.scheduling.division import Claim, after_moves, in_turn
+from controlplane.scheduling.division import Claim, after_moves, after_serving, in_turn
 from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.plan import Plan, Preempt
 from controlplane.scheduling.spare import free_gpus, spare_placements
@@ -62,6 +62,8 @@ class _Run:
     left: float
     at: float
     resized_at: float = -REST_SECONDS
+    # How often it gave workers to others by a move.
+    moves: int = 0
 
     @property
     def rate(self) -> float:
@@ -73,15 +75,18 @@ class _Run:
 
     @property
     def rests_until(self) -> float:
-        return self.resized_at + REST_SECONDS
+        """Until when it gives nothing to running jobs; to waiting ones it gives after REST_SECONDS."""
+        return self.resized_at + REST_SECONDS * (1 << self.moves)
 
-    def claim(self, now: float) -> Claim:
+    def claim(self, now: float, *, is_move: bool = True) -> Claim:
         """Return the job as one that shares GPUs with others."""
         job, has = self.job, len(self.view.placements)
         speeds = tuple(sorted(job.curve.items())) if job.is_declared else ()
         left = self.left / self.rate if has else None
-        may_give = now >= self.rests_until
-        return Claim(job.id, has, 1, job.most, job.sizes, speeds, left, pool=job.project, may_give=may_give)
+        may_give = now >= (self.rests_until if is_move else self.resized_at + REST_SECONDS)
+        return Claim(
+            job.id, has, 1, job.most, job.sizes, speeds, left, project=job.project, may_give=may_give
+        )
 
     def advance(self, now: float) -> None:
         if now > self.at:
@@ -107,7 +112,12 @@ class ElasticReplay:
             now = min((run.end for run in self._runs.values()), default=float("inf"))
             now = min(now, jobs[at].submitted) if at < len(jobs) else now
             # What has rested may give workers to others.
-            now = min([now, *(run.rests_until for run in self._runs.values() if run.rests_until > self._now)])
+            rests = (
+                rest
+                for run in self._runs.values()
+                for rest in (run.resized_at + REST_SECONDS, run.rests_until)
+            )
+            now = min([now, *(rest for rest in rests if rest > self._now)])
             self._now = now
             for run in self._runs.values():
                 run.advance(now)
@@ -173,8 +183,8 @@ class ElasticReplay:
 
     def _grow(self, view: ClusterView, plan: Plan, now: float) -> bool:
         """Let the first job grow that can, as loop/growth does; the view does not show what it takes."""
-        claims = [run.claim(now) for run in self._runs.values()]
-        for claim, to in in_turn(claims, free_gpus(view, plan)):
+        claims = [run.claim(now) for run in self._runs.values() if run.view.placements]
+        for claim, to in in_turn(claims, self._free(view, plan)):
             run = self._runs[claim.job]
             rank = 1 + max(pod.rank for pod in run.view.placements)
             found = spare_placements(view, plan, run.view, to - claim.workers, rank)
@@ -184,22 +194,31 @@ class ElasticReplay:
         return False
 
     def _balance(self, view: ClusterView, plan: Plan, now: float) -> bool:
-        """Shrink jobs for others of their project, as loop/balance does: not while a job of another one waits."""
-        waiting = {run.job.project for run in self._runs.values() if not run.view.placements}
-        has_moved = False
-        for project in {run.job.project for run in self._runs.values()}:
-            if waiting <= {project}:
-                runs = [run for run in self._runs.values() if run.job.project == project]
-                has_moved |= self._move(runs, free_gpus(view, plan), now)
-        return has_moved
+        """Shrink jobs for others of their project, as loop/balance does: for waiting jobs unless another project's
+        waits, too; for running ones while none waits. Only a plan without starts and preemptions gets here."""
+        lacking = [self._runs[hold.job] for hold in plan.holds]
+        running = [run for run in self._runs.values() if run.view.placements]
+        if not lacking:
+            sizes = after_moves([run.claim(now) for run in running], self._free(view, plan))
+        elif len(projects := {run.job.project for run in lacking}) == 1:
+            claims = [run.claim(now, is_move=False) for run in running if run.job.project in projects]
+            kept = replace(plan, holds=tuple(hold for hold in plan.holds if hold.is_promised))
+            sizes = after_serving(claims, [run.claim(now) for run in lacking], self._free(view, kept))
+        else:
+            return False
+        return self._give(sizes, is_move=not lacking, now=now)
 
-    def _move(self, runs: Iterable[_Run], free: int, now: float) -> bool:
-        sizes = after_moves([run.claim(now) for run in runs], free)
+    def _free(self, view: ClusterView, plan: Plan) -> int:
+        # All nodes are of one pool, so any job sees them all.
+        return free_gpus(view, plan, view.jobs[0]) if view.jobs else 0
+
+    def _give(self, sizes: Mapping[str, int], *, is_move: bool, now: float) -> bool:
         givers = [
             self._runs[name] for name, size in sizes.items() if size < len(self._runs[name].view.placements)
         ]
         for run in givers:
             self._resize(run, run.view.placements[: sizes[run.job.id]], now)
+            run.moves += is_move
         return bool(givers)
 
     def _resize(self, run: _Run, placements: tuple[PodPlacement, ...], now: float) -> None:

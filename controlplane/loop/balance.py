@@ -1,32 +1,40 @@
-"""Shrink elastic jobs in favour of other jobs of the same project: waiting ones, and those that gain more speed by the
-GPUs (see scheduling.division).
+"""Shrink elastic jobs for others of their project: for waiting jobs, and while no job waits for running ones that gain
+more by the workers.
 
-Only quotas and fair shares decide between projects. No job is shrunk here while a job of another project waits for
-GPUs, or while an elastic job of the project changes its size.
+Workers beyond a job's minimum are lent by its project, so the project's other jobs come first; between projects quotas
+and fair shares decide alone. Nothing is given while another project's job waits, to a running job while one of another
+project wants to grow on the same nodes, or while a job of the project changes its size. What became free is handed out
+by the scheduler's starts and by growth (loop/growth.py), in later cycles.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.growth import NEEDS_A_PERSON, claim_of, pool_of, shape_of
+from controlplane.loop.elastic_claims import Pool, claims_by_pool, pool_of, waiting_claim, working_views
+from controlplane.loop.growth import NEEDS_A_PERSON, wanted_workers
 from controlplane.loop.membership import Attended, ElasticJobs
 from controlplane.loop.observe import Observation
-from controlplane.loop.shrinking import begin_shrink, cannot_shrink
+from controlplane.loop.shrinking import BALANCE, begin_shrink, cannot_shrink
 from controlplane.scheduling import reasons
-from controlplane.scheduling.division import Claim, after_moves
+from controlplane.scheduling.division import Claim, after_moves, after_serving
 from controlplane.scheduling.plan import Hold, Plan
-from controlplane.scheduling.spare import free_gpus
+from controlplane.scheduling.spare import free_gpus, usable_nodes
 from controlplane.scheduling.view import JobView
 from jobs.kinds.membership import choose_leavers
-from jobs.kinds.registry import KINDS
-from jobs.models import Job
+from jobs.models import Job, ScaleOperation
 from jobs.scaling import candidates_of
 
-CAUSE, WHY = "balance", "Its project's other jobs gain more by them."
-# A job is not shrunk for this long after a change of its size.
-REST = timedelta(seconds=60)
-# How long leaving workers have to acknowledge; then the job keeps them.
+FOR_WAITING, FOR_RUNNING = (
+    "A job of its project waits for them.",
+    "Its project's other jobs gain more by them.",
+)
+# A job that has just changed its size gives nothing. To running jobs it gives only after twice as long for each time
+# that it has given before in its attempt: what speeds and remaining times are reported can be wrong, and must not
+# resize a job again and again.
+REST, MOST_DOUBLINGS = timedelta(seconds=60), 12
+# For the leavers to acknowledge; else the job keeps them.
 LEAVE = timedelta(seconds=30)
 # Reasons of waiting jobs that could start if GPUs became free.
 LACKS_GPUS = (
@@ -42,68 +50,92 @@ def balance_jobs(elastic: ElasticJobs, engine: Engine, seen: Observation, plan: 
     only in a cycle in which no job has begun to grow."""
     if MEMBERSHIP not in engine.capabilities or not elastic.latest or plan.starts or plan.preempts:
         return
+    views, every = working_views(seen), {job.id: job for job in seen.view.jobs}
+    working = {name: one for one in elastic.latest if (name := str(one.job.pk)) in views}
+    waiting = [hold for hold in plan.holds if hold.job in every and _could_use(hold, every[hold.job])]
+    if waiting:
+        _serve(working, waiting, seen, plan, now)
+    elif any(one.job.pods_wanted > len(one.members) for one in working.values()):
+        _move(working, seen, plan, now)
+
+
+def _serve(
+    working: Mapping[str, Attended], waiting: Sequence[Hold], seen: Observation, plan: Plan, now: datetime
+) -> None:
+    """Shrink jobs for waiting ones of their project, if all that wait are of one project."""
     views = {job.id: job for job in seen.view.jobs}
-    waiting = [views[hold.job] for hold in plan.holds if _could_use(hold, views[hold.job])]
-    for project, jobs in _by_project(elastic.latest, views).items():
-        # A waiting job of another project could get the freed GPUs, because the scheduler serves the queue in its
-        # own order.
-        if all(map(_is_calm, jobs)) and all(view.project == project for view in waiting):
-            _balance({str(one.job.pk): one for one in jobs}, waiting, seen, plan, now)
+    projects = {views[hold.job].project for hold in waiting}
+    ours = {name: one for name, one in working.items() if views[name].project in projects}
+    if len(projects) > 1 or not all(map(_is_calm, ours.values())):
+        return
+    giving = {name for name, one in ours.items() if _may_give(one, views[name], seen, now - REST)}
+    # What is reserved for a job that waits is free for it.
+    kept = replace(plan, holds=tuple(hold for hold in plan.holds if hold.is_promised))
+    asking = _asking(waiting, views, seen)
+    for pool, claims in claims_by_pool(ours.values(), views, seen, {}, giving).items():
+        if pool in asking:
+            free = free_gpus(seen.view, kept, views[claims[0].job])
+            _shrink(ours, after_serving(claims, asking[pool], free), FOR_WAITING, now)
 
 
-def _by_project(jobs: Iterable[Attended], views: Mapping[str, JobView]) -> dict[str, list[Attended]]:
-    found: dict[str, list[Attended]] = {}
-    for one in jobs:
-        view = views.get(str(one.job.pk))
-        if view is not None and view.state == "active" and not view.is_stopping:
-            found.setdefault(view.project, []).append(one)
+def _asking(
+    waiting: Iterable[Hold], views: Mapping[str, JobView], seen: Observation
+) -> dict[Pool, list[Claim]]:
+    """Return what jobs that wait for GPUs ask for, by pool, in the order of the plan."""
+    lacking = [hold.job for hold in waiting if hold.reason in LACKS_GPUS]
+    rows = {str(job.pk): job for job in Job.objects.filter(pk__in=lacking).only("kind", "spec")}
+    found: dict[Pool, list[Claim]] = {}
+    for name in lacking:
+        if name in rows:
+            found.setdefault(pool_of(seen, views[name]), []).append(waiting_claim(rows[name], views[name]))
     return found
 
 
-def _balance(
-    running: Mapping[str, Attended], waiting: Iterable[JobView], seen: Observation, plan: Plan, now: datetime
-) -> None:
-    lacking = {hold.job for hold in plan.holds if hold.reason in LACKS_GPUS}
-    asking = {view.id: view for view in waiting if view.id in lacking}
-    claims = [*_held(running, seen, now), *_asked(asking, seen)]
-    sizes = after_moves(claims, free_gpus(seen.view, plan)) if len(claims) > 1 else {}
-    for name, attended in running.items():
-        count = len(attended.members) - sizes.get(name, len(attended.members))
-        if count > 0 and not cannot_shrink(attended, CAUSE):
+def _move(working: Mapping[str, Attended], seen: Observation, plan: Plan, now: datetime) -> None:
+    """Shrink jobs for running ones of their project that gain more by the workers."""
+    views = working_views(seen)
+    wanted = {name: wanted_workers(one, plan, seen, now) for name, one in working.items()}
+    if not any(wanted.values()):
+        return
+    giving = {
+        name
+        for name, one in working.items()
+        if _may_give(one, views[name], seen, now - _rest_before_move(one))
+    }
+    pools = claims_by_pool(working.values(), views, seen, wanted, giving)
+    nodes = {pool: usable_nodes(seen.view, views[claims[0].job]) for pool, claims in pools.items()}
+    growing = [pool for pool, claims in pools.items() if any(one.most > one.workers for one in claims)]
+    for pool, claims in pools.items():
+        # Growth of another pool on the same nodes would take what becomes free.
+        is_apart = not any(other != pool and nodes[other] & nodes[pool] for other in growing)
+        if is_apart and all(_is_calm(working[one.job]) for one in claims):
+            free = free_gpus(seen.view, plan, views[claims[0].job])
+            _shrink(working, after_moves(claims, free), FOR_RUNNING, now)
+
+
+def _shrink(working: Mapping[str, Attended], sizes: Mapping[str, int], why: str, now: datetime) -> None:
+    for name, size in sizes.items():
+        attended = working[name]
+        count = len(attended.members) - size
+        if count > 0:
             leavers = choose_leavers(candidates_of(attended.job, attended.members), count)
-            leaving = [rank for rank, _ in leavers]
-            begin_shrink(attended, leaving, CAUSE, WHY, now + LEAVE, now)
+            begin_shrink(attended, [rank for rank, _ in leavers], BALANCE, why, now + LEAVE, now)
 
 
-def _held(running: Mapping[str, Attended], seen: Observation, now: datetime) -> Iterator[Claim]:
-    views = {view.id: view for view in seen.view.jobs}
+def _may_give(attended: Attended, view: JobView, seen: Observation, rested_since: datetime) -> bool:
+    """Whether the job may be shrunk for others; what it leaves on closed nodes would be of no use to them."""
+    generation = attended.generation
+    if generation is None or generation.created_at >= rested_since or not view.is_preemptible:
+        return False
     open_nodes = {node.name for node in seen.view.nodes if node.is_schedulable}
-    for name, attended in running.items():
-        view, has = views[name], len(attended.members)
-        has_rested = attended.generation is not None and attended.generation.created_at < now - REST
-        # GPUs on a node that takes no pods are of no use to other jobs.
-        is_usable = all(pod.node in open_nodes for pod in view.placements)
-        may_give = has_rested and is_usable and view.is_preemptible
-        yield claim_of(attended, view, seen, has, max(has, attended.job.pods_wanted), may_give=may_give)
+    is_usable = all(pod.node in open_nodes for pod in view.placements)
+    has_more = len(attended.members) > (view.min_pods or 1)
+    return is_usable and has_more and not cannot_shrink(attended, BALANCE)
 
 
-def _asked(asking: Mapping[str, JobView], seen: Observation) -> Iterator[Claim]:
-    """Yield a claim for each waiting job, with 0 workers: it asks for its whole gang, or if it is elastic for its
-    fewest workers and then more."""
-    for job in Job.objects.filter(pk__in=asking).only("kind", "spec"):
-        view = asking[str(job.pk)]
-        yield Claim(
-            view.id,
-            0,
-            view.min_pods or view.pods,
-            view.pods,
-            view.sizes,
-            KINDS[job.kind].speeds(job.spec),
-            shape=shape_of(view),
-            pool=pool_of(seen, view),
-            priority=view.priority,
-            may_give=False,
-        )
+def _rest_before_move(attended: Attended) -> timedelta:
+    given = ScaleOperation.objects.filter(job=attended.job, attempt=attended.job.attempt, cause=BALANCE)
+    return REST * (1 << min(given.filter(message=FOR_RUNNING).count(), MOST_DOUBLINGS))
 
 
 def _could_use(hold: Hold, view: JobView) -> bool:

@@ -17,11 +17,12 @@ from controlplane.loop.interruptions import hasten_owed, leave_nodes
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.job_transitions import move_jobs, remove_expired
 from controlplane.loop.membership import ElasticJobs, keep_memberships
-from controlplane.loop.observe import observe
+from controlplane.loop.observe import Observation, observe
 from controlplane.loop.reconcile import note_reachable, reconcile
 from controlplane.loop.record import record
 from controlplane.loop.shrinking import shrink_victims
 from controlplane.models import Cluster, Cycle
+from controlplane.scheduling.plan import Plan
 from jobs import lifecycle
 from jobs.models import Job
 
@@ -114,10 +115,22 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
             decide_ms=decided.ms,
             record_ms=(time.perf_counter() - began) * 1000,
         )
-    has_grown = engine is not None and grow_jobs(cluster, elastic, engine, observation, decided.plan, now)
-    if engine is not None and not has_grown:
-        balance_jobs(elastic, engine, observation, decided.plan, now)
+    has_grown = engine is not None and _resize(cluster, elastic, engine, observation, decided.plan, now)
     return recorded.has_commands or decided.has_orders or has_grown
+
+
+def _resize(
+    cluster: Cluster, elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime
+) -> bool:
+    """Let elastic jobs grow or give workers to others. Return whether there are pods to start. A failure, which one
+    job's declared speeds or reports could cause, is logged and does not stop the pass."""
+    try:
+        if grow_jobs(cluster, elastic, engine, seen, plan, now):
+            return True
+        balance_jobs(elastic, engine, seen, plan, now)
+    except Exception:
+        logger.exception("the elastic jobs of cluster %s could not be resized", cluster.name)
+    return False
 
 
 def _can_wait(cluster: Cluster, context: ClusterContext) -> bool:

@@ -5,7 +5,8 @@ Growth without a user's request must not take what queued jobs wait for: it happ
 could use the free GPUs. A job that lost workers gets them back even then, within its project's share.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
@@ -13,6 +14,7 @@ from django.db.models import Max, Sum
 
 from controlplane.access import SYSTEM, reread
 from controlplane.engines.base import MEMBERSHIP, Engine
+from controlplane.loop.elastic_claims import claims_by_pool, working_views
 from controlplane.loop.membership import GIVEN_UP, MOST, Attended, ElasticJobs, lock_working
 from controlplane.loop.observe import Observation
 from controlplane.loop.record import add_workers
@@ -21,11 +23,10 @@ from controlplane.scheduling import reasons
 from controlplane.scheduling.division import Claim, in_turn
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.sizes import largest_size
-from controlplane.scheduling.spare import free_gpus, spare_placements, usable_pools
+from controlplane.scheduling.spare import free_gpus, spare_placements
 from controlplane.scheduling.view import JobView, PodPlacement
 from jobs.kinds import membership as rules
 from jobs.kinds.attempt_outcome import BACKOFF_SECONDS
-from jobs.kinds.registry import KINDS
 from jobs.models import Attempt, Generation, Job, Pod, ScaleOperation
 from jobs.room import bounds_of
 from jobs.scaling import open_operation
@@ -49,7 +50,7 @@ def grow_jobs(
     """Add workers where the plan leaves room. Return whether there are pods to start."""
     if MEMBERSHIP not in engine.capabilities or not any(map(_may_grow, elastic.latest)):
         return False
-    views = {job.id: job for job in seen.view.jobs if job.state == "active" and not job.is_stopping}
+    views = working_views(seen)
     working = [one for one in elastic.read() if str(one.job.pk) in views]
     has_orders = False
     for attended, wanted in _in_turn(working, views, seen, plan, now):
@@ -72,63 +73,30 @@ def _may_grow(attended: Attended) -> bool:
 def _in_turn(
     working: Iterable[Attended], views: Mapping[str, JobView], seen: Observation, plan: Plan, now: datetime
 ) -> Iterator[tuple[Attended, int]]:
-    """Yield the jobs that can grow, each with how many workers to add: first what users asked for, then those that
-    have lost workers, then by what growth gains. If one does not fit on any node, the next may use the GPUs."""
-    wanting = [(one, count) for one in working if (count := _wanted(one, plan, seen, now)) > 0]
+    """Yield the jobs that can grow, each with how many workers to add: first what users asked for, then those that have
+    lost workers, then by what growth gains. Where one finds no place the next may have what it would have got."""
+    wanting = [(one, count) for one in working if (count := wanted_workers(one, plan, seen, now)) > 0]
     first = [one for one in wanting if _goes_before(one[0])]
     yield from sorted(first, key=lambda one: one[0].operation is None)
     left = {str(one.job.pk): (one, count) for one, count in wanting if not _goes_before(one)}
-    # Jobs that are growing compete for the rest: they may grow again afterwards.
-    others = [
-        claim_of(one, views[str(one.job.pk)], seen, one.operation.to_workers, one.job.pods_wanted)
-        for one in working
-        if one.operation is not None and one.operation.joining
-    ]
-    while left:
-        claims = [
-            claim_of(one, views[name], seen, len(one.members), len(one.members) + count)
-            for name, (one, count) in left.items()
-        ]
-        turns = in_turn([*claims, *others], free_gpus(seen.view, plan))
-        turn = next((turn for turn in turns if turn[0].job in left), None)
-        if turn is None:
-            return
-        claim, to = turn
-        yield left.pop(claim.job)[0], to - claim.workers
+    counts = {name: count for name, (_, count) in left.items()}
+    for claims in claims_by_pool(working, views, seen, counts).values() if left else ():
+        any_of_pool = next(iter(claims)).job
+        for claim, to in _by_gain(claims, left, free_gpus(seen.view, plan, views[any_of_pool])):
+            yield left[claim.job][0], to - claim.workers
+
+
+def _by_gain(claims: Sequence[Claim], left: Collection[str], free: int) -> Iterator[tuple[Claim, int]]:
+    """Yield the jobs of a pool among `left` in the order of growth. After those that got a share come the others, with
+    what those would have got."""
+    while turns := [turn for turn in in_turn(claims, free) if turn[0].job in left]:
+        yield from turns
+        done = {claim.job for claim, _ in turns}
+        claims = [replace(one, most=one.workers) if one.job in done else one for one in claims]
 
 
 def _goes_before(attended: Attended) -> bool:
     return attended.operation is not None or attended.has_lost
-
-
-def claim_of(
-    attended: Attended, view: JobView, seen: Observation, workers: int, most: int, *, may_give: bool = False
-) -> Claim:
-    """Return the claim of a running job with `workers` workers that may have up to `most`."""
-    return Claim(
-        view.id,
-        workers,
-        view.min_pods or 1,
-        most,
-        view.sizes,
-        KINDS[attended.job.kind].speeds(attended.job.spec),
-        attended.job.progress.get("eta_seconds"),
-        shape_of(view),
-        pool_of(seen, view),
-        view.priority,
-        may_give,
-    )
-
-
-def shape_of(view: JobView) -> tuple[int, ...]:
-    """Return what a pod needs: GPUs (rounded up), milli-CPUs, MiB of memory."""
-    gpus = 1 if view.gpu_memory_mib is not None else -(-view.milli_gpus // 1000)
-    return gpus, view.milli_cpus, view.memory_mib
-
-
-def pool_of(seen: Observation, view: JobView) -> tuple[object, ...]:
-    """Return the properties of a job that decide on which nodes it may run; equal for jobs with the same nodes."""
-    return usable_pools(seen.view, view), view.locations, view.extras
 
 
 def _missing(attended: Attended) -> int:
@@ -139,8 +107,8 @@ def _missing(attended: Attended) -> int:
     return attended.job.pods_wanted - len(attended.members)
 
 
-def _wanted(attended: Attended, plan: Plan, seen: Observation, now: datetime) -> int:
-    """Return how many workers to add to the job now."""
+def wanted_workers(attended: Attended, plan: Plan, seen: Observation, now: datetime) -> int:
+    """Return how many workers the job may and should get now: by its operation, its back-off, limits and quotas."""
     operation = attended.operation
     if attended.generation is None:
         return 0

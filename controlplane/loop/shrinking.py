@@ -37,6 +37,8 @@ GRACE_SECONDS = 30
 # Causes of operations that no user requested, and for how many seconds one that is being ended delays a
 # reclaim.
 GROWTH, ENDING_SECONDS = ("growth", "recovery"), 10
+# The cause of operations by which a job gives workers to others of its project (loop/balance.py).
+BALANCE = "balance"
 
 
 def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: datetime) -> Plan:
@@ -77,6 +79,8 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
     if operation is not None and operation.cause in GROWTH and _ends_soon(operation, now):
         # Once this operation has ended, the job can shrink in a later cycle.
         return True
+    if operation is not None and operation.cause == BALANCE and _ends_by_itself(operation, now):
+        return True
     if cannot_shrink(attended, "reclaim"):
         return False
     holders = _ranks_on(attended.job, _promised(plan, preempt.beneficiary))
@@ -99,6 +103,11 @@ def _ends_soon(operation: ScaleOperation, now: datetime) -> bool:
     patience = timedelta(seconds=ENDING_SECONDS)
     until = now + patience if operation.generation else now
     return now < hasten(operation, until, message=GIVEN_UP) + patience
+
+
+def _ends_by_itself(operation: ScaleOperation, now: datetime) -> bool:
+    """Whether the operation still ends at its deadline, or has had too little time since to be ended."""
+    return operation.deadline is not None and now < operation.deadline + timedelta(seconds=GRACE_SECONDS)
 
 
 def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:

@@ -1,10 +1,14 @@
-"""Divide GPUs among elastic jobs: decide which one grows, to what size, and which one loses workers to a job that
-gains more by them. Pure.
+"""Divide the GPUs of one pool among elastic jobs: which one grows, how far, and which gives workers to another. Pure.
 
-The value of growing a job is its gain in speed per added GPU, divided by sqrt(current speed x speed with one worker),
-times sqrt(n). n is the job's rank by remaining time on one worker (the longest is 1) plus EXPECTED. This favours short
-jobs, whose end frees GPUs for the others (heSRPT, Berg et al. 2020, for power-law speed-ups). bench/elastic_trace.py
-measures the effect on a recorded trace.
+Growth from `small` to `large` workers is worth
+
+    (speed(large) - speed(small)) / sqrt(speed(small) * speed(1)) / GPUs added * weight
+
+where weight is the square root of the job's place in the order of the work that is left, the longest first: the more
+jobs outlast it, the more can use its GPUs once it has ended (heSRPT, Berg et al. 2020, if speeds are powers of the
+workers). Growth takes the most valuable step first. A move shrinks jobs by steps that are together worth less, each
+less than 1 / ADVANTAGE of what the taker's step is worth. bench/elastic_trace.py shows what this reaches on a real
+trace.
 """
 
 from __future__ import annotations
@@ -12,29 +16,31 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.scheduling.sizes import largest_size
 
 # The speed of a job that declares none is workers ** USUAL_EXPONENT: twice the workers are 1.7 times as fast.
 USUAL_EXPONENT = 0.75
-# The assumed remaining time of a job that does not report it.
+# The work left, as seconds with one worker, of a job that does not report how long it will take.
 UNKNOWN_SECONDS = 86_400.0
-# Added to each job's rank, because jobs that have not been submitted yet will also wait for GPUs.
+# Bounds of what users declare and programs report, so that no formula here overflows or divides by 0.
+SLOWEST, FASTEST, LONGEST_SECONDS = 1e-50, 1e50, 1e9
+# Added to a job's place in the order of the work left, for jobs that will be submitted and outlast it.
 EXPECTED = 2
-# Workers move to another job only if its gain is at least ADVANTAGE times the loss, and if it ends at least
-# LEAST_SAVED_SECONDS earlier.
+# By how much more a move must gain than it costs, and how much earlier the job that gets the workers must end.
 ADVANTAGE, LEAST_SAVED_SECONDS = 1.25, 60.0
 MOST_MOVES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An elastic job that competes for GPUs. `workers`: how many it has; 0 while it waits for `fewest`. It may have
-    `fewest` to `most` workers, and only `sizes` unless that is empty. `speeds`: (workers, measured speed in any unit),
-    ascending, () if unknown. `left_seconds`: remaining time with `workers`, None if unknown. `shape`: what one worker
-    needs: GPUs, then other resources in any unit. `pool`: jobs exchange workers only if theirs are equal. `priority`:
-    a job loses no workers to one of lower priority, and none at all without `may_give`."""
+    """A job that has `workers` and may have `fewest` to `most`; only `sizes` of these, unless empty.
+
+    `workers` is 0 for one that waits to start with `fewest`. `speeds`: (workers, measured speed in any unit) in
+    ascending order, () if unknown. `left_seconds`: until its end with the present workers, None if unknown. `shape`:
+    what one worker needs, GPUs first, then anything in the same order for all claims. Workers move between jobs of one
+    `project`, to jobs of no lower `priority`, from jobs that `may_give`."""
 
     job: str
     workers: int
@@ -44,13 +50,16 @@ class Claim:
     speeds: tuple[tuple[int, float], ...] = ()
     left_seconds: float | None = None
     shape: tuple[int, ...] = (1,)
-    pool: object = None
+    project: str = ""
     priority: int = 0
     may_give: bool = True
 
     def speed(self, workers: int) -> float:
-        """Return its speed with `workers`, in the unit of `speeds`: between measured sizes interpolated by a power law,
-        beyond the largest no faster."""
+        """Return its speed with so many workers, in the unit of `speeds`: between measured sizes a power of the
+        workers, beyond the largest no faster."""
+        return min(max(self._speed(workers), SLOWEST), FASTEST)
+
+    def _speed(self, workers: int) -> float:
         if not self.speeds:
             return float(workers**USUAL_EXPONENT)
         place = bisect_left(self.speeds, (workers, 0.0))
@@ -66,9 +75,11 @@ class Claim:
 
     @property
     def left_alone(self) -> float:
-        """Return its remaining time with one worker, in seconds."""
-        left = UNKNOWN_SECONDS if self.left_seconds is None else self.left_seconds
-        return left * self.speed(max(1, self.workers)) / self.speed(1)
+        """Seconds until its end with one worker. Does not depend on the workers that it has, so that a move does not
+        change the order by which it was chosen."""
+        if self.left_seconds is None or not self.workers:
+            return UNKNOWN_SECONDS
+        return min(self.left_seconds, LONGEST_SECONDS) * self.speed(self.workers) / self.speed(1)
 
 
 def next_size(sizes: Sequence[int], workers: int, most: int) -> int:
@@ -81,74 +92,107 @@ def next_size(sizes: Sequence[int], workers: int, most: int) -> int:
 
 
 def in_turn(claims: Iterable[Claim], free: int) -> list[tuple[Claim, int]]:
-    """Return (job, its new number of workers) for the jobs that grow into `free` GPUs, in the order of their first
-    growth."""
+    """Return the jobs that would grow into so many free GPUs, in this order, each with the workers that it would
+    have. `claims`: all running elastic jobs of the pool, also those that want no more, since they count in the
+    weights."""
     division = _Division(claims, free)
     division.grow()
     return [(claim, division.workers[claim.job]) for claim in division.grown]
 
 
-def after_moves(claims: Iterable[Claim], free: int) -> Mapping[str, int]:
-    """Return the number of workers of each job, by its id, after `free` GPUs are used and workers have moved to waiting
-    jobs and to jobs that gain more by them."""
+def after_serving(running: Iterable[Claim], waiting: Iterable[Claim], free: int) -> Mapping[str, int]:
+    """Return how many workers each running job has left, by job, once it has given what waiting jobs lack.
+
+    `waiting` is in the order in which they are to start; the first that cannot be served ends the serving, because
+    what is freed for a later one would be kept for it. Nobody shrinks for a job that is not served."""
+    division = _Division(running, free)
+    for claim in waiting:
+        if not division.serve(claim):
+            break
+    return division.workers
+
+
+def after_moves(running: Iterable[Claim], free: int) -> Mapping[str, int]:
+    """Return how many workers each job has, by job, once workers have moved to jobs that gain more by them. Only jobs
+    whose remaining time is known take part; none of them does while a job of another project wants to grow."""
+    claims = list(running)
     division = _Division(claims, free)
-    division.serve_waiting()
     division.grow()
-    # Each move is an improvement, but with irregular measured speeds moves could still repeat in a cycle.
-    for _ in range(MOST_MOVES * len(division.workers)):
+    # Each move is one for the better; measured speeds with bumps could still lead around in a circle.
+    for _ in range(MOST_MOVES * len(claims)):
         if not division.move():
             break
         division.grow()
-    return division.workers
+    return (
+        division.workers
+        if _lasts(claims, division.workers, free)
+        else {one.job: one.workers for one in claims}
+    )
+
+
+def _lasts(claims: Sequence[Claim], sizes: Mapping[str, int], free: int) -> bool:
+    """Whether no giver grows back at once: growth decides by itself who gets the workers that became free."""
+    shrunk = [replace(one, workers=min(one.workers, sizes[one.job]), left_seconds=None) for one in claims]
+    freed = sum((one.workers - less.workers) * one.shape[0] for one, less in zip(claims, shrunk, strict=True))
+    division = _Division(shrunk, free + freed, _weights(claims))
+    division.grow()
+    return all(division.workers[one.job] <= sizes[one.job] for one in claims if sizes[one.job] < one.workers)
 
 
 class _Division:
     """The working state of one division. `workers`: the current number by job id; `grown`: the jobs that have grown,
     in order of their first growth."""
 
-    def __init__(self, claims: Iterable[Claim], free: int) -> None:
+    def __init__(
+        self, claims: Iterable[Claim], free: int, weights: Mapping[str, float] | None = None
+    ) -> None:
         self._claims = sorted(claims, key=lambda claim: claim.job)
         self._free = free
         self.workers = {claim.job: claim.workers for claim in self._claims}
         self.grown: list[Claim] = []
-        self._weights = _weights(self._claims)
+        self._weights = weights or _weights(self._claims)
 
     def grow(self) -> None:
-        """Use the free GPUs: let the job with the highest value grow by one step, until none fits."""
+        """Give what is free, the most valuable step first."""
         while (best := next(self._affordable(), None)) is not None:
             claim, to = best
             self._set(claim, to)
             if claim not in self.grown:
                 self.grown.append(claim)
 
-    def serve_waiting(self) -> None:
-        """Give each waiting job its fewest workers, on free GPUs and on GPUs that other jobs can release, at any loss.
-        A job for which these are too few stays at 0."""
-        for claim in self._claims:
-            if claim.workers:
-                continue
-            givers = self._givers(claim, claim.fewest, math.inf)
-            if givers is not None:
-                self._take(givers, claim, claim.fewest)
+    def serve(self, claim: Claim) -> bool:
+        """Free what a waiting job lacks. Returns False, and frees nothing, if others cannot give that much."""
+        lacks = claim.fewest * claim.shape[0] - self._free
+        givers = self._givers(claim, lacks, math.inf)
+        if givers is None:
+            return False
+        self._shrink(givers)
+        self._free -= claim.fewest * claim.shape[0]
+        return True
 
     def move(self) -> bool:
-        """Let the job with the highest value grow by one step on GPUs of jobs that lose less by ADVANTAGE. Return False
-        if there is no such job."""
-        for claim, to in self._steps():
-            if self._saved(claim, to) < LEAST_SAVED_SECONDS:
+        """Make the best move that is worth it. Returns whether there was one."""
+        steps = self._steps()
+        projects = {claim.project for claim, _ in steps}
+        for claim, to in steps:
+            is_allowed = claim.left_seconds is not None and projects == {claim.project}
+            if not is_allowed or self._saved(claim, to) < LEAST_SAVED_SECONDS:
                 continue
-            givers = self._givers(claim, to, self._value(claim, self.workers[claim.job], to) / ADVANTAGE)
+            has = self.workers[claim.job]
+            lacks = (to - has) * claim.shape[0] - self._free
+            givers = self._givers(claim, lacks, self._value(claim, has, to) / ADVANTAGE)
             if givers is not None:
-                self._take(givers, claim, to)
+                self._shrink(givers)
+                self._set(claim, to)
                 return True
         return False
 
     def _steps(self) -> list[tuple[Claim, int]]:
-        """Return (job, size after its next step), by falling value; without jobs that wait or cannot grow."""
+        """Each job's next step, the most valuable first."""
         found = []
         for claim in self._claims:
             has = self.workers[claim.job]
-            to = next_size(claim.sizes, has, claim.most) if has else 0
+            to = next_size(claim.sizes, has, claim.most)
             if to > has and (worth := self._value(claim, has, to)) > 0:
                 found.append((-worth, claim.job, claim, to))
         return [(claim, to) for _, _, claim, to in sorted(found, key=lambda one: one[:2])]
@@ -160,10 +204,9 @@ class _Division:
             if (size := largest_size(claim.sizes, fits)) > has:
                 yield claim, size
 
-    def _givers(self, taker: Claim, to: int, below: float) -> list[tuple[Claim, int]] | None:
-        """Return (job, the size to which it shrinks) for the jobs that release the GPUs which `taker` lacks for `to`
-        workers, the smallest loss first; None if jobs with a loss below `below` cannot release enough."""
-        lacks = (to - self.workers[taker.job]) * taker.shape[0] - self._free
+    def _givers(self, taker: Claim, lacks: int, below: float) -> list[tuple[Claim, int]] | None:
+        """Return who gives and to what size each shrinks, so that together they free so many GPUs; None if too few
+        steps are worth less than `below`."""
         found: list[tuple[Claim, int]] = []
         has = dict(self.workers)
         for _, _, giver, size in sorted(self._offers(taker, lacks, below), key=lambda one: one[:2]):
@@ -175,8 +218,9 @@ class _Division:
         return found if lacks <= 0 else None
 
     def _offers(self, taker: Claim, lacks: int, below: float) -> Iterator[tuple[float, str, Claim, int]]:
+        is_move = taker.workers > 0
         for giver in self._claims:
-            if giver is taker or not _can_give(giver, taker):
+            if giver is taker or not _can_give(giver, taker) or (is_move and giver.left_seconds is None):
                 continue
             has, needed, worth = self.workers[giver.job], math.ceil(lacks / giver.shape[0]), 0.0
             while True:
@@ -192,10 +236,9 @@ class _Division:
                 yield worth, giver.job, giver, size
                 needed, has = needed - (has - size), size
 
-    def _take(self, givers: Iterable[tuple[Claim, int]], taker: Claim, to: int) -> None:
+    def _shrink(self, givers: Iterable[tuple[Claim, int]]) -> None:
         for giver, size in givers:
             self._set(giver, size)
-        self._set(taker, to)
 
     def _set(self, claim: Claim, workers: int) -> None:
         self._free -= (workers - self.workers[claim.job]) * claim.shape[0]
@@ -203,17 +246,18 @@ class _Division:
 
     def _value(self, claim: Claim, small: int, large: int) -> float:
         slow, alone = claim.speed(small), claim.speed(1)
-        gained = (claim.speed(large) - slow) / math.sqrt(slow * alone)
+        # Two roots, since the product of two small speeds could be 0.
+        gained = (claim.speed(large) - slow) / (math.sqrt(slow) * math.sqrt(alone))
         return gained / ((large - small) * max(1, claim.shape[0])) * self._weights[claim.job]
 
     def _saved(self, claim: Claim, to: int) -> float:
+        """Seconds by which the job ends earlier."""
         has = self.workers[claim.job]
         return claim.left_alone * claim.speed(1) * (1 / claim.speed(has) - 1 / claim.speed(to))
 
 
 def _weights(claims: Collection[Claim]) -> dict[str, float]:
-    """Return the factor of each job's value by its id: sqrt(EXPECTED + rank), where rank 1 has the longest remaining
-    time with one worker."""
+    """Return each job's weight: the root of its place, the job with most work left first, plus EXPECTED."""
     longest = sorted(claims, key=lambda claim: (-claim.left_alone, claim.job))
     return {claim.job: math.sqrt(EXPECTED + place) for place, claim in enumerate(longest, 1)}
 
@@ -221,5 +265,5 @@ def _weights(claims: Collection[Claim]) -> dict[str, float]:
 def _can_give(giver: Claim, taker: Claim) -> bool:
     """Return whether `giver` may release workers to `taker`, and a worker of `taker` fits where one of `giver` ran."""
     has_room = all(needs <= has for needs, has in zip(taker.shape, giver.shape, strict=True))
-    is_alike = giver.pool == taker.pool and giver.priority <= taker.priority
+    is_alike = giver.project == taker.project and giver.priority <= taker.priority
     return giver.may_give and giver.shape[0] > 0 and has_room and is_alike

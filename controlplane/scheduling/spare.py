@@ -65,25 +65,29 @@ def spare_placements(
     return tuple(places)
 
 
-def free_gpus(view: ClusterView, plan: Plan) -> int:
-    """Return the whole GPUs that the plan leaves free on nodes that may get new pods."""
-    left = _after(view, plan)
-    return sum(len(one.devices) for one in left.values() if one.node.is_schedulable)
+def free_gpus(view: ClusterView, plan: Plan, job: JobView) -> int:
+    """Return the whole GPUs that the plan leaves free on nodes where the job may get new pods."""
+    return sum(len(one.devices) for one in _left_over(view, plan, job))
 
 
 def _left_over(view: ClusterView, plan: Plan, job: JobView) -> list[_Left]:
-    left = _after(view, plan)
+    left, usable = _after(view, plan), usable_nodes(view, job)
     for placement in job.placements:
         if placement.node in left:
             left[placement.node].peers += 1
+    return [one for name, one in left.items() if name in usable]
+
+
+def usable_nodes(view: ClusterView, job: JobView) -> frozenset[str]:
+    """Return the nodes that are open to new pods and of the job's pools and locations."""
     pools = usable_pools(view, job)
-    return [
-        one
-        for one in left.values()
-        if one.node.is_schedulable
-        and (not pools or one.node.pool in pools)
-        and (not job.locations or one.node.location in job.locations)
-    ]
+    return frozenset(
+        node.name
+        for node in view.nodes
+        if node.is_schedulable
+        and (not pools or node.pool in pools)
+        and (not job.locations or node.location in job.locations)
+    )
 
 
 def _after(view: ClusterView, plan: Plan) -> dict[str, _Left]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
-from jobs.models import ScaleOperation
+from controlplane.loop import cycle
+from controlplane.loop.balance import FOR_RUNNING, _rest_before_move
+from controlplane.loop.membership import ElasticJobs
+from controlplane.models import Node, NodePool
+from jobs.models import Job, ScaleOperation
 from tests.builders import make_job, make_project
 from tests.loop.elastic_program import Program, live, started
+from tests.loop.plant import Plant
 
 pytestmark = pytest.mark.django_db
 FLAT = {"1": 1.0, "2": 1.05, "4": 1.1, "8": 1.15, "16": 1.2}
@@ -27,32 +34,143 @@ def test_a_waiting_job_gets_workers_that_others_of_its_project_have_beyond_their
     assert len(live(program.job)) == 16
 
 
-def test_workers_move_to_a_job_that_gains_more_by_them_and_stay_there(plant):
+@dataclass
+class Two:
+    """Two elastic jobs of a project on 16 GPUs: one that gains nothing by most of its workers, and one that would."""
+
+    plant: Plant
+    flat: Program
+    steep: Program
+
+    def sizes(self) -> dict[str, int]:
+        return {one.job.name: len(live(one.job)) for one in (self.flat, self.steep)}
+
+    def turn(self, until: dict[str, int] | None = None, times: int = 60) -> dict[str, int]:
+        """Let 5 s pass so many times, or until the jobs have these sizes."""
+        for _ in range(times):
+            self.plant.tick(5.0)
+            self.flat.act()
+            self.steep.act()
+            if self.sizes() == until:
+                break
+        return self.sizes()
+
+
+def two(plant, *, eta: float | None = 36_000.0, steep: int = 12, quota: int = 8, **fields: object) -> Two:
+    """`steep`: how many workers it may have. It has got its first from the other one."""
     bounds = {"min_workers": 1, "workers": 16, "max_workers": 16}
-    project = make_project(quota=8)
+    project = make_project(quota=quota)
     flat = Program(plant, make_job(project, "flat", kind="elastic", worker_speeds=FLAT, **bounds))
     flat.settle()
-    steep = Program(plant, make_job(project, "steep", kind="elastic", **{**bounds, "workers": 12}))
+    bounds["workers"] = steep
+    found = Two(plant, flat, Program(plant, make_job(project, "steep", kind="elastic", **bounds, **fields)))
+    assert found.turn({"flat": 15, "steep": 1}, 30) == {"flat": 15, "steep": 1}
+    if eta is not None:
+        Job.objects.update(progress={"eta_seconds": eta})
+    return found
 
-    def sizes() -> dict[str, int]:
-        return {one.job.name: len(live(one.job)) for one in (flat, steep)}
 
-    def turn() -> None:
-        plant.tick(5.0)
-        flat.act()
-        steep.act()
+def given() -> int:
+    return ScaleOperation.objects.filter(cause="balance").count()
 
-    # Some minutes of the plant's clock: each move rests for one.
-    for _ in range(60):
-        turn()
-        if sizes() == {"flat": 4, "steep": 12}:
-            break
-    assert sizes() == {"flat": 4, "steep": 12}
-    for _ in range(15):
-        turn()
-    assert sizes() == {"flat": 4, "steep": 12}
+
+def test_workers_move_to_a_job_that_gains_more_by_them_and_stay_there(plant):
+    jobs = two(plant)
+    assert jobs.turn({"flat": 4, "steep": 12}, 150) == {"flat": 4, "steep": 12}
+    assert jobs.turn(times=15) == {"flat": 4, "steep": 12}
     assert {one.state for one in ScaleOperation.objects.filter(cause="balance")} == {"succeeded"}
     assert not ScaleOperation.objects.filter(state__in=("pending", "running")).exists()
+
+
+def test_nothing_moves_between_jobs_that_do_not_report_how_long_they_will_take(plant):
+    assert two(plant, eta=None).turn(times=30) == {"flat": 15, "steep": 1}
+
+
+def test_nothing_moves_while_a_job_of_the_project_waits_that_cannot_be_served(plant):
+    jobs = two(plant)
+    # No worker leaves room for a pod of two GPUs.
+    make_job(jobs.flat.job.project, "waits", gpus=2)
+    assert jobs.turn(times=30) == {"flat": 15, "steep": 1}
+    assert given() == 1
+
+
+def test_a_job_takes_nothing_that_its_quota_does_not_allow(plant):
+    jobs = two(plant, quota=1, preemptible=False)
+    assert jobs.turn(times=40) == {"flat": 15, "steep": 1}
+    assert given() == 1
+
+
+def test_each_move_lets_a_job_rest_twice_as_long(plant):
+    program = started(plant, workers=4, most=4)
+    [attended] = ElasticJobs(plant.cluster).read()
+    rests = []
+    for _ in range(3):
+        rests.append(_rest_before_move(attended).total_seconds())
+        ScaleOperation.objects.create(
+            job=program.job, attempt=1, state="succeeded", cause="balance", message=FOR_RUNNING,
+            from_workers=4, to_workers=2,
+        )  # fmt: skip
+    assert rests == [60.0, 120.0, 240.0]
+
+
+def test_a_reclaim_lets_a_move_end_and_shrinks_the_job_afterwards(plant):
+    program = started(plant, workers=16, most=16)
+    program.deaf.update(range(16))
+    make_job(program.job.project, "waits", gpus=1, workers=2)
+    for _ in range(30):
+        plant.tick(5.0)
+        program.act()
+        if given():
+            break
+    theirs = make_job(make_project("team-b", quota=8), "theirs", gpus=4)
+    for _ in range(30):
+        plant.tick(5.0)
+        program.act()
+    for one in (program.job, theirs):
+        one.refresh_from_db()
+    assert (program.job.state, program.job.attempt, theirs.state) == ("running", 1, "running")
+    causes = ScaleOperation.objects.order_by("created_at").values_list("cause", flat=True)
+    assert list(causes)[:2] == ["balance", "reclaim"]
+
+
+def test_nobody_shrinks_for_a_job_that_lacks_the_workers_of_one_that_cannot(plant):
+    bounds = {"min_workers": 1, "workers": 8, "max_workers": 8}
+    project = make_project(quota=8)
+    programs = [Program(plant, make_job(project, name, kind="elastic", **bounds)) for name in ("a", "b")]
+    for program in (*programs, *programs):
+        program.settle()
+    ScaleOperation.objects.create(
+        job=programs[0].job, attempt=1, state="rolled_back", cause="balance", from_workers=8, to_workers=4
+    )
+    make_job(project, "waits", gpus=1, workers=10)
+    for program in programs:
+        program.in_seconds(60)
+    assert given() == 1
+
+
+def test_idle_gpus_of_another_pool_serve_nobody_in_this_one(plant):
+    other = NodePool.objects.create(cluster=plant.cluster, name="other")
+    Node.objects.filter(name="dgx1-2").update(pool=other)
+    bounds = {"min_workers": 1, "workers": 8, "max_workers": 8}
+    project = make_project(quota=8)
+    program = Program(plant, make_job(project, "el", kind="elastic", node_pool="default", **bounds))
+    program.settle()
+    waits = make_job(project, "waits", gpus=1, node_pool="default")
+    program.in_seconds(90)
+    waits.refresh_from_db()
+    assert (waits.state, len(live(program.job))) == ("running", 7)
+
+
+def test_a_failure_of_the_division_does_not_stop_the_pass(plant, monkeypatch, caplog):
+    program = started(plant, workers=2, most=4)
+    Job.objects.filter(pk=program.job.pk).update(pods_wanted=4)
+
+    def fail(*_: object) -> bool:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cycle, "grow_jobs", fail)
+    plant.tick(5.0)
+    assert "could not be resized" in caplog.text
 
 
 def test_nothing_moves_for_a_job_that_may_not_run_or_while_another_project_waits(plant):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.scheduling.division import Claim, after_moves, in_turn, next_size
+from controlplane.scheduling.division import Claim, after_moves, after_serving, in_turn, next_size
 
 LINEAR = ((1, 1.0), (2, 2.0), (4, 4.0), (8, 8.0))
 FLAT = ((1, 1.0), (2, 1.1), (4, 1.15), (8, 1.2))
@@ -59,7 +59,7 @@ def test_nothing_moves_that_is_not_worth_it_or_not_allowed() -> None:
     for giver in (
         replace(flat, may_give=False),
         replace(flat, priority=1),
-        replace(flat, pool="other"),
+        replace(flat, project="other"),
         replace(flat, fewest=8),
         replace(flat, sizes=(8,)),
     ):
@@ -69,13 +69,42 @@ def test_nothing_moves_that_is_not_worth_it_or_not_allowed() -> None:
 
 def test_a_waiting_job_gets_what_it_lacks_from_the_one_that_loses_least() -> None:
     flat, linear = claim("flat", 4, speeds=FLAT), claim("linear", 4, speeds=LINEAR)
-    waits = claim("waits", 0, fewest=2, most=2)
-    assert after_moves([flat, linear, waits], 0)["waits"] == 2
-    assert after_moves([replace(flat, most=4), replace(linear, most=4), waits], 0) == {
-        "flat": 2, "linear": 4, "waits": 2,
-    }  # fmt: skip
+    waits = claim("waits", 0, fewest=2, most=2, left_seconds=None)
+    assert after_serving([flat, linear], [waits], 0) == {"flat": 2, "linear": 4}
     # Not all of it can be given: nothing is.
-    assert after_moves([claim("a"), claim("b"), waits], 0) == {"a": 1, "b": 1, "waits": 0}
+    assert after_serving([claim("a"), claim("b")], [waits], 0) == {"a": 1, "b": 1}
+    # Whose remaining time is unknown gives to waiting jobs, too.
+    assert after_serving([replace(flat, left_seconds=None)], [waits], 1) == {"flat": 3}
+
+
+def test_waiting_jobs_are_served_in_their_order_up_to_the_first_that_cannot_be() -> None:
+    has = claim("has", 4)
+    large, small = claim("large", 0, fewest=6, most=6), claim("a small one", 0, fewest=1, most=1)
+    assert after_serving([has], [small, large], 0) == {"has": 3}
+    # What is freed for the second would be kept for the first.
+    assert after_serving([has], [large, small], 0) == {"has": 4}
+
+
+def test_without_known_remaining_times_nothing_moves_and_sizes_do_not_change_the_order() -> None:
+    """Three jobs of 16, 8 and 8 workers, of which the largest counted as the one with most left."""
+    three = [claim(name, has, most=16, left_seconds=None) for name, has in (("a", 16), ("b", 8), ("c", 8))]
+    assert after_moves(three, 0) == {"a": 16, "b": 8, "c": 8}
+    assert claim("x", 8, left_seconds=None).left_alone == claim("x", 1, left_seconds=None).left_alone
+
+
+def test_nothing_moves_while_a_job_of_another_project_wants_to_grow() -> None:
+    flat, linear = claim("flat", 8, speeds=FLAT), claim("linear", speeds=LINEAR)
+    other = claim("other", 1, project="other")
+    assert after_moves([flat, linear, other], 0) == {"flat": 8, "linear": 1, "other": 1}
+    assert after_moves([flat, linear, replace(other, most=1)], 0) == {"flat": 1, "linear": 8, "other": 1}
+
+
+@pytest.mark.parametrize("tiny", [1e-200, 5e-324])
+def test_speeds_of_any_magnitude_are_compared_without_an_error(tiny: float) -> None:
+    strange = claim("strange", 2, speeds=((2, tiny), (10, 2 * tiny)), left_seconds=1e299)
+    huge = claim("huge", 2, speeds=((1, 1e-300), (4, 1e308)), left_seconds=0.0)
+    assert sum(after_moves([strange, huge, claim("a", 4)], 2).values()) <= 10
+    assert len(in_turn([strange, huge, claim("a", 4)], 4)) >= 1
 
 
 def test_a_job_without_measured_sizes_in_between_has_a_speed_there() -> None:
@@ -99,26 +128,46 @@ def test_every_division_holds_the_bounds_and_comes_to_rest(seed: int) -> None:
         has = sizes[one.job]
         assert has == one.workers or one.fewest <= has <= one.most
         assert has == one.workers or not one.sizes or has in one.sizes
-        assert has >= one.workers or one.may_give
-    # The loop shrinks first, and what is free then grows: nobody who gave gets it back.
-    shrunk = [replace(one, workers=min(one.workers, sizes[one.job])) for one in claims if one.workers]
-    left = free + sum((one.workers - min(one.workers, sizes[one.job])) * one.shape[0] for one in claims)
-    left -= sum(sizes[one.job] * one.shape[0] for one in claims if not one.workers)
-    givers = {one.job for one in claims if sizes[one.job] < one.workers}
-    takers = {one.job for one in claims if sizes[one.job] > one.workers}
-    first = next(iter(in_turn(shrunk, left)), None)
-    assert first is None or not givers or not takers or first[0].job not in givers
+        assert has >= one.workers or (one.may_give and one.left_seconds is not None)
+    for _ in range(6):
+        before = {one.job: one.workers for one in claims}
+        claims, free, has_moved = _carried_out(claims, free)
+        if not has_moved:
+            break
+        # Nobody shrinks only to grow back.
+        assert any(one.workers < before[one.job] for one in claims)
+    assert not has_moved
+
+
+def _carried_out(claims: list[Claim], free: int) -> tuple[list[Claim], int, bool]:
+    """What the loop makes of it: it shrinks the givers, and growth decides who gets what is free. Returns the claims
+    then, the GPUs that are free, and whether anyone gave."""
+    sizes = after_moves(claims, free)
+    after = {one.job: _resized(one, min(one.workers, sizes[one.job])) for one in claims}
+    freed = sum((one.workers - after[one.job].workers) * one.shape[0] for one in claims)
+    free += freed
+    while turns := in_turn(after.values(), free):
+        claim, to = turns[0]
+        free -= (to - claim.workers) * claim.shape[0]
+        after[claim.job] = _resized(claim, to)
+    return list(after.values()), free, freed > 0
+
+
+def _resized(claim: Claim, workers: int) -> Claim:
+    left = claim.left_seconds
+    if left is not None:
+        left *= claim.speed(claim.workers) / claim.speed(workers)
+    return replace(claim, workers=workers, left_seconds=left)
 
 
 def _drawn(draw: random.Random, job: str) -> Claim:
-    powers = draw.random() < 0.5
-    most = 8
-    fewest = draw.choice((1, 2))
-    workers = draw.choice((0, 2, 4, 8)) if powers else draw.choice((0, *range(fewest, 9)))
+    powers, fewest = draw.random() < 0.5, draw.choice((1, 2))
+    workers = draw.choice((2, 4, 8)) if powers else draw.randint(fewest, 8)
     speeds = draw.choice((LINEAR, FLAT, (), ((1, 1.0), (2, 1.9), (4, 3.0), (8, 2.5))))
     return Claim(
-        job, workers, fewest, fewest if not workers else most, (1, 2, 4, 8) if powers else (), speeds,
-        draw.choice((None, 50.0, 1_000.0, 50_000.0)), may_give=draw.random() < 0.8,
+        job, workers, fewest, draw.choice((workers, 8)), (1, 2, 4, 8) if powers else (), speeds,
+        draw.choice((None, 50.0, 1_000.0, 50_000.0)), project=draw.choice(("ours", "ours", "ours", "theirs")),
+        may_give=draw.random() < 0.8,
     )  # fmt: skip
 
 

@@ -1,0 +1,86 @@
+"""What the running elastic jobs of a cluster claim, for controlplane/scheduling/division.py. Growth and balance both
+divide by these claims, so that they rank the jobs alike."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from controlplane.loop.membership import Attended
+from controlplane.loop.observe import Observation
+from controlplane.scheduling.division import Claim
+from controlplane.scheduling.spare import usable_pools
+from controlplane.scheduling.view import JobView
+from jobs.kinds.registry import KINDS
+from jobs.models import Job
+
+# What decides on which nodes a job may run: jobs share GPUs with those for which it is the same.
+Pool = tuple[object, ...]
+
+
+def working_views(seen: Observation) -> dict[str, JobView]:
+    """Return the jobs of the view that run and are not stopping, by id."""
+    return {job.id: job for job in seen.view.jobs if job.state == "active" and not job.is_stopping}
+
+
+def claims_by_pool(
+    working: Iterable[Attended],
+    views: Mapping[str, JobView],
+    seen: Observation,
+    wanted: Mapping[str, int],
+    giving: Collection[str] = (),
+) -> dict[Pool, list[Claim]]:
+    """Return the claims of all elastic jobs that have workers, by pool. `wanted`: how many workers to add, by job;
+    0 for those that are not in it. `giving`: the jobs that may give workers to others."""
+    found: dict[Pool, list[Claim]] = {}
+    for one in working:
+        view = views[str(one.job.pk)]
+        if one.members:
+            claim = _claim(one, view, wanted.get(view.id, 0), may_give=view.id in giving)
+            found.setdefault(pool_of(seen, view), []).append(claim)
+    return found
+
+
+def _claim(attended: Attended, view: JobView, wanted: int, *, may_give: bool) -> Claim:
+    has = len(attended.members)
+    most = has + wanted
+    if attended.operation is not None and attended.operation.joining:
+        # It is growing, and will want more afterwards.
+        has = attended.operation.to_workers
+        most = max(has, attended.job.pods_wanted)
+    return Claim(
+        view.id,
+        has,
+        view.min_pods or 1,
+        most,
+        view.sizes,
+        KINDS[attended.job.kind].speeds(attended.job.spec),
+        attended.job.progress.get("eta_seconds"),
+        shape_of(view),
+        view.project,
+        view.priority,
+        may_give,
+    )
+
+
+def waiting_claim(job: Job, view: JobView) -> Claim:
+    """Return what a waiting job asks for: its whole gang, or the fewest workers of an elastic job."""
+    return Claim(
+        view.id,
+        0,
+        view.min_pods or view.pods,
+        view.pods,
+        view.sizes,
+        shape=shape_of(view),
+        project=view.project,
+        priority=view.priority,
+        may_give=False,
+    )
+
+
+def shape_of(view: JobView) -> tuple[int, ...]:
+    """Return what a pod needs: whole GPUs, CPUs, memory."""
+    gpus = 1 if view.gpu_memory_mib is not None else -(-view.milli_gpus // 1000)
+    return gpus, view.milli_cpus, view.memory_mib
+
+
+def pool_of(seen: Observation, view: JobView) -> Pool:
+    """Return what decides on which nodes a job may run."""
+    return usable_pools(seen.view, view), view.locations, view.extras
