@@ -11,17 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from django.db.models import F
+
 from controlplane.engines.base import MEMBERSHIP, Engine
 from controlplane.loop.elastic_claims import Pool, claims_by_pool, pool_of, waiting_claim, working_views
 from controlplane.loop.growth import NEEDS_A_PERSON, wanted_workers
 from controlplane.loop.membership import Attended, ElasticJobs
 from controlplane.loop.observe import Observation
-from controlplane.loop.shrinking import BALANCE, begin_shrink, cannot_shrink
+from controlplane.loop.shrinking import BALANCE, begin_shrink, has_finisher
 from controlplane.scheduling import reasons
 from controlplane.scheduling.division import Claim, after_moves, after_serving
 from controlplane.scheduling.plan import Hold, Plan
 from controlplane.scheduling.spare import free_gpus, usable_nodes
 from controlplane.scheduling.view import JobView
+from jobs.kinds import membership as rules
 from jobs.kinds.membership import choose_leavers
 from jobs.models import Job, ScaleOperation
 from jobs.scaling import candidates_of
@@ -43,6 +46,10 @@ LACKS_GPUS = (
     reasons.GANG_DOES_NOT_FIT,
     reasons.FRAGMENTED,
 )
+
+# How a job's earlier operations of this cause ended: state and message. After one of NOT_GIVEN it gives no more.
+Given = tuple[str, str]
+NOT_GIVEN = (rules.FAILED, rules.ROLLED_BACK)
 
 
 def balance_jobs(elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime) -> None:
@@ -68,7 +75,10 @@ def _serve(
     ours = {name: one for name, one in working.items() if views[name].project in projects}
     if len(projects) > 1 or not all(map(_is_calm, ours.values())):
         return
-    giving = {name for name, one in ours.items() if _may_give(one, views[name], seen, now - REST)}
+    given = _given(ours)
+    giving = {
+        name for name, one in ours.items() if _may_give(one, views[name], seen, given[name], now - REST)
+    }
     # What is reserved for a job that waits is free for it.
     kept = replace(plan, holds=tuple(hold for hold in plan.holds if hold.is_promised))
     asking = _asking(waiting, views, seen)
@@ -97,10 +107,11 @@ def _move(working: Mapping[str, Attended], seen: Observation, plan: Plan, now: d
     wanted = {name: wanted_workers(one, plan, seen, now) for name, one in working.items()}
     if not any(wanted.values()):
         return
+    given = _given(working)
     giving = {
         name
         for name, one in working.items()
-        if _may_give(one, views[name], seen, now - _rest_before_move(one))
+        if _may_give(one, views[name], seen, given[name], now - rest_before_move(given[name]))
     }
     pools = claims_by_pool(working.values(), views, seen, wanted, giving)
     nodes = {pool: usable_nodes(seen.view, views[claims[0].job]) for pool, claims in pools.items()}
@@ -122,7 +133,9 @@ def _shrink(working: Mapping[str, Attended], sizes: Mapping[str, int], why: str,
             begin_shrink(attended, [rank for rank, _ in leavers], BALANCE, why, now + LEAVE, now)
 
 
-def _may_give(attended: Attended, view: JobView, seen: Observation, rested_since: datetime) -> bool:
+def _may_give(
+    attended: Attended, view: JobView, seen: Observation, given: Iterable[Given], rested_since: datetime
+) -> bool:
     """Whether the job may be shrunk for others; what it leaves on closed nodes would be of no use to them."""
     generation = attended.generation
     if generation is None or generation.created_at >= rested_since or not view.is_preemptible:
@@ -130,12 +143,26 @@ def _may_give(attended: Attended, view: JobView, seen: Observation, rested_since
     open_nodes = {node.name for node in seen.view.nodes if node.is_schedulable}
     is_usable = all(pod.node in open_nodes for pod in view.placements)
     has_more = len(attended.members) > (view.min_pods or 1)
-    return is_usable and has_more and not cannot_shrink(attended, BALANCE)
+    # As shrinking.cannot_shrink, for all jobs in one query.
+    is_able = not has_finisher(attended) and all(state not in NOT_GIVEN for state, _ in given)
+    return is_usable and has_more and is_able
 
 
-def _rest_before_move(attended: Attended) -> timedelta:
-    given = ScaleOperation.objects.filter(job=attended.job, attempt=attended.job.attempt, cause=BALANCE)
-    return REST * (1 << min(given.filter(message=FOR_RUNNING).count(), MOST_DOUBLINGS))
+def _given(working: Mapping[str, Attended]) -> dict[str, list[Given]]:
+    """Return what each job gave in its attempt, by job."""
+    found: dict[str, list[Given]] = {name: [] for name in working}
+    rows = ScaleOperation.objects.filter(
+        job__in=[one.job for one in working.values()], attempt=F("job__attempt"), cause=BALANCE
+    )
+    for job, state, message in rows.values_list("job", "state", "message"):
+        found[str(job)].append((state, message))
+    return found
+
+
+def rest_before_move(given: Iterable[Given]) -> timedelta:
+    """Return how long a job keeps its size before it gives to running jobs."""
+    moves = sum(message == FOR_RUNNING for _, message in given)
+    return REST * (1 << min(moves, MOST_DOUBLINGS))
 
 
 def _could_use(hold: Hold, view: JobView) -> bool:

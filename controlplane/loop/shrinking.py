@@ -137,11 +137,16 @@ def hasten(operation: ScaleOperation, until: datetime, **fields: str) -> datetim
 def cannot_shrink(attended: Attended, cause: str) -> bool:
     """Return whether shrinking would have no effect: a member has finished the training, or an operation of
     this cause failed in this attempt."""
-    members = (pod for pod in attended.pods if pod.rank in attended.members)
-    if any(pod.exit_code == 0 and not is_alive(pod) for pod in members):
+    if has_finisher(attended):
         return True
     before = ScaleOperation.objects.filter(job=attended.job, attempt=attended.job.attempt, cause=cause)
     return before.filter(state__in=(rules.FAILED, rules.ROLLED_BACK)).exists()
+
+
+def has_finisher(attended: Attended) -> bool:
+    """Return whether a member has finished the training."""
+    members = (pod for pod in attended.pods if pod.rank in attended.members)
+    return any(pod.exit_code == 0 and not is_alive(pod) for pod in members)
 
 
 def _ending_ranks(attended: Attended) -> set[int]:

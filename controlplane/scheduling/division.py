@@ -29,7 +29,7 @@ SLOWEST, FASTEST, LONGEST_SECONDS = 1e-50, 1e50, 1e9
 # Added to a job's place in the order of the work left, for jobs that will be submitted and outlast it.
 EXPECTED = 2
 # By how much more a move must gain than it costs, and how much earlier the job that gets the workers must end.
-ADVANTAGE, LEAST_SAVED_SECONDS = 1.25, 60.0
+ADVANTAGE, LEAST_SAVED_SECONDS = 1.5, 60.0
 MOST_MOVES = 8
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from controlplane.loop import cycle
-from controlplane.loop.balance import FOR_RUNNING, _rest_before_move
-from controlplane.loop.membership import ElasticJobs
+from controlplane.loop.balance import FOR_RUNNING, FOR_WAITING, rest_before_move
 from controlplane.models import Node, NodePool
 from jobs.models import Job, ScaleOperation
 from tests.builders import make_job, make_project
@@ -100,17 +99,10 @@ def test_a_job_takes_nothing_that_its_quota_does_not_allow(plant):
     assert given() == 1
 
 
-def test_each_move_lets_a_job_rest_twice_as_long(plant):
-    program = started(plant, workers=4, most=4)
-    [attended] = ElasticJobs(plant.cluster).read()
-    rests = []
-    for _ in range(3):
-        rests.append(_rest_before_move(attended).total_seconds())
-        ScaleOperation.objects.create(
-            job=program.job, attempt=1, state="succeeded", cause="balance", message=FOR_RUNNING,
-            from_workers=4, to_workers=2,
-        )  # fmt: skip
-    assert rests == [60.0, 120.0, 240.0]
+def test_each_move_lets_a_job_rest_twice_as_long():
+    moves = [("succeeded", FOR_RUNNING)] * 3
+    assert [rest_before_move(moves[:count]).total_seconds() for count in range(4)] == [60, 120, 240, 480]
+    assert rest_before_move([("succeeded", FOR_WAITING)]).total_seconds() == 60
 
 
 def test_a_reclaim_lets_a_move_end_and_shrinks_the_job_afterwards(plant):
