@@ -104,7 +104,7 @@ def after_serving(running: Iterable[Claim], waiting: Iterable[Claim], free: int)
     """Return how many workers each running job has left, by job, once it has given what waiting jobs lack.
 
     `waiting` is in the order in which they are to start; the first that cannot be served ends the serving, because
-    what is freed for a later one would be kept for it. Nobody shrinks for a job that is not served."""
+    what is freed for a later one would be kept for it. No job shrinks for one that is not served."""
     division = _Division(running, free)
     for claim in waiting:
         if not division.serve(claim):
