@@ -76,11 +76,11 @@ def waiting_claim(job: Job, view: JobView) -> Claim:
 
 
 def shape_of(view: JobView) -> tuple[int, ...]:
-    """Return what a pod needs: whole GPUs, CPUs, memory."""
+    """Return what a pod needs: GPUs (rounded up), milli-CPUs, MiB of memory."""
     gpus = 1 if view.gpu_memory_mib is not None else -(-view.milli_gpus // 1000)
     return gpus, view.milli_cpus, view.memory_mib
 
 
 def pool_of(seen: Observation, view: JobView) -> Pool:
-    """Return what decides on which nodes a job may run."""
+    """Return the properties of a job that decide on which nodes it may run; equal for jobs with the same nodes."""
     return usable_pools(seen.view, view), view.locations, view.extras

@@ -2,13 +2,12 @@
 
 Growth from `small` to `large` workers is worth
 
-    (speed(large) - speed(small)) / sqrt(speed(small) * speed(1)) / GPUs added * weight
+    (speed(large) - speed(small)) / sqrt(speed(small) * speed(1)) / GPUs added * sqrt(place + EXPECTED)
 
-where weight is the square root of the job's place in the order of the work that is left, the longest first: the more
-jobs outlast it, the more can use its GPUs once it has ended (heSRPT, Berg et al. 2020, if speeds are powers of the
-workers). Growth takes the most valuable step first. A move shrinks jobs by steps that are together worth less, each
-less than 1 / ADVANTAGE of what the taker's step is worth. bench/elastic_trace.py shows what this reaches on a real
-trace.
+where `place` is the job's place in the order of remaining time with one worker, 1 for the longest. This favours short
+jobs, whose end frees GPUs for all that outlast them (heSRPT, Berg et al. 2020, if speeds are powers of the workers).
+Growth takes the most valuable step first. A move shrinks jobs by steps of which each is worth less than 1 / ADVANTAGE
+of the step that the taker makes. bench/elastic_trace.py measures the effect on a recorded trace.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ class Claim:
 
     @property
     def left_alone(self) -> float:
-        """Seconds until its end with one worker. Does not depend on the workers that it has, so that a move does not
-        change the order by which it was chosen."""
+        """Return its remaining time with one worker, in seconds. It does not depend on the present workers, so that a
+        move does not change the order by which it was chosen."""
         if self.left_seconds is None or not self.workers:
             return UNKNOWN_SECONDS
         return min(self.left_seconds, LONGEST_SECONDS) * self.speed(self.workers) / self.speed(1)

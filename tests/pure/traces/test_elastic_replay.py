@@ -37,7 +37,7 @@ def test_the_largest_size_is_the_last_whose_doubling_pays() -> None:
     assert largest_worthwhile({1: 1.0, 2: 1.9, 4: 2.5, 8: 2.6, 16: 4.0}) == 4
 
 
-def test_the_job_grows_first_that_gains_most_per_gpu() -> None:
+def test_the_job_grows_first_whose_declared_speed_gains_most() -> None:
     flat = {1: 1.0, 2: 1.1, 4: 1.2}
     declared = [
         ElasticJob("flat", 0, 1_000, 4, 10_000, flat, 4),
@@ -45,5 +45,9 @@ def test_the_job_grows_first_that_gains_most_per_gpu() -> None:
         ElasticJob("other", 0, 1_000, 4, 10_000, flat, 4),
         ElasticJob("linear", 0, 1_000, 4, 10_000, LINEAR, 4),
     ]
+    unknown = [replace(one, is_declared=False) for one in declared]
+    informed, plain = (ElasticReplay(FOUR_GPUS).run(jobs) for jobs in (declared, unknown))
     # one GPU becomes free, after 10 s
-    assert ElasticReplay(FOUR_GPUS).run(jobs)["linear"] <= 10 + RESIZE_SECONDS + 990 / 2
+    assert informed["linear"] == 10 + RESIZE_SECONDS + 990 / 2
+    assert plain["linear"] > informed["linear"]
+    assert sum(plain.values()) > sum(informed.values())
