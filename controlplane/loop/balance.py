@@ -72,7 +72,8 @@ def _serve(
     """Shrink jobs for waiting ones of their project, if all that wait are of one project."""
     views = {job.id: job for job in seen.view.jobs}
     projects = {views[hold.job].project for hold in waiting}
-    ours = {name: one for name, one in working.items() if views[name].project in projects}
+    # One without members, such as a program that does not report its membership, has nothing to give.
+    ours = {name: one for name, one in working.items() if one.members and views[name].project in projects}
     if len(projects) > 1 or not all(map(_is_calm, ours.values())):
         return
     given = _given(ours)

@@ -18,6 +18,7 @@ from controlplane.loop.elastic_claims import claims_by_pool, working_views
 from controlplane.loop.membership import GIVEN_UP, MOST, Attended, ElasticJobs, lock_working
 from controlplane.loop.observe import Observation
 from controlplane.loop.record import add_workers
+from controlplane.loop.shrinking import BALANCE
 from controlplane.models import Cluster, Event
 from controlplane.scheduling import reasons
 from controlplane.scheduling.division import Claim, in_turn
@@ -39,6 +40,8 @@ NEEDS_A_PERSON = (
     reasons.NO_SUCH_NODE_POOL,
     reasons.OVER_GPU_LIMIT,
     reasons.INTERACTIVE_OVER_QUOTA,
+    # A claim that was deleted can be away until somebody brings it back.
+    reasons.WAITING_FOR_VOLUME,
 )
 # The time within which workers added without a user's request must be ready.
 GROW_SECONDS = 120
@@ -154,7 +157,7 @@ def _has_to_wait(attended: Attended, now: datetime) -> bool:
     ).values_list("created_at", flat=True)
     failed = ScaleOperation.objects.filter(
         job=attended.job, attempt=attempt, state__in=(rules.ROLLED_BACK, rules.FAILED)
-    ).exclude(cause="user")
+    ).exclude(cause__in=("user", BALANCE))
     failed = failed.exclude(message=GIVEN_UP)
     times = [*lost, *(at for at in failed.values_list("finished_at", flat=True) if at is not None)]
     if not times:

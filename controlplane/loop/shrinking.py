@@ -79,7 +79,7 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
     if operation is not None and operation.cause in GROWTH and _ends_soon(operation, now):
         # Once this operation has ended, the job can shrink in a later cycle.
         return True
-    if operation is not None and operation.cause == BALANCE and _ends_by_itself(operation, now):
+    if operation is not None and operation.cause == BALANCE and _is_ending(operation, now):
         return True
     if cannot_shrink(attended, "reclaim"):
         return False
@@ -105,9 +105,11 @@ def _ends_soon(operation: ScaleOperation, now: datetime) -> bool:
     return now < hasten(operation, until, message=GIVEN_UP) + patience
 
 
-def _ends_by_itself(operation: ScaleOperation, now: datetime) -> bool:
-    """Whether the operation still ends at its deadline, or has had too little time since to be ended."""
-    return operation.deadline is not None and now < operation.deadline + timedelta(seconds=GRACE_SECONDS)
+def _is_ending(operation: ScaleOperation, now: datetime) -> bool:
+    """Give a change for other jobs of the project ENDING_SECONDS from the first reclaim on to be acknowledged, and its
+    leavers GRACE_SECONDS more to end. Return whether that time has not passed yet."""
+    until = hasten(operation, now + timedelta(seconds=ENDING_SECONDS))
+    return now < until + timedelta(seconds=GRACE_SECONDS)
 
 
 def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:

@@ -9,10 +9,12 @@ import pytest
 from controlplane.loop import cycle
 from controlplane.loop.balance import FOR_RUNNING, FOR_WAITING, rest_before_move
 from controlplane.models import Node, NodePool
+from datasets.models import Volume
 from jobs.models import Job, ScaleOperation
 from tests.builders import make_job, make_project
 from tests.loop.elastic_program import Program, live, started
 from tests.loop.plant import Plant
+from tests.volumes import make_volume
 
 pytestmark = pytest.mark.django_db
 FLAT = {"1": 1.0, "2": 1.05, "4": 1.1, "8": 1.15, "16": 1.2}
@@ -123,6 +125,40 @@ def test_a_reclaim_lets_a_move_end_and_shrinks_the_job_afterwards(plant):
     assert (program.job.state, program.job.attempt, theirs.state) == ("running", 1, "running")
     causes = ScaleOperation.objects.order_by("created_at").values_list("cause", flat=True)
     assert list(causes)[:2] == ["balance", "reclaim"]
+
+
+@pytest.mark.usefixtures("own_volumes")
+def test_a_job_whose_volume_lost_its_claim_keeps_nobody_from_growing(plant):
+    program = started(plant, workers=2, most=4)
+    theirs = make_project("team-b")
+    make_volume(theirs)
+    make_job(theirs, "waits", gpus=1, volumes=[{"volume": "data", "mount_path": "/mnt"}])
+    Volume.objects.update(state="failed", reason="claim_deleted")
+    Job.objects.filter(pk=program.job.pk).update(pods_wanted=4)
+    program.in_seconds(30)
+    assert len(live(program.job)) == 4
+
+
+def test_a_job_that_does_not_report_its_members_keeps_nobody_from_being_served(plant):
+    program = started(plant, workers=14, most=14)
+    project = program.job.project
+    make_job(project, "plain", kind="elastic", min_workers=2, workers=2, max_workers=2)
+    plant.tick(5.0)
+    waits = make_job(project, "waits", gpus=1)
+    program.in_seconds(90)
+    waits.refresh_from_db()
+    assert (waits.state, len(live(program.job))) == ("running", 13)
+
+
+def test_a_job_that_could_not_give_grows_without_delay(plant):
+    program = started(plant, workers=2, most=4)
+    Job.objects.filter(pk=program.job.pk).update(pods_wanted=4)
+    ScaleOperation.objects.create(
+        job=program.job, attempt=1, state="rolled_back", cause="balance", from_workers=2, to_workers=1,
+        finished_at=plant.clock(),
+    )  # fmt: skip
+    plant.tick(1.0)
+    assert ScaleOperation.objects.filter(cause="growth").exists()
 
 
 def test_nobody_shrinks_for_a_job_that_lacks_the_workers_of_one_that_cannot(plant):
