@@ -154,8 +154,8 @@ class GitSource:
         return listing
 
     def _fetch(self, command: Sequence[str], most_bytes: int, check: Callable[[], None]) -> None:
-        """Run a git command whose files may have at most `most_bytes`. Raises GitRefused and what `check`
-        raises."""
+        """Run a git command, each of whose files may have at most `most_bytes`. `check` is called repeatedly and may
+        raise to abort. Raises GitRefused, also after LONGEST_SECONDS."""
         ends_at = time.monotonic() + LONGEST_SECONDS
         errors = self._folder / "errors"
         with errors.open("wb") as file, self._start(command, stdout=subprocess.DEVNULL, stderr=file) as git:

@@ -100,7 +100,8 @@ class ForgetJob(CommandHandler):
 
 
 def _as_disruption(refusal: CommandRefused) -> CommandRefused:
-    """Give a transient refusal a code that requeues the job: the job did not cause it."""
+    """Return a transient refusal with the code CLUSTER_FAILED, so that the job, which did not cause it, is requeued;
+    return any other unchanged."""
     if not refusal.is_passing or refusal.code in DISRUPTIONS:
         return refusal
     return CommandRefused(CLUSTER_FAILED, refusal.message)

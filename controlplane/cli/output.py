@@ -75,7 +75,7 @@ class Output:
         self.stream.write("\n".join(map(terminal.visible, text.split("\n"))) + "\n")
 
     def say(self, text: str) -> None:
-        """Write a message to standard error, after flushing the answers before it."""
+        """Write a message to standard error, after flushing standard output so that the order is kept."""
         self.flush()
         self.aside(text)
 

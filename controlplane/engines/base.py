@@ -193,8 +193,8 @@ class CodeSource:
 
 
 class Mount(NamedTuple):
-    """A directory of the node or of a `claim` (its `sub_path`), and its path in the pod. Serialised to JSON as a
-    list."""
+    """`source`: a directory of the node; with `claim` the directory `sub_path` of that claim. `path`: in the pod.
+    Serialised to JSON as a list."""
 
     source: str
     path: str

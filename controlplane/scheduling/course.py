@@ -67,7 +67,8 @@ class Course:
         self._is_changed = True
 
     def settle(self, is_over: Callable[[], bool] = never) -> None:
-        """Decide and apply plans at the current moment until no job is stopping, or the budget is used up."""
+        """Run scheduling rounds at the simulated time until no job is stopping: SETTLING at most, none if nothing
+        changed since the last call. Stops after the round in which `is_over()` returns True."""
         if not self._is_changed:
             return
         for _ in range(SETTLING):

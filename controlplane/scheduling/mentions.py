@@ -73,8 +73,8 @@ def named_projects(details: Details) -> frozenset[str]:
 
 
 def told(code: str, details: Details) -> dict[str, Any]:
-    """Return the part of the details to store with the event, from which `sentence` can be rebuilt for each
-    reader."""
+    """Return the part of `details` to store with the event: what `sentence` needs to name to each reader only the jobs
+    that the reader may see. {} if `code` names no job."""
     return {key: details[key] for key in _TOLD if key in details} if code in NAMING else {}
 
 

@@ -317,7 +317,8 @@ def _device_options(request: Request, local: NodeCandidates, more: int) -> Itera
 
 
 def _share_options(request: Request, local: NodeCandidates) -> Iterator[frozenset[Candidate]]:
-    """Yield, for each device, the sets of holders whose shares are large enough together."""
+    """Yield, for each device, sets of jobs whose preemption frees the share that one pod needs; the empty set if it is
+    free already."""
     for position, free in enumerate(local.node.free):
         missing = request.share_of(local.node.modes[position]) - free
         if missing <= local.by_device()[1][position]:

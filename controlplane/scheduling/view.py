@@ -43,8 +43,8 @@ class SharingMode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One GPU. `held_milli_gpus`: held by pods of jobs that are not active in this view, because they are not
-    proven gone yet. `parts` and `is_single`: see SharingMode."""
+    """One GPU. `held_milli_gpus`: held by pods of jobs that are not active in this view, until the
+    pods are confirmed to have ended. `parts` and `is_single`: see SharingMode."""
 
     index: int
     memory_mib: int

@@ -31,7 +31,7 @@ def scaling_reports(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def scaling_chart(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Return one chart of a report."""
+    """Return the chart `name` (a key of CHARTS) of a project's scaling report. Raises NotVisible for others."""
     if name not in CHARTS:
         raise NotVisible(f"There is no chart {name!r}.")
     runs, _silent = reads.report_runs(actor, request.GET.get("project", ""), request.GET.get("name", ""))

@@ -48,9 +48,9 @@ def model(name: str, memory_mib: int, joint: str = " ") -> str:
 
 
 def cell(device: Mapping[str, Any], palette: Palette) -> Row:
-    """Return the data of a device's cell: shares side by side in percent of the device, filled by their
-    utilisation. `job`: the id of the job that holds the whole device, None if it is shared, free, or held by
-    a job that the reader may not see."""
+    """Return the data of a device's cell: one rectangle per share, as wide as its percentage of the device,
+    as high as its utilisation. `job`: the id of the job that holds the whole device, None if it is shared, free, or
+    held by a job that the reader may not see."""
     x, parts = 0.0, []
     for share in device["shares"]:
         width, used = share["milli_gpus"] / 10, share_use(device, share)

@@ -113,7 +113,8 @@ def job_outlook(actor: Actor, job: Job) -> Row:
 def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:
     """Return the metrics to draw over all attempts of a job: {"name", "title", "axis", "width", "is_there"}.
     For kinds that report progress, space is reserved for missing curves, so that the page does not move when
-    they arrive. `is_whole`: include memory."""
+    they arrive. `is_there`: has values. `is_whole`: the whole page, which also
+    shows GPU memory."""
     steps = [progress for progress in reached.values() if progress.get("step") is not None]
     reported = {name for name in ("loss", "accuracy") for one in steps if one.get(name) is not None}
     there = reported | _measured(job, detail)

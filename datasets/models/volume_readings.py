@@ -12,7 +12,8 @@ PATH_MOST, AFTER_MOST = 4096, 1024  # characters
 
 
 def digest_of(path: str, after: str, is_file: bool) -> str:
-    """Return a key for (path, after, is_file) that is short enough for an index. The texts contain no NUL."""
+    """Return the SHA-256, in hex, of (path, after, is_file): a key short enough for an index. `path` and `after` must
+    not contain NUL, which separates them."""
     return sha256(f"{path}\0{after}\0{is_file}".encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -103,7 +103,7 @@ class StorageClassPlace(models.Model):
 
 
 class Snapshot(models.Model):
-    """The state of a volume at one moment. Outlives the volume and the job."""
+    """The state of a volume at one moment. Outlives the volume, and the job whose event caused it."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="snapshots")

@@ -175,7 +175,7 @@ def location_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponse
 @require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def location_delete(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Ask, then delete a location without caches."""
+    """Ask for confirmation (GET), or delete the location (POST)."""
     require_admin(actor)
     location = _location(actor, name)
     if request.method == "POST":

@@ -92,7 +92,8 @@ def is_used_at(location: CacheLocation) -> Q:
 
 
 def is_wanted_at(location: CacheLocation) -> Q:
-    """Return a filter for mounts by jobs whose data is sent to a location."""
+    """Return a filter for the mounts of datasets that are served from this location. A mount without a location counts
+    for the default location."""
     wanted = Q(location=location.pk)
     return is_used_at(location) & ((wanted | Q(location=None)) if location.is_default else wanted)
 

@@ -85,7 +85,8 @@ class AnfClient:
         self._run(budget, "volumes", "begin_pool_change", pool, name, body)
 
     def delete(self, pool: str, name: str) -> None:
-        """Delete a volume with its snapshots and wait. Raises Blocked."""
+        """Delete a volume with its snapshots; return when Azure has finished, without a time limit. Raises Blocked if
+        Azure refuses."""
         self._run(UNLIMITED, "volumes", "begin_delete", pool, name)
 
     def create_snapshot(self, pool: str, volume: str, name: str, budget: Budget) -> None:

@@ -144,7 +144,8 @@ class Lake(Protocol):
         """Return an encoded manifest. Raises ContentMissing."""
 
     def verify(self, digests: Iterable[bytes], budget: Budget = UNLIMITED) -> Verified:
-        """Read contents and compare them with their digests; move damaged ones away."""
+        """Read contents and compare them with their digests. Damaged ones are quarantined, so that the next sync stores
+        them again; missing and damaged ones are returned, not raised."""
 
     def in_use(self, seconds: float | None = None) -> AbstractContextManager[None]:
         """Block `collect` while a version is created: inside, check that all contents are stored and write

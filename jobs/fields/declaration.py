@@ -42,8 +42,9 @@ class Flag(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """An option, and with `label` a form checkbox, that sets `key` in all entries of a list: to `on` if
-    given, else to `off`. An option with a placeholder sets `key` to its value."""
+    """A switch that sets `key` in all entries of a list field (`ports`, `datasets`, `artifacts`): to `on` if given,
+    else to `off`. `flag`: its option of `yard submit`; one that takes a value sets `key` to that value. `label`: of its
+    checkbox in the submit form."""
 
     name: str
     key: str

@@ -51,7 +51,8 @@ def is_navigation(scope: Scope) -> bool:
 
 
 def can_sign_in(scope: Scope, credential: Credential | None) -> bool:
-    """Return whether the user can be redirected to sign in: False for programs, whose token is wrong."""
+    """Return whether a refused request can be redirected to the sign-in page: True for a navigation in a browser tab
+    without a bearer token."""
     return is_navigation(scope) and (credential is None or credential.kind == SESSION)
 
 

@@ -127,7 +127,7 @@ class OutputStream(io.RawIOBase):
         return size
 
     def note(self, files: int, size: int) -> None:
-        """Add to the counters of files and bytes."""
+        """Add to the counters of files and bytes, and report the progress."""
         self.files += files
         self.bytes += size
         files, size = self._announced or (0, 0)

@@ -177,7 +177,7 @@ def _ended(raw: Raw, ended: Raw, *, is_gone: bool) -> PodReport:
 
 
 def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
-    """Return reason and message of an unsuccessful end; the first matching rule is the most specific."""
+    """Return reason and message of an unsuccessful end. The rules are in order from specific to general."""
     if _is_stopped(raw):
         return base.STOPPED, "Stopped." if ended else "Stopped before it was started."
     if ended.get("reason") == "OOMKilled":
