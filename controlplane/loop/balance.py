@@ -7,7 +7,7 @@ project wants to grow on the same nodes, or while a job of the project changes i
 by the scheduler's starts and by growth (loop/growth.py), in later cycles.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -15,7 +15,7 @@ from django.db.models import F
 
 from controlplane.engines.base import MEMBERSHIP, Engine
 from controlplane.loop.elastic_claims import Pool, claims_by_pool, pool_of, waiting_claim, working_views
-from controlplane.loop.growth import NEEDS_A_PERSON, wanted_workers
+from controlplane.loop.growth import NOT_FOR_LACK_OF_GPUS, wanted_workers
 from controlplane.loop.membership import Attended, ElasticJobs
 from controlplane.loop.observe import Observation
 from controlplane.loop.shrinking import BALANCE, begin_shrink, has_finisher
@@ -47,9 +47,8 @@ LACKS_GPUS = (
     reasons.FRAGMENTED,
 )
 
-# How a job's earlier operations of this cause ended: state and message. After one of NOT_GIVEN it gives no more.
+# How a job's earlier operations of this cause ended: state and message. After an unsuccessful one it gives no more.
 Given = tuple[str, str]
-NOT_GIVEN = (rules.FAILED, rules.ROLLED_BACK)
 
 
 def balance_jobs(elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime) -> None:
@@ -61,24 +60,29 @@ def balance_jobs(elastic: ElasticJobs, engine: Engine, seen: Observation, plan: 
     working = {name: one for one in elastic.latest if (name := str(one.job.pk)) in views}
     waiting = [hold for hold in plan.holds if hold.job in every and _could_use(hold, every[hold.job])]
     if waiting:
-        _serve(working, waiting, seen, plan, now)
+        _serve(working, waiting, every, seen, plan, now)
     elif any(one.job.pods_wanted > len(one.members) for one in working.values()):
-        _move(working, seen, plan, now)
+        _move(working, views, seen, plan, now)
 
 
 def _serve(
-    working: Mapping[str, Attended], waiting: Sequence[Hold], seen: Observation, plan: Plan, now: datetime
+    working: Mapping[str, Attended],
+    waiting: Sequence[Hold],
+    views: Mapping[str, JobView],
+    seen: Observation,
+    plan: Plan,
+    now: datetime,
 ) -> None:
     """Shrink jobs for waiting ones of their project, if all that wait are of one project."""
-    views = {job.id: job for job in seen.view.jobs}
     projects = {views[hold.job].project for hold in waiting}
     # One without members, such as a program that does not report its membership, has nothing to give.
     ours = {name: one for name, one in working.items() if one.members and views[name].project in projects}
     if len(projects) > 1 or not all(map(_is_calm, ours.values())):
         return
     given = _given(ours)
+    usable = _open_nodes(seen)
     giving = {
-        name for name, one in ours.items() if _may_give(one, views[name], seen, given[name], now - REST)
+        name for name, one in ours.items() if _may_give(one, views[name], usable, given[name], now - REST)
     }
     # What is reserved for a job that waits is free for it.
     kept = replace(plan, holds=tuple(hold for hold in plan.holds if hold.is_promised))
@@ -102,17 +106,23 @@ def _asking(
     return found
 
 
-def _move(working: Mapping[str, Attended], seen: Observation, plan: Plan, now: datetime) -> None:
+def _move(
+    working: Mapping[str, Attended],
+    views: Mapping[str, JobView],
+    seen: Observation,
+    plan: Plan,
+    now: datetime,
+) -> None:
     """Shrink jobs for running ones of their project that gain more by the workers."""
-    views = working_views(seen)
     wanted = {name: wanted_workers(one, plan, seen, now) for name, one in working.items()}
     if not any(wanted.values()):
         return
     given = _given(working)
+    usable = _open_nodes(seen)
     giving = {
         name
         for name, one in working.items()
-        if _may_give(one, views[name], seen, given[name], now - rest_before_move(given[name]))
+        if _may_give(one, views[name], usable, given[name], now - rest_before_move(given[name]))
     }
     pools = claims_by_pool(working.values(), views, seen, wanted, giving)
     nodes = {pool: usable_nodes(seen.view, views[claims[0].job]) for pool, claims in pools.items()}
@@ -135,18 +145,21 @@ def _shrink(working: Mapping[str, Attended], sizes: Mapping[str, int], why: str,
 
 
 def _may_give(
-    attended: Attended, view: JobView, seen: Observation, given: Iterable[Given], rested_since: datetime
+    attended: Attended, view: JobView, usable: Collection[str], given: Iterable[Given], rested_since: datetime
 ) -> bool:
-    """Whether the job may be shrunk for others; what it leaves on closed nodes would be of no use to them."""
+    """Return whether the job may be shrunk for others. `usable`: the nodes on which what it gives can be used."""
     generation = attended.generation
     if generation is None or generation.created_at >= rested_since or not view.is_preemptible:
         return False
-    open_nodes = {node.name for node in seen.view.nodes if node.is_schedulable}
-    is_usable = all(pod.node in open_nodes for pod in view.placements)
+    is_usable = all(pod.node in usable for pod in view.placements)
     has_more = len(attended.members) > (view.min_pods or 1)
     # As shrinking.cannot_shrink, for all jobs in one query.
-    is_able = not has_finisher(attended) and all(state not in NOT_GIVEN for state, _ in given)
+    is_able = not has_finisher(attended) and all(state not in rules.UNSUCCESSFUL for state, _ in given)
     return is_usable and has_more and is_able
+
+
+def _open_nodes(seen: Observation) -> set[str]:
+    return {node.name for node in seen.view.nodes if node.is_schedulable}
 
 
 def _given(working: Mapping[str, Attended]) -> dict[str, list[Given]]:
@@ -167,7 +180,9 @@ def rest_before_move(given: Iterable[Given]) -> timedelta:
 
 
 def _could_use(hold: Hold, view: JobView) -> bool:
-    return hold.reason not in NEEDS_A_PERSON and (view.milli_gpus > 0 or view.gpu_memory_mib is not None)
+    return hold.reason not in NOT_FOR_LACK_OF_GPUS and (
+        view.milli_gpus > 0 or view.gpu_memory_mib is not None
+    )
 
 
 def _is_calm(attended: Attended) -> bool:

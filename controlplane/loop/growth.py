@@ -34,7 +34,7 @@ from jobs.scaling import open_operation
 from jobs.transitions import job_event
 
 # Reasons of held jobs that free GPUs do not resolve.
-NEEDS_A_PERSON = (
+NOT_FOR_LACK_OF_GPUS = (
     reasons.PROJECT_MISSING,
     reasons.SPEC_IMPOSSIBLE,
     reasons.NO_SUCH_NODE_POOL,
@@ -130,7 +130,7 @@ def wanted_workers(attended: Attended, plan: Plan, seen: Observation, now: datet
 def _are_waiting(plan: Plan, jobs: Iterable[JobView]) -> bool:
     """Return whether a queued job could use free GPUs, or the plan preempts jobs."""
     needs = {job.id: job.milli_gpus > 0 or job.gpu_memory_mib is not None for job in jobs}
-    waiting = (hold for hold in plan.holds if hold.reason not in NEEDS_A_PERSON)
+    waiting = (hold for hold in plan.holds if hold.reason not in NOT_FOR_LACK_OF_GPUS)
     return bool(plan.preempts) or any(needs.get(hold.job, True) for hold in waiting)
 
 
@@ -156,7 +156,7 @@ def _has_to_wait(attended: Attended, now: datetime) -> bool:
         attempt__job=attended.job, attempt__number=attempt, cause=rules.LOSS
     ).values_list("created_at", flat=True)
     failed = ScaleOperation.objects.filter(
-        job=attended.job, attempt=attempt, state__in=(rules.ROLLED_BACK, rules.FAILED)
+        job=attended.job, attempt=attempt, state__in=rules.UNSUCCESSFUL
     ).exclude(cause__in=("user", BALANCE))
     failed = failed.exclude(message=GIVEN_UP)
     times = [*lost, *(at for at in failed.values_list("finished_at", flat=True) if at is not None)]

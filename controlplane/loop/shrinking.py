@@ -142,7 +142,7 @@ def cannot_shrink(attended: Attended, cause: str) -> bool:
     if has_finisher(attended):
         return True
     before = ScaleOperation.objects.filter(job=attended.job, attempt=attended.job.attempt, cause=cause)
-    return before.filter(state__in=(rules.FAILED, rules.ROLLED_BACK)).exists()
+    return before.filter(state__in=rules.UNSUCCESSFUL).exists()
 
 
 def has_finisher(attended: Attended) -> bool:

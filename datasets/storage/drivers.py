@@ -48,7 +48,8 @@ class Driver:
     StorageClass, the project's id, and the size and service tier of new volumes; it returns MountedVolumes.
 
     `is_size_enforced`: a write beyond the size of a volume fails. `is_tier_enforced`: a volume gets the throughput of
-    its tier and no more. `package`: the package of requirements-netapp.txt that the driver imports, "" for none.
+    its tier and no more. `package`: the package that the driver imports, "" for none; those of ours are in
+    requirements-netapp.txt.
     """
 
     name: str

@@ -12,7 +12,7 @@ from controlplane.scheduling.sizes import largest_size
 START, LOSS, REFORM, GROW, SHRINK, ROLL_BACK = "start", "loss", "reform", "grow", "shrink", "roll_back"
 # States of a scale operation.
 PENDING, RUNNING, SUCCEEDED, ROLLED_BACK, FAILED = "pending", "running", "succeeded", "rolled_back", "failed"
-OPEN_STATES = (PENDING, RUNNING)
+OPEN_STATES, UNSUCCESSFUL = (PENDING, RUNNING), (ROLLED_BACK, FAILED)
 # States that a worker reports in its file (workloads/common/membership.py).
 READY, TRAINING, BROKEN, LEFT = "ready", "training", "broken", "left"
 
