@@ -35,8 +35,12 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-# Plotly and xterm set style attributes and add style elements, which the policy refuses; our own sheets stand in
-HARMLESS = ("Applying inline style violates",)
+HARMLESS = (
+    # Plotly and xterm set style attributes and add style elements, which the policy refuses; our own sheets stand in
+    "Applying inline style violates",
+    # xterm says so of a busy machine, whatever the page does
+    "task queue exceeded allotted deadline",
+)
 
 
 @dataclass
@@ -112,6 +116,12 @@ class Watched:
     def is_live(self) -> None:
         """Wait until the live dot says so."""
         self.page.wait_for_selector("#live[data-state=live]")
+
+    def new_troubles(self) -> list[str]:
+        """What happened since the last call: one page's trouble is not counted against the next."""
+        seen = self.troubles[:]
+        self.troubles.clear()
+        return seen
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not message.text.startswith(HARMLESS):

@@ -165,8 +165,7 @@ def test_a_refused_field_has_the_focus(yard: Yard, open_as: Open):
     page.locator("[data-error=env]").get_by_text("Line 2, B:").wait_for()
     assert page.evaluate("document.activeElement.name") == "env"
     # the browser itself logs both answers
-    assert [trouble[-17:] for trouble in watched.troubles] == ["400 (Bad Request)"] * 2
-    watched.troubles.clear()
+    assert [trouble[-17:] for trouble in watched.new_troubles()] == ["400 (Bad Request)"] * 2
 
 
 def test_counts_beside_the_navigation_say_what_they_count(yard: Yard, open_as: Open):
