@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from controlplane.scheduling.division import Claim, after_moves, after_serving, in_turn
+from controlplane.scheduling.division import Claim, after_moves, in_turn
+from controlplane.scheduling.fit import request_of
 from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.plan import Plan, Preempt
-from controlplane.scheduling.spare import free_gpus, spare_placements
+from controlplane.scheduling.serving import Giver, Taker, leavers
+from controlplane.scheduling.spare import free_gpus, room_after, spare_placements
 from controlplane.scheduling.view import (
     ClusterView,
     JobView,
@@ -200,25 +202,34 @@ class ElasticReplay:
         running = [run for run in self._runs.values() if run.view.placements]
         if not lacking:
             sizes = after_moves([run.claim(now) for run in running], self._free(view, plan))
-        elif len(projects := {run.job.project for run in lacking}) == 1:
-            claims = [run.claim(now, is_move=False) for run in running if run.job.project in projects]
-            kept = replace(plan, holds=tuple(hold for hold in plan.holds if hold.is_promised))
-            sizes = after_serving(claims, [run.claim(now) for run in lacking], self._free(view, kept))
-        else:
+            stay = {name: self._runs[name].view.placements[:size] for name, size in sizes.items()}
+            return self._give(stay, is_move=True, now=now)
+        if len(projects := {run.job.project for run in lacking}) > 1:
             return False
-        return self._give(sizes, is_move=not lacking, now=now)
+        ours = [run for run in running if run.job.project in projects]
+        claims = [run.claim(now, is_move=False) for run in ours]
+        givers = [
+            Giver(claim, run.view, run.view.placements[::-1])
+            for claim, run in zip(claims, ours, strict=True)
+            if claim.may_give
+        ]
+        queue = [Taker(run.view, request_of(run.view, ())) for run in lacking]
+        leaving = leavers(claims, givers, [queue], room_after(view, plan))
+        stay = {
+            name: tuple(pod for pod in self._runs[name].view.placements if pod.rank not in ranks)
+            for name, ranks in leaving.items()
+        }
+        return self._give(stay, is_move=False, now=now)
 
     def _free(self, view: ClusterView, plan: Plan) -> int:
         # All nodes are of one pool, so any job sees them all.
         return free_gpus(view, plan, view.jobs[0]) if view.jobs else 0
 
-    def _give(self, sizes: Mapping[str, int], *, is_move: bool, now: float) -> bool:
-        givers = [
-            self._runs[name] for name, size in sizes.items() if size < len(self._runs[name].view.placements)
-        ]
-        for run in givers:
-            self._resize(run, run.view.placements[: sizes[run.job.id]], now)
-            run.moves += is_move
+    def _give(self, stay: Mapping[str, tuple[PodPlacement, ...]], *, is_move: bool, now: float) -> bool:
+        givers = [name for name, pods in stay.items() if len(pods) < len(self._runs[name].view.placements)]
+        for name in givers:
+            self._resize(self._runs[name], stay[name], now)
+            self._runs[name].moves += is_move
         return bool(givers)
 
     def _resize(self, run: _Run, placements: tuple[PodPlacement, ...], now: float) -> None:

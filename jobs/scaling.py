@@ -1,10 +1,12 @@
 """Change the number of workers of an elastic job: at once while it is queued, by a scale operation while it
 runs."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from django.db import IntegrityError, transaction
 from django.db.models import F
@@ -183,15 +185,21 @@ def _leavers(job: Job, members: tuple[int, ...], asked: Scaling) -> tuple[tuple[
 
 def candidates_of(job: Job, ranks: Collection[int]) -> list[Candidate]:
     """Return the data of these ranks by which `choose_leavers` selects."""
-    pods = Pod.objects.filter(job=job, attempt__number=job.attempt, rank__in=ranks)
-    rows = list(pods.select_related("node__pool"))
-    peers: dict[int, int] = {}
+    return candidates_by_job([(job, ranks)]).get(job.pk, [])
+
+
+def candidates_by_job(members: Iterable[tuple[Job, Collection[int]]]) -> dict[UUID, list[Candidate]]:
+    """Return the data of these ranks of these jobs' current attempts, by job, in one query."""
+    ranks = {job.pk: set(of_job) for job, of_job in members}
+    pods = Pod.objects.filter(job__in=ranks, attempt__number=F("job__attempt")).order_by("rank")
+    rows = [pod for pod in pods.select_related("node__pool") if pod.rank in ranks[pod.job_id]]
+    peers = Counter((pod.job_id, pod.node_id) for pod in rows)
+    found: dict[UUID, list[Candidate]] = {}
     for pod in rows:
-        peers[pod.node_id] = peers.get(pod.node_id, 0) + 1
-    return [
-        Candidate(pod.rank, pod.node.name, pod.node.is_spot, pod.step_seconds or 0.0, peers[pod.node_id])
-        for pod in rows
-    ]
+        node, busy_seconds = pod.node, pod.step_seconds or 0.0
+        one = Candidate(pod.rank, node.name, node.is_spot, busy_seconds, peers[pod.job_id, pod.node_id])
+        found.setdefault(pod.job_id, []).append(one)
+    return found
 
 
 def _check_named(members: tuple[int, ...], named: Collection[int], count: int) -> None:

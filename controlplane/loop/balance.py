@@ -8,26 +8,33 @@ by the scheduler's starts and by growth (loop/growth.py), in later cycles.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db.models import F
 
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.elastic_claims import Pool, claims_by_pool, pool_of, waiting_claim, working_views
+from controlplane.loop.elastic_claims import (
+    Pool,
+    claims_by_pool,
+    pool_of,
+    usable_gpus,
+    working_views,
+)
 from controlplane.loop.growth import NOT_FOR_LACK_OF_GPUS, wanted_workers
 from controlplane.loop.membership import Attended, ElasticJobs
 from controlplane.loop.observe import Observation
 from controlplane.loop.shrinking import BALANCE, begin_shrink, has_finisher
 from controlplane.scheduling import reasons
-from controlplane.scheduling.division import Claim, after_moves, after_serving
+from controlplane.scheduling.division import Claim, after_moves
+from controlplane.scheduling.fit import pools_for, request_of
 from controlplane.scheduling.plan import Hold, Plan
-from controlplane.scheduling.spare import free_gpus, usable_nodes
+from controlplane.scheduling.serving import Giver, Taker, leavers
+from controlplane.scheduling.spare import room_after, usable_nodes
 from controlplane.scheduling.view import JobView
 from jobs.kinds import membership as rules
 from jobs.kinds.membership import choose_leavers
-from jobs.models import Job, ScaleOperation
-from jobs.scaling import candidates_of
+from jobs.models import ScaleOperation
+from jobs.scaling import candidates_by_job, candidates_of
 
 FOR_WAITING, FOR_RUNNING = (
     "A job of its project waits for them.",
@@ -79,30 +86,41 @@ def _serve(
     ours = {name: one for name, one in working.items() if one.members and views[name].project in projects}
     if len(projects) > 1 or not all(map(_is_calm, ours.values())):
         return
-    given = _given(ours)
-    usable = _open_nodes(seen)
+    queues = _queues([views[hold.job] for hold in waiting if _lack(hold) in LACKS_GPUS], seen)
+    given, usable = _given(ours), _open_nodes(seen)
     giving = {
         name for name, one in ours.items() if _may_give(one, views[name], usable, given[name], now - REST)
     }
-    # What is reserved for a job that waits is free for it.
-    kept = replace(plan, holds=tuple(hold for hold in plan.holds if hold.is_promised))
-    asking = _asking(waiting, views, seen)
-    for pool, claims in claims_by_pool(ours.values(), views, seen, {}, giving).items():
-        if pool in asking:
-            free = free_gpus(seen.view, kept, views[claims[0].job])
-            _shrink(ours, after_serving(claims, asking[pool], free), FOR_WAITING, now)
+    if queues and giving:
+        pools = claims_by_pool(ours.values(), views, seen, {}, giving).values()
+        claims = [claim for pool in pools for claim in pool]
+        givers = _givers([claim for claim in claims if claim.may_give], ours, views)
+        leaving = leavers(claims, givers, queues, room_after(seen.view, plan))
+        for name, ranks in leaving.items():
+            begin_shrink(ours[name], ranks, BALANCE, FOR_WAITING, now + LEAVE, now)
 
 
-def _asking(
-    waiting: Iterable[Hold], views: Mapping[str, JobView], seen: Observation
-) -> dict[Pool, list[Claim]]:
-    """Return what jobs that wait for GPUs ask for, by pool, in the order of the plan."""
-    lacking = [hold.job for hold in waiting if hold.reason in LACKS_GPUS]
-    rows = {str(job.pk): job for job in Job.objects.filter(pk__in=lacking).only("kind", "spec")}
-    found: dict[Pool, list[Claim]] = {}
-    for name in lacking:
-        if name in rows:
-            found.setdefault(pool_of(seen, views[name]), []).append(waiting_claim(rows[name], views[name]))
+def _queues(lacking: Iterable[JobView], seen: Observation) -> list[list[Taker]]:
+    """Return the jobs that wait for GPUs in the order of the plan, those that may use the same nodes in one queue."""
+    projects, found = {project.name: project for project in seen.view.projects}, dict[Pool, list[Taker]]()
+    for view in lacking:
+        request = request_of(view, pools_for(view, projects[view.project]))
+        found.setdefault(pool_of(seen, view), []).append(Taker(view, request))
+    return list(found.values())
+
+
+def _givers(
+    claims: Iterable[Claim], working: Mapping[str, Attended], views: Mapping[str, JobView]
+) -> list[Giver]:
+    """Return the jobs that may give, with their workers in the order in which they would leave."""
+    ours = {claim.job: working[claim.job] for claim in claims}
+    candidates = candidates_by_job((one.job, one.members) for one in ours.values())
+    found = []
+    for claim in claims:
+        pods = {pod.rank: pod for pod in views[claim.job].placements}
+        members = [one for one in candidates[ours[claim.job].job.pk] if one.rank in pods]
+        order = [pods[rank] for rank, _ in choose_leavers(members, len(members))]
+        found.append(Giver(claim, views[claim.job], tuple(order)))
     return found
 
 
@@ -130,8 +148,10 @@ def _move(
     for pool, claims in pools.items():
         # Growth of another pool on the same nodes would take what becomes free.
         is_apart = not any(other != pool and nodes[other] & nodes[pool] for other in growing)
-        if is_apart and all(_is_calm(working[one.job]) for one in claims):
-            free = free_gpus(seen.view, plan, views[claims[0].job])
+        if pool in growing and is_apart and all(_is_calm(working[one.job]) for one in claims):
+            # What a worker of each of them could use: growth, which comes first, found no place for more.
+            takers = [one for one in claims if one.most > one.workers]
+            free = min(usable_gpus(takers, views, seen, plan))
             _shrink(working, after_moves(claims, free), FOR_RUNNING, now)
 
 
@@ -177,6 +197,11 @@ def rest_before_move(given: Iterable[Given]) -> timedelta:
     """Return how long a job keeps its size before it gives to running jobs."""
     moves = sum(message == FOR_RUNNING for _, message in given)
     return REST * (1 << min(moves, MOST_DOUBLINGS))
+
+
+def _lack(hold: Hold) -> str:
+    """Return why the job cannot start: of a preempted one, what it lacks now."""
+    return str(hold.details.get("blocked_by", hold.reason))
 
 
 def _could_use(hold: Hold, view: JobView) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from controlplane.loop.membership import Attended
 from controlplane.loop.observe import Observation
 from controlplane.scheduling.division import Claim
-from controlplane.scheduling.spare import usable_pools
+from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.spare import free_gpus, usable_pools
 from controlplane.scheduling.view import JobView
 from jobs.kinds.registry import KINDS
-from jobs.models import Job
 
 # What decides on which nodes a job may run: jobs share GPUs with those for which it is the same.
 Pool = tuple[object, ...]
@@ -60,19 +60,13 @@ def _claim(attended: Attended, view: JobView, wanted: int, *, may_give: bool) ->
     )
 
 
-def waiting_claim(job: Job, view: JobView) -> Claim:
-    """Return what a waiting job asks for: its whole gang, or the fewest workers of an elastic job."""
-    return Claim(
-        view.id,
-        0,
-        view.min_pods or view.pods,
-        view.pods,
-        view.sizes,
-        shape=shape_of(view),
-        project=view.project,
-        priority=view.priority,
-        may_give=False,
-    )
+def usable_gpus(
+    claims: Iterable[Claim], views: Mapping[str, JobView], seen: Observation, plan: Plan
+) -> list[int]:
+    """Return the free GPUs that new workers of these jobs of one pool could use: one number for each size of worker."""
+    # Jobs of one pool with equal workers may use the same GPUs.
+    by_shape = {claim.shape: views[claim.job] for claim in claims}
+    return [free_gpus(seen.view, plan, view) for view in by_shape.values()]
 
 
 def shape_of(view: JobView) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from django.db.models import Max, Sum
 
 from controlplane.access import SYSTEM, reread
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.elastic_claims import claims_by_pool, working_views
+from controlplane.loop.elastic_claims import claims_by_pool, usable_gpus, working_views
 from controlplane.loop.membership import GIVEN_UP, MOST, Attended, ElasticJobs, lock_working
 from controlplane.loop.observe import Observation
 from controlplane.loop.record import add_workers
@@ -24,7 +24,7 @@ from controlplane.scheduling import reasons
 from controlplane.scheduling.division import Claim, in_turn
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.sizes import largest_size
-from controlplane.scheduling.spare import free_gpus, spare_placements
+from controlplane.scheduling.spare import spare_placements
 from controlplane.scheduling.view import JobView, PodPlacement
 from jobs.kinds import membership as rules
 from jobs.kinds.attempt_outcome import BACKOFF_SECONDS
@@ -84,8 +84,9 @@ def _in_turn(
     left = {str(one.job.pk): (one, count) for one, count in wanting if not _goes_before(one)}
     counts = {name: count for name, (_, count) in left.items()}
     for claims in claims_by_pool(working, views, seen, counts).values() if left else ():
-        any_of_pool = next(iter(claims)).job
-        for claim, to in _by_gain(claims, left, free_gpus(seen.view, plan, views[any_of_pool])):
+        # The most that any of them could use; whether its pods fit is decided one by one.
+        free = max(usable_gpus(claims, views, seen, plan))
+        for claim, to in _by_gain(claims, left, free):
             yield left[claim.job][0], to - claim.workers
 
 

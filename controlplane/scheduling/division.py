@@ -36,7 +36,7 @@ MOST_MOVES = 8
 class Claim:
     """A job that has `workers` and may have `fewest` to `most`; only `sizes` of these, unless empty.
 
-    `workers` is 0 for one that waits to start with `fewest`. `speeds`: (workers, measured speed in any unit) in
+    `speeds`: (workers, measured speed in any unit) in
     ascending order, () if unknown. `left_seconds`: until its end with the present workers, None if unknown. `shape`:
     what one worker needs, GPUs first, then anything in the same order for all claims. Workers move between jobs of one
     `project`, to jobs of no lower `priority`, from jobs that `may_give`."""
@@ -99,18 +99,6 @@ def in_turn(claims: Iterable[Claim], free: int) -> list[tuple[Claim, int]]:
     return [(claim, division.workers[claim.job]) for claim in division.grown]
 
 
-def after_serving(running: Iterable[Claim], waiting: Iterable[Claim], free: int) -> Mapping[str, int]:
-    """Return how many workers each running job has left, by job, once it has given what waiting jobs lack.
-
-    `waiting` is in the order in which they are to start; the first that cannot be served ends the serving, because
-    what is freed for a later one would be kept for it. No job shrinks for one that is not served."""
-    division = _Division(running, free)
-    for claim in waiting:
-        if not division.serve(claim):
-            break
-    return division.workers
-
-
 def after_moves(running: Iterable[Claim], free: int) -> Mapping[str, int]:
     """Return how many workers each job has, by job, once workers have moved to jobs that gain more by them. Only jobs
     whose remaining time is known take part; none of them does while a job of another project wants to grow."""
@@ -133,7 +121,7 @@ def _lasts(claims: Sequence[Claim], sizes: Mapping[str, int], free: int) -> bool
     """Whether no giver grows back at once: growth decides by itself who gets the workers that became free."""
     shrunk = [replace(one, workers=min(one.workers, sizes[one.job]), left_seconds=None) for one in claims]
     freed = sum((one.workers - less.workers) * one.shape[0] for one, less in zip(claims, shrunk, strict=True))
-    division = _Division(shrunk, free + freed, _weights(claims))
+    division = _Division(shrunk, free + freed, weights_of(claims))
     division.grow()
     return all(division.workers[one.job] <= sizes[one.job] for one in claims if sizes[one.job] < one.workers)
 
@@ -149,7 +137,7 @@ class _Division:
         self._free = free
         self.workers = {claim.job: claim.workers for claim in self._claims}
         self.grown: list[Claim] = []
-        self._weights = weights or _weights(self._claims)
+        self._weights = weights or weights_of(self._claims)
 
     def grow(self) -> None:
         """Give what is free, the most valuable step first."""
@@ -158,16 +146,6 @@ class _Division:
             self._set(claim, to)
             if claim not in self.grown:
                 self.grown.append(claim)
-
-    def serve(self, claim: Claim) -> bool:
-        """Free what a waiting job lacks. Returns False, and frees nothing, if others cannot give that much."""
-        lacks = claim.fewest * claim.shape[0] - self._free
-        givers = self._givers(claim, lacks, math.inf)
-        if givers is None:
-            return False
-        self._shrink(givers)
-        self._free -= claim.fewest * claim.shape[0]
-        return True
 
     def move(self) -> bool:
         """Make the best move that is worth it. Returns whether there was one."""
@@ -217,9 +195,8 @@ class _Division:
         return found if lacks <= 0 else None
 
     def _offers(self, taker: Claim, lacks: int, below: float) -> Iterator[tuple[float, str, Claim, int]]:
-        is_move = taker.workers > 0
         for giver in self._claims:
-            if giver is taker or not _can_give(giver, taker) or (is_move and giver.left_seconds is None):
+            if giver is taker or not _can_give(giver, taker) or giver.left_seconds is None:
                 continue
             has, needed, worth = self.workers[giver.job], math.ceil(lacks / giver.shape[0]), 0.0
             while True:
@@ -244,10 +221,7 @@ class _Division:
         self.workers[claim.job] = workers
 
     def _value(self, claim: Claim, small: int, large: int) -> float:
-        slow, alone = claim.speed(small), claim.speed(1)
-        # Two roots, since the product of two small speeds could be 0.
-        gained = (claim.speed(large) - slow) / (math.sqrt(slow) * math.sqrt(alone))
-        return gained / ((large - small) * max(1, claim.shape[0])) * self._weights[claim.job]
+        return gain(claim, small, large, self._weights[claim.job])
 
     def _saved(self, claim: Claim, to: int) -> float:
         """Seconds by which the job ends earlier."""
@@ -255,7 +229,15 @@ class _Division:
         return claim.left_alone * claim.speed(1) * (1 / claim.speed(has) - 1 / claim.speed(to))
 
 
-def _weights(claims: Collection[Claim]) -> dict[str, float]:
+def gain(claim: Claim, small: int, large: int, weight: float) -> float:
+    """Return what growth from `small` to `large` workers is worth per GPU, and shrinking costs."""
+    slow, alone = claim.speed(small), claim.speed(1)
+    # Two roots, since the product of two small speeds could be 0.
+    gained = (claim.speed(large) - slow) / (math.sqrt(slow) * math.sqrt(alone))
+    return gained / ((large - small) * max(1, claim.shape[0])) * weight
+
+
+def weights_of(claims: Collection[Claim]) -> dict[str, float]:
     """Return each job's weight: the root of its place, the job with most work left first, plus EXPECTED."""
     longest = sorted(claims, key=lambda claim: (-claim.left_alone, claim.job))
     return {claim.job: math.sqrt(EXPECTED + place) for place, claim in enumerate(longest, 1)}

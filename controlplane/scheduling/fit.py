@@ -319,6 +319,14 @@ def _place_share_on_whole(
     return None
 
 
+def fits_on(request: Request, node: NodeCapacity) -> bool:
+    """Return whether a pod of the request fits on this node, which is open and admitted by the request."""
+    is_whole = request.whole_devices > 0
+    return not (is_whole and node.is_divided) and bool(
+        pods_in(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
+    )
+
+
 def pods_in(
     request: Request,
     node: NodeCapacity,

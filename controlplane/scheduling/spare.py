@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from controlplane.scheduling.capacity import FreeCapacity, open_capacity
 from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.sizes import MOST_WORKERS
 from controlplane.scheduling.view import (
     ClusterView,
     JobView,
@@ -34,10 +36,12 @@ class _Left:
         for name, amount in job.extras:
             self.extras[name] = self.extras.get(name, 0) - amount
 
-    def fits(self, job: JobView) -> bool:
-        has_extras = all(self.extras.get(name, 0) >= amount for name, amount in job.extras)
-        is_enough = self.milli_cpus >= job.milli_cpus and self.memory_mib >= job.memory_mib
-        return is_enough and has_extras and len(self.devices) >= job.milli_gpus // 1000
+    def pods(self, job: JobView) -> int:
+        """Return how many pods of a job with whole GPUs, or none, fit."""
+        needs = [(self.milli_cpus, job.milli_cpus), (self.memory_mib, job.memory_mib)]
+        needs += [(len(self.devices), job.milli_gpus // 1000)]
+        needs += [(self.extras.get(name, 0), amount) for name, amount in job.extras]
+        return max(0, min((has // each for has, each in needs if each), default=MOST_WORKERS))
 
 
 def spare_placements(
@@ -54,7 +58,7 @@ def spare_placements(
     left = _left_over(view, plan, job)
     places: list[PodPlacement] = []
     for rank in range(first_rank, first_rank + count):
-        fitting = [one for one in left if one.fits(job)]
+        fitting = [one for one in left if one.pods(job) > 0]
         if not fitting:
             break
         best = min(fitting, key=lambda one: (-one.peers, len(one.devices), one.node.name))
@@ -66,8 +70,18 @@ def spare_placements(
 
 
 def free_gpus(view: ClusterView, plan: Plan, job: JobView) -> int:
-    """Return the whole GPUs that the plan leaves free on nodes where the job may get new pods."""
-    return sum(len(one.devices) for one in _left_over(view, plan, job))
+    """Return the GPUs that the plan leaves free for whole new pods of the job, each on one node."""
+    return sum(one.pods(job) for one in _left_over(view, plan, job)) * (job.milli_gpus // 1000)
+
+
+def room_after(view: ClusterView, plan: Plan) -> FreeCapacity:
+    """Return what is free once stopping jobs have ended, without what the plan assigns or promises."""
+    room, by_id = open_capacity(view).soon, {job.id: job for job in view.jobs}
+    given = [*plan.promised.items(), *((start.job, start.placements) for start in plan.starts)]
+    for name, placements in given:
+        for placement in placements:
+            room.take(placement, by_id[name])
+    return room
 
 
 def _left_over(view: ClusterView, plan: Plan, job: JobView) -> list[_Left]:

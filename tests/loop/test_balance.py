@@ -89,10 +89,58 @@ def test_nothing_moves_between_jobs_that_do_not_report_how_long_they_will_take(p
 
 def test_nothing_moves_while_a_job_of_the_project_waits_that_cannot_be_served(plant):
     jobs = two(plant)
-    # No worker leaves room for a pod of two GPUs.
-    make_job(jobs.flat.job.project, "waits", gpus=2)
+    # Each of the two jobs keeps a worker on a node.
+    make_job(jobs.flat.job.project, "waits", gpus=8, workers=2)
     assert jobs.turn(times=30) == {"flat": 15, "steep": 1}
     assert given() == 1
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_a_node_is_left_for_a_pod_that_has_no_room_on_any(plant, gpus):
+    """A free GPU on each of two nodes: the cluster has two, and no node has them."""
+    bounds = {"min_workers": 1, "workers": 7, "max_workers": 7}
+    project = make_project(quota=8)
+    programs = [Program(plant, make_job(project, "a", kind="elastic", **bounds))]
+    programs[0].settle()
+    # It keeps the workers of the second job off the first node.
+    fill = make_job(project, "fill", gpus=1)
+    plant.settle()
+    programs.append(Program(plant, make_job(project, "b", kind="elastic", **bounds)))
+    programs[1].settle()
+    plant.engine.finish(f"{fill.pk}-1-0")
+    waits = make_job(project, "waits", gpus=gpus)
+
+    def turn(times: int) -> None:
+        for _ in range(times):
+            plant.tick(5.0)
+            for program in programs:
+                program.act()
+
+    turn(18)
+    waits.refresh_from_db()
+    # What is left over on the other node goes back to the jobs by growth.
+    assert (waits.state, sum(len(live(one.job)) for one in programs)) == ("running", 16 - gpus)
+    given = ScaleOperation.objects.filter(cause="balance")
+    assert {(one.state, one.lost_steps) for one in given} == {("succeeded", 0)}
+    count = ScaleOperation.objects.count()
+    turn(24)
+    assert ScaleOperation.objects.count() == count
+
+
+def test_a_job_that_another_project_stopped_gets_workers_of_its_own_project(plant):
+    other = NodePool.objects.create(cluster=plant.cluster, name="other")
+    Node.objects.filter(name="dgx1-2").update(pool=other)
+    program = started(plant, workers=8, most=8)
+    lent = make_job(program.job.project, "lent", gpus=4)
+    theirs = make_project("team-b", quota=8)
+    for name in ("first", "second"):
+        make_job(theirs, name, gpus=4, node_pool="other")
+        plant.settle()
+    lent.refresh_from_db()
+    assert (lent.state, lent.reason) == ("queued", "preempted")
+    program.in_seconds(90)
+    lent.refresh_from_db()
+    assert (lent.state, len(live(program.job))) == ("running", 4)
 
 
 def test_a_job_takes_nothing_that_its_quota_does_not_allow(plant):

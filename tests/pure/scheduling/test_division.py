@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.scheduling.division import Claim, after_moves, after_serving, in_turn, next_size
+from controlplane.scheduling.division import Claim, after_moves, in_turn, next_size
 
 LINEAR = ((1, 1.0), (2, 2.0), (4, 4.0), (8, 8.0))
 FLAT = ((1, 1.0), (2, 1.1), (4, 1.15), (8, 1.2))
@@ -65,24 +65,6 @@ def test_nothing_moves_that_is_not_worth_it_or_not_allowed() -> None:
     ):
         assert after_moves([giver, linear], 0) == stays
     assert after_moves([replace(flat, shape=(1, 4)), replace(linear, shape=(1, 8))], 0) == stays
-
-
-def test_a_waiting_job_gets_what_it_lacks_from_the_one_that_loses_least() -> None:
-    flat, linear = claim("flat", 4, speeds=FLAT), claim("linear", 4, speeds=LINEAR)
-    waits = claim("waits", 0, fewest=2, most=2, left_seconds=None)
-    assert after_serving([flat, linear], [waits], 0) == {"flat": 2, "linear": 4}
-    # Not all of it can be given: nothing is.
-    assert after_serving([claim("a"), claim("b")], [waits], 0) == {"a": 1, "b": 1}
-    # Whose remaining time is unknown gives to waiting jobs, too.
-    assert after_serving([replace(flat, left_seconds=None)], [waits], 1) == {"flat": 3}
-
-
-def test_waiting_jobs_are_served_in_their_order_up_to_the_first_that_cannot_be() -> None:
-    has = claim("has", 4)
-    large, small = claim("large", 0, fewest=6, most=6), claim("a small one", 0, fewest=1, most=1)
-    assert after_serving([has], [small, large], 0) == {"has": 3}
-    # What is freed for the second would be kept for the first.
-    assert after_serving([has], [large, small], 0) == {"has": 4}
 
 
 def test_without_known_remaining_times_nothing_moves_and_sizes_do_not_change_the_order() -> None:

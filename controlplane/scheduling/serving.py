@@ -1,0 +1,238 @@
+"""Choose the workers of running elastic jobs that leave, so that waiting jobs of their project fit on nodes. Pure.
+
+A pod needs its GPUs, processors and memory on one node, so free GPUs are not added up over nodes: a worker leaves only
+where that makes room for a pod. Of the nodes the one is chosen whose workers lose least there (division.py says how
+much a job loses by a worker).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from controlplane.scheduling.capacity import FreeCapacity
+from controlplane.scheduling.division import Claim, gain, weights_of
+from controlplane.scheduling.fit import Request, fits_on, place
+from controlplane.scheduling.sizes import largest_size
+from controlplane.scheduling.view import JobView, PodPlacement
+
+
+@dataclass(frozen=True, slots=True)
+class Giver:
+    """A running elastic job whose workers may leave. `pods`: where its workers are, in the order in which they leave if
+    all else is equal; `claim.fewest` of them stay."""
+
+    claim: Claim
+    job: JobView
+    pods: tuple[PodPlacement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """A waiting job and what its smallest gang requests."""
+
+    job: JobView
+    request: Request
+
+
+def leavers(
+    claims: Collection[Claim],
+    givers: Iterable[Giver],
+    queues: Iterable[Iterable[Taker]],
+    room: FreeCapacity,
+) -> Mapping[str, tuple[int, ...]]:
+    """Return the ranks of the workers that leave, by job, so that waiting jobs fit.
+
+    `claims`: all running elastic jobs of the project. `room`: what is free once stopping jobs have ended; it is
+    changed. Each queue is in the order in which its jobs are to start; its first that cannot be served ends it, because
+    what is freed for a later one could be given to that. No worker leaves for a job that is not served.
+    """
+    serving = _Serving(claims, givers, room)
+    for queue in queues:
+        for taker in queue:
+            if not serving.serve(taker):
+                break
+    return serving.ranks()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Worker:
+    giver: Giver
+    pod: PodPlacement
+    order: int
+
+    @property
+    def name(self) -> str:
+        return self.giver.job.id
+
+
+class _Serving:
+    """The working state: `_room` is free, `_gone` leave, by job."""
+
+    def __init__(self, claims: Collection[Claim], givers: Iterable[Giver], room: FreeCapacity) -> None:
+        self._weights = weights_of(claims)
+        self._givers = sorted(givers, key=lambda giver: giver.job.id)
+        self._gone: dict[str, list[_Worker]] = {giver.job.id: [] for giver in self._givers}
+        self._room = room
+
+    def ranks(self) -> dict[str, tuple[int, ...]]:
+        """Return who leaves, with those that leave so that an allowed size remains."""
+        found = {}
+        for giver in self._givers:
+            gone = [worker.pod.rank for worker in self._gone[giver.job.id]]
+            if gone:
+                count = giver.claim.workers - self._size(giver, len(gone))
+                others = [pod.rank for pod in giver.pods if pod.rank not in gone]
+                found[giver.job.id] = tuple(sorted([*gone, *others[: count - len(gone)]]))
+        return found
+
+    def serve(self, taker: Taker) -> bool:
+        """Let workers leave until the job fits, and take what it needs. Return False, and change nothing, if it cannot
+        fit."""
+        placements = place(taker.request, self._room, taker.job.avoid)
+        if placements is not None:
+            self._take(placements, taker.job)
+            return True
+        before, gone = self._room, {name: list(workers) for name, workers in self._gone.items()}
+        # A gang is in one pool where pools are named.
+        for asked in _by_pool(taker):
+            self._room = before.borrowed()
+            if self._can_be_enough(asked) and self._make_room(asked):
+                return True
+            self._room, self._gone = before, {name: list(workers) for name, workers in gone.items()}
+        return False
+
+    def _can_be_enough(self, taker: Taker) -> bool:
+        """Return whether there are enough GPUs, wherever they are: a cheap test for a job that waits long."""
+        request = taker.request
+        lent = sum(
+            (self._size(giver, len(self._gone[giver.job.id])) - giver.claim.fewest) * giver.claim.shape[0]
+            for giver in self._allowed(taker)
+        )
+        free = self._room.free_milli_gpus(request.pools, (), request.locations)
+        return request.pods * request.milli_gpus <= free + lent * 1000
+
+    def _make_room(self, taker: Taker) -> bool:
+        """Place pod after pod, on nodes that workers leave where none has room."""
+        one, placements, left = replace(taker.request, pods=1), list[PodPlacement](), list[_Worker]()
+        for _ in range(taker.request.pods):
+            found = place(one, self._room, taker.job.avoid)
+            if found is None:
+                node = self._cheapest(taker, one)
+                for worker in node:
+                    self._leave(worker)
+                left += node
+                found = place(one, self._room, taker.job.avoid) if node else None
+            if found is None:
+                return False
+            self._take(found, taker.job)
+            placements += found
+        for placement in placements:
+            self._room.give(placement, taker.job)
+        self._spare(left, taker)
+        placed = place(taker.request, self._room, taker.job.avoid)
+        assert placed is not None
+        self._take(placed, taker.job)
+        return True
+
+    def _spare(self, left: Sequence[_Worker], taker: Taker) -> None:
+        """Keep those workers whose room the gang does not need: pods were placed one by one."""
+        for worker in left:
+            self._stay(worker)
+            if place(taker.request, self._room, taker.job.avoid) is None:
+                self._leave(worker)
+
+    def _cheapest(self, taker: Taker, one: Request) -> list[_Worker]:
+        """Return the workers that leave a node for one pod where they lose least; [] if no node can be left so."""
+        best: tuple[float, list[int], str] | None = None
+        chosen: list[_Worker] = []
+        for name, workers in sorted(self._by_node(taker, one).items()):
+            found = self._on_node(name, workers, one)
+            if found is not None:
+                cost = (found[0], [worker.order for worker in found[1]], name)
+                if best is None or cost < best:
+                    best, chosen = cost, found[1]
+        return chosen
+
+    def _by_node(self, taker: Taker, one: Request) -> dict[str, list[_Worker]]:
+        """Return the workers that may leave nodes on which the pod could be."""
+        found: dict[str, list[_Worker]] = {}
+        for giver in self._allowed(taker):
+            gone = {worker.pod.rank for worker in self._gone[giver.job.id]}
+            for at, pod in enumerate(giver.pods):
+                is_open = self._room.is_open(pod.node) and one.admits(self._room.node(pod.node))
+                if pod.rank not in gone and is_open:
+                    found.setdefault(pod.node, []).append(_Worker(giver, pod, at))
+        return found
+
+    def _allowed(self, taker: Taker) -> Iterator[Giver]:
+        for giver in self._givers:
+            claim = giver.claim
+            is_alike = claim.project == taker.job.project and claim.priority <= taker.job.priority
+            if claim.may_give and is_alike and claim.shape[0] > 0:
+                yield giver
+
+    def _on_node(
+        self, name: str, workers: Iterable[_Worker], one: Request
+    ) -> tuple[float, list[_Worker]] | None:
+        """Return what is lost, and who leaves this node, so that one pod fits on it; None if it cannot fit."""
+        left, lost = list(workers), dict[_Worker, float]()
+        while not fits_on(one, self._room.node(name)):
+            lacks = one.whole_devices * 1000 - self._room.node(name).whole * 1000
+            costs = [(self._loss(worker), worker) for worker in left]
+            able = [(cost, worker) for cost, worker in costs if cost < math.inf]
+            if not able:
+                break
+            # By what it frees of use, so that one large worker can go instead of several small ones.
+            cost, worker = min(able, key=lambda one: (one[0] / _useful(one[1].pod, lacks), one[1].order))
+            lost[worker] = cost
+            left.remove(worker)
+            self._leave(worker)
+        is_enough = fits_on(one, self._room.node(name))
+        # The most costly first; the last one to leave is needed.
+        for worker in sorted(lost, key=lambda worker: -lost[worker]) if is_enough else ():
+            self._stay(worker)
+            if fits_on(one, self._room.node(name)):
+                del lost[worker]
+            else:
+                self._leave(worker)
+        for worker in lost:
+            self._stay(worker)
+        return (sum(lost.values()), list(lost)) if is_enough else None
+
+    def _loss(self, worker: _Worker) -> float:
+        """Return what its job loses if this worker leaves as well; infinite if it must stay."""
+        giver, gone = worker.giver, len(self._gone[worker.name])
+        has, size = self._size(giver, gone), self._size(giver, gone + 1)
+        if size < giver.claim.fewest:
+            return math.inf
+        if size == has:
+            return 0.0
+        # Per worker: the others that leave for an allowed size are free for the next waiting job, or for growth.
+        return gain(giver.claim, size, has, self._weights[giver.claim.job]) * giver.claim.shape[0]
+
+    def _size(self, giver: Giver, gone: int) -> int:
+        return largest_size(giver.claim.sizes, giver.claim.workers - gone)
+
+    def _leave(self, worker: _Worker) -> None:
+        self._gone[worker.name].append(worker)
+        self._room.give(worker.pod, worker.giver.job)
+
+    def _stay(self, worker: _Worker) -> None:
+        self._gone[worker.name].remove(worker)
+        self._room.take(worker.pod, worker.giver.job)
+
+    def _take(self, placements: Iterable[PodPlacement], job: JobView) -> None:
+        for placement in placements:
+            self._room.take(placement, job)
+
+
+def _by_pool(taker: Taker) -> list[Taker]:
+    pools = taker.request.pools
+    return [replace(taker, request=replace(taker.request, pools=(pool,))) for pool in pools] or [taker]
+
+
+def _useful(pod: PodPlacement, lacks: int) -> int:
+    """Return how much of what a node lacks this worker frees, in milli-GPUs; at least 1."""
+    return max(1, min(pod.milli_gpus, lacks))
