@@ -26,6 +26,7 @@ from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.sizes import largest_size
 from controlplane.scheduling.spare import spare_placements
 from controlplane.scheduling.view import JobView, PodPlacement
+from datasets.queries.volumes import has_missing_driver
 from jobs.kinds import membership as rules
 from jobs.kinds.attempt_outcome import BACKOFF_SECONDS
 from jobs.models import Attempt, Generation, Job, Pod, ScaleOperation
@@ -168,7 +169,9 @@ def _has_to_wait(attended: Attended, now: datetime) -> bool:
 
 
 def _allowed(job: Job) -> int:
-    """Return how many more pods the limits and quotas allow the job now."""
+    """Return how many more pods the limits and quotas allow the job now; 0 if they could not mount its volumes."""
+    if has_missing_driver(job.project, job.spec):
+        return 0
     return min((bound.left // job.milli_gpus for bound in bounds_of(job)), default=MOST)
 
 

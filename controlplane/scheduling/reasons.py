@@ -169,6 +169,10 @@ def _waiting_for_data(details: Details) -> str:
     if dataset is None or percent is None:
         what = f"Its dataset {dataset} is" if dataset else "Its datasets are"
         return f"{what} still to be brought to {to}. It starts when the files are there."
+    if trouble := details.get("message"):
+        return (
+            f"Its dataset {dataset} is brought to {to} when this has ended: {trouble} {percent} % are there."
+        )
     when = "It starts then" if left is None else f"About {_duration(int(left))} left; it starts then"
     return f"Its dataset {dataset} is being brought to {to}: {percent} % are there. {when}."
 
@@ -185,6 +189,12 @@ def _waiting_for_volume(details: Details) -> str:
         return (
             f"The volume {volume} is for one job at a time, and job {details['held_by']} has it. It starts when that"
             " job has ended; to share the volume, change its access mode to ReadWriteMany."
+        )
+    if "driver" in details:
+        return (
+            f"The volume {volume} is of the storage class {details['storage_class']}, whose driver {details['driver']}"
+            " this release does not have. It starts when an admin installs a release that has it; to run it without"
+            " the volume, stop it and submit it again."
         )
     state = f", it is {details['volume_state']}" if details.get("volume_state") else ""
     return f"The volume {volume} is not ready yet{state}. It starts when the volume is."

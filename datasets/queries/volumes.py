@@ -22,7 +22,15 @@ from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 TIB = 1 << 40
 VOLUME, SNAPSHOT = "volume", "snapshot"  # subjects of commands
 USES_SHOWN = 100
-_WAIT_COLUMNS = ("job_id", "volume_id", "volume__name", "volume__state", "volume__access_mode")
+_WAIT_COLUMNS = (
+    "job_id",
+    "volume_id",
+    "volume__name",
+    "volume__state",
+    "volume__access_mode",
+    "volume__storage_class",
+    "job__project__cluster__engine",
+)
 
 
 def storage_class_named(name: str) -> StorageClass:
@@ -40,6 +48,19 @@ def storage_classes_named(names: Iterable[str]) -> dict[str, StorageClass]:
     for name in lost - set(found):
         found[name] = StorageClass(name, settings.STATE_DIR / "volumes" / name, {})
     return found
+
+
+def missing_drivers(names: Iterable[str]) -> dict[str, str]:
+    """Return, by storage class, the drivers that this release does not have. No query if all classes are
+    configured."""
+    found = storage_classes_named({name for name in names if name not in settings.STORAGE_CLASSES})
+    return {name: one.driver for name, one in found.items() if one.about is None}
+
+
+def has_missing_driver(project: Project, spec: Mapping[str, Any]) -> bool:
+    """Return whether this release lacks the driver of a volume that a job of the project mounts."""
+    names = {mount["storage_class"] for mount in spec.get("volumes", ()) if "storage_class" in mount}
+    return bool(names) and not claims_volumes(project) and bool(missing_drivers(names))
 
 
 def storage_classes_shown() -> list[dict[str, Any]]:
@@ -188,12 +209,17 @@ def waiting_jobs(jobs: Iterable[Any]) -> frozenset[str]:
 
 
 def _waits(wanted: Sequence[tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
-    one_job = {volume for _, volume, _, _, mode in wanted if mode == ONE_JOB}
+    one_job = {volume for _, volume, _, _, mode, _, _ in wanted if mode == ONE_JOB}
     holders = _holders(one_job) if one_job else {}
+    # A cluster's own storage class may have the same name as one configured here.
+    missing = missing_drivers(row[5] for row in wanted if not engine_kind(row[6]).claims_volumes)
     found: dict[str, dict[str, Any]] = {}
-    for job, volume, name, state, _ in wanted:
+    for job, volume, name, state, _, storage_class, engine in wanted:
         if state != READY:
             found.setdefault(str(job), {"volume": name, "volume_state": state})
+        elif storage_class in missing and not engine_kind(engine).claims_volumes:
+            about = {"storage_class": storage_class, "driver": missing[storage_class]}
+            found.setdefault(str(job), {"volume": name, **about})
         elif volume in holders and holders[volume][0] != job:
             holder_id, holder = holders[volume]
             found.setdefault(str(job), {"volume": name, "held_by": holder, "held_by_job": str(holder_id)})

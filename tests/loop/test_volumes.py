@@ -3,17 +3,20 @@
 from datetime import timedelta
 
 import pytest
+from django.conf import settings
 from django.utils import timezone
 
 from controlplane.models import Command
 from datasets.actions.volume_care import measure_volumes
 from datasets.actions.volumes import set_access_mode
-from datasets.models import Volume
+from datasets.models import StorageClassPlace, Volume
 from datasets.queries.volumes import running_jobs
 from jobs.actions import stop_job
 from jobs.queries import job_detail
+from jobs.scaling import scale_job
 from tests.builders import make_job, make_project, make_user
 from tests.cast import SYSTEM
+from tests.loop.elastic_program import Program, live
 from tests.volumes import directory_of, make_snapshot, make_volume, work, write
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes")]
@@ -130,3 +133,40 @@ def test_a_job_that_only_reads_does_not_spoil_a_snapshot(plant):
     plant.settle()
     assert running_jobs(volume)
     assert make_snapshot(volume).consistency == "idle"
+
+
+def lose_driver(volume: Volume, driver: str = "quobyte") -> None:
+    """The volume's storage class is configured no more, and it was of this driver."""
+    Volume.objects.filter(pk=volume.pk).update(storage_class="gold")
+    place = {"directory": str(settings.STORAGE_CLASSES["standard"].directory), "driver": driver}
+    StorageClassPlace.objects.update_or_create(name="gold", defaults=place)
+
+
+def test_a_job_whose_volume_needs_a_driver_of_another_release_waits_and_others_start(plant):
+    project = make_project()
+    volume = make_volume(project)
+    lose_driver(volume)
+    job = make_job(project, "first", volumes=[mounted()])
+    make_job(project, "other")
+    plant.settle()
+    assert plant.states() == {"first": "queued", "other": "running"}
+    code, message = reason(job)
+    assert code == "waiting_for_volume"
+    assert "the storage class gold, whose driver quobyte this release does not have" in message
+    lose_driver(Volume.objects.get(), "folder")
+    plant.settle()
+    assert plant.states() == {"first": "running", "other": "running"}
+
+
+def test_an_elastic_job_whose_driver_went_with_an_update_does_not_grow_and_stops_no_pass(plant):
+    volume = make_volume(make_project())
+    lose_driver(volume, "folder")
+    bounds = {"min_workers": 1, "workers": 2, "max_workers": 8}
+    program = Program(plant, make_job(volume.project, kind="elastic", volumes=[mounted()], **bounds))
+    program.settle()
+    lose_driver(Volume.objects.get())
+    scale_job(program.job, 4, actor=SYSTEM)
+    make_job(volume.project, "other")
+    program.settle()
+    assert plant.states() == {"job": "scaling", "other": "running"}
+    assert live(program.job) == [0, 1]
