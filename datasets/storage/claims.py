@@ -10,10 +10,13 @@ CACHE_CLAIM = "trainyard-caches"
 
 # What is wrong with a claim that was made: reasons of its volume, with what to do.
 CLAIM_DELETED, CLAIM_BEING_DELETED, CLAIM_LOST = "claim_deleted", "claim_being_deleted", "claim_lost"
+NAMESPACE_DELETED = "namespace_deleted"
 CLAIM_TROUBLES: Mapping[str, str] = {
     CLAIM_DELETED: "Its PersistentVolumeClaim was deleted in the cluster. Restore a snapshot of it, or delete it here.",
     CLAIM_BEING_DELETED: "Its PersistentVolumeClaim was deleted in the cluster, and goes with the last pod that mounts"
     " it. Copy what you need while that pod runs.",
+    NAMESPACE_DELETED: "The namespace of its project was deleted in the cluster, with all PersistentVolumeClaims in it."
+    " Bring the claim back from a backup of the cluster, or delete it here.",
     CLAIM_LOST: "The cluster lost the PersistentVolume of its claim. Restore a snapshot of it, or delete it here.",
 }
 

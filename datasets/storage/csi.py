@@ -20,7 +20,13 @@ from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.remote_errors import Unreachable
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
-from datasets.storage.claims import CLAIM_DELETED, claim_name, snapshot_name, trouble_of
+from datasets.storage.claims import (
+    CLAIM_DELETED,
+    NAMESPACE_DELETED,
+    claim_name,
+    snapshot_name,
+    trouble_of,
+)
 from datasets.storage.volume_files import Measured
 from datasets.storage.volumes import Report, Taken
 
@@ -50,8 +56,9 @@ class ClaimKind:
 
 class CsiVolumes:
     """Manages the PersistentVolumeClaims and VolumeSnapshots of one project, in `namespace` and labelled
-    `labels`. `kind`: storage class, size and access mode of new claims. `seconds`: how long to wait for the CSI
-    driver, None for the default of each operation."""
+    `labels`. `kind`: storage class, size and access mode of new claims. `prepare`: creates the namespace; called before
+    a claim is created and never for a question. `seconds`: how long to wait for the CSI driver, None for the default of
+    each operation."""
 
     def __init__(
         self,
@@ -59,10 +66,12 @@ class CsiVolumes:
         namespace: str,
         labels: Mapping[str, str],
         kind: ClaimKind,
+        prepare: Callable[[], object] = lambda: None,
         seconds: float | None = None,
     ) -> None:
         self._client, self._labels, self._kind, self._seconds = client, dict(labels), kind, seconds
-        self._claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+        self._prepare, self._namespace = prepare, f"/api/v1/namespaces/{namespace}"
+        self._claims = f"{self._namespace}/persistentvolumeclaims"
         self._snapshots = f"/apis/{GROUP}/v1/namespaces/{namespace}/volumesnapshots"
         self._events = f"/api/v1/namespaces/{namespace}/events"
 
@@ -174,8 +183,17 @@ class CsiVolumes:
             return trouble_of(self._client.get(f"{self._claims}/{claim_name(volume)}"))
         except ApiError as error:
             if error.status == 404:
-                return CLAIM_DELETED
+                return CLAIM_DELETED if self._has_namespace() else NAMESPACE_DELETED
             raise Blocked("refused", _words(str(error))) from error
+
+    def _has_namespace(self) -> bool:
+        try:
+            found: Raw = self._client.get(self._namespace)
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise Blocked("refused", _words(str(error))) from error
+        return not found["metadata"].get("deletionTimestamp")
 
     def _make_claim(self, volume: str, origin: Raw | None, size_bytes: int, budget: Budget) -> None:
         storage_class = self._storage_class()
@@ -190,6 +208,7 @@ class CsiVolumes:
                 **({"dataSource": dict(origin)} if origin else {}),
             },
         }
+        self._prepare()
         self._create(self._claims, body)
         # The driver creates nothing until a pod mounts the claim.
         if storage_class.get("volumeBindingMode") == "WaitForFirstConsumer":

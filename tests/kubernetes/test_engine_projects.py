@@ -11,6 +11,7 @@ from controlplane.engines import base
 from controlplane.engines.base import EngineRefused
 from controlplane.engines.kubernetes import garbage_collector, names, tenancy_sync
 from controlplane.engines.kubernetes.engine import KubernetesEngine
+from datasets.storage.claims import CLAIM_DELETED, NAMESPACE_DELETED
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
 from tests.kube import MERGE, KubeCluster
 from tests.kubernetes.engine_case import REPORT, Case
@@ -190,3 +191,19 @@ def test_a_project_that_is_deleted_takes_its_namespace_along(case: Case):
     case.engine.forget_project(PROJECT)
     spec = case.start()
     case.wait_running(spec)
+
+
+def test_questions_about_volumes_and_caches_make_no_namespace(kube: KubeCluster, tmp_path: Path):
+    settings = kubernetes_settings(kube)
+    namespace = f"/api/v1/namespaces/{settings['namespace_prefix']}{PROJECT}"
+    engine = KubernetesEngine(settings, tmp_path)
+    volumes = engine.volumes(PROJECT, "standard", 1 << 20, "ReadWriteOnce")
+    assert volumes.trouble("one") == NAMESPACE_DELETED
+    assert engine.caches(PROJECT).trouble() == CLAIM_DELETED
+    volumes.remove("one")
+    assert kube.api("GET", namespace)[0] == 404
+    engine.sync_projects((REPORT,))
+    assert volumes.trouble("one") == CLAIM_DELETED
+    engine.close()
+    kube.must("DELETE", namespace)
+    assert volumes.trouble("one") == NAMESPACE_DELETED

@@ -38,16 +38,24 @@ Report = Callable[[int, int, int], None]
 
 
 class CacheVolume:
-    """The cache volume of one project."""
+    """The cache volume of one project. `prepare`: creates its namespace; called before a task and never for a
+    question."""
 
-    def __init__(self, client: Client, project: str, profile: ClusterProfile) -> None:
-        self._client, self._project, self._profile = client, project, profile
+    def __init__(
+        self,
+        client: Client,
+        project: str,
+        profile: ClusterProfile,
+        prepare: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._client, self._project, self._profile, self._prepare = client, project, profile, prepare
         self._pod = DataPod(client, profile.namespace_of(project), POD, "fills caches")
 
     def run(self, task: CacheTask, budget: Budget, report: Report = lambda *counts: None) -> Sequence[str]:
         """Execute a task and return the keys of the trees that exist afterwards. Raise Blocked if the pod cannot run
         or fails, ContentMissing if the server lacks a content, what `budget` raises, and Unreachable while the pod's
         log cannot be read; a repeat continues with the same pod."""
+        self._prepare()
         self._pod.create(cache_pods.claim(self._project, self._profile))
         self._start(task)
         try:

@@ -135,7 +135,7 @@ class KubernetesEngine:
             raise EngineRefused(
                 base.NO_SUCH_POD, f"There is no pod {pod_name!r}, and it is not known in which project."
             )
-        self._objects.require_namespace(tenancy.namespace(project, self._profile))
+        self._make_namespace(project)
         made = self._objects.make(manifests.tombstone(pod_name, project, self._profile))
         self._watching.observe(made)
         return made
@@ -199,10 +199,10 @@ class KubernetesEngine:
     def volumes(self, project: str, storage_class: str, size_bytes: int, access_mode: str) -> CsiVolumes:
         """Return the project's volumes, which are claims in this cluster. New claims get this storage class, size
         and access mode."""
-        self._objects.require_namespace(tenancy.namespace(project, self._profile))
         labels = names.labels(self._profile.installation, project)
         kind = ClaimKind(storage_class, size_bytes, access_mode)
-        return CsiVolumes(self.client, self._profile.namespace_of(project), labels, kind)
+        namespace = self._profile.namespace_of(project)
+        return CsiVolumes(self.client, namespace, labels, kind, lambda: self._make_namespace(project))
 
     def claim_trouble(self, project: str, claim: str) -> str | None:
         """Return the problem of a project's claim as last seen, a code of storage.claims; "" for none, None while
@@ -211,8 +211,10 @@ class KubernetesEngine:
 
     def caches(self, project: str) -> CacheVolume:
         """Return the cache volume of a project."""
+        return CacheVolume(self.client, project, self._profile, lambda: self._make_namespace(project))
+
+    def _make_namespace(self, project: str) -> None:
         self._objects.require_namespace(tenancy.namespace(project, self._profile))
-        return CacheVolume(self.client, project, self._profile)
 
     def files_of(self, project: str) -> ClaimReader:
         """Return a reader of the files in a project's volumes."""

@@ -18,7 +18,14 @@ from datasets.cache_commands import CHECK_LOCATION
 from datasets.claim_watching import CHECKED_EVERY, check_claims
 from datasets.models import Cache, CacheLocation, Volume
 from datasets.queries.volumes import waiting_jobs
-from datasets.storage.claims import CACHE_CLAIM, CLAIM_BEING_DELETED, CLAIM_DELETED, CLAIM_LOST, claim_name
+from datasets.storage.claims import (
+    CACHE_CLAIM,
+    CLAIM_BEING_DELETED,
+    CLAIM_DELETED,
+    CLAIM_LOST,
+    NAMESPACE_DELETED,
+    claim_name,
+)
 from jobs.actions import stop_job
 from tests.builders import make_job
 from tests.cast import Cast
@@ -85,7 +92,7 @@ def lose(engine: Engine, claim: str, trouble: str) -> None:
     engine.seen = dict(engine.real)
 
 
-@pytest.mark.parametrize("trouble", [CLAIM_DELETED, CLAIM_BEING_DELETED, CLAIM_LOST])
+@pytest.mark.parametrize("trouble", [CLAIM_DELETED, CLAIM_BEING_DELETED, CLAIM_LOST, NAMESPACE_DELETED])
 def test_a_claim_that_is_gone_fails_its_volume_with_the_reason_everywhere(
     api: Any, cast: Cast, engine: Engine, volume: Volume, client: Any, trouble: str
 ):
