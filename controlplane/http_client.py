@@ -9,6 +9,11 @@ from urllib.parse import SplitResult
 LONGEST_WAIT_SECONDS = 30.0
 # Statuses with which the server asks to retry later; it has written nothing.
 LATER = frozenset({429, 502, 503})
+# Codes of such answers that stay until an operator corrects a setting (datasets.storage.bucket): a person who waits is
+# told at once instead.
+FINAL = frozenset({"no_such_host", "not_trusted", "no_bucket", "not_writable"})
+# A pause of at least this many seconds is announced, and a request that has no answer by then.
+SAID_SECONDS = 2.5
 
 
 def open_connection(parts: SplitResult, timeout: float) -> http.client.HTTPConnection:
@@ -26,6 +31,11 @@ def retry_delay(retry_after: str | None, attempt: int) -> float:
         return min(max(float(retry_after), 0.0), LONGEST_WAIT_SECONDS)
     except ValueError:
         return min(max(_seconds_until(retry_after), 0.0), LONGEST_WAIT_SECONDS)
+
+
+def waits_words(detail: str, seconds: float, attempt: int, attempts: int) -> str:
+    """Return the line that announces the pause before attempt `attempt` of `attempts`."""
+    return f"{detail} Next attempt in {seconds:.0f} s ({attempt} of {attempts})."
 
 
 def _seconds_until(http_date: str) -> float:

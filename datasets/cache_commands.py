@@ -32,6 +32,9 @@ from datasets.storage.claims import CLAIM_DELETED, CLAIM_LOST
 MAKING_ROOM = "making_room"
 # Shortest interval between two progress reports of a fill.
 REPORT_SECONDS = 1.0
+LONGEST_REASON = 40
+# Fields of a cache that waits for nothing and has not failed.
+NO_REASON = {"reason": "", "message": ""}
 CHECK_LOCATION = "datasets.check_cache_location"
 # Command.subject_kind
 LOCATION = "cache_location"
@@ -74,12 +77,22 @@ class FillCache(CommandHandler):
         version, now = cache.version, timezone.now()
         done = {"files_done": version.files, "bytes_done": version.size_bytes}
         rows = Cache.objects.filter(pk=cache.pk, state=Cache.FILLING)
-        if rows.update(state=Cache.READY, changed_at=now, ready_at=now, used_at=now, **done):
+        if rows.update(state=Cache.READY, changed_at=now, ready_at=now, used_at=now, **NO_REASON, **done):
             _write_charges(cache.location, result)
             _happened("cache.ready", cache)
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
         return refusal.code in (MAKING_ROOM, *WAITED_FOR) or super().may_retry(command, refusal)
+
+    def on_retry(self, command: Command, refusal: CommandRefused) -> None:
+        cache = _cache_of(command)
+        if cache is None:
+            return
+        words = {"reason": refusal.code[:LONGEST_REASON], "message": refusal.message[:LONGEST_MESSAGE]}
+        rows = Cache.objects.filter(pk=cache.pk, state=Cache.FILLING).exclude(**words)
+        with transaction.atomic():
+            if rows.update(**words):
+                _happened("cache.waits", cache)
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
         cache = _cache_of(command)
@@ -179,6 +192,7 @@ class _Reporter:
             bytes_done=progress.bytes_done,
             bytes_moved=progress.bytes_moved,
             bytes_per_second=int(progress.bytes_done / (now - self._began)),
+            **NO_REASON,
         )
         if not updated:
             # The cache was removed, or its dataset deleted.

@@ -21,9 +21,9 @@ from datasets.storage.base import UNLIMITED, Budget, ContentMissing, Lake
 from datasets.storage.cache import Progress, Report, contents_of
 from datasets.storage.claims import CacheTask
 
-# Codes of Blocked for which a fill is retried without limit: a server is unreachable, or another task uses
-# the volume.
-WAITED_FOR = ("unreachable", "in_use", "pod_deleted")
+# Codes of Blocked for which a fill is retried without limit: a server is unreachable until it is back or an operator
+# corrects its address, or another task uses the volume.
+WAITED_FOR = ("unreachable", "no_such_host", "not_trusted", "in_use", "pod_deleted")
 
 
 class Caches(Protocol):

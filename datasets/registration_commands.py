@@ -16,6 +16,7 @@ from datasets.actions.registrations import (
     fail_registration,
     finish_registration,
     note_progress,
+    registration_waits,
 )
 from datasets.ingest.engine import Progress, Synced, sync_tree
 from datasets.ingest.tree import SourceMissing
@@ -73,6 +74,9 @@ class RegisterDirectory(CommandHandler):
     def on_done(self, command: Command, result: Registered | None) -> None:
         if result is not None:
             finish_registration(command.subject_id, result.version, result.left_out)
+
+    def on_retry(self, command: Command, refusal: CommandRefused) -> None:
+        registration_waits(command.subject_id, refusal.code, refusal.message)
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
         fail_registration(command.subject_id, refusal.code, refusal.message)

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from controlplane.cli.errors import TIMED_OUT, UNREACHABLE, USAGE, ApiError, CliError
 from controlplane.cli.version import VERSION
-from controlplane.http_client import LATER, open_connection, retry_delay
+from controlplane.http_client import FINAL, LATER, SAID_SECONDS, open_connection, retry_delay, waits_words
 
 API = "/api/v1"
 MAX_ATTEMPTS = 4
@@ -186,9 +186,10 @@ class Client:
         while (is_busy := _code_of(response.body) in BUSY) or response.status in LATER:
             if waited >= BUSY_SECONDS or (attempt >= MAX_ATTEMPTS and not is_busy):
                 break
-            if is_busy and not waited:
-                self._say(f"{response.body.get('detail', '')} Waiting; it continues by itself.")
+            if _code_of(response.body) in FINAL:
+                break
             seconds = retry_delay(response.headers.get("Retry-After"), attempt)
+            self._announce(response, seconds, attempt, is_busy=is_busy, is_first=not waited)
             self._sleep(seconds)
             attempt, waited = attempt + 1, waited + max(seconds, 1.0)
             response = self._exchange_again(method, target, payload, headers)
@@ -199,6 +200,17 @@ class Client:
                 f"{self.url} redirects to {response.headers.get('Location')}: log in with that address"
             )
         return response
+
+    def _announce(
+        self, response: Response, seconds: float, attempt: int, *, is_busy: bool, is_first: bool
+    ) -> None:
+        """Print why a request waits: once while a lake or volume is busy, else before each long pause."""
+        detail = response.body.get("detail", "") if isinstance(response.body, dict) else ""
+        if is_busy and is_first:
+            self._say(f"{detail} Waiting; it continues by itself.")
+        elif not is_busy and seconds >= SAID_SECONDS:
+            words = detail or f"{self.url} answered {response.status}."
+            self._say(waits_words(words, seconds, attempt + 1, MAX_ATTEMPTS))
 
     def _exchange_again(
         self, method: str, target: str, payload: Payload, headers: dict[str, str]

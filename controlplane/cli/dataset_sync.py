@@ -30,6 +30,8 @@ PACK_FILES, PACK_BYTES = 1000, 32 << 20
 # Failed files listed in a message.
 NAMED_MOST = 20
 REPORT_SECONDS = 0.2
+# Workers that wait for the same server say the same within this time.
+REPEATED_SECONDS = 10.0
 BYTES_TYPE = {"Accept": "application/octet-stream, application/json"}
 
 
@@ -81,8 +83,9 @@ def _read(
 ) -> Synced:
     sink = sink_of_server(session.config.url, session.client.authorization(), dataset["id"])
     meter = Meter("sending")
+    say = Announcer(meter, session.output.aside)
     try:
-        found = sync_tree(binding.directory, sink, index=index, base=newest, report=meter.report)
+        found = sync_tree(binding.directory, sink, index=index, base=newest, report=meter.report, say=say)
     except (SourceMissing, WorkerFailed, UploadRefused) as error:
         raise CliError(str(error), NOT_FOUND if isinstance(error, SourceMissing) else FAILED) from error
     finally:
@@ -99,7 +102,8 @@ def _read(
 
 
 def _send_manifest(session: Session, dataset: dict[str, Any], manifest: Manifest) -> int:
-    sink = http_sink(session.config.url, session.client.authorization(), dataset["id"])
+    headers = session.client.authorization()
+    sink = http_sink(session.config.url, headers, dataset["id"], say=session.output.aside)
     try:
         return sink.put_manifest(manifest.encode())[1]
     except UploadRefused as error:
@@ -285,3 +289,20 @@ class Meter:
         """End the progress line."""
         if self._last:
             print(file=sys.stderr)
+            self._last = 0.0
+
+
+class Announcer:
+    """Prints what a sync waits for below its progress line; lines that several workers say at once only once."""
+
+    def __init__(self, meter: Meter, write: Callable[[str], None]) -> None:
+        self._meter, self._write, self._said = meter, write, ("", 0.0)
+
+    def __call__(self, line: str) -> None:
+        """Print a line. Thread safe: at worst a line appears twice."""
+        said, at = self._said
+        if line == said and time.monotonic() - at < REPEATED_SECONDS:
+            return
+        self._said = line, time.monotonic()
+        self._meter.end()
+        self._write(line)

@@ -58,15 +58,23 @@ def commit_registration(row: DatasetRegistration, manifest: Manifest) -> Dataset
 def note_progress(row: DatasetRegistration, **done: int) -> None:
     """Write the progress of a registration."""
     with transaction.atomic():
-        if _pending(row.pk).update(**done):
+        if _pending(row.pk).update(reason="", message="", **done):
             dataset_happened("dataset.registration_progressed", row.dataset, SYSTEM)
+
+
+def registration_waits(registration_id: str, code: str, message: str) -> None:
+    """Record why a registration has to be tried again."""
+    words = {"reason": code, "message": message[:LONGEST_MESSAGE]}
+    with transaction.atomic():
+        if _pending(registration_id).exclude(**words).update(**words):
+            row = DatasetRegistration.objects.select_related("dataset").get(pk=registration_id)
+            dataset_happened("dataset.registration_waits", row.dataset, SYSTEM)
 
 
 def finish_registration(registration_id: str, version: DatasetVersion, left_out: str) -> None:
     """Mark a registration as ready, with its version. `left_out`: a sentence about skipped files."""
-    _end(
-        registration_id, state=DatasetRegistration.READY, version=version, message=left_out[:LONGEST_MESSAGE]
-    )
+    ready = {"state": DatasetRegistration.READY, "version": version, "reason": ""}
+    _end(registration_id, **ready, message=left_out[:LONGEST_MESSAGE])
 
 
 def fail_registration(registration_id: str, code: str, message: str) -> None:

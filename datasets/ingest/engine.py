@@ -11,7 +11,7 @@ from pathlib import Path
 
 from datasets.ingest.reader import Failed, Read, Reader, Wanted
 from datasets.ingest.tree import Changes, Directory, Skipped, StatIndex, Walk, load_index, save_index, walk
-from datasets.ingest.worker import SinkSpec, Worker, open_sink
+from datasets.ingest.worker import Say, SinkSpec, Worker, open_sink, silent
 from datasets.manifests import DIGEST_BYTES, Manifest, checked
 
 BATCH_FILES, BATCH_BYTES = 400, 8 << 20
@@ -54,13 +54,14 @@ def sync_tree(
     base: str = "",
     workers: int = 0,
     report: Callable[[Progress], bool] = lambda _: True,
+    say: Say = silent,
 ) -> Synced:
     """Read a directory into the lake behind `sink`.
 
     `index`: the file in which the last sync of this directory into this lake stored its stat index; None
-    reads everything. `base`: the manifest hash of the newest version. `report` returns False to cancel. Files
-    that could not be read are in `failed`, and then `manifest` is None. Raises SourceMissing, Cancelled,
-    WorkerFailed and what the sink raises.
+    reads everything. `base`: the manifest hash of the newest version. `report` returns False to cancel. `say` gets a
+    line when the sink has to wait, possibly from another thread. Files that could not be read are in `failed`, and then
+    `manifest` is None. Raises SourceMissing, Cancelled, WorkerFailed and what the sink raises.
     """
     # Taken before the walk: a file that changes during the walk is newer, and is read again next time.
     walked_ns, start = time.time_ns(), os.fsencode(root)
@@ -69,7 +70,7 @@ def sync_tree(
     changes = known.fill(found)
     if changes.is_same and base and known.version == base:
         return Synced(None, base, found.files, 0, 0, found.skipped)
-    job = _Job(found, changes, report)
+    job = _Job(found, changes, report, say)
     job.read(start, sink, workers or min(4, os.cpu_count() or 1))
     if job.failed:
         return Synced(None, "", found.files, len(changes.places), job.bytes_done, found.skipped, job.failed)
@@ -104,8 +105,9 @@ def manifest_of(found: Walk) -> Manifest:
 class _Job:
     """The reading phase of one sync."""
 
-    def __init__(self, found: Walk, changes: Changes, report: Callable[[Progress], bool]) -> None:
-        self._directories, self._places, self._report = found.directories, changes.places, report
+    def __init__(self, found: Walk, changes: Changes, report: Callable[[Progress], bool], say: Say) -> None:
+        self._directories, self._places = found.directories, changes.places
+        self._report, self._say = report, say
         self._bytes = sum(self._row(place)[2] for place in self._places)
         self.failed: list[tuple[bytes, Failed]] = []
         self.files_done = self.bytes_done = 0
@@ -115,11 +117,11 @@ class _Job:
         if not self._places:
             return
         if len(self._places) <= ALONE_FILES and self._bytes <= ALONE_BYTES:
-            reader = Reader(root, open_sink(sink))
+            reader = Reader(root, open_sink(sink, self._say))
             self._take(self._places, reader.read(self._wanted(self._places)))
             reader.flush()
             return
-        crew = [Worker(root, sink) for _ in range(workers)]
+        crew = [Worker(root, sink, self._say) for _ in range(workers)]
         try:
             self._share_out(crew)
             for worker in crew:
@@ -139,7 +141,9 @@ class _Job:
             while at_work:
                 for key, _ in waiting.select():
                     worker = key.data
-                    results, batch = worker.results(), at_work.pop(worker)
+                    if (results := worker.results()) is None:
+                        continue
+                    batch = at_work.pop(worker)
                     if (following := next(batches, None)) is not None:
                         worker.start(self._wanted(following))
                         at_work[worker] = following

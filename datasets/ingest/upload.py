@@ -3,15 +3,24 @@
 import http.client
 import json
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from controlplane.http_client import LATER, open_connection, retry_delay
+from controlplane.http_client import (
+    FINAL,
+    LATER,
+    SAID_SECONDS,
+    open_connection,
+    retry_delay,
+    waits_words,
+)
 from datasets.ingest.packs import pack_index
 from datasets.ingest.reader import Content, FileChanged
-from datasets.ingest.worker import SinkSpec
+from datasets.ingest.worker import Say, SinkSpec, silent
 
 PART_BYTES = 16 << 20
 TRIES = 6
@@ -27,10 +36,11 @@ class UploadRefused(Exception):
 
 
 class HttpSink:
-    """Sends contents to one dataset of a server; implements datasets.ingest.reader.Sink."""
+    """Sends contents to one dataset of a server; implements datasets.ingest.reader.Sink. `say` gets a line, possibly
+    from another thread, when a request has to wait."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], dataset: str) -> None:
-        self._parts = urlsplit(url)
+    def __init__(self, url: str, headers: Mapping[str, str], dataset: str, say: Say = silent) -> None:
+        self._parts, self._say = urlsplit(url), say
         self._headers = {"Content-Type": "application/octet-stream", "Accept": "application/json", **headers}
         self._path = f"{self._parts.path.rstrip('/')}/api/v1/datasets/{dataset}/content/"
         self._connection: http.client.HTTPConnection | None = None
@@ -80,7 +90,7 @@ class HttpSink:
         failure, asked = "", None
         for attempt in range(TRIES):
             if attempt:
-                time.sleep(retry_delay(asked, attempt))
+                self._pause(failure, retry_delay(asked, attempt), attempt)
             try:
                 status, asked, raw = self._exchange(method, address, body)
             except (OSError, http.client.HTTPException) as error:
@@ -91,16 +101,37 @@ class HttpSink:
             if status < 300:
                 return json.loads(raw)
             failure = _said(raw, "detail") or f"The server answered {status}."
-            if status not in _LATER and _said(raw, "code") != _BUSY:
+            code = _said(raw, "code")
+            if code in FINAL or (status not in _LATER and code != _BUSY):
                 break
         raise UploadRefused(failure)
+
+    def _pause(self, failure: str, seconds: float, attempt: int) -> None:
+        # Short pauses are announced too: together they last longer than a user waits without a word.
+        if seconds >= SAID_SECONDS or attempt > 1:
+            self._say(waits_words(failure, seconds, attempt + 1, TRIES))
+        time.sleep(seconds)
 
     def _exchange(self, method: str, address: str, body: bytes) -> tuple[int, str | None, bytes]:
         if self._connection is None:
             self._connection = open_connection(self._parts, TIMEOUT_SECONDS)
-        self._connection.request(method, self._path + address, body=body, headers=self._headers)
-        answer = self._connection.getresponse()
-        return answer.status, answer.headers.get("Retry-After"), answer.read()
+        with self._announced():
+            self._connection.request(method, self._path + address, body=body, headers=self._headers)
+            answer = self._connection.getresponse()
+            return answer.status, answer.headers.get("Retry-After"), answer.read()
+
+    @contextmanager
+    def _announced(self) -> Iterator[None]:
+        """Announce a request that has no answer after SAID_SECONDS."""
+        limits = f"for {SAID_SECONDS:g} s; waiting, at most {TIMEOUT_SECONDS:.0f} s."
+        words = f"{self._parts.netloc} has not answered {limits}"
+        timer = threading.Timer(SAID_SECONDS, self._say, (words,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -108,9 +139,9 @@ class HttpSink:
             self._connection = None
 
 
-def http_sink(url: str, headers: dict[str, str], dataset: str) -> HttpSink:
+def http_sink(url: str, headers: dict[str, str], dataset: str, *, say: Say = silent) -> HttpSink:
     """Return the sink that a worker uses (called in the worker process)."""
-    return HttpSink(url, headers, dataset)
+    return HttpSink(url, headers, dataset, say)
 
 
 def sink_of_server(url: str, headers: Mapping[str, str], dataset: str) -> SinkSpec:

@@ -2,7 +2,8 @@
 time.
 
 It is started as a new program and not by fork, because `yard` and the control plane have threads. Messages on
-its standard input and output are a length and a marshalled tuple; it ends with its input.
+its standard input and output are a length and a marshalled value: a tuple, or a string for the user while it waits. It
+ends with its input.
 """
 
 import marshal
@@ -10,6 +11,7 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -24,13 +26,19 @@ _START = "import sys; sys.path.insert(0, sys.argv[1]); from datasets.ingest impo
 
 # "module:function" and its arguments, as plain values that can be marshalled.
 SinkSpec = tuple[str, tuple[Any, ...]]
+# Takes a line about what a sink waits for.
+Say = Callable[[str], None]
 
 
-def open_sink(spec: SinkSpec) -> Sink:
+def silent(_: str) -> None:
+    """Say nothing."""
+
+
+def open_sink(spec: SinkSpec, say: Say = silent) -> Sink:
     """Return the sink that a spec describes."""
     module, _, name = spec[0].partition(":")
     opener: Callable[..., Sink] = getattr(import_module(module), name)
-    return opener(*spec[1])
+    return opener(*spec[1], say=say)
 
 
 class WorkerFailed(Exception):
@@ -38,9 +46,10 @@ class WorkerFailed(Exception):
 
 
 class Worker:
-    """A child process that reads files below `root` into a sink."""
+    """A child process that reads files below `root` into a sink. `say` gets the lines about what it waits for."""
 
-    def __init__(self, root: bytes, sink: SinkSpec) -> None:
+    def __init__(self, root: bytes, sink: SinkSpec, say: Say = silent) -> None:
+        self._say = say
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _START, str(_ROOT)],
             stdin=subprocess.PIPE,
@@ -56,24 +65,35 @@ class Worker:
         """Send files to read; `results` returns the answer."""
         self._send(tuple(files))
 
-    def results(self) -> list[Read | Failed]:
-        """Wait for and return the answer to `start`. Raises WorkerFailed."""
-        answer = _received(self.output)
+    def results(self) -> list[Read | Failed] | None:
+        """Wait for the next message and return the answer to `start`; None if it was a line for the user. Raises
+        WorkerFailed."""
+        answer = _received(self._read)
         if answer is None:
             raise self._failure()
+        if isinstance(answer, str):
+            self._say(answer)
+            return None
         return list(answer)
 
     def finish(self) -> None:
         """Make the worker flush and exit. Raises WorkerFailed."""
         self._send(())
-        if _received(self.output) is None:
-            raise self._failure()
+        while self.results() is None:
+            pass
         self.kill()
 
     def kill(self) -> None:
         """Kill the worker. Safe to repeat."""
         self._process.kill()
         self._process.communicate()
+
+    def _read(self, length: int) -> bytes:
+        # Unbuffered: a message that a buffer held would not wake who selects on `output`.
+        found = b""
+        while len(found) < length and (piece := os.read(self.output.fileno(), length - len(found))):
+            found += piece
+        return found
 
     def _send(self, frame: tuple[Any, ...]) -> None:
         try:
@@ -90,15 +110,22 @@ class Worker:
 def main() -> None:
     """Run the worker: read messages from standard input until it ends."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
-    head = _received(source)
+    head = _received(source.read)
     if head is None:
         return
-    reader = Reader(head[0], open_sink(head[1]))
+    # Lines about a wait come from a thread of the sink.
+    writing = threading.Lock()
+
+    def send(frame: tuple[Any, ...] | str) -> None:
+        with writing:
+            _write(target, frame)
+
+    reader = Reader(head[0], open_sink(head[1], send))
     try:
-        while (files := _received(source)) is not None:
+        while (files := _received(source.read)) is not None:
             if not files:
                 reader.flush()
-            _write(target, tuple(reader.read(files)))
+            send(tuple(reader.read(files)))
     except Exception as error:  # noqa: BLE001  # whatever it is, the parent raises it in this process's name
         sys.stderr.write(f"{str(error) or type(error).__name__}\n")
         sys.stderr.flush()
@@ -107,15 +134,17 @@ def main() -> None:
     os._exit(0)
 
 
-def _write(pipe: BinaryIO | Any, frame: tuple[Any, ...]) -> None:
+def _write(pipe: BinaryIO | Any, frame: tuple[Any, ...] | str) -> None:
     raw = marshal.dumps(frame)
     pipe.write(_LENGTH.pack(len(raw)) + raw)
     pipe.flush()
 
 
-def _received(pipe: BinaryIO | Any) -> Any:
-    head = pipe.read(_LENGTH.size)
+def _received(read: Callable[[int], bytes]) -> Any:
+    head = read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
-    raw = pipe.read(_LENGTH.unpack(head)[0])
-    return marshal.loads(raw)
+    length = _LENGTH.unpack(head)[0]
+    raw = read(length)
+    # The other side was killed while it wrote.
+    return marshal.loads(raw) if len(raw) == length else None

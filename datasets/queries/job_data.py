@@ -175,7 +175,8 @@ def _progress(use: DatasetUse, cache: Cache | None) -> DataProgress:
     percent = 10 * (10 * cache.bytes_done // max(1, cache.version.size_bytes))
     left = eta_seconds(cache)
     eta = () if left is None else (("eta_seconds", _coarse(left)),)
-    return (named, ("data_state", cache.state), ("percent", percent), *eta)
+    trouble = (("message", cache.message),) if cache.message else ()
+    return (named, ("data_state", cache.state), ("percent", percent), *eta, *trouble)
 
 
 def _coarse(seconds: int) -> int:

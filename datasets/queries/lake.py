@@ -28,11 +28,12 @@ REQUEST_PATIENCE: dict[str, Any] = {
     "connect_seconds": 3.0,
     "answer_seconds": 5.0,
     "request_seconds": 60.0,
-    "retry_seconds": 5.0,
+    # A refused connection is tried again at once; one that took the whole limit is not, since the caller waits.
+    "retry_seconds": 2.5,
     "retries": 1,
     "open_seconds": 10.0,
 }
-WRITE_PATIENCE: dict[str, Any] = {"connect_seconds": 3.0, "retry_seconds": 5.0, "retries": 1}
+WRITE_PATIENCE: dict[str, Any] = {"connect_seconds": 3.0, "retry_seconds": 2.5, "retries": 1}
 _is_web = threading.Event()
 _lakes: dict[int, Lake] = {}
 _opening: dict[int, threading.Lock] = {}

@@ -181,10 +181,43 @@ class Bucket:
         ):
             detail = f"{self._where} refuses these credentials, or they may not read, write and delete there."
             return Blocked("not_writable", detail)
-        answer = f" ({code})" if code else ""
-        return Blocked("unreachable", f"{self._where} answers incorrectly{answer}; try again later.")
+        if code:
+            return Blocked("unreachable", f"{self._where} answers incorrectly ({code}); try again later.")
+        reason, words = _cause(str(error))
+        return Blocked(reason, f"{self._where} cannot be used: {words}")
 
 
+def _cause(message: str) -> tuple[str, str]:
+    """Return the reason code and a description of a request without an answer. Only known phrases of the client's
+    message are used, because the whole may contain an access key."""
+    if found := _CERTIFICATE.search(message):
+        return NOT_TRUSTED, f"its certificate is refused ({found[1]})."
+    if found := _STATUS.search(message):
+        return "unreachable", f"it answers {found[1]}; try again later."
+    for phrases, reason, words in _CAUSES:
+        if any(phrase in message for phrase in phrases):
+            return reason, words
+    return "unreachable", "it answers incorrectly; try again later."
+
+
+# Codes of Blocked that an operator must end; every other request fails in the same way until then.
+NO_SUCH_HOST, NOT_TRUSTED = "no_such_host", "not_trusted"
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w{1,40})")
+_STATUS = re.compile(r"status code: (\d{3})\b")
+# A name server that is away (EAI_AGAIN) is no proof that the name is wrong.
+_CAUSES: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (
+        ("Name or service not known", "No address associated with hostname", "nodename nor servname"),
+        NO_SUCH_HOST,
+        "its host name does not resolve; correct TRAINYARD_S3_ENDPOINT or the name service.",
+    ),
+    (("Connection refused",), "unreachable", "the connection is refused; try again later."),
+    (("failed to lookup address",), "unreachable", "the name service does not answer; try again later."),
+    (("No route to host", "Network is unreachable"), "unreachable", "no route leads to it; try again later."),
+    (("InvalidContentType",), "unreachable", "it does not speak TLS; is its address http://?"),
+    (("Connection reset", "IncompleteMessage"), "unreachable", "it broke the connection; try again later."),
+    (("TimedOut", "timed out", "deadline"), "unreachable", "it did not answer in time; try again later."),
+)
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 # The answer to HEAD has no error code.
 _OF_A_KEY = frozenset(("", "NoSuchKey", "NotFound"))

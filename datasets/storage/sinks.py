@@ -8,7 +8,7 @@ from pathlib import Path
 
 from datasets.ingest.packs import pack_index
 from datasets.ingest.reader import Content, FileChanged
-from datasets.ingest.worker import SinkSpec
+from datasets.ingest.worker import Say, SinkSpec, silent
 from datasets.storage.base import ContentDamaged, Lake
 from datasets.storage.contents import Located
 from datasets.storage.files import Sharing
@@ -50,8 +50,9 @@ class FolderSink:
             self.flush()
 
 
-def folder_sink(root: str, adopt: str) -> FolderSink:
-    """Return a sink into the folder lake at `root`; called in the worker process. `adopt`: a value of Sharing."""
+def folder_sink(root: str, adopt: str, *, say: Say = silent) -> FolderSink:
+    """Return a sink into the folder lake at `root`; called in the worker process. `adopt`: a value of Sharing. `say`
+    is not used: a folder keeps no one waiting."""
     return FolderSink(FolderLake(Path(root)), Sharing(adopt))
 
 
@@ -97,9 +98,11 @@ class LakeSink:
         """Do nothing: every call returned after the content was stored."""
 
 
-def bucket_sink(root: str, place: tuple[str, ...], packages: tuple[str, ...]) -> LakeSink:
+def bucket_sink(
+    root: str, place: tuple[str, ...], packages: tuple[str, ...], *, say: Say = silent
+) -> LakeSink:
     """Return the sink into a lake in a bucket (called in the worker process, which has only the standard
-    library and `packages`)."""
+    library and `packages`). `say` is not used: the command that opened it is retried and records why."""
     sys.path += [path for path in packages if path not in sys.path]
     from datasets.storage.bucket import Bucket
     from datasets.storage.s3 import S3Lake

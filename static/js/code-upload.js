@@ -76,7 +76,7 @@ function largest(files, isCount) {
 
 /** Send what the server lacks of the files, and return the name of their tree. */
 async function bring(files, project, signal) {
-  const options = { signal, waits: (seconds) => { if (seconds) state(say("upload_waits", { seconds: number(seconds) }), true); } };
+  const options = { signal, waits: (seconds, reason) => { if (seconds) state(`${reason} ${say("upload_waits", { seconds: number(seconds) })}`.trim(), true); } };
   let read = 0;
   for (const entry of files) {
     entry.hash = hex(await sha256(entry.file, signal));

@@ -62,7 +62,7 @@ class Unreadable extends Error {
 
 /** Send files, make the version, and return the address of its page. */
 async function upload(files, signal) {
-  const options = { signal, waits: (seconds) => progress.waits(seconds) };
+  const options = { signal, waits: (seconds, reason) => progress.waits(seconds, reason) };
   const entries = new Map(files.map((file) => [pathOf(file), { file, kind: FILE, size: file.size }]));
   const state = await sendJson("GET", `datasets/${dataset}`, undefined, options);
   const before = state.latest ? await manifestOf(state.latest_id, options) : new Map();

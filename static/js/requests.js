@@ -3,6 +3,8 @@
 import { csrfToken } from "./dom.js";
 
 const TRIES = 8, LONGEST_PAUSE_SECONDS = 30;
+// Codes that stay until an operator corrects a setting (FINAL of controlplane/http_client.py).
+const FINAL = ["no_such_host", "not_trusted", "no_bucket", "not_writable"];
 
 /** An answer that refuses: `code` and `message` are the problem's. */
 export class Refused extends Error {
@@ -13,26 +15,27 @@ export class Refused extends Error {
   }
 }
 
-/** Send a request below /api/v1/ and return the response. `waits(seconds)` is called before each pause, with 0 once it
- * is answered. Safe for what may be repeated: all requests of an upload. */
+/** Send a request below /api/v1/ and return the response. `waits(seconds, reason)` is called before each pause, with 0
+ * once it is answered; `reason` is the server's, "" without an answer. Safe for what may be repeated: all requests of an upload. */
 export async function send(method, path, { body, type = "application/octet-stream", signal, waits = () => {} } = {}) {
   const headers = { "X-CSRFToken": csrfToken(), Accept: "application/json, application/octet-stream" };
   if (body !== undefined) headers["Content-Type"] = type;
   for (let attempt = 1; ; attempt++) {
-    let pause = Math.min(2 ** (attempt - 1), LONGEST_PAUSE_SECONDS);
+    let pause = Math.min(2 ** (attempt - 1), LONGEST_PAUSE_SECONDS), reason = "";
     try {
       const response = await fetch(`/api/v1/${path}`, { method, body, headers, signal });
       if (response.ok) return response;
       const problem = await response.json().catch(() => ({}));
       // A lake that removes old content is busy for minutes at most.
       const passes = [429, 502, 503, 504].includes(response.status) || problem.code === "in_use";
-      if (attempt === TRIES || !passes) throw new Refused(response.status, problem);
+      if (attempt === TRIES || !passes || FINAL.includes(problem.code)) throw new Refused(response.status, problem);
+      reason = problem.detail ?? "";
       pause = Math.min(Number(response.headers.get("Retry-After")) || pause, LONGEST_PAUSE_SECONDS);
     } catch (error) {
       // A file of the body that cannot be read any more fails as the network does.
       if (error instanceof Refused || signal?.aborted || attempt === TRIES) throw error;
     }
-    waits(pause);
+    waits(pause, reason);
     await new Promise((wake) => setTimeout(wake, 1000 * pause));
     signal?.throwIfAborted();
     waits(0);

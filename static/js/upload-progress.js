@@ -45,8 +45,8 @@ export class Progress {
     this.#show(this.#filesSent === this.#files);
   }
 
-  waits(seconds) {
-    setText($("#upload-trouble"), seconds ? say("upload_waits", { seconds: number(seconds) }) : "");
+  waits(seconds, reason = "") {
+    setText($("#upload-trouble"), seconds ? `${reason} ${say("upload_waits", { seconds: number(seconds) })}`.trim() : "");
     $("#upload-trouble").hidden = !seconds;
   }
 

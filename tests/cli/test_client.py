@@ -97,6 +97,23 @@ def test_a_read_waits_while_a_pod_reads_the_volume_and_no_longer_than_its_limit(
     assert sum(slept[6:]) == BUSY_SECONDS
 
 
+def test_a_request_that_waits_long_says_for_what_and_until_when(server, slept):
+    said: list[str] = []
+    away = problem(503, "unreachable", "The lake is away.", headers={"Retry-After": "30"})
+    server.on("POST", "datasets/1/versions", away, away, Reply(201, {"number": 2}))
+    with Client(server.url, "the-token", sleep=slept.append, say=said.append) as client:
+        assert client.post("datasets/1/versions", {}) == {"number": 2}
+    assert said == [f"The lake is away. Next attempt in 30 s ({attempt} of 4)." for attempt in (2, 3)]
+
+
+def test_what_an_operator_has_to_correct_is_refused_at_once(server, client, slept):
+    wrong = problem(503, "no_such_host", "The lake's name does not resolve.", headers={"Retry-After": "30"})
+    server.on("POST", "datasets/1/versions", wrong)
+    with pytest.raises(ApiError, match="does not resolve"):
+        client.post("datasets/1/versions", {})
+    assert slept == []
+
+
 def test_retries_end(server, client, slept):
     server.on("GET", "whoami", problem(429, "slow_down", "Too many."))
     with pytest.raises(ApiError):

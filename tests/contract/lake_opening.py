@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from datasets.ingest.worker import Say, silent
 from datasets.storage.base import Lake
 from datasets.storage.bucket import Bucket, Patience
 from datasets.storage.folder import FolderLake
@@ -23,6 +24,6 @@ def open_lake(spec: str) -> Lake:
     return S3Lake(Bucket(BucketPlace(**found["place"]), PATIENCE), Path(found["root"]))
 
 
-def lake_sink(spec: str) -> LakeSink:
+def lake_sink(spec: str, *, say: Say = silent) -> LakeSink:
     """Open the sink of a kit's lake."""
     return LakeSink(open_lake(spec))

@@ -1,12 +1,21 @@
-"""What a client sends of a large file, against the answers of a server."""
+"""What a client sends of a large file, against the answers of a server, and what it says while it has to wait."""
 
+import os
+import signal
+import threading
+from collections.abc import Iterator
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datasets.ingest import upload
-from datasets.ingest.upload import HttpSink, UploadRefused
+from datasets.ingest.engine import ALONE_FILES, sync_tree
+from datasets.ingest.reader import Content
+from datasets.ingest.upload import HttpSink, UploadRefused, sink_of_server
+from datasets.ingest.worker import Worker, WorkerFailed
 
 
 class Server:
@@ -34,9 +43,14 @@ def test_a_file_is_sent_until_the_server_finished_it(tmp_path, monkeypatch, held
     assert server.is_finished
 
 
-def answers_of(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, str | None, bytes]) -> HttpSink:
-    """A sink whose server gives these answers, and which waits for nothing."""
-    sink, said = HttpSink("http://127.0.0.1:1", {}, "xray"), iter(answers)
+def answers_of(
+    monkeypatch: pytest.MonkeyPatch,
+    *answers: tuple[int, str | None, bytes],
+    lines: list[str] | None = None,
+) -> HttpSink:
+    """A sink whose server gives these answers, and which waits for nothing; what it says is added to `lines`."""
+    say = [].append if lines is None else lines.append
+    sink, said = HttpSink("http://127.0.0.1:1", {}, "xray", say), iter(answers)
     monkeypatch.setattr(sink, "_exchange", lambda *_: next(said))
     monkeypatch.setattr(upload.time, "sleep", lambda seconds: None)
     return sink
@@ -52,3 +66,140 @@ def test_another_conflict_is_final(monkeypatch: pytest.MonkeyPatch):
     sink = answers_of(monkeypatch, (409, None, b'{"code": "wrong_offset", "detail": "Not here."}'))
     with pytest.raises(UploadRefused, match="Not here"):
         sink.put_manifest(b"")
+
+
+AWAY = "s3://lake at http://10.0.0.9:9000 cannot be used: the connection is refused; try again later."
+GONE = (503, "30", b'{"code": "unreachable", "detail": "%s"}' % AWAY.encode())
+
+
+def test_what_an_upload_waits_for_is_said_before_each_long_pause(monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    done = (200, None, b'{"manifest": "m", "lacking": 0}')
+    sink = answers_of(monkeypatch, GONE, (503, "0", GONE[2]), GONE, done, lines=said)
+    assert sink.put_manifest(b"") == ("m", 0)
+    assert said == [
+        f"{AWAY} Next attempt in 30 s (2 of 6).",
+        f"{AWAY} Next attempt in 0 s (3 of 6).",
+        f"{AWAY} Next attempt in 30 s (4 of 6).",
+    ]
+
+
+@pytest.mark.parametrize("code", ["no_such_host", "not_trusted", "no_bucket", "not_writable"])
+def test_what_only_an_operator_can_mend_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, code: str):
+    said: list[str] = []
+    refused = (503, "30", b'{"code": "%s", "detail": "Correct TRAINYARD_LAKE."}' % code.encode())
+    sink = answers_of(monkeypatch, refused, lines=said)
+    with pytest.raises(UploadRefused, match="Correct TRAINYARD_LAKE"):
+        sink.put_manifest(b"")
+    assert said == []
+
+
+class Yard(ThreadingHTTPServer):
+    """A server that lacks everything. `is_silent`: it answers nothing until `released` is set; else packs are refused
+    `refusals` times."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.is_silent, self.refusals, self.packs = False, 0, 0
+        self.released = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Yard
+
+    def do_POST(self) -> None:
+        body = self._body()
+        self._send(200, b'{"lacking": [%s]}' % b",".join(b"%d" % at for at in range(len(body) // 32)))
+
+    def do_PUT(self) -> None:
+        self._body()
+        if self.server.is_silent:
+            self.server.released.wait(60)
+        self.server.refusals -= 1
+        if self.server.refusals >= 0:
+            self._send(503, GONE[2])
+            return
+        self.server.packs += 1
+        self._send(200, b'{"size_bytes": 1}')
+
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers["Content-Length"]))
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Retry-After", "0")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Yard]:
+    with Yard() as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        serving.start()
+        yield server
+        server.released.set()
+        server.shutdown()
+        serving.join()
+
+
+def test_what_worker_processes_wait_for_reaches_the_user_and_loses_no_result(server: Yard, tmp_path: Path):
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(ALONE_FILES + 1):
+        (source / f"{number:03}").write_text(str(number))
+    server.refusals = 4
+    said: list[str] = []
+    sink = sink_of_server(server.url, {}, "xray")
+    found = sync_tree(source, sink, workers=1, say=said.append)
+    assert found.manifest is not None
+    assert len(found.manifest) == ALONE_FILES + 1
+    # The first pause is short and not announced.
+    assert said == [f"{AWAY} Next attempt in 0 s ({attempt} of 6)." for attempt in (3, 4, 5)]
+    assert server.packs == 1
+
+
+def test_a_request_without_an_answer_is_announced_while_it_waits(
+    server: Yard, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(upload, "SAID_SECONDS", 0.05)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        server.released.set()
+
+    server.is_silent = True
+    sink = HttpSink(server.url, {}, "xray", say)
+    sink.put_contents([Content(sha256(b"a").digest(), b"a")])
+    sink._close()
+    assert [f"{server.server_port} has not answered for" in line for line in said] == [True]
+
+
+def test_a_worker_that_is_killed_while_it_waits_is_named(server: Yard, tmp_path: Path):
+    (tmp_path / "a").write_text("alpha")
+    server.refusals = 1000
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        os.kill(worker._process.pid, signal.SIGKILL)
+
+    worker = Worker(os.fsencode(tmp_path), sink_of_server(server.url, {}, "xray"), say)
+    worker.start([(b"a", 0)])
+    assert worker.results() is not None
+    with pytest.raises(WorkerFailed, match="was killed"):
+        worker.finish()
+    worker.kill()
+    assert said

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 from django.conf import settings
 from django.test import Client
+from django.utils import timezone
 
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import Cluster, Command, Project
@@ -21,6 +22,7 @@ from datasets.models import Cache, Dataset
 from datasets.queries import lake as lake_module
 from datasets.queries.caches import key_of, store_of
 from datasets.storage.bucket import Bucket, Patience
+from datasets.storage.pieces import Pieces
 from tests.app.api.test_datasets import BYTES, FILES, sent
 from tests.cast import Cast
 from tests.datasets import make_dataset, make_version, pack_of
@@ -90,6 +92,28 @@ def test_a_server_that_is_away_is_said_so_and_loses_nothing(
     made = ben.post(f"datasets/{dataset.pk}/versions", {"manifest": manifest, "parent": 0})
     assert made.status == 201
     assert not lake.lacking([sha256(b"alpha").digest()])
+
+
+def test_a_fill_that_waits_for_the_server_says_so_until_it_goes_on(
+    api, cast, dataset, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+):
+    version = make_version(dataset, FILES)
+    lake = lake_module.lake_of(cast.project)
+    gone = replace(s3.place(), endpoint="http://127.0.0.1:9")
+    cache = cache_version(version, location_for(Cluster.objects.get()), actor=cast.actor("ben"))
+    with monkeypatch.context() as patch:
+        patch.setattr(lake, "_pieces", Pieces(Bucket(gone, Patience(retries=0))))
+        wait_until(carry_out_due, what="the try that is refused")
+    shown = api("vera").get(f"caches/{cache.pk}").body
+    assert (shown["state"], shown["reason"]["code"]) == ("filling", "unreachable")
+    assert "http://127.0.0.1:9 cannot be used: the connection is refused" in shown["reason"]["message"]
+    page = Client()
+    page.force_login(cast.vera)
+    assert "the connection is refused" in page.get(f"/datasets/{dataset.pk}").content.decode()
+    Command.objects.unfinished().update(not_before=timezone.now())
+    work(FILL_CACHE)
+    shown = api("vera").get(f"caches/{cache.pk}").body
+    assert (shown["state"], shown["reason"]) == ("ready", {"code": "", "message": ""})
 
 
 @pytest.fixture

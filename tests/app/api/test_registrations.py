@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from django.conf import settings as django_settings
 from django.test import Client
+from django.utils import timezone
 
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import Command
 from datasets.actions.registrations import REGISTER
+from datasets.ingest.worker import WorkerFailed
 from datasets.models import Dataset, DatasetRegistration
 from datasets.queries.lake import lake_of
 from datasets.storage.folder import WHOLE_BYTES
@@ -139,3 +141,26 @@ def test_the_page_offers_what_is_allowed(cast: Cast, dataset: Dataset, source: P
     assert "/etc is not allowed" in client.get(f"/datasets/{dataset.pk}").content.decode()
     client.post(f"/datasets/{dataset.pk}/register", {"path": str(source)})
     assert "is being registered" in client.get(f"/datasets/{dataset.pk}").content.decode()
+
+
+def test_a_registration_that_is_tried_again_says_why_on_the_page_and_then_ends(
+    api: Any, cast: Cast, dataset: Dataset, source: Path, monkeypatch: pytest.MonkeyPatch
+):
+    away = "s3://lake at http://10.0.0.9 cannot be used: the connection is refused; try again later."
+
+    def refuse(*_: object, **__: object) -> None:
+        raise WorkerFailed(away)
+
+    row = register(api, dataset, source).body
+    page = Client()
+    page.force_login(cast.ben)
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets.registration_commands.sync_tree", refuse)
+        wait_until(carry_out_due, what="the try that is refused")
+        waits = state(api, dataset, row)
+        assert (waits["state"], waits["reason"]) == ("pending", {"code": "not_stored", "message": away})
+        assert f"it is tried again: {away}" in page.get(f"/datasets/{dataset.pk}").content.decode()
+    Command.objects.unfinished().update(not_before=timezone.now())
+    work()
+    done = state(api, dataset, row)
+    assert (done["state"], done["reason"]) == ("ready", None)
