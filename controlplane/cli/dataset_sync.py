@@ -296,13 +296,14 @@ class Announcer:
     """Prints what a sync waits for below its progress line; lines that several workers say at once only once."""
 
     def __init__(self, meter: Meter, write: Callable[[str], None]) -> None:
-        self._meter, self._write, self._said = meter, write, ("", 0.0)
+        self._meter, self._write = meter, write
+        self._said: dict[str, float] = {}
 
     def __call__(self, line: str) -> None:
         """Print a line. Thread safe: at worst a line appears twice."""
-        said, at = self._said
-        if line == said and time.monotonic() - at < REPEATED_SECONDS:
+        now = time.monotonic()
+        if now - self._said.get(line, -REPEATED_SECONDS) < REPEATED_SECONDS:
             return
-        self._said = line, time.monotonic()
+        self._said[line] = now
         self._meter.end()
         self._write(line)

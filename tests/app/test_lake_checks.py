@@ -6,6 +6,8 @@ import pytest
 from django.conf import settings
 
 from datasets.checks import check_lake
+from datasets.storage.base import Blocked
+from datasets.storage.bucket import Bucket
 from datasets.storage.lake_place import BucketPlace, bucket_place, inner_addresses
 from tests.servers import free_port
 
@@ -84,6 +86,17 @@ def test_a_server_that_is_away_is_a_warning(monkeypatch: pytest.MonkeyPatch):
     [found] = check_lake(None)
     assert (found.id, found.is_serious()) == ("trainyard.E021", False)
     assert "very-secret" not in found.msg + found.hint
+
+
+@pytest.mark.parametrize("code", ["unreachable", "no_such_host", "not_trusted"])
+def test_what_may_pass_without_a_restart_is_a_warning(code: str, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise Blocked(code, "No answer.")
+
+    monkeypatch.setattr(settings, "LAKE_PLACE", place_of(endpoint="https://8.8.8.8"))
+    monkeypatch.setattr(Bucket, "probe", refuse)
+    [found] = check_lake(None)
+    assert not found.is_serious()
 
 
 def test_a_lake_in_a_folder_needs_no_check():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.cli.dataset_sync import make_directories, write_file
+from controlplane.cli.dataset_sync import Announcer, Meter, make_directories, write_file
 from controlplane.cli.errors import CliError
 from datasets.manifests import FILE, LINK, Entry
 
@@ -41,3 +41,11 @@ def test_a_name_of_255_bytes_is_written(tmp_path: Path) -> None:
     write_file(os.fsencode(tmp_path), entry("n" * 255, b"x"), lambda: iter([b"x"]))
     assert (tmp_path / ("n" * 255)).read_bytes() == b"x"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_several_workers_wait_for_is_said_once():
+    said: list[str] = []
+    announce = Announcer(Meter("sending"), said.append)
+    for line in ("one", "two", "one", "two"):
+        announce(line)
+    assert said == ["one", "two"]
