@@ -180,12 +180,16 @@ class _Cycle:
             elif item.is_in_share and self._moves.serve(item):
                 one.at += 1
                 queue.put_back()
+            elif self._moves.wait_for_data(item):
+                one.pass_over()
+                queue.put_back()
             elif (victims := self._moves.make_room(item)) is not None:
                 one.at += 1
                 queue.put_back()
                 self._reopen(queue, item, victims)
             else:
                 queue.close((item.request, ReclaimPolicy(item).signature, self._is_kept_back(item)))
+        self._take_back_passed()
 
     def _is_owed(self, one: JobClass) -> bool:
         """Return whether the next job of a class keeps its project within its share, or could do so by
@@ -206,12 +210,21 @@ class _Cycle:
             elif self._moves.serve(item):
                 one.at += 1
                 queue.put_back()
+            elif may_stop and self._moves.wait_for_data(item):
+                one.pass_over()
+                queue.put_back()
             elif may_stop and (victims := self._moves.preempt(item)) is not None:
                 one.at += 1
                 queue.put_back()
                 self._reopen(queue, item, victims)
             else:
                 queue.close((item.request, None, self._is_kept_back(item)))
+        self._take_back_passed()
+
+    def _take_back_passed(self) -> None:
+        """Make the jobs that wait for their data undecided again: a later phase may have room where their data is."""
+        for one in self._ready if self._moves.forget_data() else ():
+            one.take_back()
 
     def _reopen(self, queue: QueueIterator, taker: Waiting, victims: frozenset[Candidate]) -> None:
         """Put classes back into the queue that may be served after a reclaim: those of the projects that lost jobs,

@@ -227,6 +227,7 @@ class QueuedJobs:
         """Add a queued job."""
         key = _alike(job)
         if key in self._classes:
+            self._classes[key].rewind()
             insort(self._classes[key].jobs, job, key=job_key)
         elif key in self._impossible:
             insort(self._impossible[key][0], job, key=job_key)
@@ -236,6 +237,8 @@ class QueuedJobs:
     def remove(self, job: JobView) -> None:
         """Remove a job; it must equal the job that was added."""
         key = _alike(job)
+        if key in self._classes:
+            self._classes[key].rewind()
         jobs = self._classes[key].jobs if key in self._classes else self._impossible[key][0]
         del jobs[bisect_left(jobs, job_key(job), key=job_key)]
         if not jobs:
@@ -248,7 +251,7 @@ class QueuedJobs:
         classes = sorted(self._classes.values(), key=lambda one: job_key(one.jobs[0]))
         for one in classes:
             # Classes are kept between cycles, and the last cycle has moved their position.
-            one.at = 0
+            one.rewind()
         return classes
 
     def next_due(self, now: int) -> int | None:

@@ -15,13 +15,17 @@ from controlplane.scheduling.view import JobView, PodPlacement
 def location_to_fill(item: Waiting, room: FreeCapacity) -> str | None:
     """Return a location without the job's data on which the job fits now. None if it fits nowhere, or where its
     data is. Locations to which a copy has failed are not in `fillable`, so they are not chosen."""
+    found = (room.node(placement.node).location for placement in places_elsewhere(item, room))
+    return next((location for location in found if location in item.job.fillable), None)
+
+
+def places_elsewhere(item: Waiting, room: FreeCapacity) -> tuple[PodPlacement, ...]:
+    """Return where the job fits now if its data were copied; () if it fits nowhere, or where its data is."""
     job = item.job
     if not job.locations or not job.fillable or place(item.request, room, job.avoid) is not None:
-        return None
+        return ()
     anywhere = replace(item.request, locations=tuple(sorted({*job.locations, *job.fillable})))
-    placements = place(anywhere, room, job.avoid) or ()
-    found = (room.node(placement.node).location for placement in placements)
-    return next((location for location in found if location in job.fillable), None)
+    return place(anywhere, room, job.avoid) or ()
 
 
 def placed_by_data(job: JobView, placements: Sequence[PodPlacement], room: FreeCapacity) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on
 from controlplane.scheduling.fit import Request, is_free, place
 from controlplane.scheduling.givers import victims_beside
 from controlplane.scheduling.limits import is_bound, over_limit, over_quota
-from controlplane.scheduling.locality import location_to_fill
+from controlplane.scheduling.locality import places_elsewhere
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.victims import Candidate, Kind, PreemptPolicy, ReclaimPolicy, VictimPolicy
-from controlplane.scheduling.view import PodPlacement
+from controlplane.scheduling.view import JobView, PodPlacement
 
 
 def is_refused(item: Waiting) -> bool:
@@ -33,6 +33,9 @@ class Moves:
         self._no_room: set[tuple[Request, bool, bool]] = set()
         # Failed searches for victims: the number of capacity changes before each.
         self._no_victims: dict[Hashable, int] = {}
+        # The jobs that wait for their data, and the free capacity elsewhere that they could use then.
+        self._waiting_for_data: list[Waiting] = []
+        self._expected: list[tuple[PodPlacement, JobView]] = []
         # The lowest priority that runs in each project.
         self._lowest = state.candidates.lowest_priorities()
 
@@ -103,8 +106,6 @@ class Moves:
     def make_room(self, item: Waiting) -> frozenset[Candidate] | None:
         """Take capacity from other projects, else from lower priorities of the same project. Return the
         victims; None if neither can give enough."""
-        if self._is_room_elsewhere(item):
-            return None
         policy = ReclaimPolicy(item)
         if policy.is_open():
             victims = self.find_victims(item, policy)
@@ -131,10 +132,29 @@ class Moves:
             self._no_victims[key] = len(soon.changes)
         return taken
 
-    def _is_room_elsewhere(self, item: Waiting) -> bool:
-        """Return whether the job fits at a location to which its data could be copied: then it must not stop
-        other jobs."""
-        return location_to_fill(item, self._state.capacity.now) is not None
+    def wait_for_data(self, item: Waiting) -> bool:
+        """Return whether the job fits at a location to which its data could be copied, beside the jobs that got this
+        answer before: then it must not stop other jobs. Until `forget_data` it counts in its project's share."""
+        now = self._state.capacity.now
+        for placement, job in self._expected:
+            now.take(placement, job)
+        placements = places_elsewhere(item, now)
+        for placement, job in self._expected:
+            now.give(placement, job)
+        if placements:
+            self._expected += [(placement, item.job) for placement in placements]
+            self._waiting_for_data.append(item)
+            item.account.promise(item.milli_gpus, item.job.is_preemptible)
+        return bool(placements)
+
+    def forget_data(self) -> bool:
+        """End what `wait_for_data` counts: no capacity is reserved for these jobs. Return whether there were any."""
+        had_any = bool(self._waiting_for_data)
+        for item in self._waiting_for_data:
+            item.account.promise(-item.milli_gpus, item.job.is_preemptible)
+        self._waiting_for_data.clear()
+        self._expected.clear()
+        return had_any
 
     def is_above_lowest(self, item: Waiting) -> bool:
         """Return whether jobs of lower priority were running in the project before this cycle."""
@@ -161,7 +181,7 @@ class Moves:
     def preempt(self, item: Waiting) -> frozenset[Candidate] | None:
         """Take capacity from lower priorities of the same project. Return the victims; None if they cannot give
         enough."""
-        if not self.is_above_lowest(item) or self._is_room_elsewhere(item):
+        if not self.is_above_lowest(item):
             return None
         victims = self._find_swap(item) or self.find_victims(item, PreemptPolicy(item))
         return None if victims is None else self._take(item, victims, "preempt")

@@ -112,7 +112,7 @@ class JobClass:
     0.
     """
 
-    __slots__ = ("_head", "account", "at", "jobs", "milli_gpus", "request", "seconds")
+    __slots__ = ("_head", "_kept", "_passed", "account", "at", "jobs", "milli_gpus", "request", "seconds")
 
     def __init__(
         self, jobs: list[JobView], account: Account, request: Request, milli_gpus: int, seconds: int = 0
@@ -124,6 +124,9 @@ class JobClass:
         self.seconds = seconds
         self.at = 0
         self._head: Waiting | None = None
+        self._passed: list[JobView] = []
+        # All its jobs in their order, while `jobs` is another list for the rest of a cycle.
+        self._kept: list[JobView] | None = None
 
     @property
     def head(self) -> Waiting:
@@ -141,6 +144,25 @@ class JobClass:
     def turn(self, job: JobView) -> TurnInProject:
         """Return the sort key of one of its jobs within the project."""
         return (-job.priority, self.seconds, job.submit_rank, job.id)
+
+    def pass_over(self) -> None:
+        """Make the next job the head; the present one stays undecided."""
+        if self._kept is None:
+            self._kept, self.jobs = self.jobs, list(self.jobs)
+        self._passed.append(self.jobs.pop(self.at))
+
+    def take_back(self) -> None:
+        """Put the jobs that were passed over back before the undecided ones."""
+        if self._passed:
+            self.jobs[self.at : self.at] = self._passed
+            self._passed.clear()
+
+    def rewind(self) -> None:
+        """Make all jobs undecided, in their order."""
+        self.at = 0
+        self._passed.clear()
+        if self._kept is not None:
+            self.jobs, self._kept = self._kept, None
 
     def decided(self) -> Iterator[Waiting]:
         """Iterate over the jobs that have been served."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 
+import pytest
+
 from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.plan import plan_to_dict
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.replay import replay
 from controlplane.scheduling.view import view_from_dict, view_to_dict
-from tests.pure.scheduling.builders import hold_of, job, node, project, running, view
+from tests.pure.scheduling.builders import apply, hold_of, job, node, project, running, view
 
 PROJECTS = [project("a", 8), project("b", 8)]
 DATA = (("dataset", "xray@3"),)
@@ -104,3 +108,94 @@ def test_a_kept_view_with_locations_is_decided_again():
     again = view_from_dict(json.loads(json.dumps(view_to_dict(seen))))
     assert again == seen
     assert "data_at" in json.dumps(replay(json.loads(json.dumps(view_to_dict(seen)))))
+
+
+GREEDY = [project("a", 16), project("b", 0)]
+
+
+def greedy(count=2):
+    """Jobs of four GPUs that borrow all of the east."""
+    return [running(job(f"b{at}", "b", 4), ("e0", range(4 * at, 4 * at + 4))) for at in range(count)]
+
+
+def waiting(count, **more):
+    return [job(f"a{10 + at}", "a", 4, **{**HERE, **more}) for at in range(count)]
+
+
+def test_of_equal_jobs_only_as_many_wait_for_their_data_as_have_room_elsewhere():
+    """The west has room for one of them; the next takes its own quota back."""
+    plan = decide(view(NODES, GREEDY, [*greedy(), *waiting(2)]))
+    assert [(one.beneficiary, one.kind) for one in plan.preempts] == [("a11", "reclaim")]
+    assert hold_of(plan, "a10").details["fill_at"] == "west"
+    assert hold_of(plan, "a11").reason == "waiting_for_reclaim"
+    assert len(decide(view(NODES, GREEDY, [*greedy(), *waiting(3)])).preempts) == 2
+    assert not decide(view(NODES, GREEDY, [*greedy(), *waiting(1)])).preempts
+
+
+def test_jobs_of_several_projects_do_not_count_on_the_same_room_elsewhere():
+    other = replace(waiting(1)[0], id="c10", project="c")
+    projects = [project("a", 4), project("c", 4), project("b", 0)]
+    plan = decide(view(NODES, projects, [*greedy(), *waiting(1), other]))
+    assert len(plan.preempts) == 1
+
+
+def test_a_job_that_waits_for_its_data_counts_in_its_projects_share():
+    """The quota allows one more job, which has room elsewhere: nothing is taken for a second one."""
+    projects = [project("a", 4), project("b", 8)]
+    assert not decide(view(NODES, projects, [*greedy(), *waiting(2)])).preempts
+
+
+def test_who_waits_for_data_and_who_reclaims_does_not_change():
+    seen = view(NODES, GREEDY, [*greedy(), *waiting(3)])
+    scheduler, before = Scheduler(), seen
+    for _ in range(5):
+        plan = scheduler.decide(before)
+        assert plan_to_dict(plan) == plan_to_dict(decide(before))
+        before = apply(before, plan)
+    assert not plan.starts
+    assert not plan.preempts
+    assert {name: one.state for name in ("a10", "a11", "a12") for one in before.jobs if one.id == name} == {
+        "a10": "queued",
+        "a11": "active",
+        "a12": "active",
+    }
+
+
+def test_by_priority_too_a_job_with_room_elsewhere_stops_no_other_and_the_next_does():
+    low = [running(job(f"a{at}", "a", 4, priority=10), ("e0", range(4 * at, 4 * at + 4))) for at in range(2)]
+    plan = decide(view(NODES, [project("a", 8)], [*low, *waiting(2)]))
+    assert [(one.beneficiary, one.kind) for one in plan.preempts] == [("a11", "preempt")]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_drawn_jobs_with_data_at_some_locations_settle(seed):
+    """Kept state and a fresh one agree in every cycle, and after a few cycles nothing changes."""
+    draw = random.Random(seed)
+    places = [(), (), ("east",), ("west",), ("east", "west")]
+    projects = [project(name, draw.choice((0, 4, 8))) for name in "abc"]
+    jobs = []
+    for at in range(draw.randint(4, 14)):
+        where = draw.choice(places)
+        away = tuple(one for one in ("east", "west") if where and one not in where and draw.random() < 0.8)
+        size = draw.choice((1, 2, 4))
+        jobs.append(
+            job(
+                f"j{at}",
+                draw.choice("abc"),
+                size,
+                priority=draw.choice((10, 50)),
+                locations=where,
+                fillable=away,
+            )
+        )
+    scheduler, seen = Scheduler(), view(NODES, projects, [])
+    for start in range(0, len(jobs), 4):
+        seen = replace(seen, jobs=(*seen.jobs, *jobs[start : start + 4]))
+        for _ in range(12):
+            plan = scheduler.decide(seen)
+            assert plan_to_dict(plan) == plan_to_dict(decide(seen))
+            if not plan.starts and not plan.preempts:
+                break
+            seen = apply(seen, plan)
+        assert not plan.starts
+        assert not plan.preempts
