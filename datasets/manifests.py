@@ -97,13 +97,13 @@ class Manifest:
         """Return the hash that identifies the version: SHA-256 of the columns, hexadecimal."""
         return self._hashed(b"\0".join(self.paths))
 
-    def digest(self, place: int) -> bytes:
+    def digest(self, index: int) -> bytes:
         """Return the SHA-256 of the content of the file with this index."""
-        return self.digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES]
+        return self.digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
 
-    def entry(self, place: int) -> Entry:
+    def entry(self, index: int) -> Entry:
         """Return the file with this index."""
-        return Entry(self.paths[place], self.kinds[place], self.sizes[place], self.digest(place))
+        return Entry(self.paths[index], self.kinds[index], self.sizes[index], self.digest(index))
 
     def entries(self) -> Iterator[Entry]:
         """Yield all files, sorted by path."""
@@ -111,44 +111,44 @@ class Manifest:
 
     def find(self, path: bytes) -> Entry | None:
         """Return the file at a path, or None."""
-        place = bisect_left(self.paths, path)
-        return self.entry(place) if place < len(self) and self.paths[place] == path else None
+        index = bisect_left(self.paths, path)
+        return self.entry(index) if index < len(self) and self.paths[index] == path else None
 
     def children(self, directory: bytes = b"", after: bytes = b"", limit: int = 1000) -> list[Child]:
         """Return the children of a directory ("" for the top), sorted, after the name `after`. The cost
         depends on the result's length, not on the directory's size."""
         prefix = directory + b"/" if directory else b""
-        place = self._place_after(prefix, after)
+        index = self._index_after(prefix, after)
         found: list[Child] = []
-        while place < len(self) and len(found) < limit and self.paths[place].startswith(prefix):
-            name, slash, _ = self.paths[place][len(prefix) :].partition(b"/")
-            end = bisect_left(self.paths, prefix + name + _AFTER_SLASH, place) if slash else place + 1
+        while index < len(self) and len(found) < limit and self.paths[index].startswith(prefix):
+            name, slash, _ = self.paths[index][len(prefix) :].partition(b"/")
+            end = bisect_left(self.paths, prefix + name + _AFTER_SLASH, index) if slash else index + 1
             if name != after:
-                found.append(self._child(name, bool(slash), place, end))
-            place = end
+                found.append(self._child(name, bool(slash), index, end))
+            index = end
         return found
 
-    def _place_after(self, prefix: bytes, after: bytes) -> int:
+    def _index_after(self, prefix: bytes, after: bytes) -> int:
         """Return the index of the first file after the file or directory `after`, skipping all files of a
         directory."""
-        place = bisect_left(self.paths, prefix + after)
+        index = bisect_left(self.paths, prefix + after)
         if not after:
-            return place
-        if place < len(self) and self.paths[place] == prefix + after:
-            return place + 1
-        return bisect_left(self.paths, prefix + after + _AFTER_SLASH, place)
+            return index
+        if index < len(self) and self.paths[index] == prefix + after:
+            return index + 1
+        return bisect_left(self.paths, prefix + after + _AFTER_SLASH, index)
 
     def contents(self) -> list[bytes]:
         """Return the distinct digests of all files."""
         return list(set(_slices(self.digests)))
 
-    def only(self, places: Iterable[int]) -> "Manifest":
+    def only(self, indexes: Iterable[int]) -> "Manifest":
         """Return a manifest of the files with these ascending indexes."""
-        chosen = list(places)
+        chosen = list(indexes)
         return Manifest(
-            [self.paths[place] for place in chosen],
-            bytes(self.kinds[place] for place in chosen),
-            array("Q", [self.sizes[place] for place in chosen]),
+            [self.paths[index] for index in chosen],
+            bytes(self.kinds[index] for index in chosen),
+            array("Q", [self.sizes[index] for index in chosen]),
             b"".join(map(self.digest, chosen)),
         )
 
@@ -160,11 +160,11 @@ class Manifest:
             self.__dict__["hash"] = self._hashed(joined)
         return b"".join((_MAGIC, _HEAD.pack(len(self), len(joined), len(packed)), packed, self.digests))
 
-    def _child(self, name: bytes, is_directory: bool, place: int, end: int) -> Child:
-        size = sum(self.sizes[place:end])
+    def _child(self, name: bytes, is_directory: bool, index: int, end: int) -> Child:
+        size = sum(self.sizes[index:end])
         if is_directory:
-            return Child(name, True, end - place, size)
-        return Child(name, False, 1, size, self.kinds[place], self.digest(place))
+            return Child(name, True, end - index, size)
+        return Child(name, False, 1, size, self.kinds[index], self.digest(index))
 
     def _hashed(self, joined: bytes) -> str:
         hashed = sha256(_MAGIC + _HEAD.pack(len(self), len(joined), 0))
@@ -239,10 +239,10 @@ def _columns(manifest: Manifest, leave_out: Sequence[bytes]) -> tuple[bytes, byt
     """Return digests and kinds, without those of the paths in `leave_out`."""
     digests, kinds, start = [], [], 0
     for path in leave_out:
-        place = bisect_left(manifest.paths, path, start)
-        digests.append(manifest.digests[start * DIGEST_BYTES : place * DIGEST_BYTES])
-        kinds.append(manifest.kinds[start:place])
-        start = place + 1
+        index = bisect_left(manifest.paths, path, start)
+        digests.append(manifest.digests[start * DIGEST_BYTES : index * DIGEST_BYTES])
+        kinds.append(manifest.kinds[start:index])
+        start = index + 1
     digests.append(manifest.digests[start * DIGEST_BYTES :])
     return b"".join(digests), b"".join((*kinds, manifest.kinds[start:]))
 
@@ -256,13 +256,13 @@ def _changed(paths: list[bytes], old: tuple[bytes, bytes], new: tuple[bytes, byt
         block = slice(start * DIGEST_BYTES, end * DIGEST_BYTES)
         if old[0][block] == new[0][block] and old[1][start:end] == new[1][start:end]:
             continue
-        changed += [paths[place] for place in range(start, end) if _differs(old, new, place)]
+        changed += [paths[index] for index in range(start, end) if _differs(old, new, index)]
     return changed
 
 
-def _differs(old: tuple[bytes, bytes], new: tuple[bytes, bytes], place: int) -> bool:
-    digest = slice(place * DIGEST_BYTES, (place + 1) * DIGEST_BYTES)
-    return old[0][digest] != new[0][digest] or old[1][place] != new[1][place]
+def _differs(old: tuple[bytes, bytes], new: tuple[bytes, bytes], index: int) -> bool:
+    digest = slice(index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES)
+    return old[0][digest] != new[0][digest] or old[1][index] != new[1][index]
 
 
 def _slices(digests: bytes) -> list[bytes]:

@@ -28,9 +28,9 @@ from controlplane.live.watch import STREAM_HEADERS, challenge, chunk, refuse_unk
 from controlplane.logstore.reader import LogLine, log_path, read_page, tail
 from jobs.access import job_for
 from jobs.lifecycle import is_final
+from jobs.log_ranks import default_log_rank
 from jobs.log_tail import gap_record, line_record
 from jobs.models import Job
-from jobs.speaking import speaking_rank
 
 POLL_SECONDS = 0.1
 # Interval between reads of the job's state while its log does not grow.
@@ -38,7 +38,7 @@ LOOK_SECONDS = 1.0
 # A shorter interval for the first SOON_MOST reads: the first line, or the job's end, is likely soon.
 SOON_SECONDS, SOON_MOST = 0.2, 50
 # For the last lines of a pod that no longer speaks for its job: they come later than the news of its leaving.
-LAST_WORDS_SECONDS = 10.0
+LOG_END_SECONDS = 10.0
 HEARTBEAT_SECONDS = 10.0
 PAGE_LINES = 1000
 STREAMS_OF_USER, STREAMS_OF_JOB = 64, 200
@@ -54,7 +54,7 @@ _streams_of_user, _streams_of_job = Slots(STREAMS_OF_USER), Slots(STREAMS_OF_JOB
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The output that a client requests. `attempt` None: the newest attempt and later ones. `rank` None: the
-    pods of jobs.speaking, one after the other. `first_rank`: where a stream without `rank` resumes after a
+    pods of jobs.log_ranks, one after the other. `first_rank`: where a stream without `rank` resumes after a
     broken connection."""
 
     job_id: str
@@ -69,7 +69,7 @@ class Wanted:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The part of a job's state that decides whether its log can still grow. `rank`: whose log is shown by
-    default (jobs.speaking)."""
+    default (jobs.log_ranks)."""
 
     state: str
     attempt: int
@@ -147,12 +147,12 @@ class Part:
     is_complete: bool
 
 
-def read_part(path: Path, place: str, offset: int, lines: int | None, search: str | None) -> Part:
-    """Return the next page of a log, or its last `lines`, as server-sent events. `place`: attempt and rank,
-    such as `3-0`."""
+def read_part(path: Path, attempt_rank: str, offset: int, lines: int | None, search: str | None) -> Part:
+    """Return the next page of a log, or its last `lines`, as server-sent events. `attempt_rank`: such as
+    `3-0`."""
     page = tail(path, lines) if lines is not None else read_page(path, offset, PAGE_LINES, search)
     gaps = [_event("gap", gap_record(gap) | {"offset": page.next_offset}) for gap in page.gaps]
-    text = "".join([*(_line_event(place, line) for line in page.lines), *gaps])
+    text = "".join([*(_line_event(attempt_rank, line) for line in page.lines), *gaps])
     return Part(text, page.next_offset, page.complete)
 
 
@@ -219,8 +219,8 @@ class Follower:
         """Return the next part of the log; followers at the same offset share one read."""
         lines = self.wanted.tail if self._is_first else None
         self._is_first = False
-        place = (self._path, f"{self._attempt}-{self._rank}", self._offset, lines, self.wanted.search)
-        return await _reads.read(place, POLL_SECONDS / 2, read_part, *place)
+        page = (self._path, f"{self._attempt}-{self._rank}", self._offset, lines, self.wanted.search)
+        return await _reads.read(page, POLL_SECONDS / 2, read_part, *page)
 
     def _must_move_on(self, standing: Standing) -> bool:
         return self.wanted.attempt is None and standing.attempt != self._attempt
@@ -242,19 +242,19 @@ class Follower:
             self._rank = standing.rank
         elif not self._is_behind(standing):
             self._quiet_since = None
-        elif self._has_said_all():
+        elif self._is_read_completely():
             self._rank, self._offset, self._is_complete = standing.rank, 0, False
             self._quiet_since = None
 
-    def _has_said_all(self) -> bool:
-        """Return whether the log is complete, or nothing was added for LAST_WORDS_SECONDS, so that its end may be
-        lost."""
+    def _is_read_completely(self) -> bool:
+        """Return whether the log is complete, or nothing was added for LOG_END_SECONDS, in which case its end
+        may be lost."""
         now = time.monotonic()
         if _size(self._path) > self._offset:
             self._quiet_since = now
             return False
         self._quiet_since = self._quiet_since or now
-        return self._is_complete or now - self._quiet_since >= LAST_WORDS_SECONDS
+        return self._is_complete or now - self._quiet_since >= LOG_END_SECONDS
 
     def _is_behind(self, standing: Standing) -> bool:
         return self.wanted.rank is None and self._rank != standing.rank
@@ -298,8 +298,8 @@ async def _write(follower: Follower, identity: Identity, send: Send) -> None:
                 return
 
 
-def _line_event(place: str, line: LogLine) -> str:
-    attempt, rank = place.split("-")
+def _line_event(attempt_rank: str, line: LogLine) -> str:
+    attempt, rank = attempt_rank.split("-")
     mark = f"{attempt}-{line.next_offset}{'' if rank == '0' else f'-{rank}'}"
     return _event("line", line_record(line) | {"offset": line.next_offset}, mark)
 
@@ -344,7 +344,7 @@ def _standing(job_id: str, attempt: int | None) -> Standing | None:
     job = Job.objects.filter(pk=uuid.UUID(job_id)).only("kind", "state", "attempt", "exit_code").first()
     if job is None:
         return None
-    return Standing(job.state, job.attempt, job.exit_code, speaking_rank(job, attempt or job.attempt))
+    return Standing(job.state, job.attempt, job.exit_code, default_log_rank(job, attempt or job.attempt))
 
 
 def _size(path: Path) -> int:

@@ -16,7 +16,7 @@ from controlplane.access import SYSTEM, Actor, reread
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.models import Command, Event, Project
 from controlplane.models.bulk_update import Change, change_rows
-from controlplane.scheduling.mentions import told
+from controlplane.scheduling.mentions import details_to_store
 from jobs import lifecycle
 from jobs.command_kinds import FORGET_JOB, JOB, POD, STOP_POD
 from jobs.models import Job, Pod
@@ -188,7 +188,7 @@ def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = N
     """
     verb = kind.partition(".")[2]
     is_move = verb == job.state
-    about = {"details": kept} if is_move and (kept := told(job.reason, job.details)) else {}
+    about = {"details": kept} if is_move and (kept := details_to_store(job.reason, job.details)) else {}
     return Event(
         kind=kind,
         job_id=job.pk,

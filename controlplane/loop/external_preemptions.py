@@ -29,13 +29,13 @@ def send_back(reports: Mapping[str, PodReport], pods: Sequence[PodKey]) -> None:
 
 def _send_back(job: Job, report: PodReport) -> None:
     details = {
-        **_taker(job, report.taken_by),
+        **_preemption_details(job, report.taken_by),
         "milli_gpus": job.allocated_milli,
     }
     send([(job, Target(lifecycle.QUEUED, PREEMPTED, public(PREEMPTED, details), details))])
 
 
-def _taker(job: Job, taken_by: str) -> dict[str, Any]:
+def _preemption_details(job: Job, taken_by: str) -> dict[str, Any]:
     """Return the details of a preemption by the cluster's scheduler: its kind, and the id, name and project of the
     preemptor if it is our job, or the name of another workload."""
     if not taken_by:

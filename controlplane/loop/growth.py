@@ -77,8 +77,9 @@ def _may_grow(attended: Attended) -> bool:
 def _in_turn(
     working: Iterable[Attended], views: Mapping[str, JobView], seen: Observation, plan: Plan, now: datetime
 ) -> Iterator[tuple[Attended, int]]:
-    """Yield the jobs that can grow, each with how many workers to add: first what users asked for, then those that have
-    lost workers, then by what growth gains. Where one finds no place the next may have what it would have got."""
+    """Yield the jobs that can grow, each with how many workers to add: first those that a user scaled, then
+    those that have lost workers, then the others by what growth gains. The caller passes over a job whose
+    workers fit nowhere, so later jobs are listed too."""
     wanting = [(one, count) for one in working if (count := wanted_workers(one, plan, seen, now)) > 0]
     first = [one for one in wanting if _goes_before(one[0])]
     yield from sorted(first, key=lambda one: one[0].operation is None)
@@ -92,8 +93,8 @@ def _in_turn(
 
 
 def _by_gain(claims: Sequence[Claim], left: Collection[str], free: int) -> Iterator[tuple[Claim, int]]:
-    """Yield the jobs of a pool among `left` in the order of growth. After those that got a share come the others, with
-    what those would have got."""
+    """Yield the jobs of a pool among `left` with their new sizes, in the order of growth: first those that
+    get a part of the `free` GPUs, then those that would get it if the first ones did not grow."""
     while turns := [turn for turn in in_turn(claims, free) if turn[0].job in left]:
         yield from turns
         done = {claim.job for claim, _ in turns}
@@ -113,7 +114,8 @@ def _missing(attended: Attended) -> int:
 
 
 def wanted_workers(attended: Attended, plan: Plan, seen: Observation, now: datetime) -> int:
-    """Return how many workers the job may and should get now: by its operation, its back-off, limits and quotas."""
+    """Return how many workers to add to the job now: those of its operation, else those it lacks, unless it
+    is in back-off; at most what limits and quotas allow."""
     operation = attended.operation
     if attended.generation is None:
         return 0

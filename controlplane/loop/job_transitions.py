@@ -101,11 +101,11 @@ def _unsettled(cluster: int) -> QuerySet[Job]:
     of_attempt = pods.filter(attempt__job=F("job"), attempt__number=F("job__attempt"))
     ended = Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed"))
     begun = Q(~Q(reason="") | Q(state="running"), job__state=lifecycle.STARTING)
-    speaking = of_attempt.filter(ended | begun).values("job")
+    reporting = of_attempt.filter(ended | begun).values("job")
     limits = Q(max_runtime_seconds__gt=0)
     limits |= Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
     # Every writer of several job rows locks them in key order.
-    unsettled = active.filter(Q(state=lifecycle.STOPPING) | Q(pk__in=speaking) | limits).order_by("pk")
+    unsettled = active.filter(Q(state=lifecycle.STOPPING) | Q(pk__in=reporting) | limits).order_by("pk")
     return unsettled.select_related("project", "user")
 
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from statistics import median_low
 from typing import NamedTuple
 
+from controlplane.scheduling.expected_ends import expected_end
 from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.plan import Plan
-from controlplane.scheduling.runtimes import expected_end
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 # A simulation advances in growing steps: the first is a minute long, the last a week.
@@ -78,7 +78,7 @@ class Course:
                 break
         self._is_changed = False
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Advance the time by one step and remove the jobs that end until then."""
         self._before = self.view.now
         now = self._before + int(self._step)

@@ -13,13 +13,6 @@ from controlplane.scheduling.elastic import as_promised, most_pods, widest
 from controlplane.scheduling.explain import Holds
 from controlplane.scheduling.feasibility import QueuedJobs
 from controlplane.scheduling.fit import is_free
-from controlplane.scheduling.givers import (
-    could_reclaim,
-    leave_nothing,
-    on_open,
-    pools_of,
-    spare_milli_gpus,
-)
 from controlplane.scheduling.limits import (
     is_backing_off,
     is_bound,
@@ -29,6 +22,13 @@ from controlplane.scheduling.limits import (
 from controlplane.scheduling.moves import Moves, is_refused
 from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
 from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.plan_queries import (
+    could_reclaim,
+    leave_nothing,
+    on_open,
+    pools_of,
+    spare_milli_gpus,
+)
 from controlplane.scheduling.reservation import reserve
 from controlplane.scheduling.together import MAX_JOBS, serve_together
 from controlplane.scheduling.victims import (
@@ -226,11 +226,11 @@ class _Cycle:
         for one in self._ready if self._moves.forget_data() else ():
             one.take_back()
 
-    def _reopen(self, queue: QueueIterator, taker: Waiting, victims: frozenset[Candidate]) -> None:
+    def _reopen(self, queue: QueueIterator, preemptor: Waiting, victims: frozenset[Candidate]) -> None:
         """Put classes back into the queue that may be served after a reclaim: those of the projects that lost jobs,
         and, where the victims free more than was needed, those that did not fit. One class per kind of request is
         tested."""
-        is_more = not leave_nothing(taker, victims)
+        is_more = not leave_nothing(preemptor, victims)
         has_room: dict[Hashable, bool] = {}
 
         def is_over(one: JobClass, cause: Cause) -> bool:

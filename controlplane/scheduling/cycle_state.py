@@ -18,6 +18,7 @@ from controlplane.scheduling.accounts import (
 )
 from controlplane.scheduling.candidates import Candidates
 from controlplane.scheduling.capacity import WHOLE_GPU, open_capacity
+from controlplane.scheduling.expected_ends import End, ExpectedEnds
 from controlplane.scheduling.fit import Request
 from controlplane.scheduling.fragmentation import Gradient, kind_of, popular
 from controlplane.scheduling.limits import is_bound
@@ -25,7 +26,6 @@ from controlplane.scheduling.locality import placed_by_data
 from controlplane.scheduling.order import JobClass, Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
 from controlplane.scheduling.reservation import Reservation
-from controlplane.scheduling.runtimes import End, ExpectedEnds
 from controlplane.scheduling.victims import (
     Candidate,
     Kind,
@@ -159,7 +159,7 @@ class CycleState:
             for item in self.accounts.values()
         )
 
-    def has_giver(self, policy: VictimPolicy) -> bool:
+    def has_victim(self, policy: VictimPolicy) -> bool:
         """Return whether the policy accepts any job as a victim; tests one candidate of each class."""
         return bool(self.candidates.accepted(policy))
 
@@ -411,9 +411,9 @@ class CycleState:
         self._stopping[victim.job.id] = victim.job
         self.victims[victim.job.id] = victim
         self.preempts[victim.job.id] = preempt
-        taker = self.accounts[preempt.beneficiary_project].line()
+        gaining = self.accounts[preempt.beneficiary_project].line()
         # Accounts above both projects, such as a common department, lose nothing.
-        losing = self._reclaimed[victim.job.id] = [one for one in victim.account.line() if one not in taker]
+        losing = self._reclaimed[victim.job.id] = [one for one in victim.account.line() if one not in gaining]
         for account in losing:
             account.reclaimed += victim.milli_gpus
 
@@ -455,19 +455,19 @@ class CycleState:
 
 
 def _preempt(victim: Candidate, item: Waiting, kind: Kind) -> Preempt:
-    giver, taker = victim.account, item.account
+    losing, gaining = victim.account, item.account
     details = {
         "by_job": item.job.id,
         "by_name": item.job.label,
-        "by_project": taker.name,
+        "by_project": gaining.name,
         "kind": kind,
         "milli_gpus": victim.milli_gpus,
-        "allocated_milli_gpus": giver.allocated,
-        "fair_share_milli_gpus": giver.fair_share,
-        "quota_milli_gpus": giver.quota,
+        "allocated_milli_gpus": losing.allocated,
+        "fair_share_milli_gpus": losing.fair_share,
+        "quota_milli_gpus": losing.quota,
     }
     return Preempt(
-        victim.job.id, victim.job.project, item.job.id, taker.name, kind, reasons.PREEMPTED, details
+        victim.job.id, victim.job.project, item.job.id, gaining.name, kind, reasons.PREEMPTED, details
     )
 
 

@@ -1,13 +1,14 @@
-"""Divide the GPUs of one pool among elastic jobs: which one grows, how far, and which gives workers to another. Pure.
+"""Divide the GPUs of one pool among elastic jobs: which one grows, how far, and which shrinks for another. Pure.
 
 Growth from `small` to `large` workers is worth
 
-    (speed(large) - speed(small)) / sqrt(speed(small) * speed(1)) / GPUs added * sqrt(place + EXPECTED)
+    (speed(large) - speed(small)) / sqrt(speed(small) * speed(1)) / GPUs added * sqrt(position + EXPECTED)
 
-where `place` is the job's place in the order of remaining time with one worker, 1 for the longest. This favours short
-jobs, whose end frees GPUs for all that outlast them (heSRPT, Berg et al. 2020, if speeds are powers of the workers).
-Growth takes the most valuable step first. A move shrinks jobs by steps of which each is worth less than 1 / ADVANTAGE
-of the step that the taker makes. bench/elastic_trace.py measures the effect on a recorded trace.
+where `position` is the job's position in the order of remaining time with one worker, 1 for the longest. This
+favours short jobs, whose end frees GPUs for all that outlast them (heSRPT, Berg et al. 2020, if speeds are
+powers of the workers). The most valuable step is taken first. A job grows at the cost of others only by steps
+of theirs that are each worth less than 1 / ADVANTAGE of its own step. bench/elastic_trace.py measures the
+effect on a recorded trace.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ MOST_MOVES = 8
 class Claim:
     """A job that has `workers` and may have `fewest` to `most`; only `sizes` of these, unless empty.
 
-    `speeds`: (workers, measured speed in any unit) in
-    ascending order, () if unknown. `left_seconds`: until its end with the present workers, None if unknown. `shape`:
-    what one worker needs, GPUs first, then anything in the same order for all claims. Workers move between jobs of one
-    `project`, to jobs of no lower `priority`, from jobs that `may_give`."""
+    `speeds`: (workers, measured speed in any unit) in ascending order, () if unknown. `left_seconds`: until
+    its end with the present workers, None if unknown. `shape`: what one worker needs: GPUs first, then other
+    resources in the same order for all claims. Workers move between jobs of one `project`, to jobs of no
+    lower `priority`, from jobs that `may_give`.
+    """
 
     job: str
     workers: int
@@ -54,8 +56,8 @@ class Claim:
     may_give: bool = True
 
     def speed(self, workers: int) -> float:
-        """Return its speed with so many workers, in the unit of `speeds`: between measured sizes a power of the
-        workers, beyond the largest no faster."""
+        """Return the job's speed with `workers` workers, in the unit of `speeds`. Between measured sizes it
+        grows as a power of the workers; beyond the largest it is constant."""
         return min(max(self._speed(workers), SLOWEST), FASTEST)
 
     def _speed(self, workers: int) -> float:
@@ -74,8 +76,8 @@ class Claim:
 
     @property
     def left_alone(self) -> float:
-        """Return its remaining time with one worker, in seconds. It does not depend on the present workers, so that a
-        move does not change the order by which it was chosen."""
+        """Return the remaining time with one worker, in seconds. It does not depend on the present workers,
+        so that a move of workers does not change the order by which it was chosen."""
         if self.left_seconds is None or not self.workers:
             return UNKNOWN_SECONDS
         return min(self.left_seconds, LONGEST_SECONDS) * self.speed(self.workers) / self.speed(1)
@@ -91,17 +93,18 @@ def next_size(sizes: Sequence[int], workers: int, most: int) -> int:
 
 
 def in_turn(claims: Iterable[Claim], free: int) -> list[tuple[Claim, int]]:
-    """Return the jobs that would grow into so many free GPUs, in this order, each with the workers that it would
-    have. `claims`: all running elastic jobs of the pool, also those that want no more, since they count in the
-    weights."""
+    """Return the jobs that would grow into `free` GPUs, the first to grow first, each with the number of
+    workers that it would then have. `claims`: all running elastic jobs of the pool; those at their full size
+    count in the weights."""
     division = _Division(claims, free)
     division.grow()
     return [(claim, division.workers[claim.job]) for claim in division.grown]
 
 
 def after_moves(running: Iterable[Claim], free: int) -> Mapping[str, int]:
-    """Return how many workers each job has, by job, once workers have moved to jobs that gain more by them. Only jobs
-    whose remaining time is known take part; none of them does while a job of another project wants to grow."""
+    """Return the number of workers of each job, by job, after workers have moved to jobs that gain more by
+    them. Moves workers only between jobs with a known remaining time, and none while a job of another project
+    wants to grow."""
     claims = list(running)
     division = _Division(claims, free)
     division.grow()
@@ -118,7 +121,8 @@ def after_moves(running: Iterable[Claim], free: int) -> Mapping[str, int]:
 
 
 def _lasts(claims: Sequence[Claim], sizes: Mapping[str, int], free: int) -> bool:
-    """Whether no giver grows back at once: growth decides by itself who gets the workers that became free."""
+    """Return whether no job that shrinks to its size in `sizes` would grow again at once: growth ignores
+    moves when it assigns the freed workers."""
     shrunk = [replace(one, workers=min(one.workers, sizes[one.job]), left_seconds=None) for one in claims]
     freed = sum((one.workers - less.workers) * one.shape[0] for one, less in zip(claims, shrunk, strict=True))
     division = _Division(shrunk, free + freed, weights_of(claims))
@@ -140,7 +144,7 @@ class _Division:
         self._weights = weights or weights_of(self._claims)
 
     def grow(self) -> None:
-        """Give what is free, the most valuable step first."""
+        """Assign the free GPUs, the most valuable step first."""
         while (best := next(self._affordable(), None)) is not None:
             claim, to = best
             self._set(claim, to)
@@ -148,7 +152,8 @@ class _Division:
                 self.grown.append(claim)
 
     def move(self) -> bool:
-        """Make the best move that is worth it. Returns whether there was one."""
+        """Carry out the most valuable move of workers that is worth its cost. Return whether there was
+        one."""
         steps = self._steps()
         projects = {claim.project for claim, _ in steps}
         for claim, to in steps:
@@ -157,15 +162,15 @@ class _Division:
                 continue
             has = self.workers[claim.job]
             lacks = (to - has) * claim.shape[0] - self._free
-            givers = self._givers(claim, lacks, self._value(claim, has, to) / ADVANTAGE)
-            if givers is not None:
-                self._shrink(givers)
+            shrinking = self._shrinking_for(claim, lacks, self._value(claim, has, to) / ADVANTAGE)
+            if shrinking is not None:
+                self._shrink(shrinking)
                 self._set(claim, to)
                 return True
         return False
 
     def _steps(self) -> list[tuple[Claim, int]]:
-        """Each job's next step, the most valuable first."""
+        """Return the next step of each job that can grow, the most valuable first."""
         found = []
         for claim in self._claims:
             has = self.workers[claim.job]
@@ -181,40 +186,42 @@ class _Division:
             if (size := largest_size(claim.sizes, fits)) > has:
                 yield claim, size
 
-    def _givers(self, taker: Claim, lacks: int, below: float) -> list[tuple[Claim, int]] | None:
-        """Return who gives and to what size each shrinks, so that together they free so many GPUs; None if too few
-        steps are worth less than `below`."""
+    def _shrinking_for(self, growing: Claim, lacks: int, below: float) -> list[tuple[Claim, int]] | None:
+        """Return the jobs that shrink for `growing` and their new sizes, so that together they free `lacks`
+        GPUs; None if steps worth less than `below` free too few."""
         found: list[tuple[Claim, int]] = []
         has = dict(self.workers)
-        for _, _, giver, size in sorted(self._offers(taker, lacks, below), key=lambda one: one[:2]):
+        for _, _, claim, size in sorted(self._steps_down(growing, lacks, below), key=lambda one: one[:2]):
             if lacks <= 0:
                 break
-            found.append((giver, size))
-            lacks -= (has[giver.job] - size) * giver.shape[0]
-            has[giver.job] = size
+            found.append((claim, size))
+            lacks -= (has[claim.job] - size) * claim.shape[0]
+            has[claim.job] = size
         return found if lacks <= 0 else None
 
-    def _offers(self, taker: Claim, lacks: int, below: float) -> Iterator[tuple[float, str, Claim, int]]:
-        for giver in self._claims:
-            if giver is taker or not _can_give(giver, taker) or giver.left_seconds is None:
+    def _steps_down(
+        self, growing: Claim, lacks: int, below: float
+    ) -> Iterator[tuple[float, str, Claim, int]]:
+        for claim in self._claims:
+            if claim is growing or not _may_shrink_for(claim, growing) or claim.left_seconds is None:
                 continue
-            has, needed, worth = self.workers[giver.job], math.ceil(lacks / giver.shape[0]), 0.0
+            has, needed, worth = self.workers[claim.job], math.ceil(lacks / claim.shape[0]), 0.0
             while True:
                 # A step releases at most half of the workers, so that its loss compares with the gain of a doubling;
                 # the next step halves the rest.
-                size = largest_size(giver.sizes, max(has - needed, has // 2, giver.fewest))
-                if not giver.fewest <= size < has:
+                size = largest_size(claim.sizes, max(has - needed, has // 2, claim.fewest))
+                if not claim.fewest <= size < has:
                     break
                 # A later step never counts as a smaller loss than an earlier one, so that the sort keeps their order.
-                worth = max(worth, self._value(giver, size, has))
+                worth = max(worth, self._value(claim, size, has))
                 if worth >= below:
                     break
-                yield worth, giver.job, giver, size
+                yield worth, claim.job, claim, size
                 needed, has = needed - (has - size), size
 
-    def _shrink(self, givers: Iterable[tuple[Claim, int]]) -> None:
-        for giver, size in givers:
-            self._set(giver, size)
+    def _shrink(self, shrinking: Iterable[tuple[Claim, int]]) -> None:
+        for claim, size in shrinking:
+            self._set(claim, size)
 
     def _set(self, claim: Claim, workers: int) -> None:
         self._free -= (workers - self.workers[claim.job]) * claim.shape[0]
@@ -224,13 +231,14 @@ class _Division:
         return gain(claim, small, large, self._weights[claim.job])
 
     def _saved(self, claim: Claim, to: int) -> float:
-        """Seconds by which the job ends earlier."""
+        """Return by how many seconds the job ends earlier."""
         has = self.workers[claim.job]
         return claim.left_alone * claim.speed(1) * (1 / claim.speed(has) - 1 / claim.speed(to))
 
 
 def gain(claim: Claim, small: int, large: int, weight: float) -> float:
-    """Return what growth from `small` to `large` workers is worth per GPU, and shrinking costs."""
+    """Return the value of growth from `small` to `large` workers, per GPU (see above); also the cost of
+    shrinking from `large` to `small`."""
     slow, alone = claim.speed(small), claim.speed(1)
     # Two roots, since the product of two small speeds could be 0.
     gained = (claim.speed(large) - slow) / (math.sqrt(slow) * math.sqrt(alone))
@@ -238,13 +246,14 @@ def gain(claim: Claim, small: int, large: int, weight: float) -> float:
 
 
 def weights_of(claims: Collection[Claim]) -> dict[str, float]:
-    """Return each job's weight: the root of its place, the job with most work left first, plus EXPECTED."""
+    """Return each job's weight: the root of EXPECTED plus its position, 1 for the job with most work left."""
     longest = sorted(claims, key=lambda claim: (-claim.left_alone, claim.job))
     return {claim.job: math.sqrt(EXPECTED + place) for place, claim in enumerate(longest, 1)}
 
 
-def _can_give(giver: Claim, taker: Claim) -> bool:
-    """Return whether `giver` may release workers to `taker`, and a worker of `taker` fits where one of `giver` ran."""
-    has_room = all(needs <= has for needs, has in zip(taker.shape, giver.shape, strict=True))
-    is_alike = giver.project == taker.project and giver.priority <= taker.priority
-    return giver.may_give and giver.shape[0] > 0 and has_room and is_alike
+def _may_shrink_for(claim: Claim, growing: Claim) -> bool:
+    """Return whether `claim` may release workers to `growing`, and a worker of `growing` needs no more than
+    one of `claim` releases."""
+    has_room = all(needs <= has for needs, has in zip(growing.shape, claim.shape, strict=True))
+    is_alike = claim.project == growing.project and claim.priority <= growing.priority
+    return claim.may_give and claim.shape[0] > 0 and has_room and is_alike

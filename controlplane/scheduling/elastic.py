@@ -65,36 +65,36 @@ def as_promised(item: Waiting) -> Waiting | None:
 class ShrinkPolicy:
     """A policy that accepts those victims of another policy that can shrink."""
 
-    def __init__(self, gate: VictimPolicy) -> None:
-        self.kind: Kind = gate.kind
-        self._gate = gate
+    def __init__(self, policy: VictimPolicy) -> None:
+        self.kind: Kind = policy.kind
+        self._policy = policy
 
     @property
     def signature(self) -> Hashable:
         """The other policy's signature, marked as restricted."""
-        return "shrink", self._gate.signature
+        return "shrink", self._policy.signature
 
-    def concerns(self, giver: Account) -> bool:
+    def concerns(self, victim_account: Account) -> bool:
         """Return whether the other policy may accept jobs of this project."""
-        return self._gate.concerns(giver)
+        return self._policy.concerns(victim_account)
 
     def may_give(self, candidate: Candidate) -> bool:
         """Return whether the victim is elastic, above its minimum size, and accepted by the other policy."""
-        return candidate.can_shrink and self._gate.may_give(candidate)
+        return candidate.can_shrink and self._policy.may_give(candidate)
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
         """Return whether the other policy accepts the set."""
-        return self._gate.accepts(victims)
+        return self._policy.accepts(victims)
 
 
-def can_go_on(victims: Collection[Candidate], taker: Waiting, soon: FreeCapacity) -> bool:
+def can_go_on(victims: Collection[Candidate], preemptor: Waiting, soon: FreeCapacity) -> bool:
     """Return whether all these victims could continue at their minimum size after the waiting job is placed on their
     capacity."""
     room = soon.copy()
     for victim in victims:
         for placement in victim.placements:
             room.give(placement, victim.job)
-    needs = [(taker.request, taker.job)]
+    needs = [(preemptor.request, preemptor.job)]
     for victim in sorted(victims, key=lambda victim: victim.job.id):
         pools = {room.node(name).pool for name in victim.nodes if name in room.positions}
         # Only the pools where it runs now are tried, because a running job is not moved to other pools.

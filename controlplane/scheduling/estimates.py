@@ -113,7 +113,7 @@ def _follow(early: Course, late: Course, wanted: Collection[str], is_over: Calla
                 continue
             # The first step is the cluster at this moment.
             if step:
-                course.go_on()
+                course.advance()
             course.settle(is_over)
             if is_over():
                 return

@@ -12,6 +12,7 @@ from typing import Any
 from controlplane.scheduling import reasons
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, open_empty
+from controlplane.scheduling.expected_ends import rounded_up
 from controlplane.scheduling.fit import (
     Request,
     amount_of,
@@ -24,7 +25,6 @@ from controlplane.scheduling.fit import (
     without,
 )
 from controlplane.scheduling.order import LAST, JobClass, job_key
-from controlplane.scheduling.runtimes import rounded_up
 from controlplane.scheduling.view import ClusterView, JobView, NodeView, ProjectView, SharingMode
 
 # The cache is bounded because a scheduler runs for weeks and every job may have another request.

@@ -25,7 +25,7 @@ NAMING = frozenset({reasons.PREEMPTED, reasons.RESERVED_FOR_OLDER_GANG})
 # Project key -> the keys that name a job of that project.
 _KEYS = {"by_project": ("by_job", "by_name"), "reserved_for_project": ("reserved_for", "reserved_for_name")}
 _STOPPING = "stopping"
-_TOLD = (*(key for pair in _KEYS.items() for key in (pair[0], *pair[1])), "kind", "resource")
+_STORED = (*(key for pair in _KEYS.items() for key in (pair[0], *pair[1])), "kind", "resource")
 
 Details = Mapping[str, Any]
 
@@ -72,10 +72,10 @@ def named_projects(details: Details) -> frozenset[str]:
     return frozenset(_named(details))
 
 
-def told(code: str, details: Details) -> dict[str, Any]:
+def details_to_store(code: str, details: Details) -> dict[str, Any]:
     """Return the part of `details` to store with the event: what `sentence` needs to name to each reader only the jobs
     that the reader may see. {} if `code` names no job."""
-    return {key: details[key] for key in _TOLD if key in details} if code in NAMING else {}
+    return {key: details[key] for key in _STORED if key in details} if code in NAMING else {}
 
 
 def _named(details: Details) -> Iterator[str]:

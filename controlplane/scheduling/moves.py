@@ -8,10 +8,10 @@ from collections.abc import Hashable, Sequence
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on
 from controlplane.scheduling.fit import Request, is_free, place
-from controlplane.scheduling.givers import victims_beside
 from controlplane.scheduling.limits import is_bound, over_limit, over_quota
 from controlplane.scheduling.locality import places_elsewhere
 from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.plan_queries import victims_beside
 from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.victims import Candidate, Kind, PreemptPolicy, ReclaimPolicy, VictimPolicy
@@ -165,7 +165,7 @@ class Moves:
         the project, and can. Without this rule, lower-priority jobs would run in its place."""
         if not self.is_above_lowest(item):
             return False
-        if not self._state.has_giver(PreemptPolicy(item, is_swap=True)):
+        if not self._state.has_victim(PreemptPolicy(item, is_swap=True)):
             return False
         return not self.fits(item) and self._find_swap(item) is not None
 

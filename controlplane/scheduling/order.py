@@ -227,11 +227,11 @@ class QueueIterator:
         self._closed.append((self._taken, cause))
         self._update((self._taken.account,))
 
-    def reopen(self, givers: Collection[Account], is_over: Callable[[JobClass, Cause], bool]) -> None:
+    def reopen(self, accounts: Collection[Account], is_over: Callable[[JobClass, Cause], bool]) -> None:
         """Sort the projects of these accounts again after they lost jobs, and add closed classes again: those
         of these accounts and of their departments, and those whose cause is over."""
-        tops = {giver.parent or giver for giver in givers}
-        changed, closed = set(givers), self._closed
+        tops = {account.parent or account for account in accounts}
+        changed, closed = set(accounts), self._closed
         self._closed = []
         for one, cause in closed:
             if (one.account.parent or one.account) in tops or is_over(one, cause):
@@ -282,7 +282,7 @@ def _drop_stale(heap: list[_Entry], versions: Mapping[str, int]) -> None:
 
 
 def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
-    """Return, per project, the (preemptible, non-preemptible) milli-GPUs that its undecided jobs ask for."""
+    """Return, per project, the (preemptible, non-preemptible) milli-GPUs that its undecided jobs request."""
     sums: dict[str, tuple[int, int]] = {}
     for one in classes:
         count = len(one.jobs) - one.at

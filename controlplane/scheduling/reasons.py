@@ -203,10 +203,10 @@ def _waiting_for_volume(details: Details) -> str:
 def _preempted(details: Details) -> str:
     if details.get("kind") == "move":
         return f"The cluster's scheduler moved it to make room. {_comes_back(details)}"
-    return f"Its room went to {_taker(details)}. {_comes_back(details)}"
+    return f"Its room went to {_beneficiary(details)}. {_comes_back(details)}"
 
 
-def _taker(details: Details) -> str:
+def _beneficiary(details: Details) -> str:
     """Return the phrase that names the job which got the capacity. Readers who may not see that job get its
     project (see controlplane.scheduling.mentions)."""
     name, project = details.get("by_name") or details.get("by_job"), details.get("by_project")

@@ -14,9 +14,9 @@ from itertools import chain
 from operator import itemgetter
 
 from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
+from controlplane.scheduling.expected_ends import End, ends_by
 from controlplane.scheduling.fit import Request, place
 from controlplane.scheduling.order import Waiting, job_key
-from controlplane.scheduling.runtimes import End, ends_by
 from controlplane.scheduling.view import JobView, PodPlacement
 
 
@@ -105,11 +105,11 @@ class Reservation:
 def reserve(
     gangs: Iterator[Waiting], ends_at: Callable[[], Sequence[End]], soon: FreeCapacity, now: int
 ) -> Reservation | None:
-    """Return the reservation of the first of these gangs for which a start time can be computed; None if there
-    is none.
+    """Return the reservation of the first of these gangs for which a start time can be computed; None if
+    there is none.
 
-    `ends_at` returns the expected ends of the jobs that hold what `soon` lacks and are not stopping; it is
-    called only if there is a gang.
+    `soon`: the capacity that is free once all stopping jobs have ended. `ends_at` returns the expected ends
+    of the jobs that hold the rest of the capacity; it is called only if there is a gang. `now`: Unix seconds.
     """
     first = next(gangs, None)
     if first is None:

@@ -45,7 +45,7 @@ class _Search:
     """The state of one search: the best set so far and the remaining step budget."""
 
     request: Request
-    gate: VictimPolicy
+    policy: VictimPolicy
     locals: Mapping[str, NodeCandidates]
     needed: int
     steps: int = MAX_STEPS
@@ -55,26 +55,26 @@ class _Search:
     def offer(self, victims: frozenset[Candidate]) -> None:
         """Keep the set if it is the cheapest so far and the policy accepts it."""
         cost = preemption_cost(victims)
-        if (self.best_harm is None or cost < self.best_harm) and self.gate.accepts(victims):
+        if (self.best_harm is None or cost < self.best_harm) and self.policy.accepts(victims):
             self.best, self.best_harm = victims, cost
 
 
 def find_victims(
     request: Request,
     room: FreeCapacity,
-    gate: VictimPolicy,
+    policy: VictimPolicy,
     candidates: Candidates,
     among: Collection[int] | None = None,
 ) -> frozenset[Candidate] | None:
     """Return the cheapest set of victims without which the whole gang fits into `room`; None if there is none. With
     `among`, search for a single pod, only on the nodes with these numbers (`NodeCapacity.order`)."""
-    givers = candidates.accepted(gate)
-    if not givers:
+    accepted = candidates.accepted(policy)
+    if not accepted:
         return None
     # A gang must fit within one pool, so each pool is searched separately.
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools] or [()]
     inside = [replace(request, pools=pools) for pools in choices]
-    found = [_search_in(one, room, gate, candidates, givers, among) for one in inside]
+    found = [_search_in(one, room, policy, candidates, accepted, among) for one in inside]
     sets = [victims for victims in found if victims is not None]
     return min(sets, key=preemption_cost, default=None)
 
@@ -82,9 +82,9 @@ def find_victims(
 def _search_in(
     request: Request,
     room: FreeCapacity,
-    gate: VictimPolicy,
+    policy: VictimPolicy,
     candidates: Candidates,
-    givers: Mapping[VictimClass, SortedClass],
+    accepted: Mapping[VictimClass, SortedClass],
     among: Collection[int] | None,
 ) -> frozenset[Candidate] | None:
     missing = request.pods - pods_that_fit(request, room, request.pods)
@@ -92,14 +92,14 @@ def _search_in(
         # The gang already fits, so nothing has to be stopped.
         return None
     if request.pods == 1 and among is None:
-        return _search_indexed(request, room, gate, candidates, givers)
+        return _search_indexed(request, room, policy, candidates, accepted)
     by_name: dict[str, NodeCandidates] = {}
     for node in room.nodes if among is None or request.pods > 1 else [room.nodes[order] for order in among]:
         if node.is_open and request.admits(node):
-            here = [one for one in candidates.get(node.name, ()) if one.victim_class in givers]
+            here = [one for one in candidates.get(node.name, ()) if one.victim_class in accepted]
             if here and could_host(request, node, here):
                 by_name[node.name] = NodeCandidates(request, node, here)
-    search = _Search(request, gate, by_name, missing)
+    search = _Search(request, policy, by_name, missing)
     ordered = sorted(by_name.values(), key=lambda local: (local.bound, local.node.order))
     if missing == 1:
         _search_one_pod(search, ordered)
@@ -111,16 +111,16 @@ def _search_in(
 def _search_indexed(
     request: Request,
     room: FreeCapacity,
-    gate: VictimPolicy,
+    policy: VictimPolicy,
     candidates: Candidates,
-    givers: Mapping[VictimClass, SortedClass],
+    accepted: Mapping[VictimClass, SortedClass],
 ) -> frozenset[Candidate] | None:
     """Search for one pod, which needs one node. Tries the cheapest job that is sufficient alone and loses
     little work; else visits nodes in order of their bound until it exceeds the best set's cost."""
     short = request.whole_devices - room.most_whole(request.pools, request.locations)
-    large_enough = [same for same in givers.values() if same.most_devices >= short]
+    large_enough = [same for same in accepted.values() if same.most_devices >= short]
     found: dict[str, NodeCandidates] = {}
-    search = _Search(request, gate, found, 1)
+    search = _Search(request, policy, found, 1)
     single = next((one for one in cheapest_first(large_enough) if _is_enough(request, room, one)), None)
     if single is not None:
         # If so little work is lost, a set of several jobs always costs more than this job.
@@ -132,7 +132,7 @@ def _search_indexed(
         for bound, node in nodes:
             if search.best_harm is not None and bound > search.best_harm[:5]:
                 break
-            here = [one for one in candidates[node.name] if one.victim_class in givers]
+            here = [one for one in candidates[node.name] if one.victim_class in accepted]
             if here and could_host(request, node, here):
                 local = found[node.name] = NodeCandidates(request, node, here)
                 if search.best_harm is not None and local.bound > search.best_harm[:5]:
@@ -191,7 +191,7 @@ def _offer_greedy(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
             options = [frozenset(option) - gains.victims for option in _options(search.request, local, more)]
             # Tested together with the earlier choice, because a policy that accepts each job may refuse the
             # sum.
-            fair = [option for option in options if search.gate.accepts(gains.victims | option)]
+            fair = [option for option in options if search.policy.accepts(gains.victims | option)]
             if fair:
                 gains.add(min(fair, key=preemption_cost))
                 break
@@ -275,7 +275,7 @@ def _branch(search: _Search, tree: _Branching, at: int, chosen: frozenset[Candid
     local = tree.nodes[at]
     for more in range(min(missing, local.room_for), 0, -1):
         for victims in _options(search.request, local, more):
-            if search.gate.accepts(chosen | victims):
+            if search.policy.accepts(chosen | victims):
                 _branch(search, tree, at + 1, chosen | victims)
     _branch(search, tree, at + 1, chosen)
 
@@ -377,6 +377,6 @@ def _spare(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidat
     gains = _Gains(search, victims)
     for victim in sorted(victims, key=lambda item: preemption_cost((item,)), reverse=True):
         gains.drop(victim)
-        if gains.total < search.needed or not search.gate.accepts(gains.victims):
+        if gains.total < search.needed or not search.policy.accepts(gains.victims):
             gains.add((victim,))
     return frozenset(gains.victims)

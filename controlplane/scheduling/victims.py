@@ -127,8 +127,8 @@ class VictimPolicy(Protocol):
         of equal signature."""
         ...
 
-    def concerns(self, giver: Account) -> bool:
-        """Return whether jobs of this project could be victims. A quick test: it may return True wrongly, but
+    def concerns(self, victim_account: Account) -> bool:
+        """Return whether jobs of this account could be victims. A quick test: it may return True wrongly, but
         never False."""
         ...
 
@@ -162,9 +162,9 @@ class PreemptPolicy:
         holds = tuple((account.running, account.allocated) for account in self._account.line())
         return self.kind, self._is_swap, self._account.name, holds, self._priority
 
-    def concerns(self, giver: Account) -> bool:
-        """Return whether `giver` is the waiting job's own project."""
-        return giver is self._account
+    def concerns(self, victim_account: Account) -> bool:
+        """Return whether the account is that of the waiting job's own project."""
+        return victim_account is self._account
 
     def may_give(self, candidate: Candidate) -> bool:
         """Return whether the candidate is in the same project, has lower priority and is accepted alone."""
@@ -233,14 +233,15 @@ class ReclaimPolicy:
         department = self._account.parent.name if self._account.parent else None
         return self.kind, department, is_in_quota, self._gain, alone
 
-    def concerns(self, giver: Account) -> bool:
-        """Return whether `giver` is another project, and it and its department hold more than they are entitled to
-        keep."""
-        if giver is self._account or (
-            giver.quota is not None and giver.running <= min(giver.quota, giver.fair_share)
+    def concerns(self, victim_account: Account) -> bool:
+        """Return whether the account is another project's, and it and its department hold more than they are
+        entitled to keep."""
+        if victim_account is self._account or (
+            victim_account.quota is not None
+            and victim_account.running <= min(victim_account.quota, victim_account.fair_share)
         ):
             return False
-        return all(account.running > kept for account, kept, _ in self._kept(giver))
+        return all(account.running > kept for account, kept, _ in self._kept(victim_account))
 
     def may_give(self, candidate: Candidate) -> bool:
         """Return whether the candidate is in another project, not protected by the minimum run time, and
@@ -299,44 +300,51 @@ class ReclaimPolicy:
             lost = self._lost_of[key] = _lost(account.sizes, Counter(sizes), bound)
         return lost
 
-    def _kept(self, giver: Account) -> tuple[tuple[Account, int, bool], ...]:
-        kept = self._kept_of.get(giver)
+    def _kept(self, victim_account: Account) -> tuple[tuple[Account, int, bool], ...]:
+        kept = self._kept_of.get(victim_account)
         if kept is None:
-            kept = self._kept_of[giver] = tuple(self._kept_by(giver))
+            kept = self._kept_of[victim_account] = tuple(self._kept_by(victim_account))
         return kept
 
-    def _kept_by(self, giver: Account) -> Iterator[tuple[Account, int, bool]]:
+    def _kept_by(self, victim_account: Account) -> Iterator[tuple[Account, int, bool]]:
         """Yield (account, the milli-GPUs above which it must be, whether it is the account compared with the
         preemptor's), from the victim's project upwards."""
-        taker, sibling = self._siblings(giver)
-        if sibling is not giver:
-            yield giver, giver.quota if giver.quota is not None else giver.running, False
+        preemptor, sibling = self._siblings(victim_account)
+        if sibling is not victim_account:
+            yield (
+                victim_account,
+                victim_account.quota if victim_account.quota is not None else victim_account.running,
+                False,
+            )
         entitled = sibling.entitled if sibling.entitled is not None else sibling.running
-        if taker.is_in_quota_with(self._request) and sibling.quota is not None:
+        if preemptor.is_in_quota_with(self._request) and sibling.quota is not None:
             entitled = min(entitled, sibling.quota)
         yield sibling, entitled, True
 
-    def _siblings(self, giver: Account) -> tuple[Account, Account]:
+    def _siblings(self, victim_account: Account) -> tuple[Account, Account]:
         """Return the accounts to compare, the preemptor's and the victim's: their departments (or top-level projects)
         if these differ, else their projects."""
-        taker_top, giver_top = self._account.parent or self._account, giver.parent or giver
-        if taker_top is not giver_top:
-            return taker_top, giver_top
-        return self._account, giver
+        preemptor_top, victim_top = (
+            self._account.parent or self._account,
+            victim_account.parent or victim_account,
+        )
+        if preemptor_top is not victim_top:
+            return preemptor_top, victim_top
+        return self._account, victim_account
 
     def _is_balanced(self, victims: Collection[Candidate]) -> bool:
         """Return whether no victim's account ends with less, relative to its fair share, than the preemptor's account
         if that is above its own share."""
         taken: dict[int, tuple[Account, Account, int]] = {}
         for victim in victims:
-            taker, sibling = self._siblings(victim.account)
-            _, _, total = taken.get(id(sibling), (taker, sibling, 0))
-            taken[id(sibling)] = (taker, sibling, total + victim.milli_gpus)
-        for taker, sibling, total in taken.values():
-            mine, its = taker.allocated + self._request, sibling.running - total
+            preemptor, sibling = self._siblings(victim.account)
+            _, _, total = taken.get(id(sibling), (preemptor, sibling, 0))
+            taken[id(sibling)] = (preemptor, sibling, total + victim.milli_gpus)
+        for preemptor, sibling, total in taken.values():
+            mine, its = preemptor.allocated + self._request, sibling.running - total
             # Multiplied instead of divided, since a share may be 0 and quotients are not exact.
-            is_richer = mine * sibling.fair_share >= its * taker.fair_share
-            if mine > taker.fair_share and sibling.fair_share > 0 and is_richer:
+            is_richer = mine * sibling.fair_share >= its * preemptor.fair_share
+            if mine > preemptor.fair_share and sibling.fair_share > 0 and is_richer:
                 return False
         return True
 

@@ -119,7 +119,7 @@ class PodPlacement:
 
     @property
     def milli_gpus(self) -> int:
-        """The milli-GPUs that this pod holds over all its devices."""
+        """Return the milli-GPUs that this pod holds over all its devices."""
         return sum([milli_gpus for _, milli_gpus in self.devices])
 
 
@@ -142,7 +142,7 @@ class JobView:
     `data_progress`: details of the reason while `is_waiting_for_data`.
     `locations`: the locations of nodes that have its data, the only ones where it may start; empty means all.
     `fillable`: other locations to which its data could be copied while it waits.
-    `name`: only for sentences.
+    `name`: only for messages.
     """
 
     id: str

@@ -146,7 +146,7 @@ def _follow(
         if is_over() or not any(job.state == "queued" for one in (before, after) for job in one.view.jobs):
             break
         for course in (before, after):
-            course.go_on()
+            course.advance()
             course.settle(is_over)
         if is_over():
             break

@@ -30,15 +30,15 @@ def _run(instance: Instance, began: float) -> int:
     listener = bind(instance)
     redis_url, redis = programs.redis(instance)
     environment = programs.child_environment(instance, redis_url)
-    gate, gate_keeper = os.pipe()
-    first = [*([redis] if redis else []), *programs.web(instance, listener, gate, environment)]
+    ready_reader, ready_writer = os.pipe()
+    first = [*([redis] if redis else []), *programs.web(instance, listener, ready_reader, environment)]
     keeper = Keeper([Child(program, instance.control_dir) for program in first])
     keeper.listen_to_signals()
     # Redis and the web server start while the database is prepared, which shortens the start.
     keeper.tend()
     try:
         prepared = _prepare(environment)
-        os.close(gate_keeper)
+        os.close(ready_writer)
         keeper.children += [Child(each, instance.control_dir) for each in programs.celery(environment)]
         _keep(keeper, instance, began, prepared)
     finally:

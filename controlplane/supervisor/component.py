@@ -62,7 +62,7 @@ def _web(instance: Instance) -> None:
     prepare.gather_static_files()
     listener = bind(instance)
     reader, writer = os.pipe()
-    # `make up` keeps this gate closed until the database is ready; here it is open from the start.
+    # `make up` keeps the write end open until the database is ready; here the web process need not wait.
     os.close(writer)
     web.serve(listener.fileno(), reader)
 

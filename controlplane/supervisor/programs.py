@@ -69,15 +69,15 @@ def redis(instance: Instance) -> tuple[str, Program | None]:
 
 
 def web(
-    instance: Instance, listener: socket.socket, gate: int, environment: Mapping[str, str]
+    instance: Instance, listener: socket.socket, ready_reader: int, environment: Mapping[str, str]
 ) -> list[Program]:
-    """Return one program per web process. All accept connections from one socket, once the other end of the gate is
-    closed."""
+    """Return one program per web process. All accept connections from one socket, once the write end of the
+    pipe `ready_reader` is closed."""
     handle = listener.fileno()
-    command = (sys.executable, "-m", "controlplane.supervisor.web", str(handle), str(gate))
+    command = (sys.executable, "-m", "controlplane.supervisor.web", str(handle), str(ready_reader))
     count = instance.web_processes
     names = ["web"] if count == 1 else [f"web-{number}" for number in range(1, count + 1)]
-    return [Program(name, command, environment, (handle, gate)) for name in names]
+    return [Program(name, command, environment, (handle, ready_reader)) for name in names]
 
 
 def celery(environment: Mapping[str, str]) -> list[Program]:

@@ -15,17 +15,17 @@ from controlplane.http.connections import Limits, ServerConfig
 GRACE_SECONDS = 3
 
 
-def serve(handle: int, gate: int) -> None:
+def serve(handle: int, ready_reader: int) -> None:
     """Serve controlplane.asgi on the inherited listening socket until SIGTERM.
 
-    Modules are loaded while the database is being prepared; reading from the gate blocks until the supervisor
-    closes its end. The application is created only then, because whitenoise stores the sizes of static files at its
-    creation.
+    `ready_reader`: the read end of a pipe. Modules are loaded while the database is being prepared; reading
+    from the pipe blocks until the supervisor closes the write end. The application is created only then,
+    because whitenoise stores the sizes of static files at its creation.
     """
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     django.setup()
     importlib.import_module("controlplane.urls")
-    os.read(gate, 1)
+    os.read(ready_reader, 1)
     limits = Limits(connections=settings.CONNECTIONS, per_address=settings.CONNECTIONS_PER_ADDRESS)
     config = ServerConfig(
         "controlplane.asgi:application", limits, lifespan="auto", timeout_graceful_shutdown=GRACE_SECONDS

@@ -230,7 +230,7 @@ def _form(
 ) -> HttpResponseBase:
     """Show the form; errors are shown only after it was sent, not while it is still empty."""
     more = {field.name for field in INPUTS if field.input and field.input.section == MORE}
-    offers = {
+    listed = {
         "kinds": [(kind.name, kind.label) for kind in KINDS.values()],
         "pools": [(name, name) for name in reads.pool_names()],
     }
@@ -241,7 +241,7 @@ def _form(
         "command": checked.command(raw),
         "hint": checked.hint(raw),
         "projects": reads.projects_to_submit_to(actor),
-        "sections": _sections(offers),
+        "sections": _sections(listed),
         "code_most": {"files": FILES_MOST, "bytes": settings.CODE_MOST_BYTES},
         "images": known_images(visible_jobs(actor)),
     }
@@ -259,17 +259,17 @@ def _by_field(refusal: Exception) -> Errors:
     return {"project": str(refusal) or _("Choose a project that you are a member of.")}
 
 
-def _sections(offers: Mapping[str, list[tuple[str, str]]]) -> dict[str, list[list[dict[str, Any]]]]:
-    """Return the rows of inputs by section. `offers`: choices, by the name used in field declarations."""
+def _sections(listed: Mapping[str, list[tuple[str, str]]]) -> dict[str, list[list[dict[str, Any]]]]:
+    """Return the rows of inputs by section. `listed`: choices, by the name used in field declarations."""
     sections: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for field in INPUTS:
         if field.input:
             row = sections.setdefault(field.input.section, {}).setdefault(field.input.row, [])
-            row.append(_input(field, field.input, offers))
+            row.append(_input(field, field.input, listed))
     return {name: [rows[number] for number in sorted(rows)] for name, rows in sections.items()}
 
 
-def _input(field: Field, shown: Input, offers: Mapping[str, list[tuple[str, str]]]) -> dict[str, Any]:
+def _input(field: Field, shown: Input, listed: Mapping[str, list[tuple[str, str]]]) -> dict[str, Any]:
     is_lines = field.value.separator == LINES
     lines = _("One {what} a line.").format(what=_(field.value.text)) if is_lines else ""
     choices = None if shown.choices is None else [(name, _(label)) for name, label in shown.choices]
@@ -281,8 +281,8 @@ def _input(field: Field, shown: Input, offers: Mapping[str, list[tuple[str, str]
         "is_check": field.value.schema["type"] == "boolean",
         "is_command": field.value == values.command_line,
         "is_required": field.is_required,
-        "choices": None if choices is None else choices + offers.get(shown.offers, []),
-        "list": shown.offers if choices is None else "",
+        "choices": None if choices is None else choices + listed.get(shown.choices_from, []),
+        "list": shown.choices_from if choices is None else "",
         "check": field.entries and field.entries.label and (field.entries.name, _(field.entries.label)),
     }
 

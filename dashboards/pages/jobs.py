@@ -37,9 +37,9 @@ from jobs.access import job_for, visible_jobs
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import to_edge
 from jobs.lifecycle import FAILED, TIMED_OUT
+from jobs.log_ranks import default_log_rank
 from jobs.models import Job
 from jobs.queries import job_detail
-from jobs.speaking import speaking_rank
 
 TABS = ("overview", "workers", "logs", "metrics", "events", "pods", "spec", "terminal")
 
@@ -169,7 +169,7 @@ def _metrics(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
 
 def _ranks(job: Job) -> dict[str, Any]:
     """Return the ranks that can be selected, and the one that is shown first."""
-    return {"log_ranks": job_reads.log_ranks(job), "log_rank": speaking_rank(job, job.attempt)}
+    return {"log_ranks": job_reads.log_ranks(job), "log_rank": default_log_rank(job, job.attempt)}
 
 
 def _logs(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:

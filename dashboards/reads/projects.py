@@ -13,7 +13,8 @@ ROLES = {"owner": 0, "member": 1, "viewer": 2}
 
 
 def project_row(project: Project) -> Row:
-    """Return one project with its bar; members sorted by role, highest first."""
+    """Return one project in REST form with its allocation bar (see `bar`); members sorted by role, highest
+    first."""
     row = shaped([project])[0] | {"palette_index": project.palette_index, "is_visible": True}
     row["members"] = sorted(row["members"], key=lambda member: (ROLES[member["role"]], member["user"]))
     return with_bars([row])[0]

@@ -16,8 +16,8 @@ from controlplane.telemetry.queries import first_sample, series
 from dashboards.charts.allocation import summed
 from dashboards.charts.curves import Run
 from dashboards.charts.series import Line, Point
+from jobs.log_ranks import default_log_ranks
 from jobs.models import Job
-from jobs.speaking import speaking_ranks
 
 # Shortest range of a chart.
 LEAST = timedelta(minutes=1)
@@ -82,7 +82,7 @@ def capacity_points(start: datetime, end: datetime) -> list[Point]:
 
 def job_runs(job: Job, name: str) -> list[Run]:
     """Return a curve for each attempt, from the progress lines of the pods that represent it
-    (jobs.speaking)."""
+    (jobs.log_ranks)."""
     runs = []
     for attempt in range(max(1, job.attempt - RUNS_MOST + 1), max(1, job.attempt) + 1):
         values = [(report.step, getattr(report, name)) for report in job_reports(job, attempt)]
@@ -94,7 +94,7 @@ def job_runs(job: Job, name: str) -> list[Run]:
 def job_reports(job: Job, attempt: int) -> tuple[Progress, ...]:
     """Return the progress lines of one attempt in order of time: of rank 0, and of the first member of each
     later generation."""
-    found = [_rank_reports(job, attempt, rank) for rank in speaking_ranks(job, attempt)]
+    found = [_rank_reports(job, attempt, rank) for rank in default_log_ranks(job, attempt)]
     if len(found) == 1:
         return found[0]
     return tuple(

@@ -38,7 +38,7 @@ def _name(row: Row) -> str:
 
 
 def _nodes(row: Row) -> str:
-    """Which nodes read from it."""
+    """Return the nodes that read from the location, as text."""
     if row["project"] is not None:
         return gettext("all, as a volume of {project}").format(project=row["project"].name)
     pools = ", ".join(row["node_pools"])
@@ -57,7 +57,7 @@ def _room(row: Row) -> str:
 
 
 def _committed() -> Combinable:
-    """What `committed_bytes` of location_shapes is, for sorting."""
+    """Return an expression for `committed_bytes` of location_shapes, to sort by."""
     is_filling = Q(caches__state=Cache.FILLING)
     return F("used_bytes") + Sum("caches__reserved_bytes", filter=is_filling, default=0)
 

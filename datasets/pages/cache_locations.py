@@ -38,7 +38,8 @@ _UNITS = {"Ti": 1 << 40, "Gi": 1 << 30, "Mi": 1 << 20}
 
 
 class LocationForm(forms.Form):
-    """What may be changed of a location. Its clean values are those of the actions."""
+    """Form of a location's editable fields; the cleaned data are valid arguments of
+    actions.cache_locations."""
 
     room_bytes = forms.CharField(
         required=False,
@@ -117,7 +118,7 @@ class NewLocationForm(LocationForm):
 
 @signed_in
 def location_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Locations of all projects, and those of the projects that the actor may see."""
+    """List the locations without a project, and those of projects that the actor may see."""
     page = list_page(CACHE_LOCATIONS, actor, visible_locations(actor), request.GET.dict())
     context = {"page": page, "may_create": actor.is_admin and bool(_clusters())}
     return show(request, actor, "datasets/cache_locations.html", context)

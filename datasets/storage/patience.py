@@ -1,4 +1,4 @@
-"""Time limits of a storage system."""
+"""Timeouts of a storage system."""
 
 from dataclasses import dataclass
 

@@ -61,7 +61,8 @@ class Pieces:
             offset, length = offset + count, length - count
 
     def of_pack(self, located: Sequence[Located]) -> list[bytes]:
-        """Return contents of one pack. Raises as `ranges`."""
+        """Return the bytes of these contents, which are all in one pack, in the same order. Raises
+        ContentMissing and, if the pack is truncated, ContentDamaged."""
         starts, lengths = [one.offset for one in located], [one.size_bytes for one in located]
         with lost(located[0]):
             return self._bucket.get_ranges(key_of(located[0]), starts, lengths)

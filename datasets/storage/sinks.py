@@ -51,8 +51,8 @@ class FolderSink:
 
 
 def folder_sink(root: str, adopt: str, *, say: Say = silent) -> FolderSink:
-    """Return a sink into the folder lake at `root`; called in the worker process. `adopt`: a value of Sharing. `say`
-    is not used: a folder keeps no one waiting."""
+    """Return a sink into the folder lake at `root`; called in the worker process. `adopt`: the value of a
+    Sharing, how large files become contents. `say` is not used: writing to a folder never waits."""
     return FolderSink(FolderLake(Path(root)), Sharing(adopt))
 
 

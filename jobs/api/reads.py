@@ -23,10 +23,10 @@ from controlplane.models import Event
 from jobs.access import job_for
 from jobs.api.schemas import POD
 from jobs.kinds.spec import to_edge
+from jobs.log_ranks import default_log_rank
 from jobs.models import Job, Pod
 from jobs.outlook import outlook
 from jobs.queries import explanation, is_silent, metrics, pod_columns, shape_pods
-from jobs.speaking import speaking_rank
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class JobLogs(ApiView):
         if wanted["tail"] is not None and wanted["search"] is not None:
             raise bad_request("?tail", "tail_or_search", "Give tail or search, not both.")
         attempt = wanted["attempt"] or max(job.attempt, 1)
-        rank = speaking_rank(job, attempt) if wanted["rank"] is None else wanted["rank"]
+        rank = default_log_rank(job, attempt) if wanted["rank"] is None else wanted["rank"]
         _check_pod(job, attempt, rank, is_asked=wanted["attempt"] is not None or rank > 0)
         path = log_path(settings.LOG_DIR, str(job.pk), attempt, rank)
         try:

@@ -56,15 +56,15 @@ class Entries(NamedTuple):
 
 class Input(NamedTuple):
     """A field of the submit form. Inputs with the same row number of a section share a line. `choices`: those
-    of a select. `offers`: names a list of the page with more choices or suggestions. `initial`: replaces the
-    field's default."""
+    of a select. `choices_from`: the name of a list of the page ("images", "pools", "kinds") that adds choices
+    to a select, or suggestions to a text field. `initial`: replaces the field's default."""
 
     label: str
     section: str
     row: int
     help: str = ""
     choices: tuple[tuple[str, str], ...] | None = None
-    offers: str = ""
+    choices_from: str = ""
     initial: str = ""
 
 

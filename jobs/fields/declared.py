@@ -33,7 +33,7 @@ DECLARED = (
     Field("image", "an image of the catalogue or a registry", values.text(500), "", group=PROGRAM, pod="image",
           flags=(Flag("-i --image IMAGE"),),
           input=Input("Image", RUNS, 1, "An entry of the catalogue, or any name together with a command.",
-                      offers="images", initial="quickstart")),
+                      choices_from="images", initial="quickstart")),
     Field("command", "the program, instead of the image's own", values.command_line, [], group=PROGRAM, pod="command",
           flags=(Flag("--command C", "the program, instead of the image's own (or put it after --)"),),
           input=Input("Command", RUNS, 2, "Empty: the image's own. Words are split as a shell does.")),
@@ -90,7 +90,7 @@ DECLARED = (
     Field("priority", "0 to 1000, within the project", PRIORITY.or_default(), kind_default="priority",
           flags=(Flag("--priority N"),), input=Input("Priority", MORE, 2, "0 to 1,000 inside the project.")),
     Field("node_pool", "only on nodes of this pool", values.label(50).optional(), flags=(Flag("--node-pool POOL"),),
-          input=Input("Node pool", NEEDS, 2, choices=(("", "Any"),), offers="pools")),
+          input=Input("Node pool", NEEDS, 2, choices=(("", "Any"),), choices_from="pools")),
     # Parsed but hidden from help: the server explains why the field is not available yet.
     Field("compute_template", "not available yet; leave it out", values.nothing("compute templates"), group=PODS,
           flags=(Flag("--template T", is_hidden=True),)),

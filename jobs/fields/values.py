@@ -113,8 +113,8 @@ switch = value(
 
 
 def listed(read: Reader, most: int, items: Schema = schemas.STRING, **options: Any) -> Value:
-    """Return the type of a list of at most `most` items; in forms they are separated by commas unless
-    `separator` is given."""
+    """Return the type of a list of at most `most` items; `read` reads one item. As text, items are separated
+    by commas unless `separator` is given."""
     schema = {**schemas.listed(items), "maxItems": most}
     return value(
         fields.listed(read, most), schema, **{"pieces": list, "separator": WORDS, "text": "a name"} | options
@@ -122,8 +122,8 @@ def listed(read: Reader, most: int, items: Schema = schemas.STRING, **options: A
 
 
 def mapped(read: Reader, most: int, entry: Schema = schemas.STRING, **options: Any) -> Value:
-    """Return the type of an object of at most `most` names, in forms one NAME=VALUE per line. `read` reads
-    the whole object."""
+    """Return the type of an object of at most `most` entries; `read` reads the whole object. A form field has
+    one NAME=VALUE per line."""
     written = {
         "parse": notation.parse_pair,
         "write": "=".join,
@@ -137,7 +137,8 @@ def mapped(read: Reader, most: int, entry: Schema = schemas.STRING, **options: A
 
 
 def counts(low: int, high: int, most: int) -> Value:
-    """Return the type of a list of whole numbers, in forms separated by commas."""
+    """Return the type of a list of at most `most` whole numbers from `low` to `high`; as text, separated by
+    commas."""
     one = whole(low, high)
     schema = {**schemas.listed(one.schema), "maxItems": most}
     return value(

@@ -229,8 +229,8 @@ def _alive(standing: Standing, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _switching_leavers(standing: Standing) -> tuple[int, ...]:
-    """Return who leaves by the newest generation, as long as not all members have entered that: the last step before it
-    needs the leavers as well."""
+    """Return the ranks that leave with the newest generation, until all members have joined it: the last step
+    before the switch needs the leaving workers too."""
     operation = standing.operation
     if operation is None or operation.generation != standing.generation:
         return ()

@@ -239,9 +239,9 @@ def _take_jobs(
     for pod in pods:
         if pod.is_live and pod.gpu_utilization is not None:
             measured[pod.job_id].append(pod.gpu_utilization)
-    speaking = working | said.keys() | {job_id for job_id, values in measured.items() if values}
+    reporting = working | said.keys() | {job_id for job_id, values in measured.items() if values}
     is_silent = Q(gpu_utilization__isnull=False, project__cluster=cluster, state__in=ACTIVE_STATES)
-    jobs = Job.objects.filter(Q(pk__in=speaking) | is_silent)
+    jobs = Job.objects.filter(Q(pk__in=reporting) | is_silent)
     columns = ("pk", "kind", "progress", "gpu_utilization", "active_at")
     for job_id, kind, progress, utilization, active_at in jobs.values_list(*columns):
         values: dict[str, Any] = {}

@@ -117,7 +117,7 @@ LAYERS = {
     "jobs.project_status": "queries",
     "jobs.release": "actions",
     "jobs.scaling": "actions",
-    "jobs.speaking": "queries",
+    "jobs.log_ranks": "queries",
     "jobs.transitions": "actions",
     "jobs.limits": "queries",
     "jobs.room": "queries",

@@ -1,38 +1,20 @@
 """Docstrings and names in plain technical English: a list of words that they may not use (docs/glossary.md)."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.house.prose import BANNED, banned_in, in_words
-from tests.house.sources import PRODUCT, module_of, python_files
-
-# Module prefix -> banned words that it still has, exactly. Entries may only shrink; every other module has none.
-LEFT = {
-    "controlplane.scheduling": 2,
-}
-
-
-def prefix_of(module: str) -> str:
-    return next((prefix for prefix in LEFT if f"{module}.".startswith(f"{prefix}.")), module)
+from tests.house.sources import PRODUCT, python_files
 
 
 def test_docstrings_and_names_use_no_banned_word() -> None:
-    counts, places = Counter[str](), dict[str, list[str]]()
-    for path in python_files(PRODUCT):
-        prefix = prefix_of(module_of(path))
-        for text, word in banned_in(path):
-            counts[prefix] += 1
-            places.setdefault(prefix, []).append(f"{path.name}:{text.line} {text.kind}: {word}")
-    grown = [line for prefix in counts if counts[prefix] > LEFT.get(prefix, 0) for line in places[prefix]]
-    assert not grown, "write these in plain technical English:\n" + "\n".join(grown)
-    assert {prefix: counts[prefix] for prefix in LEFT} == LEFT, "lower the entries of LEFT to what is left"
-
-
-def test_an_entry_of_the_list_names_modules_that_exist() -> None:
-    modules = [f"{module_of(path)}." for path in python_files(PRODUCT)]
-    assert all(any(module.startswith(f"{prefix}.") for module in modules) for prefix in LEFT)
+    found = [
+        f"{path}:{text.line}: {word} in {text.text!r}"
+        for path in python_files(PRODUCT)
+        for text, word in banned_in(path)
+    ]
+    assert not found, "write these in plain technical English:\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_the_last_lines_of_a_worker_that_leaves_are_followed(server, elastic, he
 
 
 def test_a_worker_whose_log_never_ends_is_left_after_a_while(server, elastic, headers, monkeypatch):
-    monkeypatch.setattr(logstream, "LAST_WORDS_SECONDS", 0.5)
+    monkeypatch.setattr(logstream, "LOG_END_SECONDS", 0.5)
     path = log_path(settings.LOG_DIR, str(elastic.pk), 1, 0)
     path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
     marked = headers | {"Last-Event-ID": "1-0-0"}
@@ -180,9 +180,9 @@ def test_the_silence_of_a_worker_that_leaves_is_counted_anew(monkeypatch, betwee
     assert [rank_shown(1, 0), rank_shown(1, 1)] == [0, 0]
     attempt = 1 if between == "it speaks again" else 2
     assert rank_shown(attempt, 0) == 0
-    now += logstream.LAST_WORDS_SECONDS
+    now += logstream.LOG_END_SECONDS
     assert rank_shown(attempt, 1) == 0
-    now += logstream.LAST_WORDS_SECONDS
+    now += logstream.LOG_END_SECONDS
     assert rank_shown(attempt, 1) == 1
 
 

@@ -42,7 +42,9 @@ class Policy:
         return self.batch_size * (self.reference_workers if self.name == CONSTANT_GLOBAL_BATCH else workers)
 
     def learning_rate_factor(self, workers: int, before: int, steps_since_switch: int) -> float:
-        """Return the factor for the learning rate. `before`: the number of workers before the last switch."""
+        """Return the factor by which to multiply the configured learning rate: 1 with a constant global
+        batch, else workers / reference_workers. After a switch from `before` workers it changes linearly over
+        RAMP_STEPS steps."""
         if self.name == CONSTANT_GLOBAL_BATCH:
             return 1.0
         ramp = min(1.0, (steps_since_switch + 1) / RAMP_STEPS)

@@ -40,7 +40,8 @@ class File:
     target: str = ""
 
     def listed(self) -> dict[str, Any]:
-        """Return the file in the form that the server takes."""
+        """Return the file as an entry of a code tree in the REST API: {"path", "size", "hash", "executable"?}
+        or {"path", "link"}."""
         if self.kind == "l":
             return {"path": self.path, "link": self.target}
         shown: dict[str, Any] = {"path": self.path, "size": self.size, "hash": self.sha256}

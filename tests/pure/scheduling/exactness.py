@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.expected_ends import expected_end, rounded_up
 from controlplane.scheduling.feasibility import FeasibilityCheck
 from controlplane.scheduling.order import job_key
 from controlplane.scheduling.plan import Hold, Plan
-from controlplane.scheduling.runtimes import expected_end, rounded_up
 from controlplane.scheduling.view import (
     ClusterView,
     JobView,

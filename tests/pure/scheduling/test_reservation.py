@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from bench.trace_replay import Replay, TraceJob
 from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.expected_ends import ends_by, expected_end, rounded_up
 from controlplane.scheduling.reasons import RESERVED_FOR_OLDER_GANG, describe
-from controlplane.scheduling.runtimes import ends_by, expected_end, rounded_up
 from controlplane.scheduling.spare import spare_placements
 from tests.pure.scheduling.builders import hold_of, job, names, nodes, project, running, view
 

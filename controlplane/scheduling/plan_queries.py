@@ -1,4 +1,4 @@
-"""Questions about an unfinished plan: which jobs could be stopped for another one, and how much capacity stays
+"""Queries on an unfinished plan: which jobs could be stopped for another one, and how much capacity stays
 free."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def could_reclaim(state: CycleState, item: Waiting) -> bool:
     policy = ReclaimPolicy(item)
     return (
         policy.is_open()
-        and state.has_giver(policy)
+        and state.has_victim(policy)
         and find_victims(item.request, state.capacity.soon, policy, state.candidates) is not None
     )
 

@@ -1,5 +1,5 @@
-"""Select the pod whose log represents a job: rank 0 or, once that worker of an elastic job has left, the
-first member of the current generation."""
+"""Select the pod whose log is shown by default for a job: rank 0 or, once that worker of an elastic job has
+left, the first member of the current generation."""
 
 from django.db.models import QuerySet
 
@@ -10,16 +10,17 @@ from jobs.models import Generation, Job
 FIRST = "members__0__id"
 
 
-def speaking_rank(job: Job, attempt: int) -> int:
-    """Return the rank that represented an attempt last; its log is shown by default."""
+def default_log_rank(job: Job, attempt: int) -> int:
+    """Return the rank whose log is shown by default for an attempt: the one selected last if it changed."""
     if not KINDS[job.kind].is_elastic:
         return 0
     first = _generations(job, attempt).order_by("-number").values_list(FIRST, flat=True).first()
     return int(first or 0)
 
 
-def speaking_ranks(job: Job, attempt: int) -> list[int]:
-    """Return all ranks that represented an attempt, without repeats, ordered by when each last did."""
+def default_log_ranks(job: Job, attempt: int) -> list[int]:
+    """Return all ranks whose logs were shown by default during an attempt, without repeats, ordered by when
+    each was last selected."""
     if not KINDS[job.kind].is_elastic:
         return [0]
     firsts = _generations(job, attempt).order_by("number").values_list(FIRST, flat=True)
