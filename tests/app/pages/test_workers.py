@@ -111,3 +111,15 @@ def test_others_may_not(yard, visit):
     job = elastic(yard)
     assert visit(yard.cast.chi).get(f"/jobs/{job.pk}/workers").status_code == 404
     assert visit(yard.cast.chi).post(f"/jobs/{job.pk}/scale", {"workers": "2"}).status_code == 404
+
+
+def test_the_placement_is_that_of_the_workers_that_are_left(yard, visit):
+    job = elastic(yard)
+    Pod.objects.filter(job=job, rank=0).update(state="succeeded", exit_code=0, finished_at=job.created_at)
+    page = visit(yard.cast.ben).get(f"/jobs/{job.pk}").content.decode()
+    assert [f'data-key="where-{rank}"' in page for rank in range(3)] == [False, True, True]
+    # Of a job that has ended it says where it was.
+    Job.objects.filter(pk=job.pk).update(state="succeeded", finished_at=job.created_at)
+    Pod.objects.filter(job=job).update(state="succeeded", exit_code=0, finished_at=job.created_at)
+    page = visit(yard.cast.ben).get(f"/jobs/{job.pk}").content.decode()
+    assert [f'data-key="where-{rank}"' in page for rank in range(3)] == [True, True, True]
