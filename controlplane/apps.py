@@ -1,4 +1,4 @@
-"""Register the control plane, its Celery application and its system checks."""
+"""Register the control plane and its system checks."""
 
 from django.apps import AppConfig
 
@@ -9,5 +9,5 @@ class ControlplaneConfig(AppConfig):
     name = "controlplane"
 
     def ready(self) -> None:
-        # Imported here, so that pure packages can be imported without Django and Celery.
-        from controlplane import celery_app, checks  # noqa: F401  registering is their effect
+        # Imported here, so that pure packages can be imported without Django.
+        from controlplane import checks  # noqa: F401  registering is its effect

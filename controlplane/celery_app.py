@@ -2,8 +2,13 @@
 
 from collections.abc import Sequence
 
-from celery import Celery
 from django.conf import settings
+
+from controlplane.config.optional_packages import without
+
+# Messages are JSON only (`accept_content` below).
+with without("yaml"):
+    from celery import Celery
 
 app = Celery("trainyard")
 app.conf.update(

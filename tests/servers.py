@@ -203,6 +203,7 @@ def control_plane(
     state_dir.mkdir(parents=True, exist_ok=True)
     if "DATABASE_URL" not in environment:
         migrated.lay_out(state_dir / "db.sqlite3")
+    migrated.lay_out_static(state_dir)
     with (state_dir / "console.log").open("ab") as console:
         command = [sys.executable, "-m", "controlplane.supervisor"]
         process = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=console, stderr=console)

@@ -5,8 +5,10 @@ from typing import Any
 
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter
 
 from controlplane.api.json_schema import Schema
+from controlplane.api.operations import DESCRIPTIONS, Description
 from controlplane.registration import app_modules
 
 SECURITY = {
@@ -26,7 +28,8 @@ _NO_SECURITY = frozenset({"/api/v1/login"})
 
 
 class RouteSchema(AutoSchema):
-    """Names operations by route and HTTP method, and omits the fallback route."""
+    """Names operations by route and HTTP method, describes them as `@operation` declared, and omits the fallback
+    route."""
 
     def get_operation(self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any) -> Any:
         if "{rest}" in path:
@@ -37,11 +40,29 @@ class RouteSchema(AutoSchema):
         words = self.path.removeprefix("/api/v1/").replace("{", "by-").replace("}", "").replace("/", "-")
         return f"{self.method.lower()}-{words}".replace("_", "-")
 
+    def get_summary(self) -> str:
+        return self._described().summary
+
+    def get_override_parameters(self) -> list[Any]:
+        return [
+            OpenApiParameter(each.name, each.schema, each.location, description=each.about)
+            for each in self._described().parameters
+        ]
+
+    def get_request_serializer(self) -> Any:
+        return self._described().body
+
+    def get_response_serializers(self) -> Any:
+        return self._described().responses
+
     def get_tags(self) -> list[str]:
         return [self.path.removeprefix("/api/v1/").partition("/")[0]]
 
     def get_auth(self) -> list[dict[str, list[str]]]:
         return [] if self.path in _NO_SECURITY else [{name: []} for name in SECURITY]
+
+    def _described(self) -> Description:
+        return DESCRIPTIONS[getattr(type(self.view), self.method.lower())]
 
 
 def declared_components() -> dict[str, Schema]:

@@ -5,13 +5,12 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from typing import Any
+from typing import Any, Literal
 
 from django.db import models, transaction
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.cache import patch_vary_headers
-from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.exceptions import NotAcceptable
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.renderers import BaseRenderer
@@ -40,6 +39,31 @@ HEADERS = {
 DRY_RUN = query.switch("Run every check and answer as if it were done, but write nothing.", False)
 EVENT_STREAM = "text/event-stream"
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterDescription:
+    """A query field ("query") or header ("header") of a route, as OpenAPI shows it."""
+
+    name: str
+    location: Literal["query", "header"]
+    schema: Schema
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the OpenAPI document says of a route's method. `body`: media type -> schema. `responses`: status, or status
+    and media type -> schema, or None for a response without a body."""
+
+    summary: str
+    parameters: tuple[ParameterDescription, ...]
+    body: Mapping[str, Schema] | None
+    responses: Mapping[Any, Schema | None]
+
+
+# By the view's method. Only the OpenAPI document reads it, so that no other process loads drf-spectacular.
+DESCRIPTIONS: dict[Callable[..., HttpResponseBase], Description] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +221,10 @@ def operation(
                 return _write(call, work)
 
         verb = method.__name__.upper()
-        described = [*_query_of(parameters), *_headers_of(verb, answer, is_remembered)]
+        described = (*_query_of(parameters), *_headers_of(verb, answer, is_remembered))
         responses = _responses({gives: answer} if answer else {}, status, also, is_write) | _stream(streams)
-        return _describe(about, responses, described, {takes: sent} if sent else None)(view)
+        DESCRIPTIONS[view] = Description(about, described, {takes: sent} if sent else None, responses)
+        return view
 
     return decorate
 
@@ -282,36 +307,23 @@ def _takes_json(media_range: str) -> bool:
     return name in (JSON, PROBLEM_JSON, "application/*", "*/*") and not refuses
 
 
-def _describe(
-    about: str, responses: dict[Any, Any], parameters: list[OpenApiParameter], body: dict[str, Schema] | None
-) -> Callable[[Callable[..., HttpResponseBase]], Callable[..., HttpResponseBase]]:
-    """Return a decorator that declares the operation to drf-spectacular."""
-    described: Callable[[Callable[..., HttpResponseBase]], Callable[..., HttpResponseBase]] = extend_schema(
-        summary=about,
-        parameters=parameters,
-        request=body,
-        responses=responses,
-    )
-    return described
-
-
 def _stream(about: str) -> dict[Any, Any]:
     return {(200, EVENT_STREAM): {"type": "string", "description": about}} if about else {}
 
 
-def _query_of(parameters: Mapping[str, Parameter]) -> Iterator[OpenApiParameter]:
+def _query_of(parameters: Mapping[str, Parameter]) -> Iterator[ParameterDescription]:
     for name, parameter in parameters.items():
-        yield OpenApiParameter(name, parameter.schema, OpenApiParameter.QUERY, description=parameter.about)
+        yield ParameterDescription(name, "query", parameter.schema, parameter.about)
 
 
-def _headers_of(verb: str, answer: Schema, is_remembered: bool) -> Iterator[OpenApiParameter]:
+def _headers_of(verb: str, answer: Schema, is_remembered: bool) -> Iterator[ParameterDescription]:
     is_list = "results" in answer.get("properties", {})
     wanted = {
         "GET": () if is_list else ("If-None-Match",),
         "POST": ("Idempotency-Key",) if is_remembered else (),
     }
     for name in wanted.get(verb, ("Idempotency-Key", "If-Match")):
-        yield OpenApiParameter(name, {"type": "string"}, OpenApiParameter.HEADER, description=HEADERS[name])
+        yield ParameterDescription(name, "header", {"type": "string"}, HEADERS[name])
 
 
 def _responses(

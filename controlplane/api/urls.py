@@ -2,6 +2,7 @@
 
 from django.urls import include, path, re_path
 
+from controlplane.api import lean_rest_framework  # noqa: F401  first, for its effect on the imports below
 from controlplane.api.views import accounts, clusters, departments, events, projects, schema
 from controlplane.registration import app_modules
 

@@ -6,10 +6,10 @@ runs once, and one whose worker was killed is sent again (controlplane.commands.
 
 from datetime import timedelta
 
-from celery import shared_task
 from django.db.models import F
 from django.db.models.functions import Now
 
+from controlplane.celery_app import app
 from controlplane.commands.errors import Cancelled
 from controlplane.commands.outcomes import claimable, complete, note_failure
 from controlplane.commands.registry import handler_for
@@ -18,7 +18,7 @@ from controlplane.loop.claim_tokens import new_token
 from controlplane.models import Command
 
 
-@shared_task(acks_late=False, ignore_result=True)
+@app.task(acks_late=False, ignore_result=True)
 def carry_out(command_id: int) -> None:
     """Execute the command, unless another worker has claimed it or it has ended."""
     carry_out_here(command_id)

@@ -1,11 +1,10 @@
 """Celery's entry points: a task that notifies the loop in this worker's process."""
 
-from celery import shared_task
-
+from controlplane.celery_app import app
 from controlplane.loop.wake import ring_here
 
 
-@shared_task
+@app.task
 def ring_bell() -> None:
     """Request a cycle at once instead of at the next period."""
     ring_here()

@@ -19,6 +19,7 @@ def main() -> int:
     if not check_settings():
         return 1
     close_state_files()
+    ignore_wake_ups()
     prepare_database()
     gather_static_files()
     print(json.dumps({"setup_path": setup_path()}))
@@ -51,6 +52,13 @@ def close_state_files() -> None:
     database = settings.DATABASES["default"]
     if database["ENGINE"].endswith("sqlite3"):
         close_database(str(database["NAME"]))
+
+
+def ignore_wake_ups() -> None:
+    """Send no wake-ups from this process: the loop starts after it, and begins with a cycle."""
+    from controlplane.loop.wake import listen
+
+    listen(lambda: None)
 
 
 def prepare_database() -> None:

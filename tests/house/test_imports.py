@@ -131,6 +131,7 @@ LAYERS = {
     "controlplane.loop.host": "root",  # the process: Celery's application and the loop
     "controlplane.loop.wake": "wake",
     "controlplane.loop.tasks": "wake",
+    "controlplane.celery_app": "wake",  # what publishes a wake-up
     "controlplane.simulation": "plain",
     "controlplane.simulation.routes": "pure",
     "controlplane.telemetry": "telemetry",

@@ -92,6 +92,7 @@ def test_parts_in_processes_of_their_own_make_one_control_plane(
         web = stack.enter_context(part("web", variables(tmp_path / "web", **shared)))
         wait_until(lambda: status_of(port, "/healthz") == 200, 60, "the web server's start")
         assert status_of(port, "/readyz?exclude=loop") == 503  # not before the migrations
+        assert status_of(port, "/static/css/base.css") == 200  # gathered at its start
         migrated = run_part("migrate", variables(tmp_path / "migrate", **shared))
         assert migrated.returncode == 0, migrated.stderr
         assert json.loads(migrated.stdout)["first_admin"].startswith(f"http://127.0.0.1:{port}/setup/")

@@ -29,6 +29,9 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 clusters: [{name: c, cluster: {server: "http://127.0.0.1:%d"}}]
 users: [{name: u, user: {token: t}}]
 """
+# Packages with extension modules: PostgreSQL's driver, and those of an HTTP client, a template engine and YAML, which
+# REST framework and drf-spectacular import.
+UNUSED = ("psycopg_binary", "charset_normalizer", "markupsafe", "yaml")
 FOREVER = ["/bin/sh", "-c", "echo pid $$; while :; do sleep 0.2; done"]
 
 
@@ -108,6 +111,12 @@ def test_other_users_of_the_machine_read_nothing_of_it(running: ControlPlane, jo
 
 def test_it_runs_its_four_processes(running: ControlPlane) -> None:
     assert sorted(running.children()) == sorted(NAMES)
+
+
+def test_its_web_server_loads_nothing_that_it_does_not_use(running: ControlPlane) -> None:
+    loaded = Path(f"/proc/{running.children()['web'].pid}/maps").read_text()
+    assert "orjson" in loaded  # that of extension modules is seen
+    assert [name for name in UNUSED if f"/{name}/" in loaded] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,7 +2,6 @@
 
 from controlplane.access import NotVisible
 from controlplane.api.json_schema import OBJECT
-from controlplane.api.openapi import RouteSchema, openapi_document
 from controlplane.api.operations import Answer, ApiView, Call, operation
 
 
@@ -11,6 +10,9 @@ class OpenApi(ApiView):
 
     @operation("The OpenAPI document", answer=OBJECT)
     def get(self, call: Call) -> Answer:
+        # Imported here, because drf-spectacular takes 20 MB, and few processes are asked for the document.
+        from controlplane.api.openapi import openapi_document
+
         document = openapi_document()
         return Answer(document, revision=document["info"])
 
@@ -25,6 +27,3 @@ class Nowhere(ApiView):
         raise NotVisible("There is nothing at this address; see /api/v1/openapi.json.")
 
     post = put = patch = delete = get
-
-
-__all__ = ["Nowhere", "OpenApi", "RouteSchema"]
