@@ -7,4 +7,4 @@ Imported before any other module imports REST framework; otherwise without effec
 from controlplane.config.optional_packages import without
 
 with without("requests", "django.contrib.postgres", "pygments", "yaml"):
-    import rest_framework.compat  # noqa: F401
+    import rest_framework.compat  # noqa: F401  for its effect
