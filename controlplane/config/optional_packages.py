@@ -13,7 +13,7 @@ def without(*names: str) -> Iterator[None]:
     """
     hidden = [name for name in names if name not in sys.modules]
     # Python refuses to import a name whose entry is None.
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  typeshed knows no None
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # typeshed lacks None
     try:
         yield
     finally:
