@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.engines.kubernetes import cache_fill, cache_pods
+from controlplane.engines.kubernetes import cache_fill, data_pod_objects
 from controlplane.engines.kubernetes.config import ClusterProfile
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
 from datasets.storage.claims import CacheTask
@@ -51,7 +51,9 @@ class Control:
     def fill(self, key: str, *keep: str) -> subprocess.CompletedProcess[str]:
         """Run the pod's command in its environment, with the paths of this machine."""
         task = CacheTask("7", keep, key, self.url, "token", self.manifest.hash)
-        container = cache_pods.pod("team", ClusterProfile(default_image="p"), task)["spec"]["containers"][0]
+        container = data_pod_objects.cache_pod("team", ClusterProfile(default_image="p"), task)["spec"][
+            "containers"
+        ][0]
         variables = {each["name"]: each["value"] for each in container["env"]}
         _, *arguments = container["command"]
         return subprocess.run(
@@ -169,7 +171,7 @@ def test_contents_that_a_pod_left_that_was_killed_after_the_manifests_go_with_th
     control.offer(ONE)
     said(control.fill("one"))
     with monkeypatch.context() as patched:
-        patched.setattr(cache_pods, "python", lambda _: ("python3", "-I", "-c", KILLED))
+        patched.setattr(data_pod_objects, "python", lambda _: ("python3", "-I", "-c", KILLED))
         assert control.fill("").returncode == -signal.SIGKILL
     assert control.kept() == {RUN, TEXT, b"bin/run"}
     control.offer({"c": (FILE, b"three")})

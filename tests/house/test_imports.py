@@ -64,12 +64,12 @@ LAYERS = {
     "controlplane.engines.place_files": "plain",
     "controlplane.engines.variables": "plain",
     "controlplane.engines.kubernetes.code_fetch": "plain",  # its text runs in pods
+    "controlplane.engines.kubernetes.pod_program": "plain",  # its text comes before theirs
     "controlplane.engines.kubernetes.code_delivery": "rendering",
     "controlplane.engines.kubernetes.cache_fill": "plain",  # its text runs in a pod
     "controlplane.engines.kubernetes.member_agent": "plain",  # the same
     "controlplane.engines.kubernetes.elastic": "rendering",
     "controlplane.engines.kubernetes.pod_scripts": "rendering",
-    "controlplane.engines.kubernetes.cache_pods": "rendering",
     "controlplane.engines.kubernetes.data_pod_objects": "rendering",
     "controlplane.engines.kubernetes.names": "rendering",
     "controlplane.engines.kubernetes.sanitize": "rendering",

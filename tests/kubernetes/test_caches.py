@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.access import SYSTEM
-from controlplane.engines.kubernetes import cache_pods
+from controlplane.engines.kubernetes.data_pod_objects import CACHE_POD
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.models import Project
 from datasets.actions.cache_upkeep import keep_caches
@@ -87,7 +87,7 @@ def test_jobs_read_versions_that_a_pod_brought_once_and_cannot_change_them(yard:
     newer.refresh_from_db()
     assert newer.state == "ready"
     pods = ("get", "pods", "-A", "-o", "name")
-    wait_until(lambda: cache_pods.POD not in yard.kube.kubectl(*pods), 30, "the removal of the pod")
+    wait_until(lambda: CACHE_POD not in yard.kube.kubectl(*pods), 30, "the removal of the pod")
 
 
 def reader(project: Project, name: str, version: int, words: str) -> Job:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from controlplane.engines.base import (
     ADMISSION_REFUSED,
@@ -24,21 +24,37 @@ from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.errors import ApiError, ApiFailed
 
 LONGEST_WORDS = 400
-_QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.*), used: (.*), limited: (.*)", re.DOTALL)
-_NEEDS_QUOTA = re.compile(r"failed quota: ([^:]+): must specify (.+)", re.DOTALL)
-_WEBHOOK = re.compile(
-    r'admission webhook "([^"]+)" denied the request(?:: (.*)| without explanation)', re.DOTALL
+# What a message means: its pattern, our code, our sentence with the pattern's groups, and whether a retry may succeed.
+_Meaning: TypeAlias = tuple[str, str, str, bool]
+# fmt: off
+# Messages of admission plug-ins, policies and webhooks, which choose any status.
+_ADMISSION: tuple[_Meaning, ...] = (
+    (r'admission webhook "([^"]+)" denied the request(?:: (.*)| without explanation)', ADMISSION_REFUSED,
+     "The cluster's webhook {0} refuses the pod: {1}", False),
+    (r"ValidatingAdmissionPolicy '([^']+)'.* denied request: (.*)", ADMISSION_REFUSED,
+     "The cluster's policy {0} refuses the pod: {1}", False),
+    (r'violates PodSecurity "([^":]+)[^"]*": (.*)', ADMISSION_REFUSED,
+     "Pod security '{0}' of the project's namespace refuses the pod: {1}. An admin can set the cluster's pod_security.",
+     False),
+    (r"no PriorityClass with name (\S+) was found", ADMISSION_REFUSED,
+     "The cluster has no PriorityClass {0} yet; it is made again.", True),
+    # A new namespace gets its default service account a moment later.
+    (r'error looking up service account \S+: serviceaccount "([^"]+)" not found', ADMISSION_REFUSED,
+     "The namespace has no service account {0} yet.", True),
 )
-_POLICY = re.compile(r"ValidatingAdmissionPolicy '([^']+)'.* denied request: (.*)", re.DOTALL)
-_POD_SECURITY = re.compile(r'violates PodSecurity "([^":]+)[^"]*": (.*)', re.DOTALL)
+# Messages of a 403, which admission and missing permissions share.
+_FORBIDDEN: tuple[_Meaning, ...] = (
+    (r"exceeded quota: ([^,]+), requested: (.*), used: (.*), limited: (.*)", QUOTA_REFUSED,
+     "The cluster's quota {0} refuses the pod: it asks for {1}; in use are {2} of {3}.", True),
+    (r"failed quota: ([^:]+): must specify (.+)", ADMISSION_REFUSED,
+     "The quota {0} in the project's namespace wants every pod to state {1}.", False),
+    (r'user "([^"]*)"(?: \(groups=\[[^\]]*\]\))? is attempting to grant RBAC permissions not currently held:(.*)',
+     NOT_PERMITTED, "Our account {0} may not give away rights that it does not have: {1}", False),
+)
+# fmt: on
 _PERMISSION = re.compile(
     r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?'
 )
-_ESCALATION = re.compile(
-    r'user "([^"]*)"(?: \(groups=\[[^\]]*\]\))? is attempting to grant RBAC permissions not currently held:(.*)',
-    re.DOTALL,
-)
-_PRIORITY_CLASS = re.compile(r"no PriorityClass with name (\S+) was found")
 
 
 def as_refusal(error: ApiError, kind: str = "object of this kind") -> Exception:
@@ -76,129 +92,57 @@ def refusal_of(
 ) -> EngineRefused:
     """Return the engine's reason and message for a 4xx response: its HTTP status, and the fields of its Status
     object. `kind`: the kind of the requested object."""
-    # Checked first, because webhooks and policies choose any status.
-    if denied := _denied(message):
-        return denied
+    causes, said = details.get("causes") or (), _words(message)
+    if known := _meaning_of(message, _ADMISSION):
+        return known
+    if status in (401, 403):
+        return _forbidden(status, message, causes)
+    if status == 409 and reason == "AlreadyExists":
+        return EngineRefused(NAME_TAKEN, f"An object of this name exists and is not ours: {said}")
     if status == 409:
-        return _conflict(reason, message)
+        # Another client changed the object between read and write, which the next try reads again. Quotas under
+        # load answer this too.
+        return EngineRefused(ADMISSION_REFUSED, f"The object changed meanwhile: {said}", is_passing=True)
     if status == 422:
-        return EngineRefused(
-            INVALID_POD, f"The cluster finds the object invalid. {_causes(message, details)}"
-        )
+        # The field and the message of each cause are what the user has to correct.
+        wrong = "; ".join(f"{cause.get('field', '')}: {cause.get('message', '')}" for cause in causes)
+        return EngineRefused(INVALID_POD, f"The cluster finds the object invalid. {_words(wrong or message)}")
     # The namespace is missing, not the object itself.
     if status == 404 and not details.get("name"):
-        return EngineRefused(
-            DEFINITION_MISSING,
-            f"The cluster knows no {kind} (any more): was its definition (CRD) removed? {_words(message)}",
-            is_passing=True,
-        )
+        words = f"The cluster knows no {kind} (any more): was its definition (CRD) removed? {said}"
+        return EngineRefused(DEFINITION_MISSING, words, is_passing=True)
     if status == 404:
-        return EngineRefused(
-            ADMISSION_REFUSED,
-            f"The cluster has no such thing: {_words(message)}",
-            is_passing="namespaces" in message,
-        )
-    if status in (401, 403):
-        return _forbidden(status, message, details)
-    return EngineRefused(ADMISSION_REFUSED, f"The cluster refuses it ({status} {reason}): {_words(message)}")
+        words = f"The cluster has no such thing: {said}"
+        return EngineRefused(ADMISSION_REFUSED, words, is_passing="namespaces" in message)
+    return EngineRefused(ADMISSION_REFUSED, f"The cluster refuses it ({status} {reason}): {said}")
 
 
-def _conflict(reason: str, message: str) -> EngineRefused:
-    if reason == "AlreadyExists":
-        return EngineRefused(NAME_TAKEN, f"An object of this name exists and is not ours: {_words(message)}")
-    # Another client changed the object between read and write, which the next try reads again. Quotas under
-    # load answer this too.
-    return EngineRefused(
-        ADMISSION_REFUSED, f"The object changed meanwhile: {_words(message)}", is_passing=True
-    )
-
-
-def _forbidden(status: int, message: str, details: Mapping[str, Any]) -> EngineRefused:
-    """Translate a 403. Admission and missing permissions share this status; only their messages differ."""
-    if match := _QUOTA.search(message):
-        name, asked, used, limit = (_words(part) for part in match.groups())
-        return EngineRefused(
-            QUOTA_REFUSED,
-            f"The cluster's quota {name} refuses the pod: it asks for {asked}; in use are {used} of {limit}.",
-            is_passing=True,
-        )
-    if match := _NEEDS_QUOTA.search(message):
-        return EngineRefused(
-            ADMISSION_REFUSED,
-            f"The quota {match[1]} in the project's namespace wants every pod to state {match[2]}.",
-        )
-    if _is_terminating(message, details):
-        return EngineRefused(
-            NAMESPACE_NOT_OURS,
-            f"The project's namespace is being deleted: {_words(message)}",
-            is_passing=True,
-        )
-    return _not_permitted(status, message)
-
-
-def _is_terminating(message: str, details: Mapping[str, Any]) -> bool:
-    causes = details.get("causes") or ()
-    return "being terminated" in message or any(
-        cause.get("reason") == "NamespaceTerminating" for cause in causes
-    )
-
-
-def _denied(message: str) -> EngineRefused | None:
-    """Recognise the refusal of an admission plug-in, policy or webhook. None for any other message."""
-    if match := _WEBHOOK.search(message):
-        said = _words(match[2] or "it gives no reason")
-        return EngineRefused(ADMISSION_REFUSED, f"The cluster's webhook {match[1]} refuses the pod: {said}")
-    if match := _POLICY.search(message):
-        return EngineRefused(
-            ADMISSION_REFUSED, f"The cluster's policy {match[1]} refuses the pod: {_words(match[2])}"
-        )
-    if match := _POD_SECURITY.search(message):
-        return EngineRefused(
-            ADMISSION_REFUSED,
-            f"Pod security {match[1]!r} of the project's namespace refuses the pod: {_words(match[2])}. An admin can "
-            "set the cluster's pod_security.",
-        )
-    if match := _PRIORITY_CLASS.search(message):
-        return EngineRefused(
-            ADMISSION_REFUSED,
-            f"The cluster has no PriorityClass {match[1]} yet; it is made again.",
-            is_passing=True,
-        )
-    if match := re.search(
-        r'error looking up service account (\S+): serviceaccount "([^"]+)" not found', message
-    ):
-        # A new namespace gets its default service account a moment later.
-        return EngineRefused(
-            ADMISSION_REFUSED, f"The namespace has no service account {match[2]} yet.", is_passing=True
-        )
+def _meaning_of(message: str, meanings: Iterable[_Meaning]) -> EngineRefused | None:
+    """Return the first meaning whose pattern is found; None for any other message."""
+    for pattern, code, sentence, is_passing in meanings:
+        if match := re.search(pattern, message, re.DOTALL):
+            groups = (_words(group or "it gives no reason") for group in match.groups())
+            return EngineRefused(code, sentence.format(*groups), is_passing=is_passing)
     return None
 
 
-def _not_permitted(status: int, message: str) -> EngineRefused:
+def _forbidden(status: int, message: str, causes: Iterable[Mapping[str, Any]]) -> EngineRefused:
+    said = _words(message)
+    if known := _meaning_of(message, _FORBIDDEN):
+        return known
+    if "being terminated" in message or any(one.get("reason") == "NamespaceTerminating" for one in causes):
+        words = f"The project's namespace is being deleted: {said}"
+        return EngineRefused(NAMESPACE_NOT_OURS, words, is_passing=True)
     if match := _PERMISSION.search(message):
         user, verb, resource, group, namespace = match.groups()
         what = f"{resource}.{group}" if group else resource
         where = f"in namespace {namespace}" if namespace else "in the cluster"
-        return EngineRefused(
-            NOT_PERMITTED, f"Our account {user} may not {verb} {what} {where}. Give it that verb by a role."
-        )
-    if match := _ESCALATION.search(message):
-        return EngineRefused(
-            NOT_PERMITTED,
-            f"Our account {match[1]} may not give away rights that it does not have: {_words(match[2])}",
-        )
+        words = f"Our account {user} may not {verb} {what} {where}. Give it that verb by a role."
+        return EngineRefused(NOT_PERMITTED, words)
     if status == 401:
-        said = f"The cluster does not accept our credentials: {_words(message)}. Give it new ones."
-        return EngineRefused(CREDENTIALS_REFUSED, said, is_passing=True)
-    return EngineRefused(ADMISSION_REFUSED, f"The cluster refuses it: {_words(message)}")
-
-
-def _causes(message: str, details: Mapping[str, Any]) -> str:
-    """Return field and message of each cause: what the user has to correct."""
-    causes = [
-        f"{cause.get('field', '')}: {cause.get('message', '')}" for cause in details.get("causes") or ()
-    ]
-    return _words("; ".join(causes) or message)
+        words = f"The cluster does not accept our credentials: {said}. Give it new ones."
+        return EngineRefused(CREDENTIALS_REFUSED, words, is_passing=True)
+    return EngineRefused(ADMISSION_REFUSED, f"The cluster refuses it: {said}")
 
 
 def _words(text: str) -> str:

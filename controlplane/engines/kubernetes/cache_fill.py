@@ -1,29 +1,27 @@
 """The program of the pod that fills caches on a project's volume: it removes trees that are no longer kept, and
 adds one.
 
-Sent as text (see cache_pods.py), so it imports nothing of ours and runs on Python 3.9. The directory layout is
-that of datasets/storage/cache.py, the manifest format that of datasets/manifests.py. At most one such pod works
-on a volume. Configured by the environment variables below. It prints JSON lines: {"progress": [files, bytes,
-bytes fetched]}, and at the end {"keys": [the trees on the volume]}.
+Sent as text (see data_pod_objects.py), so it imports nothing of ours but pod_program.py and runs on Python 3.9.
+The directory layout is that of datasets/storage/cache.py, the manifest format that of datasets/manifests.py. At
+most one such pod works on a volume. Configured by the environment variables below. It prints JSON lines:
+{"progress": [files, bytes, bytes fetched]}, and at the end {"keys": [the trees on the volume]}.
 """
-
-from __future__ import annotations
 
 import errno
 import hashlib
 import http.client
-import json
 import os
 import shutil
 import struct
-import sys
 import time
 import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple, NoReturn
+from typing import IO, NamedTuple
+
+from controlplane.engines.kubernetes.pod_program import leave, say
 
 # Exit codes.
 NOT_FETCHED, MISSING, DAMAGED, DISK_FULL, NOT_WRITABLE = 81, 82, 83, 84, 85
@@ -377,18 +375,6 @@ def asked(places: str) -> IO[bytes]:
             leave(NOT_FETCHED, f"The control plane could not be reached within {RETRY_SECONDS} s. {problem}")
         say(waits=problem)
         time.sleep(PAUSE_SECONDS)
-
-
-def say(**fields: object) -> None:
-    """Print one JSON line; the control plane follows the log."""
-    sys.stdout.write(f"{json.dumps(fields)}\n")
-    sys.stdout.flush()
-
-
-def leave(code: int, words: str) -> NoReturn:
-    """Exit with this code; the kubelet keeps the last lines as the container's message."""
-    sys.stderr.write(f"{words}\n")
-    sys.exit(code)
 
 
 if __name__ == "__main__":

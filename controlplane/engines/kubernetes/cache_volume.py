@@ -10,24 +10,24 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from controlplane.engines.kubernetes import cache_fill, cache_pods, names
-from controlplane.engines.kubernetes.cache_pods import POD, TASK
+from controlplane.engines.kubernetes import cache_fill
 from controlplane.engines.kubernetes.config import ClusterProfile
-from controlplane.engines.kubernetes.data_pod_objects import CONTAINER
-from controlplane.engines.kubernetes.data_pods import DataPod, end_of, phase_of, words_of
-from controlplane.engines.kubernetes.sanitize import line
+from controlplane.engines.kubernetes.data_pod_objects import CACHE_POD, CACHE_TASK, cache_claim, cache_pod
+from controlplane.engines.kubernetes.data_pods import DataPod, end_of, phase_of
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
-from controlplane.kubernetes_api.names import Raw
 from controlplane.remote_errors import Unreachable
-from datasets.storage.base import Blocked, Budget, ContentMissing
-from datasets.storage.claims import CLAIM_DELETED, CacheTask, trouble_of
+from datasets.storage.base import Blocked, Budget
+from datasets.storage.claims import CACHE_CLAIM, CLAIM_DELETED, CacheTask, trouble_of
 
 # The pod reports at least this often.
 SILENCE_SECONDS = 60.0
 # Temporary reasons of a refusal: the control plane did not answer, or another task uses the volume.
 UNREACHABLE, IN_USE = "unreachable", "in_use"
-_BLOCKED = {
+# By exit code; "": the server lacks a content.
+_REASONS = {
+    cache_fill.MISSING: "",
+    cache_fill.DAMAGED: "",
     cache_fill.NOT_FETCHED: UNREACHABLE,
     cache_fill.DISK_FULL: "disk_full",
     cache_fill.NOT_WRITABLE: "not_writable",
@@ -49,14 +49,14 @@ class CacheVolume:
         prepare: Callable[[], object] = lambda: None,
     ) -> None:
         self._client, self._project, self._profile, self._prepare = client, project, profile, prepare
-        self._pod = DataPod(client, profile.namespace_of(project), POD, "fills caches")
+        self._pod = DataPod(client, profile.namespace_of(project), CACHE_POD, "fills caches")
 
     def run(self, task: CacheTask, budget: Budget, report: Report = lambda *counts: None) -> Sequence[str]:
         """Execute a task and return the keys of the trees that exist afterwards. Raise Blocked if the pod cannot run
         or fails, ContentMissing if the server lacks a content, what `budget` raises, and Unreachable while the pod's
         log cannot be read; a repeat continues with the same pod."""
         self._prepare()
-        self._pod.create(cache_pods.claim(self._project, self._profile))
+        self._pod.create(cache_claim(self._project, self._profile))
         self._start(task)
         try:
             keys = self._follow(budget, report)
@@ -72,18 +72,16 @@ class CacheVolume:
     def trouble(self) -> str:
         """Return the problem of the claim, a code of storage.claims; "" for none. Raises Blocked if the cluster
         refuses the request."""
-        metadata = cache_pods.claim(self._project, self._profile)["metadata"]
-        path = names.list_path("PersistentVolumeClaim", metadata["namespace"])
-        found = self._pod.read(f"{path}/{metadata['name']}")
+        found = self._pod.claim(CACHE_CLAIM)
         return CLAIM_DELETED if found is None else trouble_of(found)
 
     def _start(self, task: CacheTask) -> None:
         """Create the pod, or find the existing one of this task. Raise Blocked while another task uses the
         volume."""
-        if self._pod.create(cache_pods.pod(self._project, self._profile, task)):
+        if self._pod.create(cache_pod(self._project, self._profile, task)):
             return
         found = self._pod.found()
-        if found is not None and found["metadata"]["labels"].get(TASK) == task.name:
+        if found is not None and found["metadata"]["labels"].get(CACHE_TASK) == task.name:
             if not found["metadata"].get("deletionTimestamp"):
                 return
         elif found is not None and phase_of(found) in ("Succeeded", "Failed"):
@@ -102,7 +100,7 @@ class CacheVolume:
                 if "progress" in said:
                     report(*said["progress"])
             if (ended := end_of(pod)) is not None:
-                self._raise_failure(ended)
+                self._pod.require_success(ended, _REASONS, "fill_failed", is_passing=True)
                 if keys is None:
                     raise Unreachable("The log of the pod that fills caches was not read to its end.")
                 return keys
@@ -112,29 +110,15 @@ class CacheVolume:
     def _lines(self, skipped: int, budget: Budget) -> Iterator[Mapping[str, Any]]:
         """Yield the lines that the pod has printed, after the first `skipped`, until its log ends or stays
         silent."""
-        query = {"follow": "true", "container": CONTAINER}
         try:
-            with self._client.stream(
-                f"{self._pod.path}/log", query, read_timeout_seconds=SILENCE_SECONDS
-            ) as lines:
-                for number, text in enumerate(lines):
-                    budget.check()
-                    if number >= skipped:
-                        yield _parsed(text)
+            for number, text in enumerate(self._pod.printed(SILENCE_SECONDS, follow="true")):
+                budget.check()
+                if number >= skipped:
+                    yield _parsed(text)
         except (ApiError, Unreachable):
             # The log of a pod that has just started or ended may be missing for a moment; the caller checks the
             # pod and calls again.
             return
-
-    def _raise_failure(self, ended: Raw) -> None:
-        code = int(ended["exitCode"])
-        if code == 0:
-            return
-        self._pod.require_python(ended)
-        words = line(words_of(ended))
-        if code in (cache_fill.MISSING, cache_fill.DAMAGED):
-            raise ContentMissing(words)
-        raise Blocked(_BLOCKED.get(code, "fill_failed"), words)
 
 
 def _parsed(text: bytes) -> Mapping[str, Any]:

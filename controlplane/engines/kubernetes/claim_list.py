@@ -1,18 +1,14 @@
 """The program of the pod that reads a claim: it prints the entries of a directory, or a file, as JSON lines.
 
-Sent as text (see claim_reader.py), so it imports nothing of ours and runs on Python 3.9. Names are base64,
-because a job may give a file any name. No part of a path may be a link.
+Sent as text (see claim_reader.py), so it imports nothing of ours but pod_program.py and runs on Python 3.9.
+Names are base64, because a job may give a file any name. No part of a path may be a link.
 """
 
-from __future__ import annotations
-
 import base64
-import json
 import os
 import stat
-import sys
-from collections.abc import Mapping
-from typing import NoReturn
+
+from controlplane.engines.kubernetes.pod_program import leave, say
 
 # Exit codes.
 MISSING, TOO_LARGE, UNREADABLE = 91, 92, 93
@@ -64,8 +60,8 @@ def show(descriptor: int, after: bytes, limit: int) -> None:
         kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
         kind = next((word for is_kind, word in kinds if is_kind(found.st_mode)), "other")
         size = found.st_size if kind == "file" else 0
-        say({"entry": [base64.b64encode(name).decode(), kind, size, found.st_mtime]})
-    say({"done": len(names) > limit})
+        say(entry=[base64.b64encode(name).decode(), kind, size, found.st_mtime])
+    say(done=len(names) > limit)
 
 
 def send(descriptor: int, limit: int) -> None:
@@ -82,17 +78,8 @@ def send(descriptor: int, limit: int) -> None:
             if not piece:
                 break
             left -= len(piece)
-            say({"piece": base64.b64encode(piece).decode()})
-    say({"done": False})
-
-
-def say(words: Mapping[str, object]) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
-
-
-def leave(code: int, words: str) -> NoReturn:
-    sys.stderr.write(words + "\n")
-    sys.exit(code)
+            say(piece=base64.b64encode(piece).decode())
+    say(done=False)
 
 
 if __name__ == "__main__":

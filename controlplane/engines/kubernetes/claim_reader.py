@@ -14,8 +14,7 @@ from typing import Any
 
 from controlplane.engines.kubernetes import claim_list, data_pod_objects, names
 from controlplane.engines.kubernetes.config import ClusterProfile
-from controlplane.engines.kubernetes.data_pod_objects import CONTAINER, DataPodSpec
-from controlplane.engines.kubernetes.data_pods import DataPod, end_of, words_of
+from controlplane.engines.kubernetes.data_pods import DataPod, end_of
 from controlplane.engines.kubernetes.pod_scripts import python
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.client import Client
@@ -33,6 +32,8 @@ SILENCE_SECONDS = 30.0
 LEFT_SECONDS = 600.0
 LABELS = {names.READS: "volumes"}
 UNENDED = "status.phase!=Succeeded,status.phase!=Failed"
+# By exit code; "": there is no such path.
+_REASONS = {claim_list.MISSING: "", claim_list.TOO_LARGE: "too_large", claim_list.UNREADABLE: "unreadable"}
 
 
 class ClaimReader:
@@ -45,34 +46,25 @@ class ClaimReader:
         """Return the entries of a directory, the content of a file, and whether a directory has more entries. Raise
         ContentMissing if the path does not exist, Blocked if the pod cannot run or the path cannot be read,
         Unreachable if the cluster does not answer, and what `budget` raises."""
-        namespace = self._profile.namespace_of(self._project)
-        pod = DataPod(self._client, namespace, _name(task), "reads files of volumes")
+        pod = DataPod(
+            self._client, self._profile.namespace_of(self._project), _name(task), "reads files of volumes"
+        )
         pod.remove_older(LEFT_SECONDS, selector({names.DATA_OF: self._profile.installation, **LABELS}))
-        claim = pod.read(f"{names.list_path('PersistentVolumeClaim', namespace)}/{claim_name(task.volume)}")
-        node = _node_for(_bound(claim), pod)
+        node = _node_for(_bound(pod.claim(claim_name(task.volume))), pod)
         try:
-            pod.create(data_pod_objects.pod(_spec(self._project, task, node), self._profile))
+            pod.create(_pod(self._project, self._profile, task, node))
             started = pod.started(budget, START_SECONDS)
             while (ended := end_of(started)) is None:
                 budget.check()
                 pod.wait(started)
                 started = pod.started(budget, START_SECONDS)
-            if code := int(ended["exitCode"]):
-                pod.require_python(ended)
-                raise _failure(code, line(words_of(ended)))
-            return _parsed(self._log(pod))
+            pod.require_success(ended, _REASONS, "not_read", is_passing=False)
+            return _parsed(map(json.loads, pod.printed(SILENCE_SECONDS)))
+        except (ApiError, ValueError) as error:
+            words = line(f"The log of the pod that reads files of volumes: {error}")
+            raise Blocked("not_read", words) from error
         finally:
             pod.remove()
-
-    def _log(self, pod: DataPod) -> Iterator[dict[str, Any]]:
-        query = {"container": CONTAINER}
-        try:
-            with self._client.stream(f"{pod.path}/log", query, read_timeout_seconds=SILENCE_SECONDS) as lines:
-                yield from (json.loads(text) for text in lines)
-        except (ApiError, ValueError) as error:
-            raise Blocked(
-                "not_read", line(f"The log of the pod that reads files of volumes: {error}")
-            ) from error
 
 
 def _bound(claim: Raw | None) -> Raw:
@@ -105,7 +97,7 @@ def _node_with(claim: str, pods: Sequence[Raw]) -> str:
     return ""
 
 
-def _spec(project: str, task: ReadTask, node: str) -> DataPodSpec:
+def _pod(project: str, profile: ClusterProfile, task: ReadTask, node: str) -> dict[str, Any]:
     env = {
         claim_list.ROOT: ROOT,
         claim_list.PATH: b64encode(task.path).decode(),
@@ -113,14 +105,15 @@ def _spec(project: str, task: ReadTask, node: str) -> DataPodSpec:
         claim_list.LIMIT: str(task.limit),
         claim_list.IS_FILE: "yes" if task.is_file else "",
     }
-    return DataPodSpec(
+    return data_pod_objects.pod(
         _name(task),
         project,
-        claim_name(task.volume),
-        ROOT,
-        python(claim_list),
-        env,
-        LABELS,
+        profile,
+        claim=claim_name(task.volume),
+        root=ROOT,
+        command=python(claim_list),
+        env=env,
+        labels=LABELS,
         is_read_only=True,
         seconds=POD_SECONDS,
         node=node,
@@ -129,13 +122,6 @@ def _spec(project: str, task: ReadTask, node: str) -> DataPodSpec:
 
 def _name(task: ReadTask) -> str:
     return f"trainyard-reader-{task.name}"
-
-
-def _failure(code: int, words: str) -> Exception:
-    if code == claim_list.MISSING:
-        return ContentMissing(words)
-    reasons = {claim_list.TOO_LARGE: "too_large", claim_list.UNREADABLE: "unreadable"}
-    return Blocked(reasons.get(code, "not_read"), words, is_passing=False)
 
 
 def _parsed(lines: Iterator[dict[str, Any]]) -> tuple[list[Child], bytes, bool]:

@@ -1,21 +1,22 @@
 """The program of a pod's init container for code: download the tree's archive, write its files, verify its
 hash.
 
-Sent as text after place_files.py (see code_delivery.py), so it imports nothing else of ours and runs on Python
-3.9. The hash is that of datasets/code_manifest.py. Configured by the environment variables below.
+Sent as text after pod_program.py and place_files.py (see code_delivery.py), so it imports nothing else of ours
+and runs on Python 3.9. The hash is that of datasets/code_manifest.py. Configured by the environment variables
+below.
 """
 
 import hashlib
 import os
-import sys
 import tarfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO
 
+from controlplane.engines.kubernetes.pod_program import leave
 from controlplane.engines.place_files import EXECUTABLE, FILE, LINK, Folders, place
 
 # Exit codes.
@@ -107,12 +108,6 @@ def chunks(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the rest of a file."""
     while piece := file.read(CHUNK_BYTES):
         yield piece
-
-
-def leave(code: int, words: str) -> NoReturn:
-    """Exit with this code; the kubelet keeps the last lines as the container's message."""
-    sys.stderr.write(f"{words}\n")
-    sys.exit(code)
 
 
 if __name__ == "__main__":

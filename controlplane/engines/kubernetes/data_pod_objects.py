@@ -1,74 +1,105 @@
 """The pods that work for the control plane on a project's claim: to fill its caches, or to read what its jobs
-wrote. Pure."""
+wrote; and the claim of the caches.
+
+Pure, except that a pod's program is read from its file once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.engines.kubernetes import manifests, names
+from controlplane.engines.kubernetes import cache_fill, manifests, names
 from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.engines.kubernetes.pod_scripts import python
 from controlplane.kubernetes_api.names import FIELD_MANAGER
+from datasets.storage.claims import CACHE_CLAIM, CacheTask
 
 CONTAINER = "main"
+CACHE_POD, CACHE_TASK, CACHE_ROOT = "trainyard-cache-filler", "trainyard.io/cache-task", "/caches"
 
 
-@dataclass(frozen=True, slots=True)
-class DataPodSpec:
-    """The parameters of such a pod. `root`: the mount path of the claim. `seconds`: its longest run time, None:
-    unlimited."""
-
-    name: str
-    project: str
-    claim: str
-    root: str
-    command: Sequence[str]
-    env: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    is_read_only: bool = False
-    seconds: int | None = None
-    # The node whose pods already use the claim; "" leaves the choice to the cluster's scheduler.
-    node: str = ""
+def cache_claim(project: str, profile: ClusterProfile) -> dict[str, Any]:
+    """Return the claim of the volume that holds a project's caches."""
+    metadata = _metadata(CACHE_CLAIM, project, profile)
+    return manifests.claim_of(metadata, "ReadWriteMany", profile.cache_storage_class, profile.cache_size)
 
 
-def metadata_of(name: str, project: str, profile: ClusterProfile, **more: str) -> dict[str, Any]:
-    """Return metadata without the label of the installation, which marks pods of jobs."""
-    labels = {names.MANAGED_BY: FIELD_MANAGER, names.PROJECT: project, names.DATA_OF: profile.installation}
-    return {"name": name, "namespace": profile.namespace_of(project), "labels": {**labels, **more}}
+def cache_pod(project: str, profile: ClusterProfile, task: CacheTask) -> dict[str, Any]:
+    """Return the pod of a task. Its fixed name is the lock of the volume: a namespace has at most one such pod."""
+    env = {
+        cache_fill.ROOT: CACHE_ROOT,
+        cache_fill.KEY: task.key,
+        cache_fill.KEEP: ",".join(task.keep),
+        cache_fill.URL: task.url,
+        cache_fill.TOKEN: task.token,
+        cache_fill.HASH: task.digest,
+    }
+    return pod(
+        CACHE_POD,
+        project,
+        profile,
+        claim=CACHE_CLAIM,
+        root=CACHE_ROOT,
+        command=python(cache_fill),
+        env=env,
+        labels={CACHE_TASK: task.name},
+    )
 
 
-def pod(spec: DataPodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the pod, with the image for python3 from the cluster's settings."""
-    mount = {"name": "data", "mountPath": spec.root, **({"readOnly": True} if spec.is_read_only else {})}
+def pod(
+    name: str,
+    project: str,
+    profile: ClusterProfile,
+    *,
+    claim: str,
+    root: str,
+    command: Sequence[str],
+    env: Mapping[str, str] = {},
+    labels: Mapping[str, str] = {},
+    is_read_only: bool = False,
+    seconds: int | None = None,
+    node: str = "",
+) -> dict[str, Any]:
+    """Return a pod that mounts the claim at `root`, with the image for python3 from the cluster's settings.
+
+    `seconds`: its longest run time, None: unlimited. `node`: the node whose pods already use the claim; "" leaves the
+    choice to the cluster's scheduler.
+    """
     container = {
         "name": CONTAINER,
         "image": profile.images.get(profile.code_image) or profile.code_image or profile.default_image,
         "imagePullPolicy": profile.image_pull_policy,
-        "command": list(spec.command),
-        "env": [{"name": name, "value": value} for name, value in spec.env.items()],
+        "command": list(command),
+        "env": [{"name": key, "value": value} for key, value in env.items()],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": manifests.container_security(profile),
-        "volumeMounts": [mount],
+        "volumeMounts": [{"name": "data", "mountPath": root, **({"readOnly": True} if is_read_only else {})}],
     }
     body = {
         "restartPolicy": "Never",
         # Enforced by the cluster, even if the control plane is lost.
-        "activeDeadlineSeconds": spec.seconds,
+        "activeDeadlineSeconds": seconds,
         # Its work can be repeated from files and hashes, so it needs no time to save anything.
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
         # As in pods of jobs: otherwise the namespace's services would add variables to the environment.
         "enableServiceLinks": False,
-        "imagePullSecrets": [{"name": name} for name in profile.image_pull_secrets],
-        "nodeName": spec.node,
+        "imagePullSecrets": [{"name": secret} for secret in profile.image_pull_secrets],
+        "nodeName": node,
         # With a fixed node, the kubelet refuses a pod whose node selector does not match.
-        "nodeSelector": {} if spec.node else dict(profile.node_selector),
+        "nodeSelector": {} if node else dict(profile.node_selector),
         "tolerations": [dict(one) for one in profile.tolerations],
         "securityContext": manifests.pod_security(profile),
         "containers": [manifests.without_empty(container)],
-        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": spec.claim}}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
     }
-    metadata = metadata_of(spec.name, spec.project, profile, **spec.labels)
+    metadata = _metadata(name, project, profile, **labels)
     return names.manifest("Pod", metadata, spec=manifests.without_empty(body))
+
+
+def _metadata(name: str, project: str, profile: ClusterProfile, **more: str) -> dict[str, Any]:
+    """Return metadata without the label of the installation, which marks pods of jobs."""
+    labels = {names.MANAGED_BY: FIELD_MANAGER, names.PROJECT: project, names.DATA_OF: profile.installation}
+    return {"name": name, "namespace": profile.namespace_of(project), "labels": {**labels, **more}}

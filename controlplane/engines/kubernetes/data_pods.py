@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.data_pod_objects import CONTAINER
 from controlplane.engines.kubernetes.pod_scripts import without_python
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
 from controlplane.remote_errors import Unreachable
-from datasets.storage.base import Blocked, Budget
+from datasets.storage.base import Blocked, Budget, ContentMissing
 
 # The time for provisioning the volume and pulling the image.
 START_SECONDS = 600.0
@@ -26,7 +27,7 @@ class DataPod:
     """One pod that works on claims, by its name. `work`: what it does, for messages, such as "fills caches"."""
 
     def __init__(self, client: Client, namespace: str, name: str, work: str) -> None:
-        self._client, self._name, self._work = client, name, work
+        self._client, self._namespace, self._name, self._work = client, namespace, name, work
         self._pods = names.list_path("Pod", namespace)
         self.path = f"{self._pods}/{name}"
 
@@ -46,10 +47,13 @@ class DataPod:
     def found(self) -> Raw | None:
         """Return the pod's object from the cluster, None if there is none. Raise Blocked if the cluster refuses the
         request."""
-        return self.read(self.path)
+        return self._read(self.path)
 
-    def read(self, path: str, query: Mapping[str, str] = {}) -> Raw | None:
-        """Return an object or a list of objects; None if absent. Raise Blocked."""
+    def claim(self, name: str) -> Raw | None:
+        """Return a claim of the pod's namespace; None if absent. Raise Blocked."""
+        return self._read(f"{names.list_path('PersistentVolumeClaim', self._namespace)}/{name}")
+
+    def _read(self, path: str, query: Mapping[str, str] = {}) -> Raw | None:
         try:
             found: Raw = self._client.get(path, query)
         except ApiError as error:
@@ -60,7 +64,7 @@ class DataPod:
 
     def others(self, **selectors: str) -> Sequence[Raw]:
         """Return the other pods of the namespace. `selectors`: labelSelector, fieldSelector. Raise Blocked."""
-        found = self.read(self._pods, selectors) or {"items": []}
+        found = self._read(self._pods, selectors) or {"items": []}
         return [pod for pod in found["items"] if pod["metadata"]["name"] != self._name]
 
     def remove_older(self, seconds: float, label_selector: str) -> None:
@@ -112,10 +116,27 @@ class DataPod:
         except (ApiError, Unreachable):
             return
 
+    def printed(self, silence_seconds: float, **query: str) -> Iterator[bytes]:
+        """Yield the lines that the pod has printed. Raise ApiError, and Unreachable also after a silence."""
+        asked = {"container": CONTAINER, **query}
+        with self._client.stream(f"{self.path}/log", asked, read_timeout_seconds=silence_seconds) as lines:
+            yield from lines
+
     def require_python(self, ended: Raw) -> None:
         """Raise Blocked if the container ended because its image lacks python3."""
         if hint := without_python(ended, self._work):
             raise Blocked("no_python", line(f"{hint} {words_of(ended)}"), is_passing=False)
+
+    def require_success(
+        self, ended: Raw, reasons: Mapping[int, str], otherwise: str, *, is_passing: bool
+    ) -> None:
+        """Raise Blocked with the reason of the program's exit code, or `otherwise`; ContentMissing for a code with
+        the reason "". Does nothing for exit code 0."""
+        if not (code := int(ended["exitCode"])):
+            return
+        self.require_python(ended)
+        words, reason = line(words_of(ended)), reasons.get(code, otherwise)
+        raise Blocked(reason, words, is_passing=is_passing) if reason else ContentMissing(words)
 
 
 def phase_of(pod: Raw) -> str:

@@ -6,9 +6,8 @@ owners' pods is not available to us: their GPUs are marked foreign, their CPUs a
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 
 from controlplane.clusters import quantities
@@ -82,22 +81,17 @@ def _report(node: RawView, held: set[int], others: list[RawView], profile: Clust
     if resource + RENAMED in allocatable:
         resource += RENAMED
         labels = {**labels, names.GPU_RESOURCE: resource}
-    trouble = _trouble(node)
-    parts = _replicas(labels)
+    parts, gives_shares = _replicas(labels), profile.placement.gives_shares
     extras = [name for name, there in allocatable.items() if profile.may_ask_for(name) and there != "0"]
-    taken = [_taken(pod, resource, extras, profile) for pod in others]
-    closure = _closure(node, profile) or _odd(others, taken)
-    known = [one for one in taken if one is not None]
-    gives_shares = profile.placement.gives_shares
+    taken, odd = _taken(others, resource, extras, profile)
+    trouble, closure = _trouble(node), _closure(node, profile) or odd
+    memory_mib = quantities.whole(allocatable.get("memory", 0)) // quantities.MIB
     return NodeReport(
         name=_name(node),
         pool=profile.pool_of(labels),
-        devices=_devices(node, resource, parts, held, sum(one.gpus for one in known)),
-        milli_cpus=_left(quantities.milli(allocatable.get("cpu", 0)), sum(one.milli_cpus for one in known)),
-        memory_mib=_left(
-            quantities.whole(allocatable.get("memory", 0)) // quantities.MIB,
-            sum(one.memory_mib for one in known),
-        ),
+        devices=_devices(node, resource, parts, held, taken[resource]),
+        milli_cpus=_left(quantities.milli(allocatable.get("cpu", 0)), taken["cpu"]),
+        memory_mib=_left(memory_mib, taken["memory"]),
         is_ready=not trouble,
         is_closed=bool(closure),
         interruption_seconds=_interruption(node),
@@ -106,47 +100,33 @@ def _report(node: RawView, held: set[int], others: list[RawView], profile: Clust
         device_parts=ANY_SHARE if gives_shares else parts,
         is_one_part_per_pod=not gives_shares and parts > 1 and labels.get(names.SHARING_STRATEGY) == MPS,
         extras={
-            name: _left(
-                quantities.whole(allocatable[name]), sum(one.extras[name] for one in known), quantities.MOST
-            )
-            for name in extras
+            name: _left(quantities.whole(allocatable[name]), taken[name], quantities.MOST) for name in extras
         },
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """The resources that another owner's pod holds on its node."""
-
-    gpus: int
-    milli_cpus: int
-    memory_mib: int
-    extras: Mapping[str, int]
-
-
-def _taken(pod: RawView, resource: str, extras: Iterable[str], profile: ClusterProfile) -> _Taken | None:
-    """Return the resources that a pod holds; None for an unreadable pod."""
-    # A scheduler's reservation pods hold shared GPUs, possibly for our own pods.
-    is_reservation = pod["metadata"].get("namespace") == profile.placement.reservations
-    try:
-        return _Taken(
-            gpus=0 if is_reservation else int(requests(pod, resource)),
-            milli_cpus=quantities.milli(requests(pod, "cpu")),
-            memory_mib=quantities.mib(requests(pod, "memory")),
-            extras={name: quantities.pieces(requests(pod, name)) for name in extras},
-        )
-    except ValueError:
-        # An unreadable pod must not make its node disappear; `_odd` reports it.
-        return None
-
-
-def _odd(others: list[RawView], taken: list[_Taken | None]) -> str:
-    """Return why a node gets no new pods if a pod on it has unreadable requests; "" if all are readable."""
-    for pod, known in zip(others, taken, strict=True):
-        if known is None:
-            name = f"{pod['metadata'].get('namespace')}/{pod['metadata'].get('name')}"
-            return f"Pod {name} on it asks for what is no quantity: nothing new is sent there while it stays."
-    return ""
+def _taken(
+    others: Iterable[RawView], resource: str, extras: Iterable[str], profile: ClusterProfile
+) -> tuple[Counter[str], str]:
+    """Return what other owners' pods hold on a node, by resource (GPUs, milli-CPUs, MiB, pieces); and why the node
+    gets no new pods if one of them has unreadable requests, "" if all are readable."""
+    units = {"cpu": quantities.milli, "memory": quantities.mib, resource: quantities.whole}
+    units |= dict.fromkeys(extras, quantities.pieces)
+    taken, odd = Counter[str](), ""
+    for pod in others:
+        namespace = pod["metadata"].get("namespace")
+        # A scheduler's reservation pods hold shared GPUs, possibly for our own pods.
+        free = resource if namespace == profile.placement.reservations else ""
+        try:
+            taken.update({name: unit(requests(pod, name)) for name, unit in units.items() if name != free})
+        except ValueError:
+            # An unreadable pod must not make its node disappear.
+            name = f"{namespace}/{pod['metadata'].get('name')}"
+            odd = (
+                odd
+                or f"Pod {name} on it asks for what is no quantity: nothing new is sent there while it stays."
+            )
+    return taken, odd
 
 
 def _devices(
@@ -232,12 +212,9 @@ def _interruption(node: RawView) -> int | None:
     found = [INTERRUPTION_TAINTS[key] for taint in taints if (key := taint.get("key")) in INTERRUPTION_TAINTS]
     for condition in (node.get("status") or {}).get("conditions") or ():
         message = str(condition.get("message", "")).partition(":")[0].replace(" ", "")
-        said = (
-            (condition.get("type"), condition.get("reason"), message)
-            if condition.get("status") == "True"
-            else ()
-        )
-        found += [INTERRUPTION_CONDITIONS[word] for word in said if word in INTERRUPTION_CONDITIONS]
+        if condition.get("status") == "True":
+            said = condition.get("type"), condition.get("reason"), message
+            found += [INTERRUPTION_CONDITIONS[word] for word in said if word in INTERRUPTION_CONDITIONS]
     return min(found, default=None)
 
 
@@ -254,11 +231,8 @@ def _untolerated(node: RawView, profile: ClusterProfile) -> list[RawView]:
 
 
 def _tolerates(toleration: Mapping[str, str], taint: RawView) -> bool:
-    if toleration.get("key") != taint.get("key") or toleration.get("effect") not in (
-        None,
-        "",
-        taint["effect"],
-    ):
+    is_same = toleration.get("key") == taint.get("key")
+    if not is_same or (toleration.get("effect") or taint["effect"]) != taint["effect"]:
         return False
     return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
 

@@ -1,13 +1,11 @@
 """The agent that runs in an elastic pod in addition to its program: it writes the membership file and reports the
 status.
 
-Sent as text over an exec (see membership.py), so it imports nothing of ours and runs on Python 3.9. It reads one
-JSON string per line, the text of the membership, and prints JSON lines: {"text": the status file} after each change
-of it, and {"age": seconds since its last heartbeat}. The file names are those of workloads/common/membership.py. It
-ends when its input ends.
+Sent as text over an exec (see membership.py), so it imports nothing of ours but pod_program.py and runs on
+Python 3.9. It reads one JSON string per line, the text of the membership, and prints JSON lines: {"text": the
+status file} after each change of it, and {"age": seconds since its last heartbeat}. The file names are those of
+workloads/common/membership.py. It ends when its input ends.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -15,6 +13,8 @@ import select
 import sys
 import time
 from pathlib import Path
+
+from controlplane.engines.kubernetes.pod_program import say
 
 MEMBERSHIP, STATUS, DOORBELL = "membership.json", "status.json", "doorbell"
 # The most bytes read of a status file, because programs may write anything.
@@ -110,12 +110,6 @@ def text_of(path: Path) -> str:
     """Return the first part of a file's text."""
     with open(path, "rb") as file:
         return file.read(LONGEST_STATUS).decode("utf-8", "replace")
-
-
-def say(**fields: object) -> None:
-    """Print one JSON line."""
-    sys.stdout.write(f"{json.dumps(fields)}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from controlplane.engines import place_files
 from controlplane.engines.base import STDERR, EngineRefused, Process
 from controlplane.engines.kubernetes import data_pod_objects, manifests, names, output_send
 from controlplane.engines.kubernetes.config import ClusterProfile
-from controlplane.engines.kubernetes.data_pod_objects import CONTAINER, DataPodSpec
+from controlplane.engines.kubernetes.data_pod_objects import CONTAINER
 from controlplane.engines.kubernetes.data_pods import DataPod, end_of, phase_of
 from controlplane.engines.kubernetes.exec import PodProcess
 from controlplane.engines.kubernetes.pod_scripts import python
@@ -55,37 +55,38 @@ class OutputReader:
     def copy(self, task: OutputTask, target: Path, budget: Budget, report: Report) -> None:
         """Copy the files of a directory into an empty one. Raise Blocked and what `budget` and `report` raise.
         `report` is called with the totals first, which it may refuse, and then with the progress."""
-        pod = DataPod(
-            self._client, self._namespace, f"trainyard-output-{task.name}", "reads the output of jobs"
-        )
-        claim = names.claim_name(task.job_id, 0)
-        claims = names.list_path("PersistentVolumeClaim", self._namespace)
-        if pod.read(f"{claims}/{claim}") is None:
+        name, claim = f"trainyard-output-{task.name}", names.claim_name(task.job_id, 0)
+        pod = DataPod(self._client, self._namespace, name, "reads the output of jobs")
+        if pod.claim(claim) is None:
             words = "The working directory of the job ended with its pod, or was never made."
             raise Blocked("output_missing", words, is_passing=False)
         try:
-            pod.create(self._pod(task, claim))
+            pod.create(self._pod(name, claim))
             started = pod.started(budget)
             if (ended := end_of(started)) is not None or phase_of(started) != "Running":
                 pod.require_python(ended or {})
                 raise Blocked("output_not_read", "The pod that reads the output of jobs has ended.")
-            self._receive(task, target, budget, report)
+            self._receive(name, task, target, budget, report)
         finally:
             pod.remove()
 
-    def _pod(self, task: OutputTask, claim: str) -> dict[str, object]:
-        sleeps = ["python3", "-I", "-c", f"import time; time.sleep({POD_SECONDS})"]
-        name = f"trainyard-output-{task.name}"
-        spec = DataPodSpec(name, self._project, claim, ROOT, sleeps, is_read_only=True, seconds=POD_SECONDS)
-        return data_pod_objects.pod(spec, self._profile)
+    def _pod(self, name: str, claim: str) -> dict[str, Any]:
+        return data_pod_objects.pod(
+            name,
+            self._project,
+            self._profile,
+            claim=claim,
+            root=ROOT,
+            command=["python3", "-I", "-c", f"import time; time.sleep({POD_SECONDS})"],
+            is_read_only=True,
+            seconds=POD_SECONDS,
+        )
 
-    def _receive(self, task: OutputTask, target: Path, budget: Budget, report: Report) -> None:
+    def _receive(self, pod: str, task: OutputTask, target: Path, budget: Budget, report: Report) -> None:
         top = manifests.CHECKPOINT_DIR.removeprefix(f"{names.WORK_DIR}/") if task.is_of_checkpoints else ""
         command = (*python(output_send), ROOT, "/".join(filter(None, (top, task.path))))
         try:
-            process = PodProcess(
-                self._client.access, self._namespace, f"trainyard-output-{task.name}", CONTAINER, command
-            )
+            process = PodProcess(self._client.access, self._namespace, pod, CONTAINER, command)
         except EngineRefused as refused:
             raise Blocked(refused.code, str(refused)) from refused
         receive(process, target, budget, report)

@@ -1,11 +1,9 @@
 """The program that runs in a pod to send a directory of a job's output as a tar to stdout.
 
-Sent as text over an exec (see output_reader.py), so it imports nothing of ours and runs on Python 3.9. The first
-line on stderr is {"files": N, "bytes": N}, the totals; after a failure, the last line is the reason. No part of the
-directory's path may be a link.
+Sent as text over an exec (see output_reader.py), so it imports nothing of ours but pod_program.py and runs on
+Python 3.9. The first line on stderr is {"files": N, "bytes": N}, the totals; after a failure, the last line is
+the reason. No part of the directory's path may be a link.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -14,6 +12,8 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from typing import IO, NoReturn
+
+from controlplane.engines.kubernetes.pod_program import leave
 
 # Exit codes.
 MISSING, LINKED, UNREADABLE = 81, 82, 83
@@ -91,12 +91,6 @@ def send(top: str, found: list[tuple[str, os.stat_result]], out: IO[bytes]) -> N
                 info.type = tarfile.FIFOTYPE
                 archive.addfile(info)
     out.flush()
-
-
-def leave(code: int, words: str) -> NoReturn:
-    """Exit with this code and reason."""
-    sys.stderr.write(f"{words}\n")
-    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,21 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+from controlplane.engines.kubernetes import pod_program
+
 _START_ERRORS = ("StartError", "ContainerCannotRun", "RunContainerError")
 
 
 @cache
 def python(program: ModuleType, *below: ModuleType) -> tuple[str, ...]:
     """Return the container command that runs `program`; the caller may append arguments. `below`: our modules from
-    which the program imports; their text comes first. No text may contain `$(`, which Kubernetes would expand."""
-    text = inspect.getsource(program)
-    for module in below:
+    which the program imports besides pod_program; their text comes first, without the line for annotations, which
+    may stand only at the beginning. No text may contain `$(`, which Kubernetes would expand."""
+    text = "".join(map(inspect.getsource, below)) + inspect.getsource(program)
+    text = text.replace("from __future__ import annotations\n", "")
+    for module in (pod_program, *below):
         text = re.sub(rf"^from {re.escape(module.__name__)} import .*\n", "", text, flags=re.MULTILINE)
-    return ("python3", "-I", "-c", "".join(map(inspect.getsource, below)) + text)
+    return ("python3", "-I", "-c", inspect.getsource(pod_program) + text)
 
 
 def without_python(ended: Mapping[str, Any], work: str) -> str:
