@@ -91,13 +91,13 @@ class Client:
     def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
         """Create an object. Raise ApiError 409 if the name is taken, perhaps by an earlier try whose response
         was lost."""
-        query = {"fieldManager": FIELD_MANAGER, **_dry(dry_run)}
+        query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if dry_run else {})
         return self._call("POST", path, query, body, priority=CREATE, is_repeatable=False)
 
-    def apply(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
+    def apply(self, path: str, body: Mapping[str, Any]) -> Any:
         """Apply an object server-side, taking over the fields of `body` from other field managers. Creates an
         absent object."""
-        query = {"fieldManager": FIELD_MANAGER, "force": "true", **_dry(dry_run)}
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return self._call("PATCH", path, query, body, "application/apply-patch+yaml", priority=CREATE)
 
     def merge(self, path: str, body: Mapping[str, Any]) -> Any:
@@ -105,17 +105,14 @@ class Client:
         query = {"fieldManager": FIELD_MANAGER}
         return self._call("PATCH", path, query, body, "application/merge-patch+json", priority=URGENT)
 
-    def delete(
-        self,
-        path: str,
-        *,
-        grace_seconds: int | None = None,
-        uid: str | None = None,
-        propagation: str = "Background",
-    ) -> Any | None:
+    def delete(self, path: str, *, grace_seconds: int | None = None, uid: str | None = None) -> Any | None:
         """Return the object being deleted, or a Status; None if it is absent. Raise ApiError 409 if `uid` is
         given and the object has another one."""
-        body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+        body: dict[str, Any] = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "propagationPolicy": "Background",
+        }
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         if uid is not None:
@@ -340,7 +337,3 @@ def _lines_of(response: BaseHTTPResponse) -> Generator[bytes]:
 
 def _retry_after(value: str | None) -> float | None:
     return float(value) if value and value.isascii() and value.isdecimal() else None
-
-
-def _dry(dry_run: bool) -> dict[str, str]:
-    return {"dryRun": "All"} if dry_run else {}

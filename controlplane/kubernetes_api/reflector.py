@@ -66,6 +66,7 @@ class Reflector:
             threading.Event(),
             threading.Event(),
         )
+        self._started_at: float | None = None
         self._contact_at = float("-inf")
         self._failures = 0
         # The version from which a watch continues; "" if a new list is needed.
@@ -76,8 +77,13 @@ class Reflector:
         # Why the last list or watch failed; "" after a success.
         self.trouble = ""
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self) -> float:
+        """Start the thread unless it was started before. Return when it was (monotonic clock)."""
+        with self._stream_lock:
+            if self._started_at is None:
+                self._started_at = time.monotonic()
+                self._thread.start()
+            return self._started_at
 
     def close(self) -> None:
         """End the thread. The store remains readable."""

@@ -74,7 +74,7 @@ def play(plant: DecidingPlant, answers: dict[str, list[dict[str, Any]]], ids: di
     for event in answers["events"]:
         found = kai.eviction(event)
         assert found is not None
-        plant.engine.evict(f"{found[0].partition('/')[2]}-0", found[1].taken_by)
+        plant.engine.evict(f"{found[0].partition('/')[2]}-0", found[1])
     plant.settle()
     said = {key_of(**_place(group)): kai.verdict(group, PROFILE) for group in answers["groups"]}
     for pod in answers["pods"]:

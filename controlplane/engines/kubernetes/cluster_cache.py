@@ -58,9 +58,6 @@ class Watching:
         self._changed = threading.Condition()
         self._changes = self._noticed = 0
         self._absences = Absences()
-        self._starting = threading.Lock()
-        self._is_started = False
-        self._started_at = 0.0
         # The cheapest request: it needs only the right of system:public-info-viewer, which every login has by
         # default, and reads nothing from etcd.
         self._probe = Probe(lambda: client.get("/version", timeout_seconds=5, tries=1))
@@ -151,20 +148,17 @@ class Watching:
             self._changed.notify_all()
 
     def close(self) -> None:
-        if self._is_started:
-            self._pods.close()
-            self._nodes.close()
+        self._pods.close()
+        self._nodes.close()
 
-    def _start(self) -> None:
-        with self._starting:
-            if not self._is_started:
-                self._is_started, self._started_at = True, time.monotonic()
-                self._nodes.start()
-                self._pods.start()
+    def _start(self) -> float:
+        """Start the watches unless they run. Return when they were started (monotonic clock)."""
+        started_at = self._nodes.start()
+        self._pods.start()
+        return started_at
 
     def _require_fresh(self, patience_seconds: float = SYNC_SECONDS) -> None:
-        self._start()
-        until = self._started_at + patience_seconds
+        until = self._start() + patience_seconds
         for reflector, what in ((self._nodes, "nodes"), (self._pods, "pods")):
             if not reflector.wait_listed(max(0.0, until - time.monotonic())):
                 raise EngineUnreachable(

@@ -36,8 +36,12 @@ from controlplane.engines.kubernetes import (
 from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.cache_volume import CacheVolume
 from controlplane.engines.kubernetes.claim_reader import ClaimReader
-from controlplane.engines.kubernetes.claim_watch import ClaimWatch
-from controlplane.engines.kubernetes.cluster_cache import SHORT_WAIT_SECONDS, KnownReports, Watching
+from controlplane.engines.kubernetes.cluster_cache import (
+    SHORT_WAIT_SECONDS,
+    SILENCE_SECONDS,
+    KnownReports,
+    Watching,
+)
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.exec import PodProcess, open_shell
 from controlplane.engines.kubernetes.garbage_collector import Sweeper
@@ -58,8 +62,10 @@ from controlplane.engines.simulated import check_place
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access, access_from
 from controlplane.kubernetes_api.errors import ApiError
-from controlplane.kubernetes_api.names import Raw
+from controlplane.kubernetes_api.names import Raw, key_of
+from controlplane.kubernetes_api.reflector import Reflector
 from controlplane.logstore.reader import LogPage, log_path, read_page
+from datasets.storage.claims import CLAIM_DELETED, trouble_of
 from datasets.storage.csi import ClaimKind, CsiVolumes
 
 # How long a stop or forget waits until the rest of an ended pod's log is copied.
@@ -92,7 +98,9 @@ class KubernetesEngine:
         self._scheduler = scheduler_of(self.client, self._objects, self._profile)
         self._starter = PodStarter(self.client, self._objects, self._watching, self._profile, self._scheduler)
         self._known_reports = KnownReports()
-        self._claims = ClaimWatch(self.client)
+        # Also those of other installations: their namespaces are never asked about.
+        path, query = names.list_path("PersistentVolumeClaim"), {"labelSelector": names.PROJECT}
+        self._claims = Reflector(self.client, path, query=query, keep=trouble_of)
         self._memberships = Memberships(self._open_agent, self._watching.ring)
         self._paths: Mapping[str, str] = {}
         self._ask_prometheus = prometheus_of(self._profile.prometheus, self.client)
@@ -206,8 +214,12 @@ class KubernetesEngine:
 
     def claim_trouble(self, project: str, claim: str) -> str | None:
         """Return the problem of a project's claim as last seen, a code of storage.claims; "" for none, None while
-        unknown. Sends no request; see claim_watch."""
-        return self._claims.trouble(self._profile.namespace_of(project), claim)
+        unknown. Sends no request: the first call starts a watch."""
+        self._claims.start()
+        if not self._claims.wait_synced(0) or self._claims.seconds_since_contact() > SILENCE_SECONDS:
+            return None
+        found: str | None = self._claims.get(key_of(self._profile.namespace_of(project), claim))
+        return CLAIM_DELETED if found is None else found
 
     def caches(self, project: str) -> CacheVolume:
         """Return the cache volume of a project."""

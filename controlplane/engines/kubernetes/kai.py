@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -49,12 +49,7 @@ _EVICTOR_NAMESPACE = "evictor-pod-group-namespace"
 _CONSOLIDATION = "consolidation"
 
 _GANG = re.compile(r"Resources were found for (\d+) pods while (\d+) are required")
-_SHORT_OF = (
-    # Also matches GPU memory.
-    ("resources: GPU", None),
-    ("resources: CPU", "cpus"),
-    ("resources: memory", "memory"),
-)
+_SHORT_OF = {"resources: CPU": "cpus", "resources: memory": "memory"}
 
 
 # Queues
@@ -137,26 +132,18 @@ def priority_class(priority: int) -> dict[str, Any]:
 
 
 def beside(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> tuple[dict[str, Any], ...]:
-    """Return the objects that must exist before the pod. `owner` is an ownerReference."""
-    maps = share_config_maps(spec, owner, profile) if is_share(spec) else ()
-    return priority_class(spec.priority), pod_group(spec, owner, profile), *maps
+    """Return the objects that must exist before the pod. `owner` is an ownerReference.
 
-
-def share_config_maps(
-    spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile
-) -> tuple[dict[str, Any], ...]:
-    """Return the empty config maps into which KAI's binder writes the device of a share.
-
-    Without them the binder creates them and reads them at once from a cache that may not contain them yet; then the
-    bind fails, and the next share is placed on a device of its own. The binder adopts only objects equal to its
-    own, labels included, so these have no labels. After a bind that failed for another reason it deletes them and
-    creates its own.
+    For a share these include the empty config maps into which KAI's binder writes the device. Without them the
+    binder creates them and reads them at once from a cache that may not contain them yet; then the bind fails, and
+    the next share is placed on a device of its own. The binder adopts only objects equal to its own, labels
+    included, so these have no labels. After a bind that failed for another reason it deletes them and creates its own.
     """
-    # For the first container, which is the pod's main one.
-    prefix = f"{_share_config(spec)}-0"
     metadata = {"namespace": profile.namespace_of(spec.project), "ownerReferences": [dict(owner)]}
-    maps = (prefix, f"{prefix}-evar")
-    return tuple(names.manifest("ConfigMap", {"name": name, **metadata}) for name in maps)
+    # For the first container, which is the pod's main one.
+    maps = (f"{_share_config(spec)}-0", f"{_share_config(spec)}-0-evar") if is_share(spec) else ()
+    made = (names.manifest("ConfigMap", {"name": name, **metadata}) for name in maps)
+    return priority_class(spec.priority), pod_group(spec, owner, profile), *made
 
 
 def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> dict[str, Any]:
@@ -204,11 +191,7 @@ def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dic
     if is_share(spec):
         # KAI assigns a share by annotation; the resource request would add a whole device.
         body["containers"] = [_without(profile.gpu_resource, container) for container in body["containers"]]
-    return {
-        **pod,
-        "metadata": {**metadata, "labels": labels, "annotations": annotations},
-        "spec": body,
-    }
+    return {**pod, "metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": body}
 
 
 def _avoiding(nodes: Sequence[str], affinity: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,13 +220,10 @@ def share_annotations(spec: PodSpec) -> dict[str, str]:
     KAI's webhook would choose a random name but keeps ours, and where no webhook runs the binder requires one."""
     if not is_share(spec):
         return {}
-    device = spec.devices[0]
-    amount = (
-        {GPU_FRACTION: f"{device.milli_gpus / 1000:g}"}
-        if device.milli_gpus
-        else {GPU_MEMORY: str(device.memory_mib)}
-    )
-    return {**amount, SHARED_CONFIG: _share_config(spec)}
+    device, config = spec.devices[0], {SHARED_CONFIG: _share_config(spec)}
+    if device.milli_gpus:
+        return {GPU_FRACTION: f"{device.milli_gpus / 1000:g}", **config}
+    return {GPU_MEMORY: str(device.memory_mib), **config}
 
 
 def _share_config(spec: PodSpec) -> str:
@@ -328,39 +308,30 @@ def _milli(quantity: str) -> int:
 def _from_words(words: str) -> Verdict:
     gang = _GANG.search(words)
     if gang is not None and int(gang[1]) > 0:
-        return Verdict(
-            reasons.GANG_DOES_NOT_FIT, words, {"pods": int(gang[2]), "pods_that_fit": int(gang[1])}
-        )
-    short_of = [resource for text, resource in _SHORT_OF if text in words]
-    if short_of and None not in short_of:
-        return Verdict(reasons.CLUSTER_FULL, words, {"resource": short_of[0]})
-    return Verdict(reasons.CLUSTER_FULL, words)
+        numbers = {"pods": int(gang[2]), "pods_that_fit": int(gang[1])}
+        return Verdict(reasons.GANG_DOES_NOT_FIT, words, numbers)
+    short_of = [resource for text, resource in _SHORT_OF.items() if text in words]
+    # Also matches GPU memory.
+    if "resources: GPU" in words or not short_of:
+        return Verdict(reasons.CLUSTER_FULL, words)
+    return Verdict(reasons.CLUSTER_FULL, words, {"resource": short_of[0]})
 
 
 TAKEN = "The cluster's scheduler took its room for other work."
 
 
-@dataclass(frozen=True, slots=True)
-class Eviction:
-    """A preemption by KAI. `taken_by`: the id of our job that gets the capacity, `namespace/name` of another
-    owner's pod group, or "" if the pods were only moved. KAI's message is dropped, because it names pods of other
-    projects."""
-
-    taken_by: str
-
-
-def eviction(event: Mapping[str, Any]) -> tuple[str, Eviction] | None:
-    """Return the PodGroup's key and the eviction that an event reports; None for any other event."""
+def eviction(event: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the key of the PodGroup that an event reports as preempted, and for whom: the id of our job that gets
+    the capacity, `namespace/name` of another owner's pod group, or "" if the pods were only moved. None for any
+    other event. KAI's message is dropped, because it names pods of other projects."""
     about = event.get("involvedObject") or {}
     if event.get("reason") != EVICTED or about.get("kind") != "PodGroup":
         return None
     noted = event["metadata"].get("annotations") or {}
-    key = key_of(about.get("namespace", ""), about.get("name", ""))
-    return key, Eviction(line(_taker(noted)))
+    return key_of(about.get("namespace", ""), about.get("name", "")), line(_taker(noted))
 
 
 def _taker(noted: Mapping[str, str]) -> str:
-    """Return the preemptor as in `Eviction.taken_by`; "" if the pods were only moved."""
     group = noted.get(_EVICTOR, "")
     if not group or noted.get("evictor-action-type", "").lower() == _CONSOLIDATION:
         return ""
@@ -383,27 +354,26 @@ def with_answers(
     report: PodReport,
     pod: Mapping[str, Any],
     said: Verdict | None,
-    evicted: Eviction | None,
+    taken_by: str | None,
     now: datetime,
 ) -> PodReport:
-    """Add KAI's status to a pod's report: the group of its shared device, why it waits, and which job preempted it."""
+    """Add KAI's status to a pod's report: the group of its shared device, why it waits, and which job preempted it
+    (see `eviction`; None if none did)."""
     shared = (pod["metadata"].get("labels") or {}).get(DEVICE_GROUP, "")
     report = replace(report, device_group=shared)
     if not report.node and report.state == base.STARTING:
         return replace(report, verdict=said or _binding_error(pod))
     if report.reason in (base.POD_DELETED, base.EVICTED, base.KILLED):
-        return _given_way(report, pod, evicted, now)
+        return _given_way(report, pod, taken_by, now)
     return report
 
 
-def _given_way(
-    report: PodReport, pod: Mapping[str, Any], evicted: Eviction | None, now: datetime
-) -> PodReport:
+def _given_way(report: PodReport, pod: Mapping[str, Any], taken_by: str | None, now: datetime) -> PodReport:
     """Mark a pod that KAI preempted. KAI explains a deletion in a separate event up to EVENT_DELAY later, so a pod
     deleted just now is reported as running until then."""
     deleted_at = pod["metadata"].get("deletionTimestamp")
-    if evicted is not None and deleted_at:
-        return replace(report, reason=base.PREEMPTED, message=TAKEN, taken_by=evicted.taken_by)
+    if taken_by is not None and deleted_at:
+        return replace(report, reason=base.PREEMPTED, message=TAKEN, taken_by=taken_by)
     is_young = deleted_at is not None and now - datetime.fromisoformat(deleted_at) < EVENT_DELAY
     if is_young and report.state == base.FAILED and report.reason == base.POD_DELETED:
         return replace(report, state=base.RUNNING, is_proven_gone=False, exit_code=None, finished_at=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -38,8 +37,6 @@ class KaiScheduler(Scheduler):
         self._evictions = Reflector(
             client, "/api/v1/events", query={"fieldSelector": kai.EVICTION_EVENTS}, keep=kai.eviction
         )
-        self._starting = threading.Lock()
-        self._is_started = False
 
     def require_project(self, project: str) -> None:
         self._objects.require_queue(self._queue_path(project))
@@ -58,7 +55,12 @@ class KaiScheduler(Scheduler):
     def with_status(
         self, reports: Collection[PodReport], pods: Mapping[str, Raw], now: datetime
     ) -> tuple[PodReport, ...]:
-        self._start()
+        until = self._groups.start() + SYNC_SECONDS
+        # Events read at the start are kept, so that evictions of pods still present are reported with their
+        # preemptor.
+        self._evictions.start()
+        for watch in (self._groups, self._evictions):
+            watch.wait_listed(max(0.0, until - time.monotonic()))
         verdicts = self._groups.items()
         evictions = dict(found for found in self._evictions.items().values() if found is not None)
         # In an incomplete list a missing group may exist.
@@ -86,21 +88,8 @@ class KaiScheduler(Scheduler):
         return f"{names.list_path('Queue')}/{kai.project_queue(project, self._profile)}"
 
     def close(self) -> None:
-        if self._is_started:
-            self._groups.close()
-            self._evictions.close()
-
-    def _start(self) -> None:
-        with self._starting:
-            if not self._is_started:
-                self._is_started = True
-                self._groups.start()
-                self._evictions.start()
-                # Events read at the start are kept, so that evictions of pods still present are reported with their
-                # preemptor.
-                until = time.monotonic() + SYNC_SECONDS
-                self._groups.wait_listed(SYNC_SECONDS)
-                self._evictions.wait_listed(max(0.0, until - time.monotonic()))
+        self._groups.close()
+        self._evictions.close()
 
     def _with_trouble(self, said: Verdict | None) -> Verdict | None:
         """Return the verdict, with an error added while KAI's pod groups or evictions are unreadable, for example

@@ -55,9 +55,9 @@ def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
 
 def beside(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the objects that must exist before the pod. `made`: the anchor as the cluster returned it."""
-    claim = work_claim(spec, profile)
     found = [service(spec, profile, made)] if has_service(spec) else []
-    return [*found, *([claim] if claim else [])]
+    claim = work_claim(spec, profile)
+    return [*found, claim] if claim else found
 
 
 def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,10 +78,8 @@ def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
     if not profile.work_storage_class:
         return None
     metadata = _metadata(spec, profile, names.claim_name(spec.job_id, spec.rank))
-    metadata["labels"] = {
-        **{key: value for key, value in metadata["labels"].items() if key != names.ATTEMPT},
-        names.RANK: str(spec.rank),
-    }
+    metadata["labels"].pop(names.ATTEMPT)
+    metadata["labels"][names.RANK] = str(spec.rank)
     return claim_of(metadata, profile.work_access_mode, profile.work_storage_class, profile.work_size)
 
 
@@ -129,24 +127,11 @@ def pod(
 def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str, Any]:
     """Return a placeholder pod that occupies a name which must never start. Its scheduling gate is never removed."""
     job_id, attempt, rank = pod_name.rsplit("-", 2) if pod_name.count("-") >= 2 else (pod_name, "0", "0")
-    labels = {
-        **names.labels(profile.installation, project),
-        names.JOB_ID: job_id,
-        names.ATTEMPT: attempt,
-        names.RANK: rank,
-        names.STOPPED: "true",
-    }
-    container = {
-        "name": names.MAIN_CONTAINER,
-        "image": "stopped-before-its-start",
-        **without_empty({"securityContext": container_security(profile)}),
-    }
-    metadata = {
-        "name": pod_name,
-        "namespace": profile.namespace_of(project),
-        "labels": labels,
-        "finalizers": [names.FINALIZER],
-    }
+    identity = {names.JOB_ID: job_id, names.ATTEMPT: attempt, names.RANK: rank, names.STOPPED: "true"}
+    labels = {**names.labels(profile.installation, project), **identity}
+    metadata = {"name": pod_name, "namespace": profile.namespace_of(project), "labels": labels}
+    container = {"name": names.MAIN_CONTAINER, "image": "stopped-before-its-start"}
+    container |= without_empty({"securityContext": container_security(profile)})
     body = {
         "schedulingGates": [{"name": names.STOP_GATE}],
         "restartPolicy": "Never",
@@ -154,7 +139,7 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
         "securityContext": pod_security(profile),
         "containers": [container],
     }
-    return names.manifest("Pod", metadata, spec=body)
+    return names.manifest("Pod", {**metadata, "finalizers": [names.FINALIZER]}, spec=body)
 
 
 def stop_patch(*, has_ended: bool) -> dict[str, Any]:
@@ -346,11 +331,6 @@ def _program(spec: PodSpec) -> dict[str, list[str]]:
 def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, Any]]:
     """Return the container's variables, later ones overriding earlier ones: defaults, the cluster's, the user's,
     and finally the pod's identity and devices."""
-    plain = {**_defaults(spec), **mpi.environment(spec), **profile.env, **spec.env}
-    secret = {
-        name: {"secretKeyRef": {"name": source.secret, "key": source.key}}
-        for name, source in spec.secret_env.items()
-    }
     own = {
         **identity_env(spec, {port: port for port in spec.ports}),
         **device_env(spec, (share.index for share in spec.devices)),
@@ -360,8 +340,11 @@ def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None
         # CUDA images request every GPU; where NVIDIA's runtime is the default, pods without GPUs would see them
         # all.
         own["NVIDIA_VISIBLE_DEVICES"] = "void"
-    values: dict[str, dict[str, Any]] = {name: {"value": _literal(value)} for name, value in plain.items()}
-    values |= {name: {"valueFrom": source} for name, source in secret.items()}
+    plain = {**_defaults(spec), **mpi.environment(spec), **profile.env, **spec.env}
+    values = {name: {"value": _literal(value)} for name, value in plain.items()} | {
+        name: {"valueFrom": {"secretKeyRef": {"name": source.secret, "key": source.key}}}
+        for name, source in spec.secret_env.items()
+    }
     values = {name: value for name, value in values.items() if name not in GIVES_DEVICES}
     values |= {name: {"value": _literal(value)} for name, value in own.items()}
     values |= elastic.environment(spec, profile)
@@ -371,20 +354,14 @@ def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None
 
 
 def _defaults(spec: PodSpec) -> dict[str, str]:
-    defaults = {
-        "HOME": WORK_DIR,
-        "PYTHONUNBUFFERED": "1",
-        **thread_env(spec),
-        "TRAINYARD_CHECKPOINT_DIR": CHECKPOINT_DIR,
+    ranks = {
+        "MASTER_ADDR": f"{names.host_name(0)}.{names.service_name(spec.job_id, spec.attempt)}",
+        "MASTER_PORT": str(MASTER_PORT),
+        "RANK": str(spec.rank),
+        "WORLD_SIZE": str(spec.world_size),
     }
-    if has_service(spec):
-        defaults |= {
-            "MASTER_ADDR": f"{names.host_name(0)}.{names.service_name(spec.job_id, spec.attempt)}",
-            "MASTER_PORT": str(MASTER_PORT),
-            "RANK": str(spec.rank),
-            "WORLD_SIZE": str(spec.world_size),
-        }
-    return defaults
+    common = {"HOME": WORK_DIR, "PYTHONUNBUFFERED": "1", **thread_env(spec)}
+    return common | {"TRAINYARD_CHECKPOINT_DIR": CHECKPOINT_DIR} | (ranks if has_service(spec) else {})
 
 
 def _literal(value: str) -> str:
@@ -453,7 +430,7 @@ def _tolerations(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None
 
 def pod_security(profile: ClusterProfile) -> dict[str, Any]:
     """Return the security context of a pod, by the cluster's settings."""
-    return _without_none(
+    return without_empty(
         {
             "runAsNonRoot": True if profile.pod_security == "restricted" else None,
             "runAsUser": profile.run_as_user,
@@ -472,10 +449,6 @@ def container_security(profile: ClusterProfile) -> dict[str, Any]:
     if profile.pod_security != "restricted":
         return {}
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-
-
-def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:

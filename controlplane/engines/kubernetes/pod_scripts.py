@@ -14,7 +14,8 @@ from typing import Any
 
 from controlplane.engines.kubernetes import pod_program
 
-_START_ERRORS = ("StartError", "ContainerCannotRun", "RunContainerError")
+# The reasons of containers whose program could not be started.
+START_ERRORS = ("StartError", "ContainerCannotRun", "RunContainerError")
 
 
 @cache
@@ -32,6 +33,6 @@ def python(program: ModuleType, *below: ModuleType) -> tuple[str, ...]:
 def without_python(ended: Mapping[str, Any], work: str) -> str:
     """Return the message for a container that ended because its image lacks python3; "" for any other end. `work`:
     the container's task, such as "fills caches"."""
-    if ended.get("reason") not in _START_ERRORS:
+    if ended.get("reason") not in START_ERRORS:
         return ""
     return f"The container that {work} has no python3: name an image with it in the cluster's setting code_image."

@@ -18,6 +18,7 @@ from controlplane.engines.base import DeviceShare, PodReport
 from controlplane.engines.kubernetes import code_delivery, mpi, names
 from controlplane.engines.kubernetes.dcgm import Holding
 from controlplane.engines.kubernetes.manifests import read_devices
+from controlplane.engines.kubernetes.pod_scripts import START_ERRORS
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.names import RawView as Raw
 
@@ -57,12 +58,16 @@ _CREATE_ERRORS = (
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError",
     "PreStartHookError", "PostStartHookError",
 )  # fmt: skip
-_START_ERRORS = ("StartError", "ContainerCannotRun", "RunContainerError")
-_NO_PROGRAM = re.compile(
-    r"executable file not found|exec: .*: no such file or directory|stat .*: no such file"
+# What the message of a failed start means; the first match counts: reason, a shell's exit code for it, our sentence.
+# fmt: off
+_START_FAILURES: tuple[tuple[str, str, int | None, str], ...] = (
+    (r"chdir|init: mkdir|cwd", base.WORKING_DIR_MISSING, 126, "The working directory could not be entered"),
+    (r"executable file not found|exec: .*: no such file or directory|stat .*: no such file",
+     base.COMMAND_NOT_FOUND, 127, "There is no such program in the image. Check the command and the image"),
+    (r"exec: .*permission denied|exec format error", base.COMMAND_NOT_EXECUTABLE, 126, "The program could not be run"),
+    (r"", base.CONTAINER_NOT_CREATED, None, "The container could not be started"),
 )
-_NO_RIGHT = re.compile(r"exec: .*permission denied|exec format error")
-_NO_DIRECTORY = re.compile(r"chdir|init: mkdir|cwd")
+# fmt: on
 _VOLUME = re.compile(r"persistentvolumeclaim|volume", re.IGNORECASE)
 _STEPS = {code_delivery.CONTAINER: "Fetches its code.", mpi.WAITING: "Waits until its hosts answer."}
 _SHUT_DOWN = ("Terminated", "NodeShutdown", "Shutdown")
@@ -185,8 +190,10 @@ def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
     by_cluster = _taken_away(raw) or _rejected(raw, ended)
     if by_cluster:
         return by_cluster
-    if ended.get("reason") in _START_ERRORS:
-        return _start_error(ended)
+    if ended.get("reason") in START_ERRORS:
+        words = str(ended.get("message", ""))
+        found = (one for one in _START_FAILURES if re.search(one[0], words))
+        return next((reason, _said(sentence, words)) for _, reason, _, sentence in found)
     if ended.get("reason") == "ContainerStatusUnknown" or (
         not ended and _status(raw).get("reason") == "NodeLost"
     ):
@@ -231,19 +238,6 @@ def _rejected(raw: Raw, ended: Raw) -> tuple[str, str] | None:
     if status["reason"] == "NodeLost":
         return None
     return base.UNSCHEDULABLE, _said("Its node refused the pod", status["reason"], status.get("message"))
-
-
-def _start_error(ended: Raw) -> tuple[str, str]:
-    words = str(ended.get("message", ""))
-    if _NO_DIRECTORY.search(words):
-        return base.WORKING_DIR_MISSING, _said("The working directory could not be entered", words)
-    if _NO_PROGRAM.search(words):
-        return base.COMMAND_NOT_FOUND, _said(
-            "There is no such program in the image. Check the command and the image", words
-        )
-    if _NO_RIGHT.search(words):
-        return base.COMMAND_NOT_EXECUTABLE, _said("The program could not be run", words)
-    return base.CONTAINER_NOT_CREATED, _said("The container could not be started", words)
 
 
 def _exit(ended: Raw) -> tuple[str, str]:
@@ -397,20 +391,20 @@ def _end(
         reason,
         message,
         exit_code=_exit_code(reason, ended, state),
-        started_at=None if ended.get("reason") in _START_ERRORS else _time(ended.get("startedAt")),
+        started_at=None if ended.get("reason") in START_ERRORS else _time(ended.get("startedAt")),
         finished_at=(_time(ended.get("finishedAt")) or _fallback_end(raw)) if is_gone or ended else None,
         is_proven_gone=is_gone,
     )
 
 
-_SHELL_CODES = {base.COMMAND_NOT_FOUND: 127, base.COMMAND_NOT_EXECUTABLE: 126, base.WORKING_DIR_MISSING: 126}
+_SHELL_CODES = {reason: code for _, reason, code, _ in _START_FAILURES if code}
 
 
 def _exit_code(reason: str, ended: Raw, state: str) -> int | None:
     """Return the command's exit code; None if the runtime invented one because it could not start the container."""
     if reason in _SHELL_CODES:
         return _SHELL_CODES[reason]
-    if ended.get("reason") in (*_START_ERRORS, "ContainerStatusUnknown"):
+    if ended.get("reason") in (*START_ERRORS, "ContainerStatusUnknown"):
         return None
     code = ended.get("exitCode")
     if code is None:

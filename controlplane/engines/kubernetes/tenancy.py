@@ -60,18 +60,10 @@ def objects(
     `quotas`."""
     found = priority_classes(profile)
     for project in projects:
-        found += project_objects(project, profile, parts)
+        found += [namespace(project.name, profile), *quotas(project, profile, parts)]
+        found += [network_policy(project.name, profile)] if profile.network_policy else []
+        found += [binding(project, name, profile) for name in ROLES]
     return tuple(found)
-
-
-def project_objects(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> list[dict[str, Any]]:
-    """Return the objects of one project, its namespace first."""
-    return [
-        namespace(project.name, profile),
-        *quotas(project, profile, parts),
-        *([network_policy(project.name, profile)] if profile.network_policy else []),
-        *(binding(project, name, profile) for name in ROLES),
-    ]
 
 
 def namespace(project: str, profile: ClusterProfile) -> dict[str, Any]:
@@ -92,14 +84,21 @@ def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> l
     parts of shared GPUs, so a bound is never tighter than the planner's. Where the cluster's scheduler places pods
     there are none: waiting jobs exist as pods in the cluster, and the scheduler's queues have the bounds.
     """
-    found = []
-    if project.limit_milli_gpus is not None:
-        found.append(_quota("limit", project, project.limit_milli_gpus, parts, profile))
-    guaranteed = _quota("guaranteed", project, project.quota_milli_gpus, parts, profile)
     # Selected by priority class, since quotas cannot select by label.
     scope = {"scopeName": "PriorityClass", "operator": "In", "values": [profile.priority_class(False)]}
-    guaranteed["spec"]["scopeSelector"] = {"matchExpressions": [scope]}
-    return [*found, guaranteed]
+    selector = {"scopeSelector": {"matchExpressions": [scope]}}
+    bounds = {"limit": (project.limit_milli_gpus, {}), "guaranteed": (project.quota_milli_gpus, selector)}
+    # Shared GPUs may appear under either resource name, and a quota limits each name separately.
+    resources = [profile.gpu_resource, f"{profile.gpu_resource}{RENAMED}"][: 2 if parts > 1 else 1]
+    found = []
+    for name, (milli_gpus, more) in bounds.items():
+        if milli_gpus is not None:
+            # Rounded up to whole units, as the cluster counts.
+            units = str(-(-milli_gpus * parts // 1000))
+            hard = {} if profile.placement.places_pods else {f"requests.{each}": units for each in resources}
+            metadata = _metadata(f"trainyard-{name}", project.name, profile)
+            found.append(names.manifest("ResourceQuota", metadata, spec={"hard": hard, **more}))
+    return found
 
 
 def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
@@ -128,17 +127,16 @@ def _anywhere_but(addresses: Sequence[str]) -> list[dict[str, Any]]:
 def cluster_roles() -> list[dict[str, Any]]:
     """Return the ClusterRoles for kubectl users, shared by all projects and installations. The chart and
     deploy/rbac.yaml contain the same."""
-    return [_cluster_role(name) for name in ROLES]
-
-
-def _cluster_role(name: str) -> dict[str, Any]:
-    rules = [rule for below in ROLES[: ROLES.index(name) + 1] for rule in RULES[below]]
-    listed = [
-        {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
-        for group, resources, verbs in rules
-    ]
-    metadata = {"name": f"trainyard-{name}", "labels": {names.MANAGED_BY: FIELD_MANAGER}}
-    return names.manifest("ClusterRole", metadata, rules=listed)
+    found = []
+    rules: list[dict[str, Any]] = []
+    for role, more in RULES.items():
+        rules = rules + [
+            {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+            for group, resources, verbs in more
+        ]
+        metadata = {"name": f"trainyard-{role}", "labels": {names.MANAGED_BY: FIELD_MANAGER}}
+        found.append(names.manifest("ClusterRole", metadata, rules=rules))
+    return found
 
 
 def binding(project: ProjectReport, name: str, profile: ClusterProfile) -> dict[str, Any]:
@@ -169,24 +167,6 @@ def priority_classes(profile: ClusterProfile) -> list[dict[str, Any]]:
         )
         for is_preemptible, value in values.items()
     ]
-
-
-def _quota(
-    name: str, project: ProjectReport, milli_gpus: int, parts: int, profile: ClusterProfile
-) -> dict[str, Any]:
-    hard = {f"requests.{profile.gpu_resource}": _whole(milli_gpus * parts)}
-    if profile.placement.places_pods:
-        hard = {}
-    # Shared GPUs may appear under either resource name, and a quota limits each name separately.
-    elif parts > 1:
-        hard[f"requests.{profile.gpu_resource}{RENAMED}"] = _whole(milli_gpus * parts)
-    metadata = _metadata(f"trainyard-{name}", project.name, profile)
-    return names.manifest("ResourceQuota", metadata, spec={"hard": hard})
-
-
-def _whole(milli: int) -> str:
-    """Round a quantity up to whole units, as the cluster counts."""
-    return str(-(-milli // 1000))
 
 
 def _metadata(name: str, project: str, profile: ClusterProfile) -> dict[str, Any]:
