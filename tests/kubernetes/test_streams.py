@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from controlplane.engines.base import NO_SUCH_POD, POD_NOT_RUNNING, EngineRefused, EngineUnreachable, Shell
-from controlplane.engines.kubernetes.exec import NO_SHELL, open_shell
+from controlplane.engines.kubernetes.exec import NO_SHELL, PodShell
 from controlplane.engines.kubernetes.port_forward import open_port
 from controlplane.kubernetes_api import channel_socket
 from controlplane.kubernetes_api.credentials import Access, access_of_kubeconfig
@@ -67,7 +67,7 @@ def answers(access: Access) -> bool:
 
 
 def shell_in(access: Access, name: str = "echo") -> Shell:
-    return open_shell(access, "streams", name, "main", 100, 30)
+    return PodShell(access, "streams", name, "main", 100, 30)
 
 
 def read_until(shell: Shell, word: bytes) -> bytes:

@@ -43,7 +43,7 @@ from controlplane.engines.kubernetes.cluster_cache import (
     Watching,
 )
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
-from controlplane.engines.kubernetes.exec import PodProcess, open_shell
+from controlplane.engines.kubernetes.exec import PodProcess, PodShell
 from controlplane.engines.kubernetes.garbage_collector import Sweeper
 from controlplane.engines.kubernetes.kai_scheduler import KaiScheduler
 from controlplane.engines.kubernetes.log_completion import LogEnds
@@ -253,7 +253,7 @@ class KubernetesEngine:
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
         where = (*self._running(pod_name), names.MAIN_CONTAINER)
-        return open_shell(self.client.access, *where, columns, rows)
+        return PodShell(self.client.access, *where, columns, rows)
 
     def run_command(self, pod_name: str, command: Sequence[str]) -> base.Process:
         return PodProcess(self.client.access, *self._running(pod_name), names.MAIN_CONTAINER, command)

@@ -65,17 +65,14 @@ exit 0
 """
 
 
-def open_shell(access: Access, namespace: str, pod: str, container: str, columns: int, rows: int) -> PodShell:
-    """Open a terminal with bash, else sh. Raise EngineRefused or EngineUnreachable."""
-    shell = PodShell(access, namespace, pod, container)
-    shell.resize(columns, rows)
-    shell.require_start()
-    return shell
-
-
 class _Exec:
     """A command in a container over one exec connection: the common part of terminals and plain commands. Raise
-    EngineRefused or EngineUnreachable on construction."""
+    EngineRefused or EngineUnreachable on construction.
+
+    The connection's messages are output, and at the end a Status with the exit code.
+    """
+
+    is_terminal = True
 
     def __init__(
         self, access: Access, namespace: str, pod: str, container: str, script: str, command: Sequence[str]
@@ -83,23 +80,17 @@ class _Exec:
         self._access, self._pod, self._container = access, pod, container
         self._path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
         self._mark = f"trainyard-shell-{secrets.token_hex(8)}"
-        self._messages = _ExecMessages(self.is_terminal)
+        # Set when the command runs or could not be started.
+        self._decided = threading.Event()
+        self._has_output = self._is_closed = False
+        self._status: dict[str, Any] | None = None
         output = "tty" if self.is_terminal else "stderr"
         asked = [("stdin", "true"), ("stdout", "true"), (output, "true")]
         query = [*asked, *self._command(script, self._mark, *command)]
         with pod_refusals(pod):
             self._channel = ChannelSocket(
-                access,
-                self._path,
-                query,
-                _PROTOCOLS,
-                _STDIN,
-                self._messages.take,
-                is_closable=not self.is_terminal,
+                access, self._path, query, _PROTOCOLS, _STDIN, self._take, is_closable=not self.is_terminal
             )
-        self._is_closed = False
-
-    is_terminal = True
 
     def fileno(self) -> int:
         return self._channel.near.fileno()
@@ -119,8 +110,8 @@ class _Exec:
         if self._is_closed:
             return None
         self._is_closed = True
-        exit_code = self._messages.exit_code()
-        if self._messages.status is None or self.is_terminal:
+        exit_code = self._exit_code()
+        if self._status is None or self.is_terminal:
             # Done first, because the session can no longer be identified once its leader is gone with the
             # connection.
             self._end_session()
@@ -147,28 +138,47 @@ class _Exec:
         words = ["sh", "-c", script, *arguments]
         return [("container", self._container), *(("command", word) for word in words)]
 
+    def _take(self, channel: int, data: bytes) -> bytes:
+        """Return the bytes of a message that the caller reads. Runs on the thread of the connections."""
+        if channel in (_STDOUT, _STDERR) and data:
+            self._has_output = True
+            self._decided.set()
+            return data if self.is_terminal else _PIECE.pack(channel, len(data)) + data
+        if channel == _STATUS and data:
+            self._status = orjson.loads(data)
+            self._decided.set()
+        return b""
+
+    def _exit_code(self) -> int | None:
+        """Return the command's exit code, None if it has not ended or was not started."""
+        if self._status is None or self._status.get("status") == "Success":
+            return None if self._status is None else 0
+        causes = (self._status.get("details") or {}).get("causes") or ()
+        codes = [cause.get("message", "") for cause in causes if cause.get("reason") == "ExitCode"]
+        return int(codes[0]) if codes and codes[0].isdecimal() else None
+
+    def _refusal(self) -> str:
+        """Return why the command was not started; "" if it runs or has run."""
+        if self._status is None or self._exit_code() is not None:
+            return ""
+        return str(self._status.get("message") or "no reason was given")
+
 
 class PodShell(_Exec):
-    """A terminal in a pod over an exec connection; implements engines.base.Shell."""
+    """A terminal with bash, else sh, in a pod over an exec connection; implements engines.base.Shell. Raise
+    EngineRefused if it cannot be started, EngineUnreachable."""
 
-    def __init__(self, access: Access, namespace: str, pod: str, container: str) -> None:
+    def __init__(
+        self, access: Access, namespace: str, pod: str, container: str, columns: int, rows: int
+    ) -> None:
         super().__init__(access, namespace, pod, container, _START, ())
-
-    def require_start(self) -> None:
-        """Wait for the prompt. Raise EngineRefused if the shell could not be started."""
-        self._messages.decided.wait(_FIRST_WORD_SECONDS)
-        if (
-            self._messages.has_output
-            or self._messages.status is None
-            or self._messages.exit_code() is not None
-        ):
-            return
-        words = str(self._messages.status.get("message") or "no reason was given")
-        self.close()
-        code = (
-            NO_SHELL if "executable file not found" in words or "no such file" in words else POD_NOT_RUNNING
-        )
-        raise EngineRefused(code, f"There is no shell in {self._pod}: {words}")
+        self.resize(columns, rows)
+        self._decided.wait(_FIRST_WORD_SECONDS)
+        if not self._has_output and (words := self._refusal()):
+            self.close()
+            is_absent = "executable file not found" in words or "no such file" in words
+            code = NO_SHELL if is_absent else POD_NOT_RUNNING
+            raise EngineRefused(code, f"There is no shell in {pod}: {words}")
 
     def read(self, limit: int = 65536) -> bytes:
         return self._channel.near.recv(limit)
@@ -187,7 +197,7 @@ class PodProcess(_Exec):
     def __init__(
         self, access: Access, namespace: str, pod: str, container: str, command: Sequence[str]
     ) -> None:
-        self._unread = bytearray()
+        self._unread, self._is_refusal_read = bytearray(), False
         super().__init__(access, namespace, pod, container, _RUN, command)
 
     def input_fileno(self) -> int:
@@ -203,8 +213,9 @@ class PodProcess(_Exec):
         except BlockingIOError:
             return STDOUT, b""
         self._unread += received
-        if not received:
-            self._unread += self._messages.refusal()
+        if not received and not self._is_refusal_read and (words := self._refusal()):
+            self._is_refusal_read = True
+            return STDERR, f"{words}\n".encode()
         if (piece := self._piece()) is None and not received:
             raise EOFError
         return piece or (STDOUT, b"")
@@ -221,40 +232,3 @@ class PodProcess(_Exec):
 
     def close_input(self) -> None:
         self._channel.near.shutdown(socket.SHUT_WR)
-
-
-class _ExecMessages:
-    """The messages of an exec connection: output, and at the end a Status with the exit code."""
-
-    def __init__(self, is_terminal: bool) -> None:
-        # Set when the command runs or could not be started.
-        self.decided = threading.Event()
-        self.has_output = False
-        self._is_terminal, self._is_refusal_read = is_terminal, False
-        self.status: dict[str, Any] | None = None
-
-    def take(self, channel: int, data: bytes) -> bytes:
-        if channel in (_STDOUT, _STDERR) and data:
-            self.has_output = True
-            self.decided.set()
-            return data if self._is_terminal else _PIECE.pack(channel, len(data)) + data
-        if channel == _STATUS and data:
-            self.status = orjson.loads(data)
-            self.decided.set()
-        return b""
-
-    def exit_code(self) -> int | None:
-        """Return the command's exit code, None if it has not ended or was not started."""
-        if self.status is None or self.status.get("status") == "Success":
-            return None if self.status is None else 0
-        causes = (self.status.get("details") or {}).get("causes") or ()
-        codes = [cause.get("message", "") for cause in causes if cause.get("reason") == "ExitCode"]
-        return int(codes[0]) if codes and codes[0].isdecimal() else None
-
-    def refusal(self) -> bytes:
-        """Return, on the first call only, why the command did not start, as error output; empty if it started."""
-        if self.status is None or self.exit_code() is not None or self._is_refusal_read:
-            return b""
-        self._is_refusal_read = True
-        words = f"{self.status.get('message') or 'the command could not be started'}\n".encode()
-        return _PIECE.pack(STDERR, len(words)) + words

@@ -10,13 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from controlplane.clusters.node_names import name_here, name_there
-from controlplane.engines.base import (
-    Engine,
-    NodeReport,
-    PodReport,
-    PodSpec,
-    UsageReport,
-)
+from controlplane.engines.base import Engine, NodeReport, PodReport, PodSpec, UsageReport
 
 
 def with_suffix(engine: Engine, suffix: str) -> Engine:
@@ -50,27 +44,24 @@ class RenamedNodes:
         self._engine.start(there)
 
     def pods(self) -> tuple[PodReport, ...]:
-        known = self._known
-        renamed = [self._renamed(report, known.get(report.name)) for report in self._engine.pods()]
-        self._known = {pair[0].name: pair for pair in renamed}
-        return tuple(here for _, here in renamed)
+        """Return the renamed reports. A report that the wrapped engine returns again is not renamed again, as most of
+        ten thousand are unchanged from one second to the next."""
+        earlier, self._known = self._known, {}
+        for report in self._engine.pods():
+            known = earlier.get(report.name)
+            is_same = known is not None and known[0] is report
+            self._known[report.name] = known if known and is_same else (report, self._renamed(report))
+        return tuple(here for _, here in self._known.values())
 
     def find(self, pod_name: str, project: str) -> PodReport | None:
         found = self._engine.find(pod_name, project)
-        return None if found is None else self._renamed(found, None)[1]
+        return None if found is None else self._renamed(found)
 
     def usage(self) -> tuple[UsageReport, ...]:
         return tuple(replace(report, node=self._here(report.node)) for report in self._engine.usage())
 
-    def _renamed(
-        self, report: PodReport, known: tuple[PodReport, PodReport] | None
-    ) -> tuple[PodReport, PodReport]:
-        """Return (original, renamed) for a report. Uses the cached pair if the report is the same object, as most
-        of ten thousand are from one second to the next."""
-        # The wrapped engine returns the same object while nothing has changed.
-        if known is not None and known[0] is report:
-            return known
-        return report, replace(report, node=self._here(report.node))
+    def _renamed(self, report: PodReport) -> PodReport:
+        return replace(report, node=self._here(report.node))
 
     def _here(self, theirs: str) -> str:
         return name_here(theirs, self._suffix)

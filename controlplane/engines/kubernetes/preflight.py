@@ -70,11 +70,7 @@ Row: TypeAlias = tuple[Any, str, str] | tuple[Any, str, str, str]
 
 def _first(name: str, *rows: Row) -> list[Check]:
     """Return [the check `name` with the texts of the first row whose condition holds]; [] if none does."""
-    return next(([Check(name, *_texts(row))] for row in rows if row[0]), [])
-
-
-def _texts(row: Row) -> tuple[str, str, str]:
-    return row[1], row[2], row[3] if len(row) == 4 else ""
+    return next(([Check(name, *row[1:])] for row in rows if row[0]), [])
 
 
 def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
@@ -106,12 +102,8 @@ def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
     worker = threading.Thread(target=_look, args=(access, profile, found.append), daemon=True)
     worker.start()
     worker.join(SECONDS)
-    if worker.is_alive():
-        late = Check(
-            "reachable", FAILED, f"{access.server} takes more than {SECONDS:g} s to answer our questions."
-        )
-        return (*found, late)
-    return tuple(found)
+    words = f"{access.server} takes more than {SECONDS:g} s to answer our questions."
+    return (*found, *_first("reachable", (worker.is_alive(), FAILED, words)))
 
 
 def _look(access: Access, profile: ClusterProfile, add: Callable[[Check], None]) -> None:
@@ -221,22 +213,14 @@ def _rights(client: Client, profile: ClusterProfile) -> Iterator[Check]:
 
 
 def _may(client: Client, rule: Rule, verb: str) -> bool:
-    return all(_may_with(client, rule, verb, name) for name in rule.names or ("",))
-
-
-def _may_with(client: Client, rule: Rule, verb: str, name: str) -> bool:
     resource, _, subresource = rule.resource.partition("/")
-    about = {
-        "group": rule.group,
-        "resource": resource,
-        "subresource": subresource,
-        "verb": verb,
-        "name": name,
-    }
+    about = {"group": rule.group, "resource": resource, "subresource": subresource, "verb": verb}
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
-    answer = client.create(path, {**kind, "spec": {"resourceAttributes": about}})
-    return bool(answer["status"].get("allowed"))
+    asked = (
+        {**kind, "spec": {"resourceAttributes": {**about, "name": name}}} for name in rule.names or ("",)
+    )
+    return all(client.create(path, body)["status"].get("allowed") for body in asked)
 
 
 def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
@@ -290,16 +274,12 @@ def _gpu_labels(nodes: Sequence[Mapping[str, Any]], profile: ClusterProfile) -> 
         yield Check("gpu_labels", WARNING, words, "Model and memory of their GPUs are not known.")
     shared = [each for each in labels if _number(each.get("nvidia.com/gpu.replicas")) > 1]
     ways = sorted({each.get("nvidia.com/gpu.sharing-strategy", "time-slicing") for each in shared})
+    how = "the device plugin's replicas, by time-slicing or MPS"
     yield from _first(
         "sharing",
         (profile.scheduler == KAI, OK, "KAI gives out shares of GPUs."),
         (shared, OK, f"{len(shared)} nodes share their GPUs by {', '.join(ways)}."),
-        (
-            True,
-            WARNING,
-            "No node shares its GPUs (the device plugin's replicas, by time-slicing or MPS).",
-            "Jobs get whole GPUs only.",
-        ),
+        (True, WARNING, f"No node shares its GPUs ({how}).", "Jobs get whole GPUs only."),
     )
 
 
@@ -310,33 +290,28 @@ def _storage(client: Client, profile: ClusterProfile) -> Checks:
     known = [each["metadata"]["name"] for each in classes]
     default = [each["metadata"]["name"] for each in classes if _is_default(each)]
     there = f"There is {', '.join(known) or 'none'}; the default is {', '.join(default) or 'not set'}."
-    chosen = profile.work_storage_class
-    lost = "Working directories and checkpoints in them are lost with their pods."
-    work = _first(
-        "storage",
-        (not chosen, WARNING, f"No storage class is set (work_storage_class). {there}", lost),
-        (chosen in known, OK, f"Working directories are kept by the storage class {chosen}."),
-        (True, FAILED, f"There is no storage class {chosen} (work_storage_class). {there}"),
-    )
-    return _classes_of_volumes(known, default) + _class_of_caches(profile, known, there) + work
-
-
-def _classes_of_volumes(known: list[str], default: list[str]) -> list[Check]:
-    """Return the storage classes in which volumes can be created, the default first."""
-    found = tuple(sorted(known, key=lambda name: (name not in default, name)))
-    if not found:
-        return [Check("storage_classes", WARNING, "There is no storage class.", "Volumes cannot be made.")]
-    return [Check("storage_classes", OK, f"Storage classes of volumes: {', '.join(found)}.", found=found)]
-
-
-def _class_of_caches(profile: ClusterProfile, known: list[str], there: str) -> list[Check]:
-    chosen = profile.cache_storage_class
-    if chosen and chosen not in known:
-        return [Check("caches", FAILED, f"There is no storage class {chosen} (cache_storage_class). {there}")]
-    words = f"Datasets are cached on volumes of {profile.cache_size} of the storage class {chosen}."
+    chosen, caches = profile.work_storage_class, profile.cache_storage_class
+    # In the order in which they are offered to users.
+    offered = tuple(sorted(known, key=lambda name: (name not in default, name)))
     none = "No storage class with ReadWriteMany is set for caches (cache_storage_class)."
+    cached = f"Datasets are cached on volumes of {profile.cache_size} of the storage class {caches}."
+    lost = "Working directories and checkpoints in them are lost with their pods."
     return [
-        Check("caches", OK, words) if chosen else Check("caches", WARNING, none, "Jobs mount no datasets.")
+        Check("storage_classes", OK, f"Storage classes of volumes: {', '.join(offered)}.", found=offered)
+        if offered
+        else Check("storage_classes", WARNING, "There is no storage class.", "Volumes cannot be made."),
+        *_first(
+            "caches",
+            (not caches, WARNING, none, "Jobs mount no datasets."),
+            (caches in known, OK, cached),
+            (True, FAILED, f"There is no storage class {caches} (cache_storage_class). {there}"),
+        ),
+        *_first(
+            "storage",
+            (not chosen, WARNING, f"No storage class is set (work_storage_class). {there}", lost),
+            (chosen in known, OK, f"Working directories are kept by the storage class {chosen}."),
+            (True, FAILED, f"There is no storage class {chosen} (work_storage_class). {there}"),
+        ),
     ]
 
 
@@ -358,7 +333,7 @@ def _snapshots(client: Client, profile: ClusterProfile) -> Checks:
 def _mpi_operator(client: Client, profile: ClusterProfile) -> Checks:
     """Check the MPI operator. `mpi_operator` is ok only if it is installed and we may use it (see
     Cluster.has_found)."""
-    is_there = _has_kind(client, "/apis/kubeflow.org/v2beta1", "mpijobs")
+    is_there = _has_kind(client, "MPIJob")
     is_required = profile.mpi_operator and not is_there
     if not is_required and (why := _why_own_launcher(client, profile, is_there=is_there)):
         return [Check("mpi_launcher", OK, f"{why}: mpi jobs use Trainyard's own launcher.")]
@@ -383,9 +358,7 @@ def _why_own_launcher(client: Client, profile: ClusterProfile, *, is_there: bool
 
 
 def _kai(client: Client, profile: ClusterProfile) -> Checks:
-    is_there = _has_kind(client, "/apis/scheduling.run.ai/v2", "queues") and _has_kind(
-        client, "/apis/scheduling.run.ai/v2alpha2", "podgroups"
-    )
+    is_there = _has_kind(client, "Queue") and _has_kind(client, "PodGroup")
     absent = "The scheduler of this cluster is kai, and KAI's Queue v2 and PodGroup v2alpha2 are not there."
     return _first(
         "kai",
@@ -428,7 +401,8 @@ def _listed(client: Client, path: str, limit: int = 100) -> list[dict[str, Any]]
     return None if found is None else found["items"]
 
 
-def _has_kind(client: Client, path: str, resource: str) -> bool:
+def _has_kind(client: Client, kind: str) -> bool:
+    path, _, resource = names.list_path(kind).rpartition("/")
     try:
         found = _found_at(client, path) or {"resources": ()}
     except ApiFailed:
@@ -450,14 +424,5 @@ def _number(text: Any) -> int:
 # If one of these fails, the other steps would give no information.
 _FIRST: tuple[Step, ...] = (_credentials, _reachable, _identity)
 _STEPS: tuple[Step, ...] = (
-    *_FIRST,
-    _clock,
-    _rights,
-    _project_roles,
-    _gpus,
-    _storage,
-    _snapshots,
-    _mpi_operator,
-    _kai,
-    _prometheus,
-)
+    *_FIRST, _clock, _rights, _project_roles, _gpus, _storage, _snapshots, _mpi_operator, _kai, _prometheus,
+)  # fmt: skip

@@ -138,6 +138,11 @@ pool = name_like(re.compile(r"\*|[a-z0-9](?:[-a-z0-9]{0,48}[a-z0-9])?"), 50, "th
 _effect = or_empty(one_of("NoSchedule", "PreferNoSchedule", "NoExecute"))
 _user = fields.optional(fields.whole(1, 2**31 - 1))
 
+_prefix = name_like(re.compile(r"[a-z](?:[-a-z0-9]{0,11})"), 12, "1 to 12 small letters, digits and hyphens")
+
+EXTRA_RESOURCES = (
+    "ephemeral-storage", "hugepages-", "vpc.amazonaws.com/", "rdma/", "aliyun/erdma", "smarter-devices/",
+)  # fmt: skip
 GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists"}
 
 
@@ -150,160 +155,82 @@ def _knob(read: fields.Reader, default: Any, words: str) -> Any:
 class Settings:
     """The validated settings of one cluster."""
 
+    # fmt: off
     gpu_resource: str = _knob(qualified_name, "nvidia.com/gpu", "The resource by which nodes give out GPUs.")
-    extra_resources: tuple[str, ...] = _knob(
-        fields.listed(resource_prefix, 50),
-        (
-            "ephemeral-storage",
-            "hugepages-",
-            "vpc.amazonaws.com/",
-            "rdma/",
-            "aliyun/erdma",
-            "smarter-devices/",
-        ),
-        "What jobs may ask for beside GPUs, by how the resources' names begin. No quota of Trainyard counts it: add"
-        " nothing that gives out GPUs or other accelerators.",
-    )
-    pool_label: str = _knob(
-        or_empty(qualified_name),
-        "",
-        "The node label that names a node's pool; empty: trainyard.io/pool, then the node group label of the cloud.",
-    )
-    node_selector: Mapping[str, str] = _knob(
-        labels, {}, "Only nodes with all of these labels are used; empty: every node."
-    )
-    node_suffix: str = _knob(
-        or_empty(fields.dns_label(50)),
-        "",
-        "What the names of this cluster's nodes end with in Trainyard, after a dot, where another cluster has nodes of"
-        " the same names.",
-    )
-    tolerations: tuple[Mapping[str, str], ...] = _knob(
-        fields.listed(toleration, 50), (GPU_TAINT,), "Taints of nodes that pods accept."
-    )
-    spot_pools: tuple[str, ...] = _knob(
-        fields.listed(pool, 100),
-        (),
-        "Pools whose spot taints pods accept (EKS, AKS, GKE, ACK); ['*'] is all.",
-    )
-    images: Mapping[str, str] = _knob(
-        fields.mapped(IMAGE_NAMES, image, 1000),
-        {},
-        "Short names of images: {'quickstart': 'registry/...:1'}.",
-    )
+    extra_resources: tuple[str, ...] = _knob(fields.listed(resource_prefix, 50), EXTRA_RESOURCES,
+        "What jobs may ask for beside GPUs, by how the resources' names begin. No quota of Trainyard counts it: "
+        "add nothing that gives out GPUs or other accelerators.")
+    pool_label: str = _knob(or_empty(qualified_name), "",
+        "The node label that names a node's pool; empty: trainyard.io/pool, then the node group label of the "
+        "cloud.")
+    node_selector: Mapping[str, str] = _knob(labels, {},
+        "Only nodes with all of these labels are used; empty: every node.")
+    node_suffix: str = _knob(or_empty(fields.dns_label(50)), "",
+        "What the names of this cluster's nodes end with in Trainyard, after a dot, where another cluster has "
+        "nodes of the same names.")
+    tolerations: tuple[Mapping[str, str], ...] = _knob(fields.listed(toleration, 50), (GPU_TAINT,),
+        "Taints of nodes that pods accept.")
+    spot_pools: tuple[str, ...] = _knob(fields.listed(pool, 100), (),
+        "Pools whose spot taints pods accept (EKS, AKS, GKE, ACK); ['*'] is all.")
+    images: Mapping[str, str] = _knob(fields.mapped(IMAGE_NAMES, image, 1000), {},
+        "Short names of images: {'quickstart': 'registry/...:1'}.")
     default_image: str = _knob(or_empty(image), "", "The image of jobs that name none.")
-    control_url: str = _knob(
-        or_empty(url),
-        "",
+    control_url: str = _knob(or_empty(url), "",
         "The address of the control plane as pods reach it, for the code of jobs; empty: TRAINYARD_PUBLIC_URL, and"
-        " without that jobs with code are refused.",
-    )
-    code_image: str = _knob(
-        or_empty(image),
-        "",
-        "An image with python3, in which pods download jobs' code, fill caches and read kept output; empty: the job's"
-        " own image for code, and the default one for the rest.",
-    )
-    image_pull_policy: str = _knob(
-        one_of("", "Always", "IfNotPresent", "Never"),
-        "",
-        "When nodes pull images; empty: as the cluster does.",
-    )
-    image_pull_secrets: tuple[str, ...] = _knob(
-        fields.listed(object_name, 20),
-        (),
-        "Secrets of a project's namespace with which all images are pulled.",
-    )
-    work_storage_class: str = _knob(
-        or_empty(object_name),
-        "",
-        "The storage class of working directories; empty: they are lost with the pod, checkpoints too.",
-    )
+        " without that jobs with code are refused.")
+    code_image: str = _knob(or_empty(image), "",
+        "An image with python3, in which pods download jobs' code, fill caches and read kept output; empty: the "
+        "job's own image for code, and the default one for the rest.")
+    image_pull_policy: str = _knob(one_of("", "Always", "IfNotPresent", "Never"), "",
+        "When nodes pull images; empty: as the cluster does.")
+    image_pull_secrets: tuple[str, ...] = _knob(fields.listed(object_name, 20), (),
+        "Secrets of a project's namespace with which all images are pulled.")
+    work_storage_class: str = _knob(or_empty(object_name), "",
+        "The storage class of working directories; empty: they are lost with the pod, checkpoints too.")
     work_size: str = _knob(quantity, "20Gi", "The size of a working directory.")
-    work_access_mode: str = _knob(
-        one_of("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"),
-        "ReadWriteOnce",
-        "How working directories are mounted; ReadWriteMany lets an attempt start on another node at once.",
-    )
-    cache_storage_class: str = _knob(
-        or_empty(object_name),
-        "",
-        "The storage class, one with ReadWriteMany, of the volume of caches of each project; empty: jobs mount no"
-        " datasets.",
-    )
+    work_access_mode: str = _knob(one_of("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"), "ReadWriteOnce",
+        "How working directories are mounted; ReadWriteMany lets an attempt start on another node at once.")
+    cache_storage_class: str = _knob(or_empty(object_name), "",
+        "The storage class, one with ReadWriteMany, of the volume of caches of each project; empty: jobs mount no "
+        "datasets.")
     cache_size: str = _knob(quantity, "100Gi", "The size of a project's volume of caches.")
-    shm_mib: int | None = _knob(
-        fields.optional(fields.whole(1, 10_000_000)),
-        None,
-        "Shared memory of jobs that ask for a large one, in MiB; null: half of the pod's memory.",
-    )
-    runtime_class: str = _knob(
-        or_empty(object_name), "", "The RuntimeClass of pods with GPUs, for example nvidia."
-    )
-    service_account: str = _knob(
-        or_empty(object_name), "", "The service account of pods; no token is mounted."
-    )
-    topology: Mapping[str, str] = _knob(
-        topology, {}, "With KAI: the Topology and the levels within which a gang stays."
-    )
-    scheduler_name: str = _knob(
-        or_empty(object_name), "", "The scheduler that binds pods; empty: the default one."
-    )
-    control_namespace: str = _knob(
-        fields.dns_label(63), "trainyard", "The namespace of the control plane, which may reach pods' ports."
-    )
-    namespace_prefix: str = _knob(
-        name_like(re.compile(r"[a-z](?:[-a-z0-9]{0,11})"), 12, "1 to 12 small letters, digits and hyphens"),
-        NAMESPACE_PREFIX,
-        "What the namespace of a project begins with.",
-    )
-    prometheus: Mapping[str, Any] | None = _knob(
-        fields.optional(prometheus), None, "Where GPU metrics of the DCGM exporter are found."
-    )
-    env: Mapping[str, str] = _knob(
-        fields.mapped(fields.ENV_NAMES, fields.text(4096), 100),
-        {},
-        "Variables of all pods; a job's own win.",
-    )
+    shm_mib: int | None = _knob(fields.optional(fields.whole(1, 10_000_000)), None,
+        "Shared memory of jobs that ask for a large one, in MiB; null: half of the pod's memory.")
+    runtime_class: str = _knob(or_empty(object_name), "", "The RuntimeClass of pods with GPUs, for example nvidia.")
+    service_account: str = _knob(or_empty(object_name), "", "The service account of pods; no token is mounted.")
+    topology: Mapping[str, str] = _knob(topology, {},
+        "With KAI: the Topology and the levels within which a gang stays.")
+    scheduler_name: str = _knob(or_empty(object_name), "", "The scheduler that binds pods; empty: the default one.")
+    control_namespace: str = _knob(fields.dns_label(63), "trainyard",
+        "The namespace of the control plane, which may reach pods' ports.")
+    namespace_prefix: str = _knob(_prefix, NAMESPACE_PREFIX, "What the namespace of a project begins with.")
+    prometheus: Mapping[str, Any] | None = _knob(fields.optional(prometheus), None,
+        "Where GPU metrics of the DCGM exporter are found.")
+    env: Mapping[str, str] = _knob(fields.mapped(fields.ENV_NAMES, fields.text(4096), 100), {},
+        "Variables of all pods; a job's own win.")
     pod_labels: Mapping[str, str] = _knob(labels, {}, "More labels of all pods.")
     pod_annotations: Mapping[str, str] = _knob(annotations, {}, "More annotations of all pods.")
-    pod_security: str = _knob(
-        one_of("restricted", "baseline", "privileged"),
-        "restricted",
-        "The pod security standard that projects' namespaces enforce and our pods keep.",
-    )
-    run_as_user: int | None = _knob(
-        _user, 1000, "The user id of pods; null: the image's own, which restricted refuses for root."
-    )
-    run_as_group: int | None = _knob(
-        _user, 1000, "The group of pods and of their working directory; null: the image's own."
-    )
-    network_policy: bool = _knob(
-        fields.switch, True, "Whether pods of one project are closed to those of others."
-    )
-    metadata_access: bool = _knob(
-        fields.switch,
-        False,
-        "Whether pods reach the cloud's metadata addresses, which grant the node's rights to every caller; by default"
-        " the network policy blocks them.",
-    )
-    mps_memory_limit: bool = _knob(
-        fields.switch, True, "Whether shares of a GPU under MPS get a limit of device memory."
-    )
-    mpi_operator: bool | None = _knob(
-        fields.optional(fields.switch),
-        None,
-        "Whether mpi jobs are given to the MPI operator as MPIJobs; null: where the last look found it and no"
-        " work_storage_class is set, since hosts' working directories end with their pods there.",
-    )
-    host_network: bool = _knob(
-        fields.switch, False, "Whether pods use the node's network; needs pod_security privileged."
-    )
-    host_paths: Mapping[str, str] = _knob(
-        host_paths,
-        {},
-        "Directories of the nodes mounted read-only, {'/in/the/pod': '/on/the/node'}; needs pod_security privileged.",
-    )
+    pod_security: str = _knob(one_of("restricted", "baseline", "privileged"), "restricted",
+        "The pod security standard that projects' namespaces enforce and our pods keep.")
+    run_as_user: int | None = _knob(_user, 1000,
+        "The user id of pods; null: the image's own, which restricted refuses for root.")
+    run_as_group: int | None = _knob(_user, 1000,
+        "The group of pods and of their working directory; null: the image's own.")
+    network_policy: bool = _knob(fields.switch, True, "Whether pods of one project are closed to those of others.")
+    metadata_access: bool = _knob(fields.switch, False,
+        "Whether pods reach the cloud's metadata addresses, which grant the node's rights to every caller; by "
+        "default the network policy blocks them.")
+    mps_memory_limit: bool = _knob(fields.switch, True,
+        "Whether shares of a GPU under MPS get a limit of device memory.")
+    mpi_operator: bool | None = _knob(fields.optional(fields.switch), None,
+        "Whether mpi jobs are given to the MPI operator as MPIJobs; null: where the last look found it and no "
+        "work_storage_class is set, since hosts' working directories end with their pods there.")
+    host_network: bool = _knob(fields.switch, False,
+        "Whether pods use the node's network; needs pod_security privileged.")
+    host_paths: Mapping[str, str] = _knob(host_paths, {},
+        "Directories of the nodes mounted read-only, {'/in/the/pod': '/on/the/node'}; needs pod_security "
+        "privileged.")
+    # fmt: on
 
 
 KNOBS: dict[str, Knob] = {each.name: each.metadata["knob"] for each in dataclasses.fields(Settings)}
@@ -321,12 +248,6 @@ def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
 def _check_together(settings: Mapping[str, Any]) -> list[FieldError]:
     if settings["pod_security"] == "privileged":
         return []
-    return [
-        FieldError(
-            f"/{name}",
-            "needs_privileged",
-            "Pod security forbids this; set pod_security to privileged with it.",
-        )
-        for name in ("host_network", "host_paths")
-        if settings[name]
-    ]
+    words = "Pod security forbids this; set pod_security to privileged with it."
+    refused = (name for name in ("host_network", "host_paths") if settings[name])
+    return [FieldError(f"/{name}", "needs_privileged", words) for name in refused]

@@ -31,21 +31,14 @@ REMOVED = ("ResourceQuota", "NetworkPolicy")
 
 
 @dataclass(slots=True)
-class _Known:
-    """An object as we last applied it, and as the cluster returned it."""
-
-    asked: Raw
-    found: Raw
-
-
-@dataclass(slots=True)
 class Syncer:
     """Applies differences between wanted and present objects. Used by one thread at a time."""
 
     client: Client
     objects: Objects
     profile: ClusterProfile
-    _known: dict[str, _Known] = field(default_factory=dict)
+    # By identity: an object as we last applied it, and its `_shape` as the cluster returned it.
+    _known: dict[str, tuple[Raw, Raw]] = field(default_factory=dict)
     # The cluster's objects by identity, at the last listing.
     _there: dict[str, Raw] = field(default_factory=dict)
     # The identities of the wanted objects at the last listing.
@@ -60,7 +53,7 @@ class Syncer:
         identities = frozenset(_identity(body) for body in wanted)
         is_due = time.monotonic() - self._checked_at >= CHECK_SECONDS or identities != self._wanted
         if is_due:
-            self._may_bind = self._has_roles()
+            self._may_bind = all(self._has_role(body) for body in tenancy.cluster_roles())
             self._take_stock(wanted)
             self._checked_at, self._wanted = time.monotonic(), identities
         first = self._sync_all(wanted)
@@ -79,45 +72,32 @@ class Syncer:
             # It would be refused because of its refused parent, with a less useful message.
             if _above(body) in refused:
                 refused.add(_identity(body))
-                continue
-            if is_binding and not self._may_bind:
-                continue
-            try:
-                self._sync_one(body)
-            except EngineRefused as refusal:
-                if is_binding and refusal.code == NOT_PERMITTED:
-                    self._may_bind = False
-                    continue
-                first = first or refusal
-                refused.add(_identity(body))
+            elif self._may_bind or not is_binding:
+                try:
+                    self._sync_one(body)
+                except EngineRefused as refusal:
+                    if is_binding and refusal.code == NOT_PERMITTED:
+                        self._may_bind = False
+                        continue
+                    first = first or refusal
+                    refused.add(_identity(body))
         return first
 
-    def _has_roles(self) -> bool:
-        """Return whether the roles that bindings refer to exist, creating them if our account may."""
-        return all(self._has_role(body) for body in tenancy.cluster_roles())
-
     def _has_role(self, role: Raw) -> bool:
+        """Return whether a role that bindings refer to exists, creating it if our account may."""
         try:
-            self.client.get(names.path_of(role))
-        except ApiError as error:
-            if error.status not in (403, 404):
-                raise as_refusal(error) from error
-            return error.status == 404 and self._made_role(role)
-        return True
-
-    def _made_role(self, role: Raw) -> bool:
-        try:
-            self.objects.make(role)
+            if self.objects.read(names.path_of(role)) is None:
+                self.objects.make(role)
         except EngineRefused as refusal:
             if refusal.code != NOT_PERMITTED:
                 raise
-            log.info("%s is missing: %s", names.path_of(role), refusal)
+            log.info("%s cannot be bound: %s", names.path_of(role), refusal)
             return False
         return True
 
     def _sync_one(self, body: Raw) -> None:
         path, known = names.path_of(body), self._known.get(_identity(body))
-        if known is not None and known.asked == body:
+        if known is not None and known[0] == body:
             return
         if body["kind"] == NAMESPACE:
             self.objects.require_namespace(body)
@@ -129,7 +109,7 @@ class Syncer:
             if extra := added(found, body):
                 log.info("%s had more in it than we want: %s", path, extra)
                 found = self.client.merge(path, {"spec": extra})
-        self._known[_identity(body)] = _Known(body, _shape(found))
+        self._known[_identity(body)] = body, _shape(found)
 
     def _take_stock(self, wanted: tuple[Raw, ...]) -> None:
         """Compare with the cluster's objects, and drop the record of those that differ, so that they are applied
@@ -144,10 +124,9 @@ class Syncer:
             found = self._there.get(identity)
             if found is None:
                 continue
-            earlier = known.get(identity)
-            is_as_left = earlier is not None and earlier.asked == body and earlier.found == _shape(found)
+            is_as_left = known.get(identity) == (body, _shape(found))
             if (is_as_left or contains(found, body)) and not added(found, body):
-                self._known[identity] = _Known(body, _shape(found))
+                self._known[identity] = body, _shape(found)
             else:
                 log.info("%s is not as it should be: it is applied again", names.path_of(body))
 
@@ -191,18 +170,11 @@ def contains(found: Any, wanted: Any) -> bool:
     if found is None:
         # The server omits empty fields.
         return not wanted
-    if isinstance(wanted, Mapping):
-        return isinstance(found, Mapping) and all(
-            contains(found.get(key), value)
-            for key, value in wanted.items()
-            if key not in ("kind", "apiVersion")
-        )
-    if isinstance(wanted, list):
-        return (
-            isinstance(found, list)
-            and len(found) == len(wanted)
-            and all(contains(a, b) for a, b in zip(found, wanted, strict=True))
-        )
+    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        keys = wanted.keys() - {"kind", "apiVersion"}
+        return all(contains(found.get(key), wanted[key]) for key in keys)
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(found) == len(wanted) and all(map(contains, found, wanted))
     return bool(found == wanted)
 
 
@@ -244,10 +216,6 @@ def _above(body: Raw) -> str:
 
 def _shape(found: Raw) -> Raw:
     """Return the object without the fields that change without an edit."""
-    metadata = found["metadata"]
-    return {
-        key: value for key, value in found.items() if key not in ("status", "metadata", "kind", "apiVersion")
-    } | {
-        "labels": metadata.get("labels") or {},
-        "annotations": metadata.get("annotations") or {},
-    }
+    noted = {key: found["metadata"].get(key) or {} for key in ("labels", "annotations")}
+    changing = ("status", "metadata", "kind", "apiVersion")
+    return {key: value for key, value in found.items() if key not in changing} | noted
