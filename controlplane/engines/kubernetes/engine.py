@@ -42,7 +42,7 @@ from controlplane.engines.kubernetes.cluster_cache import (
     KnownReports,
     Watching,
 )
-from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
+from controlplane.engines.kubernetes.config import KAI, profile_from
 from controlplane.engines.kubernetes.exec import PodProcess, PodShell
 from controlplane.engines.kubernetes.garbage_collector import Sweeper
 from controlplane.engines.kubernetes.kai_scheduler import KaiScheduler
@@ -95,13 +95,16 @@ class KubernetesEngine:
         self._copier = LogCopier(self.client, self._log_source)
         self._log_ends = LogEnds(self._copier)
         self._watching = Watching(self.client, self._profile, self._copier.notice)
-        self._scheduler = scheduler_of(self.client, self._objects, self._profile)
+        is_kai = self._profile.scheduler == KAI
+        self._scheduler = KaiScheduler(self.client, self._objects, self._profile) if is_kai else Scheduler()
         self._starter = PodStarter(self.client, self._objects, self._watching, self._profile, self._scheduler)
         self._known_reports = KnownReports()
         # Also those of other installations: their namespaces are never asked about.
         path, query = names.list_path("PersistentVolumeClaim"), {"labelSelector": names.PROJECT}
         self._claims = Reflector(self.client, path, query=query, keep=trouble_of)
-        self._memberships = Memberships(self._open_agent, self._watching.ring)
+        self._memberships = Memberships(
+            lambda pod_name: self.run_command(pod_name, elastic.agent_command()), self._watching.ring
+        )
         self._paths: Mapping[str, str] = {}
         self._ask_prometheus = prometheus_of(self._profile.prometheus, self.client)
 
@@ -268,9 +271,6 @@ class KubernetesEngine:
         is_running = pod is not None and reports.is_running(pod)
         return self._memberships.exchange(pod_name, membership, is_running=is_running)
 
-    def _open_agent(self, pod_name: str) -> base.Process:
-        return self.run_command(pod_name, elastic.agent_command())
-
     def copy_logs(self, paths: Mapping[str, str]) -> None:
         self._paths = dict(paths)
         if paths and not self._watching.has_looked():
@@ -281,7 +281,13 @@ class KubernetesEngine:
     def sync_projects(
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
     ) -> None:
-        unswept = self._sweep()
+        unswept: EngineRefused | None = None
+        try:
+            # Remove leftovers of attempts.
+            self._sweeper.sweep(self._watching.look().ours.values())
+        except EngineRefused as refusal:
+            # Raised later, so that the sync continues without the removal.
+            unswept = refusal
         queues = self._scheduler.project_objects(projects, departments)
         self._syncer.sync([*queues, *tenancy.objects(projects, self._profile, self._most_parts())])
         if unswept is not None:
@@ -289,15 +295,6 @@ class KubernetesEngine:
 
     def _most_parts(self) -> int:
         return inventory.most_parts(self._watching.last_nodes().values())
-
-    def _sweep(self) -> EngineRefused | None:
-        """Remove leftovers of attempts. Return a refusal instead of raising it, so that the project sync continues
-        without the removal."""
-        try:
-            self._sweeper.sweep(self._watching.look().ours.values())
-        except EngineRefused as refusal:
-            return refusal
-        return None
 
     def forget_project(self, project: str) -> None:
         path = names.namespace_path(self._profile.namespace_of(project))
@@ -436,7 +433,3 @@ class KubernetesEngine:
             started_ms=int(report.started_at.timestamp() * 1000) if report.started_at else None,
             now_ms=int(now.timestamp() * 1000),
         )
-
-
-def scheduler_of(client: Client, objects: Objects, profile: ClusterProfile) -> Scheduler:
-    return KaiScheduler(client, objects, profile) if profile.scheduler == KAI else Scheduler()

@@ -10,7 +10,6 @@ from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.kubernetes_api.client import Client
-from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
 
 # Together with the interval of the project sync less than a minute: no orphan may remain for longer.
@@ -44,36 +43,20 @@ class Sweeper:
             return
         # Taken before the sweep, but stored only after its success, so that a refused sweep is repeated at the next
         # call.
-        began_at = self._clock()
-        used = {_attempt(pod) for pod in pods}
-        with refusals():
-            self._remove_unused(used)
-        self._swept_at = began_at
-
-    def _remove_unused(self, used: set[tuple[str, str, str]]) -> None:
+        began_at, used = self._clock(), {_attempt(pod) for pod in pods}
         query = {"labelSelector": names.ours(self._installation)}
-        found = self._client.get(names.list_path("ConfigMap"), query)
-        for anchor in found["items"]:
-            if _attempt(anchor) not in used and self._is_old(anchor):
-                self._remove(anchor)
-
-    def _is_old(self, anchor: Raw) -> bool:
-        age = self._client.server_time() - datetime.fromisoformat(anchor["metadata"]["creationTimestamp"])
-        return age.total_seconds() > GRACE_SECONDS and not self._objects.is_in_use(_path(anchor))
-
-    def _remove(self, anchor: Raw) -> None:
-        try:
-            self._client.delete(_path(anchor), uid=anchor["metadata"]["uid"])
-        except ApiError as error:
-            # A newer anchor of the same name.
-            if error.status != 409:
-                raise
+        with refusals():
+            for anchor in self._client.get(names.list_path("ConfigMap"), query)["items"]:
+                path, metadata = names.path_of(anchor, "ConfigMap"), anchor["metadata"]
+                made_at = datetime.fromisoformat(metadata["creationTimestamp"])
+                is_old = (self._client.server_time() - made_at).total_seconds() > GRACE_SECONDS
+                if is_old and _attempt(anchor) not in used and not self._objects.is_in_use(path):
+                    # A 409 means a newer anchor of the same name.
+                    with refusals(409):
+                        self._client.delete(path, uid=metadata["uid"])
+        self._swept_at = began_at
 
 
 def _attempt(raw: Raw) -> tuple[str, str, str]:
     labels = raw["metadata"].get("labels") or {}
     return raw["metadata"]["namespace"], labels.get(names.JOB_ID, ""), labels.get(names.ATTEMPT, "")
-
-
-def _path(anchor: Raw) -> str:
-    return names.path_of(anchor, "ConfigMap")

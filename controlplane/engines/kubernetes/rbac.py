@@ -34,8 +34,11 @@ class Rule:
 
 _SNAPSHOTS = "snapshot.storage.k8s.io"
 _JOBS, _TENANCY = "No job can run.", "Projects cannot be set up."
+_NO_OPERATOR = "mpi jobs cannot be given to the MPI operator."
 NO_KUBECTL = "Jobs run; users of kubectl get no rights in their projects."
 _KEPT = ("get", "list", "create", "patch", "delete")
+_CLAIMS, _TAKEN = ("get", "list", "create", "delete"), ("get", "watch", "create", "delete")
+_GROUPED = ("get", "list", "watch", "create")
 # For kinds whose objects are only listed and compared, never read one by one.
 _LISTED = ("list", "create", "patch", "delete")
 
@@ -46,9 +49,7 @@ NEEDED: tuple[Rule, ...] = (
     Rule("", "configmaps", _KEPT, _JOBS),
     Rule("", "services", ("get", "create"), "Jobs of several pods cannot run."),
     Rule("", "secrets", ("create",), "mpi jobs cannot run."),
-    Rule(
-        "", "persistentvolumeclaims", ("get", "list", "create", "delete"), "Working directories are not kept."
-    ),
+    Rule("", "persistentvolumeclaims", _CLAIMS, "Working directories are not kept."),
     Rule("", "persistentvolumeclaims", ("watch", "patch"), "Volumes are not made or resized.", OPTIONAL),
     Rule("", "pods/log", ("get",), "Logs are not kept."),
     # Websockets are opened by GET; newer servers require `create` as well.
@@ -63,31 +64,13 @@ NEEDED: tuple[Rule, ...] = (
     Rule("scheduling.k8s.io", "priorityclasses", ("list", "create", "patch"), _TENANCY),
     Rule("storage.k8s.io", "storageclasses", ("list",), "Storage classes are not checked.", OPTIONAL),
     Rule(_SNAPSHOTS, "volumesnapshotclasses", ("list",), "Snapshots are not offered.", OPTIONAL),
-    Rule(
-        _SNAPSHOTS,
-        "volumesnapshots",
-        ("get", "watch", "create", "delete"),
-        "Snapshots cannot be taken.",
-        OPTIONAL,
-    ),
+    Rule(_SNAPSHOTS, "volumesnapshots", _TAKEN, "Snapshots cannot be taken.", OPTIONAL),
     Rule("", "events", ("list",), "Why a volume is not made is not shown.", OPTIONAL),
-    Rule(
-        "kubeflow.org",
-        "mpijobs",
-        ("get", "create"),
-        "mpi jobs cannot be given to the MPI operator.",
-        WITH_MPI_OPERATOR,
-    ),
+    Rule("kubeflow.org", "mpijobs", ("get", "create"), _NO_OPERATOR, WITH_MPI_OPERATOR),
     Rule("scheduling.run.ai", "queues", _KEPT, "KAI cannot be told of projects.", WITH_KAI),
     # A priority class per job priority, created before the job's pods.
     Rule("scheduling.k8s.io", "priorityclasses", ("get",), "Jobs of KAI have no priorities.", WITH_KAI),
-    Rule(
-        "scheduling.run.ai",
-        "podgroups",
-        ("get", "list", "watch", "create"),
-        "KAI cannot be given gangs.",
-        WITH_KAI,
-    ),
+    Rule("scheduling.run.ai", "podgroups", _GROUPED, "KAI cannot be given gangs.", WITH_KAI),
     # Only these events name the job for which KAI evicted a pod; without them, evicted pods appear as deleted by a
     # user.
     Rule("", "events", ("list", "watch"), "It is not told for whom KAI preempts jobs.", WITH_KAI),

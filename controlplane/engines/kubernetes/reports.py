@@ -9,7 +9,7 @@ responding frees nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -104,12 +104,10 @@ def unreadable(raw: Raw, error: Exception) -> PodReport:
     """Return the report of a pod that `pod_report` cannot read. The pod may run, so its devices stay held."""
     state = base.STARTING if _phase(raw) in ("", "Pending") else base.RUNNING
     name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
-    why = _said(
-        f"The cluster shows pod {name} in a way that cannot be read", f"{type(error).__name__}: {error}"
-    )
-    return _open(
-        raw, state, base.POD_UNREADABLE, line(f"{why} Its devices stay held until it can be, or is gone.")
-    )
+    said = f"{type(error).__name__}: {error}"
+    why = _said(f"The cluster shows pod {name} in a way that cannot be read", said)
+    words = line(f"{why} Its devices stay held until it can be, or is gone.")
+    return _open(raw, state, base.POD_UNREADABLE, words)
 
 
 def has_ended(raw: Raw) -> bool:
@@ -126,16 +124,10 @@ def is_running(raw: Raw) -> bool:
 
 def holdings(pods: Iterable[Raw]) -> tuple[Holding, ...]:
     """Return our bound pods that have not ended, with the devices that they hold."""
+    bound = ((raw, raw["metadata"]) for raw in pods if _node_name(raw) and not has_ended(raw))
     return tuple(
-        Holding(
-            names.pod_name(raw),
-            raw["metadata"]["namespace"],
-            _node_name(raw),
-            devices_of(raw),
-            raw["metadata"]["name"],
-        )
-        for raw in pods
-        if _node_name(raw) and not has_ended(raw)
+        Holding(names.pod_name(raw), held["namespace"], _node_name(raw), devices_of(raw), held["name"])
+        for raw, held in bound
     )
 
 
@@ -208,7 +200,7 @@ def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
 def _unprepared(raw: Raw) -> tuple[str, str]:
     """Return reason and message of a failure before the command could begin."""
     words: tuple[object, ...] = (_status(raw).get("reason"), _status(raw).get("message"))
-    for status in _status(raw).get("initContainerStatuses") or ():
+    for status in _steps(raw):
         if without_code := code_delivery.failure(status):
             return without_code[0], line(without_code[1])
         ended = (status.get("state") or {}).get("terminated") or {}
@@ -292,23 +284,21 @@ def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     age = _age(_bound_at(raw), now)
     if what in _PULL_ERRORS:
         limit = REFUSED_PULL_SECONDS if _PULL_REFUSED.search(f"{what} {words}") else PULL_SECONDS
-        return _late(
-            raw, base.IMAGE_PULL_FAILED, _said("The image cannot be pulled", what, words), age > limit
-        )
+        message = _said("The image cannot be pulled", what, words)
+        return _late(raw, base.IMAGE_PULL_FAILED, message, age > limit)
     if what in _CREATE_ERRORS:
         message = _said("The container cannot be created", what, words)
         return _late(raw, base.CONTAINER_NOT_CREATED, message, age > CREATE_SECONDS)
     reason, message = _trouble(raw, nodes)
     if reason:
         return _open(raw, base.STARTING, reason, message)
-    for step, message in _STEPS.items():
-        if _is_at(raw, step):
-            return _open(raw, base.STARTING, message=message)
+    for step in _steps(raw):
+        if step.get("name") in _STEPS and "running" in (step.get("state") or {}):
+            return _open(raw, base.STARTING, message=_STEPS[step["name"]])
     prepared = _condition(raw, "PodReadyToStartContainers").get("status")
     if prepared == "True":
-        return _open(
-            raw, base.STARTING, base.PULLING_IMAGE, "The node pulls the image and creates the container."
-        )
+        message = "The node pulls the image and creates the container."
+        return _open(raw, base.STARTING, base.PULLING_IMAGE, message)
     if prepared == "False" and age > MOUNT_SECONDS:
         message = f"Its volumes or its network were not ready on {_node_name(raw)} for {int(age)} s."
         return _late(raw, base.CONTAINER_NOT_CREATED, message, True)
@@ -317,22 +307,15 @@ def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
 
 def _obstacle(raw: Raw) -> tuple[str, str]:
     """Return reason and message of the first waiting container; init containers come first."""
-    for status in (*(_status(raw).get("initContainerStatuses") or ()), main_status(raw)):
+    for status in (*_steps(raw), main_status(raw)):
         waiting = (status.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in (*_PULL_ERRORS, *_CREATE_ERRORS):
-            return _first_refusal(str(waiting["reason"]), str(waiting.get("message", "")))
+            words = str(waiting.get("message", ""))
+            # The original pull error during the kubelet's back-off too, so that the message does not change.
+            if waits := _BACK_OFF.match(words):
+                return waits[1], words[waits.end() :]
+            return str(waiting["reason"]), words
     return "", ""
-
-
-def _first_refusal(what: str, words: str) -> tuple[str, str]:
-    """Return the original pull error during the kubelet's back-off too, so that the message does not change."""
-    waits = _BACK_OFF.match(words)
-    return (waits[1], words[waits.end() :]) if waits else (what, words)
-
-
-def _is_at(raw: Raw, step: str) -> bool:
-    steps = _status(raw).get("initContainerStatuses") or ()
-    return any(one.get("name") == step and "running" in (one.get("state") or {}) for one in steps)
 
 
 def _late(raw: Raw, reason: str, message: str, is_too_late: bool) -> PodReport:
@@ -363,10 +346,8 @@ def _trouble(raw: Raw, nodes: Mapping[str, Raw]) -> tuple[str, str]:
             f"cluster, or is declared dead by the taint {OUT_OF_SERVICE}."
         )
     if raw["metadata"].get("deletionTimestamp") and not _is_stopped(raw):
-        return _taken_away(raw) or (
-            base.POD_DELETED,
-            "Somebody deleted the pod in the cluster; it is ending.",
-        )
+        words = "Somebody deleted the pod in the cluster; it is ending."
+        return _taken_away(raw) or (base.POD_DELETED, words)
     return "", ""
 
 
@@ -416,10 +397,7 @@ def _fallback_end(raw: Raw) -> datetime | None:
     """Return the best known end time of a pod without a container status. Never `now`, because an end time must not
     change."""
     times = [_time(_condition(raw, kind).get("lastTransitionTime")) for kind in ("DisruptionTarget", "Ready")]
-    times += [
-        _time(raw["metadata"].get("deletionTimestamp")),
-        _time(raw["metadata"].get("creationTimestamp")),
-    ]
+    times += [_time(raw["metadata"].get(key)) for key in ("deletionTimestamp", "creationTimestamp")]
     return next((time for time in times if time is not None), None)
 
 
@@ -435,6 +413,11 @@ def _said(sentence: str, *words: object) -> str:
 
 def _status(raw: Raw) -> Raw:
     return raw.get("status") or {}
+
+
+def _steps(raw: Raw) -> Sequence[Raw]:
+    """Return the statuses of the init containers."""
+    return _status(raw).get("initContainerStatuses") or ()
 
 
 def _phase(raw: Raw) -> str:
