@@ -5,7 +5,7 @@ Pure, except that the container's program is read from its files once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controlplane.engines import base, place_files
@@ -22,31 +22,34 @@ _REASONS = {
 
 
 def init_containers(spec: PodSpec, main: Mapping[str, Any], code_image: str) -> list[dict[str, Any]]:
-    """Return the init containers of a pod, in order; `main` is the pod's own container."""
-    steps = _fetch_container(spec, main, code_image), mpi.wait_container(spec, main)
-    return [step for step in steps if step]
-
-
-def _fetch_container(spec: PodSpec, main: Mapping[str, Any], image: str) -> dict[str, Any] | None:
-    """Return the init container that fetches the code; None for a pod without code. `image`: an image with
+    """Return the init containers of a pod, in order; `main` is the pod's own container, `code_image` an image with
     python3, "" for the job's own."""
-    if spec.code is None:
-        return None
+    found = []
+    if spec.code is not None:
+        variables = {
+            code_fetch.URL: spec.code.url,
+            code_fetch.TOKEN: spec.code.token,
+            code_fetch.TREE: spec.code.tree,
+            code_fetch.TARGET: names.WORK_DIR,
+        }
+        env = [{"name": name, "value": value} for name, value in variables.items()]
+        step = _step(CONTAINER, python(code_fetch, place_files), main, "64Mi", "256Mi")
+        found.append({**step, "env": env, **({"image": code_image} if code_image else {})})
+    if command := mpi.wait_command(spec):
+        found.append(_step(mpi.WAITING, command, main, "32Mi", "128Mi"))
+    return found
+
+
+def _step(
+    name: str, command: Sequence[str], main: Mapping[str, Any], memory: str, limit: str
+) -> dict[str, Any]:
     kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts")
-    variables = {
-        code_fetch.URL: spec.code.url,
-        code_fetch.TOKEN: spec.code.token,
-        code_fetch.TREE: spec.code.tree,
-        code_fetch.TARGET: names.WORK_DIR,
-    }
     return {
-        **{name: main[name] for name in kept if main.get(name)},
-        **({"image": image} if image else {}),
-        "name": CONTAINER,
-        "command": list(python(code_fetch, place_files)),
-        "env": [{"name": name, "value": value} for name, value in variables.items()],
+        "name": name,
+        "command": list(command),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        "resources": {"requests": {"cpu": "10m", "memory": memory}, "limits": {"memory": limit}},
+        **{key: main[key] for key in kept if main.get(key)},
     }
 
 
@@ -61,7 +64,5 @@ def failure(status: Mapping[str, Any]) -> tuple[str, str] | None:
         return base.CODE_NOT_FETCHED, f"{hint} {words[-1]}"
     if ended["exitCode"] in _REASONS:
         return _REASONS[ended["exitCode"]], words[-1]
-    return (
-        base.CODE_NOT_FETCHED,
-        f"Fetching the job's code ended with exit code {ended['exitCode']}. {words[-1]}",
-    )
+    said = f"Fetching the job's code ended with exit code {ended['exitCode']}. {words[-1]}"
+    return base.CODE_NOT_FETCHED, said

@@ -30,8 +30,10 @@ from controlplane.engines.kubernetes.log_copy import (
     LogSource,
     WantedLog,
 )
-from controlplane.engines.kubernetes.log_streams import LogNotThere, LogStreams, StreamRefused, is_removed
+from controlplane.engines.kubernetes.log_streams import LogNotThere, LogStreams, is_removed
+from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.errors import ApiError
 from controlplane.logstore.reader import tail
 from controlplane.logstore.writer import LogWriter
 
@@ -297,8 +299,9 @@ class LogCopier:
     def _patience_with(self, error: Exception) -> float:
         if isinstance(error, LogNotThere) and not is_removed(str(error)):
             return AWAY_SECONDS
-        is_missing = isinstance(error, LogNotThere) or (isinstance(error, StreamRefused) and error.is_missing)
-        return MISSING_SECONDS if is_missing else self._drain_seconds
+        # 400: the container does not exist, not yet or no longer.
+        is_missing = isinstance(error, ApiError) and error.status in (400, 404)
+        return MISSING_SECONDS if is_missing or isinstance(error, LogNotThere) else self._drain_seconds
 
     async def _pause(self, entry: WantedLog) -> None:
         """Wait before the next try, longer after each try without new output. Ends early when the pod ends."""
@@ -319,4 +322,4 @@ class LogCopier:
 
 
 def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return line(error) or type(error).__name__

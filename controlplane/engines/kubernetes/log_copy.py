@@ -15,7 +15,9 @@ import aiohttp
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes.log_cursor import Cursor, Lines, Piece
 from controlplane.engines.kubernetes.log_gaps import FILE_BYTES, GapRule
-from controlplane.engines.kubernetes.log_streams import LogNotThere, LogStreams, StreamRefused, is_removed
+from controlplane.engines.kubernetes.log_streams import LogNotThere, LogStreams, is_removed
+from controlplane.engines.kubernetes.sanitize import line
+from controlplane.kubernetes_api.errors import ApiError
 from controlplane.logstore.reader import tail
 from controlplane.logstore.writer import LogWriter
 
@@ -37,7 +39,7 @@ class LogStoreBusy(Exception):
 
 # Errors after which the copy is retried; the last two occur when no token can be obtained.
 PASSING = (
-    aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy, LogNotThere,
+    aiohttp.ClientError, ApiError, OSError, TimeoutError, LogStoreBusy, LogNotThere,
     EngineUnreachable, EngineRefused,
 )  # fmt: skip
 
@@ -160,8 +162,8 @@ class LogCopy:
         if missed > 0:
             try:
                 await self._read({"previous": "true"}, is_whole=missed == 1)
-            except (StreamRefused, LogNotThere) as refusal:
-                self._write([f"output before the container's restart could not be read: {refusal}"])
+            except (ApiError, LogNotThere) as refusal:
+                self._write([f"output before the container's restart could not be read: {line(refusal)}"])
             known.cursor, known.gaps = Cursor(), GapRule()
         known.restarts = restarts
 

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 import aiohttp
-import orjson
 
 from controlplane.engines.kubernetes.log_cursor import stamp_ms
 from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.kubeconfig import without_token
 from controlplane.kubernetes_api.rate_limiter import FOLLOW
 
@@ -26,14 +26,6 @@ TURN_SECONDS = 5.0
 FILE_SECONDS = 10.0
 # Enough bytes for a timestamp and a little more.
 _HEAD_BYTES = 64
-
-
-class StreamRefused(Exception):
-    """The API server answered with an error. `is_missing`: the log does not exist, not yet or no longer."""
-
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(f"{status} {words}")
-        self.is_missing = status in (400, 404)
 
 
 class LogNotThere(Exception):
@@ -58,7 +50,7 @@ class LogStreams:
         self, path: str, query: Mapping[str, str], *, turn_seconds: float = TURN_SECONDS
     ) -> AsyncIterator[aiohttp.StreamReader]:
         """Context manager that opens a followed log. `path`: the pod's path in the API, up to `/log`. Raise
-        StreamRefused if the server refuses the request, EngineUnreachable or one of aiohttp's errors if it does not
+        ApiError if the server refuses the request, EngineUnreachable or one of aiohttp's errors if it does not
         answer."""
         access = self.client.access
         headers = await asyncio.to_thread(self._take_turn, path, query, turn_seconds)
@@ -82,7 +74,7 @@ class LogStreams:
             if response.status == 429 or response.status >= 500:
                 self.client.put_off(response.headers)
             if response.status != 200:
-                raise StreamRefused(response.status, _words_of(without_token(await response.read(), headers)))
+                raise ApiError(response.status, without_token(await response.read(), headers))
             yield response.content
 
     def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> Mapping[str, str]:
@@ -111,12 +103,3 @@ def most_streams() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     room = MOST_STREAMS if soft == resource.RLIM_INFINITY else (soft - 256) // 2
     return max(16, min(MOST_STREAMS, room))
-
-
-def _words_of(body: bytes) -> str:
-    """Return the message of a Status object, or the text of any other response."""
-    try:
-        said = orjson.loads(body)["message"]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        said = body.decode("utf-8", "replace")
-    return " ".join(str(said).split())[:300]

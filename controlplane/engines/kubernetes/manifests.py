@@ -96,10 +96,12 @@ def claim_of(metadata: Mapping[str, Any], access_mode: str, storage_class: str, 
 def launch_key(
     spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any], private_key: str, public_key: str
 ) -> dict[str, Any]:
-    """Return the Secret with the attempt's own key pair, for a pod for which `mpi.needs_launch`; `made` is the
-    anchor."""
+    """Return the Secret with the attempt's own key pair in OpenSSH's formats, for a pod for which
+    `mpi.needs_launch`; `made` is the anchor."""
     metadata = _metadata(spec, profile, names.key_name(spec.job_id, spec.attempt))
-    return mpi.key_secret({**metadata, "ownerReferences": [owner(made)]}, private_key, public_key)
+    data = {mpi.PRIVATE_KEY: private_key, mpi.PUBLIC_KEY: public_key}
+    owned = {**metadata, "ownerReferences": [owner(made)]}
+    return names.manifest("Secret", owned, type="kubernetes.io/ssh-auth", stringData=data)
 
 
 def pod(

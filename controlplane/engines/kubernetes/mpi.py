@@ -95,13 +95,6 @@ def launch_data(spec: PodSpec) -> Mapping[str, str]:
     return {**host_files(hosts(spec)), **scripts}
 
 
-def key_secret(metadata: Mapping[str, Any], private_key: str, public_key: str) -> dict[str, Any]:
-    """Return the Secret data with the attempt's key pair in OpenSSH's formats. `metadata`: that of an object owned
-    by the anchor."""
-    data = {PRIVATE_KEY: private_key, PUBLIC_KEY: public_key}
-    return names.manifest("Secret", metadata, type="kubernetes.io/ssh-auth", stringData=data)
-
-
 def host_command(spec: PodSpec) -> list[str] | None:
     """Return the command of a pod that hosts a rank, which replaces the job's; None for any other pod."""
     return ["/bin/sh", f"{LAUNCH_DIR}/{HOST_FILE}"] if spec.is_host else None
@@ -122,20 +115,12 @@ def volumes(spec: PodSpec) -> Mapping[str, tuple[str, dict[str, Any]]]:
     """Return volumes by name, each with its mount path and source."""
     if not needs_launch(spec):
         return {}
-    anchor = names.anchor_name(spec.job_id, spec.attempt)
-    files = sorted(launch_data(spec))
-    return {
-        "launch": (
-            LAUNCH_DIR,
-            {"configMap": {"name": anchor, "items": [{"key": file, "path": file} for file in files]}},
-        ),
-        # ssh refuses a private key that others may read. With the pod's fsGroup the group may read it, which ssh
-        # accepts for a file of root's.
-        "ssh": (
-            KEY_DIR,
-            {"secret": {"secretName": names.key_name(spec.job_id, spec.attempt), "defaultMode": 0o400}},
-        ),
-    }
+    files = [{"key": file, "path": file} for file in sorted(launch_data(spec))]
+    anchor = {"name": names.anchor_name(spec.job_id, spec.attempt), "items": files}
+    # ssh refuses a private key that others may read. With the pod's fsGroup the group may read it, which ssh
+    # accepts for a file of root's.
+    secret = {"secretName": names.key_name(spec.job_id, spec.attempt), "defaultMode": 0o400}
+    return {"launch": (LAUNCH_DIR, {"configMap": anchor}), "ssh": (KEY_DIR, {"secret": secret})}
 
 
 def dns_config(spec: PodSpec, namespace: str) -> dict[str, Any]:
@@ -145,16 +130,8 @@ def dns_config(spec: PodSpec, namespace: str) -> dict[str, Any]:
     return {"searches": [f"{names.service_name(spec.job_id, spec.attempt)}.{namespace}.svc.cluster.local"]}
 
 
-def wait_container(spec: PodSpec, main: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the init container that delays a launcher until every host answers; None without other hosts."""
-    if len(spec.launches) < 2:
-        return None
-    kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts")
-    return {
-        "name": WAITING,
-        # mpirun gives up at the first host that refuses a connection, and pods of a gang start seconds apart.
-        "command": ["/bin/sh", f"{LAUNCH_DIR}/{WAIT_FILE}", *hosts(spec)],
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
-        **{name: main[name] for name in kept if main.get(name)},
-    }
+def wait_command(spec: PodSpec) -> list[str]:
+    """Return the command that delays a launcher until every host answers; [] without other hosts."""
+    # mpirun gives up at the first host that refuses a connection, and pods of a gang start seconds apart.
+    is_needed = len(spec.launches) > 1
+    return ["/bin/sh", f"{LAUNCH_DIR}/{WAIT_FILE}", *hosts(spec)] if is_needed else []
