@@ -7,6 +7,7 @@ from typing import Any
 from controlplane.engines.base import PodSpec
 from controlplane.engines.kubernetes import member_agent
 from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.engines.kubernetes.mounts import Volumes
 from controlplane.engines.kubernetes.pod_scripts import python
 
 DIRECTORY = "/run/trainyard/elastic"
@@ -28,9 +29,10 @@ def environment(spec: PodSpec, profile: ClusterProfile) -> dict[str, dict[str, A
     }
 
 
-def volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return volumes by name, each with its mount path and its source."""
-    return {"elastic": (DIRECTORY, {"emptyDir": {}})} if has_membership(spec, profile) else {}
+def volumes(spec: PodSpec, profile: ClusterProfile) -> Volumes:
+    """Return the volume of the membership; {} for pods of other jobs."""
+    place = {"mountPath": DIRECTORY}
+    return {"elastic": (place, {"emptyDir": {}})} if has_membership(spec, profile) else {}
 
 
 def agent_command() -> tuple[str, ...]:

@@ -317,7 +317,7 @@ def _container(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) 
         "ports": [{"containerPort": port} for port in spec.ports],
         "resources": _resources(spec, profile, node),
         "securityContext": container_security(profile),
-        "volumeMounts": mounts.volume_mounts(_volumes(spec, profile), spec.mounts),
+        "volumeMounts": [{"name": name, **mount} for name, (mount, _) in _volumes(spec, profile).items()],
     }
 
 
@@ -389,19 +389,19 @@ def _resources(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) 
     return {"requests": {**limited, "cpu": f"{spec.milli_cpus}m"}, "limits": limited}
 
 
-def _volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return volumes by name, each with its mount path and source."""
+def _volumes(spec: PodSpec, profile: ClusterProfile) -> mounts.Volumes:
     claim = {"persistentVolumeClaim": {"claimName": names.claim_name(spec.job_id, spec.rank)}}
-    work = (WORK_DIR, claim if profile.work_storage_class else {"emptyDir": {}})
-    volumes = {"work": work, **mpi.volumes(spec), **elastic.volumes(spec, profile)}
+    work = {"mountPath": WORK_DIR}, claim if profile.work_storage_class else {"emptyDir": {}}
+    volumes: mounts.Volumes = {"work": work, **mpi.volumes(spec), **elastic.volumes(spec, profile)}
     if spec.large_shm:
         # It counts as the pod's memory, so a larger size would be useless.
         size = min(profile.shm_mib or spec.memory_mib // 2, spec.memory_mib)
-        volumes["shm"] = ("/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{size}Mi"}})
+        memory = {"emptyDir": {"medium": "Memory", "sizeLimit": f"{size}Mi"}}
+        volumes["shm"] = {"mountPath": "/dev/shm"}, memory
     for resource in sorted(spec.extra_resources):
         if resource.startswith("hugepages-"):
             medium = {"emptyDir": {"medium": resource.replace("hugepages", "HugePages", 1)}}
-            volumes[resource.lower()] = (f"/dev/{resource}", medium)
+            volumes[resource.lower()] = {"mountPath": f"/dev/{resource}"}, medium
     return volumes | mounts.volumes_of(profile.host_paths, spec.mounts)
 
 

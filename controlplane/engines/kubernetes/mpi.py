@@ -12,6 +12,7 @@ from typing import Any
 
 from controlplane.engines.base import PodSpec
 from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.mounts import Volumes
 from controlplane.engines.mpi_hostfile import SSH_OPTIONS, host_files, launch_variables
 
 LAUNCH_DIR, KEY_DIR = "/etc/trainyard/launch", "/etc/trainyard/ssh"
@@ -111,8 +112,8 @@ def environment(spec: PodSpec) -> Mapping[str, str]:
     }
 
 
-def volumes(spec: PodSpec) -> Mapping[str, tuple[str, dict[str, Any]]]:
-    """Return volumes by name, each with its mount path and source."""
+def volumes(spec: PodSpec) -> Volumes:
+    """Return the volumes of the launch files and the attempt's key; {} for a pod outside such a gang."""
     if not needs_launch(spec):
         return {}
     files = [{"key": file, "path": file} for file in sorted(launch_data(spec))]
@@ -120,7 +121,10 @@ def volumes(spec: PodSpec) -> Mapping[str, tuple[str, dict[str, Any]]]:
     # ssh refuses a private key that others may read. With the pod's fsGroup the group may read it, which ssh
     # accepts for a file of root's.
     secret = {"secretName": names.key_name(spec.job_id, spec.attempt), "defaultMode": 0o400}
-    return {"launch": (LAUNCH_DIR, {"configMap": anchor}), "ssh": (KEY_DIR, {"secret": secret})}
+    return {
+        "launch": ({"mountPath": LAUNCH_DIR}, {"configMap": anchor}),
+        "ssh": ({"mountPath": KEY_DIR}, {"secret": secret}),
+    }
 
 
 def dns_config(spec: PodSpec, namespace: str) -> dict[str, Any]:
