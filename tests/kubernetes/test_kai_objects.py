@@ -23,8 +23,8 @@ from controlplane.engines.base import (
 from controlplane.engines.kubernetes import kai, names, tenancy, tenancy_sync
 from controlplane.engines.kubernetes.config import KAI
 from controlplane.engines.kubernetes.engine import KubernetesEngine
-from controlplane.engines.kubernetes.kai_scheduler import KaiScheduler
 from controlplane.engines.kubernetes.objects import Objects
+from controlplane.engines.kubernetes.scheduler import KaiScheduler
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import access_of_kubeconfig
 from controlplane.kubernetes_api.names import FIELD_MANAGER

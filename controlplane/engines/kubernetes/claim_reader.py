@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from controlplane.engines.kubernetes import claim_list, data_pod_objects, names
@@ -85,14 +85,10 @@ def _node_for(claim: Raw, pod: DataPod) -> str:
     mount; "" for any node. Raise Blocked."""
     if any(mode.endswith("Many") for mode in claim["spec"].get("accessModes") or ()):
         return ""
-    return _node_with(claim["metadata"]["name"], pod.others(fieldSelector=UNENDED))
-
-
-def _node_with(claim: str, pods: Sequence[Raw]) -> str:
-    for one in pods:
+    for one in pod.others(fieldSelector=UNENDED):
         volumes = one["spec"].get("volumes") or ()
         claims = {(volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in volumes}
-        if claim in claims and one["spec"].get("nodeName"):
+        if claim["metadata"]["name"] in claims and one["spec"].get("nodeName"):
             return str(one["spec"]["nodeName"])
     return ""
 

@@ -17,8 +17,14 @@ from controlplane.engines.base import RUNNING, EngineUnreachable, PodReport
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.liveness import Probe
-from controlplane.engines.kubernetes.missing_nodes import Absences
-from controlplane.engines.kubernetes.reports import TERMINAL, pinned_node, pod_report, unreadable
+from controlplane.engines.kubernetes.reports import (
+    NODE_GONE_SECONDS,
+    SILENT_NODE_TAINTS,
+    TERMINAL,
+    pinned_node,
+    pod_report,
+    unreadable,
+)
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.names import Raw, key_of
 from controlplane.kubernetes_api.reflector import Reflector
@@ -204,6 +210,33 @@ class Watching:
             | {kind: [_held(one) for one in spec.get(kind) or ()] for kind in containers},
             "status": {"phase": status.get("phase")},
         }
+
+
+class Absences:
+    """The nodes that the cluster does not list although pods are bound to them, and since when. Thread-safe. `clock`
+    returns monotonic seconds.
+
+    A deleted node may register again within moments with its containers still running, so only a node that stays
+    absent counts as gone. After a restart of this process an absence begins at its first observation.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._since: dict[str, float] = {}
+
+    def hosts(self, nodes: Mapping[str, Raw], wanted: Iterable[str]) -> Mapping[str, Raw]:
+        """Return `nodes`, plus those of `wanted` that have been missing for a short time only; the latter appear as
+        nodes that do not respond."""
+        now, missing = self._clock(), {name for name in wanted if name and name not in nodes}
+        with self._lock:
+            self._since = {name: since for name, since in self._since.items() if name not in nodes}
+            since = {name: self._since.setdefault(name, now) for name in missing}
+        young = [name for name in missing if now - since[name] <= NODE_GONE_SECONDS]
+        return {**nodes, **{name: _silent(name) for name in young}} if young else nodes
+
+
+def _silent(name: str) -> Raw:
+    return {"metadata": {"name": name}, "spec": {"taints": [{"key": SILENT_NODE_TAINTS[0]}]}}
 
 
 class KnownReports:

@@ -45,7 +45,6 @@ from controlplane.engines.kubernetes.cluster_cache import (
 from controlplane.engines.kubernetes.config import KAI, profile_from
 from controlplane.engines.kubernetes.exec import PodProcess, PodShell
 from controlplane.engines.kubernetes.garbage_collector import Sweeper
-from controlplane.engines.kubernetes.kai_scheduler import KaiScheduler
 from controlplane.engines.kubernetes.log_completion import LogEnds
 from controlplane.engines.kubernetes.log_copier import LogCopier
 from controlplane.engines.kubernetes.log_copy import LogSource
@@ -56,7 +55,7 @@ from controlplane.engines.kubernetes.output_reader import OutputReader
 from controlplane.engines.kubernetes.pod_starter import FORGOTTEN, PodStarter
 from controlplane.engines.kubernetes.port_forward import open_port
 from controlplane.engines.kubernetes.prometheus import prometheus_of
-from controlplane.engines.kubernetes.scheduler import Scheduler
+from controlplane.engines.kubernetes.scheduler import KaiScheduler, Scheduler
 from controlplane.engines.kubernetes.tenancy_sync import Syncer
 from controlplane.engines.simulated import check_place
 from controlplane.kubernetes_api.client import Client

@@ -8,6 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from controlplane.engines.base import (
     ADMISSION_REFUSED,
     WAITING_FOR_OPERATOR,
@@ -21,7 +24,6 @@ from controlplane.engines.kubernetes.cluster_cache import Watching
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.engines.kubernetes.scheduler import Scheduler
-from controlplane.engines.kubernetes.ssh_keys import new_key_pair
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
@@ -88,7 +90,7 @@ class PodStarter:
             self._objects.make_remembered(body)
         # All ranks share the key that the first start created.
         if mpi.needs_launch(spec):
-            key = manifests.launch_key(spec, self._profile, anchor, *new_key_pair())
+            key = manifests.launch_key(spec, self._profile, anchor, *_new_key_pair())
             self._objects.make_remembered(key)
         # Decided by the anchor, because the settings may have changed since the attempt's first pod was started.
         if mpijobs.is_marked(anchor):
@@ -139,3 +141,14 @@ class PodStarter:
             return
         with refusals(404):
             self._pods.observe(self._client.merge(names.pod_path(known), kai.devices_patch(spec)))
+
+
+def _new_key_pair() -> tuple[str, str]:
+    """Return a new private and public Ed25519 key, both in OpenSSH's format, with which a launcher logs in to its
+    hosts."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return private.decode(), public.decode() + "\n"

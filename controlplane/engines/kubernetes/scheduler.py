@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, ProjectReport
+from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, ProjectReport, Verdict
+from controlplane.engines.kubernetes import kai, names
+from controlplane.engines.kubernetes.api_errors import refusals
+from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.engines.kubernetes.objects import Objects
+from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.names import Raw
+from controlplane.kubernetes_api.reflector import Reflector
+from controlplane.scheduling.reasons import ENGINE_UNREACHABLE
+
+# The time-out of both first lists: the caller serves other clusters too, and calls again a second later.
+SYNC_SECONDS = 0.5
 
 
 class Scheduler:
@@ -43,3 +55,87 @@ class Scheduler:
 
     def close(self) -> None:
         """End the watches."""
+
+
+class KaiScheduler(Scheduler):
+    """Hooks for KAI, which places pods by queue and reports through pod groups and events. Thread-safe. The watches of
+    pod groups and evictions start with the first report."""
+
+    def __init__(self, client: Client, objects: Objects, profile: ClusterProfile) -> None:
+        self._client, self._objects, self._profile = client, objects, profile
+        self._groups = Reflector(
+            client,
+            names.list_path("PodGroup"),
+            query={"labelSelector": names.ours(profile.installation)},
+            keep=lambda raw: kai.verdict(raw, profile),
+        )
+        self._evictions = Reflector(
+            client, "/api/v1/events", query={"fieldSelector": kai.EVICTION_EVENTS}, keep=kai.eviction
+        )
+
+    def require_project(self, project: str) -> None:
+        self._objects.require_queue(self._queue_path(project))
+
+    def beside(self, spec: PodSpec, owner: Mapping[str, Any]) -> Iterable[Raw]:
+        return kai.beside(spec, owner, self._profile)
+
+    def dress(self, pod: Raw, spec: PodSpec) -> Raw:
+        return kai.dress(pod, spec, self._profile)
+
+    def project_objects(
+        self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport]
+    ) -> Iterable[Raw]:
+        return kai.queues(projects, departments, self._profile)
+
+    def with_status(
+        self, reports: Collection[PodReport], pods: Mapping[str, Raw], now: datetime
+    ) -> tuple[PodReport, ...]:
+        until = self._groups.start() + SYNC_SECONDS
+        # Events read at the start are kept, so that evictions of pods still present are reported with their
+        # preemptor.
+        self._evictions.start()
+        for watch in (self._groups, self._evictions):
+            watch.wait_listed(max(0.0, until - time.monotonic()))
+        verdicts = self._groups.items()
+        evictions = dict(found for found in self._evictions.items().values() if found is not None)
+        # In an incomplete list a missing group may exist.
+        are_known = not self._groups.trouble and self._groups.wait_synced(0)
+
+        def answered(report: PodReport) -> PodReport:
+            pod = pods[report.name]
+            group = kai.group_key(pod)
+            if are_known and group not in verdicts:
+                report = kai.without_group(report, pod, now)
+            said = self._with_trouble(verdicts.get(group))
+            return kai.with_answers(report, pod, said, evictions.get(group), now)
+
+        return tuple(answered(report) for report in reports)
+
+    def forget_project(self, project: str) -> None:
+        """Remove the project's queue if it is ours. KAI keeps a queue until its pod groups are gone."""
+        path = self._queue_path(project)
+        with refusals(404):
+            found = self._client.get(path)
+            if self._profile.has_made(found):
+                self._client.delete(path, uid=found["metadata"]["uid"])
+
+    def _queue_path(self, project: str) -> str:
+        return f"{names.list_path('Queue')}/{kai.project_queue(project, self._profile)}"
+
+    def close(self) -> None:
+        self._groups.close()
+        self._evictions.close()
+
+    def _with_trouble(self, said: Verdict | None) -> Verdict | None:
+        """Return the verdict, with an error added while KAI's pod groups or evictions are unreadable, for example
+        after a CRD was removed. Without evictions the verdict itself is still valid."""
+        if trouble := self._groups.trouble:
+            return Verdict(ENGINE_UNREACHABLE, f"KAI's pod groups cannot be read: {trouble}")
+        if trouble := self._evictions.trouble:
+            words = f"KAI's evictions cannot be read: {trouble}"
+            return (
+                replace(said, message=f"{said.message} {words}")
+                if said
+                else Verdict(ENGINE_UNREACHABLE, words)
+            )
+        return said

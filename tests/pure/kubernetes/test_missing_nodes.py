@@ -2,7 +2,7 @@
 
 from controlplane.engines import base
 from controlplane.engines.kubernetes import reports
-from controlplane.engines.kubernetes.missing_nodes import Absences
+from controlplane.engines.kubernetes.cluster_cache import Absences
 from tests.pure.kubernetes.test_reports import LATER, NODES, recorded
 
 AWAY = reports.NODE_GONE_SECONDS
