@@ -262,42 +262,39 @@ def verdict(group: Mapping[str, Any], profile: ClusterProfile) -> Verdict | None
     words = line(condition.get("message", ""), 4000)
     explained = condition.get("reasons") or ()
     for item in explained:
-        code = _CODES.get(item.get("reason", ""))
-        if code is not None:
-            numbers = _numbers(code, (item.get("details") or {}).get("queueDetails"), profile)
+        if (known := _CODES.get(item.get("reason", ""))) is not None:
+            code, bound = known
+            numbers = _numbers(bound, (item.get("details") or {}).get("queueDetails"), profile)
             return Verdict(code, line(item.get("message", words)), numbers)
     return _from_words(words)
 
 
+_QUOTA, _LIMIT = "quota_milli_gpus", "limit_milli_gpus"
+# KAI's reason: ours, and the bound that caused the refusal.
 _CODES = {
-    "NonPreemptibleOverQuota": reasons.INTERACTIVE_OVER_QUOTA,
-    "OverLimit": reasons.OVER_GPU_LIMIT,
-    "QueueDoesNotExist": reasons.PROJECT_MISSING,
-}
-_BOUNDS = {
-    reasons.INTERACTIVE_OVER_QUOTA: "quota_milli_gpus",
-    reasons.OVER_GPU_LIMIT: "limit_milli_gpus",
+    "NonPreemptibleOverQuota": (reasons.INTERACTIVE_OVER_QUOTA, _QUOTA),
+    "OverLimit": (reasons.OVER_GPU_LIMIT, _LIMIT),
+    "QueueDoesNotExist": (reasons.PROJECT_MISSING, ""),
 }
 
 
-def _numbers(code: str, queue: Mapping[str, Any] | None, profile: ClusterProfile) -> dict[str, Any]:
+def _numbers(bound: str, queue: Mapping[str, Any] | None, profile: ClusterProfile) -> dict[str, Any]:
     """Return the numbers that KAI compared, under our names. Its lists contain 0 for an absent bound, so a bound of
     0 is kept only if it caused the refusal."""
     if queue is None:
         return {}
     fields = {
-        "quota_milli_gpus": "queueDeservedResources",
+        _QUOTA: "queueDeservedResources",
         "allocated_milli_gpus": "queueAllocatedResources",
         "non_preemptible_milli_gpus": "queueAllocatedNonPreemptibleResources",
-        "limit_milli_gpus": "queueResourceLimits",
+        _LIMIT: "queueResourceLimits",
         "request_milli_gpus": "podGroupRequestedResources",
     }
     amounts = {ours: (queue.get(theirs) or {}).get(profile.gpu_resource) for ours, theirs in fields.items()}
     numbers = {name: _milli(amount) for name, amount in amounts.items() if amount is not None}
-    for bound in _BOUNDS.values():
-        if bound != _BOUNDS.get(code) and not numbers.get(bound):
-            numbers.pop(bound, None)
-    return {"queue": queue.get("name", ""), **numbers}
+    absent = {name for name in (_QUOTA, _LIMIT) if name != bound and not numbers.get(name)}
+    known = {name: number for name, number in numbers.items() if name not in absent}
+    return {"queue": queue.get("name", ""), **known}
 
 
 def _milli(quantity: str) -> int:

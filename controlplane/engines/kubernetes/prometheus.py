@@ -19,10 +19,9 @@ TIMEOUT_SECONDS = 3.0
 MOST_BYTES = 32 * 1024 * 1024
 
 
-def prometheus_at(url: str, token: str = "") -> Get:
+def prometheus_at(url: str) -> Get:
     """Return a function that sends a GET below `url`. It raises EngineUnreachable unless the response is usable."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    pool = urllib3.PoolManager(timeout=TIMEOUT_SECONDS, retries=False, maxsize=2, headers=headers)
+    pool = urllib3.PoolManager(timeout=TIMEOUT_SECONDS, retries=False, maxsize=2)
 
     def get(path: str, query: Mapping[str, str]) -> Any:
         return _answer(pool, f"{url.rstrip('/')}{path}?{urlencode(query)}")
