@@ -96,7 +96,7 @@ class HttpSink:
             except (OSError, http.client.HTTPException) as error:
                 self._close()
                 asked = None
-                failure = f"{self._parts.netloc} cannot be reached: {str(error) or type(error).__name__}"
+                failure = f"{self._parts.netloc} cannot be reached: {str(error) or type(error).__name__}."
                 continue
             if status < 300:
                 return json.loads(raw)
@@ -110,6 +110,9 @@ class HttpSink:
         # Short pauses are announced too: together they last longer than a user waits without a word.
         if seconds >= SAID_SECONDS or attempt > 1:
             self._say(waits_words(failure, seconds, attempt + 1, TRIES))
+        if seconds >= SAID_SECONDS:
+            # The server closes idle connections, which would count as a failed attempt.
+            self._close()
         time.sleep(seconds)
 
     def _exchange(self, method: str, address: str, body: bytes) -> tuple[int, str | None, bytes]:

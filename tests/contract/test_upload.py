@@ -96,13 +96,13 @@ def test_what_only_an_operator_can_mend_is_refused_at_once(monkeypatch: pytest.M
 
 class Yard(ThreadingHTTPServer):
     """A server that lacks everything. `is_silent`: it answers nothing until `released` is set; else packs are refused
-    `refusals` times."""
+    `refusals` times, and with `is_closing` their connections are closed after that."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
-        self.is_silent, self.refusals, self.packs = False, 0, 0
+        self.is_silent, self.is_closing, self.refusals, self.packs = False, False, 0, 0
         self.released = threading.Event()
 
     @property
@@ -125,6 +125,7 @@ class Answer(BaseHTTPRequestHandler):
         self.server.refusals -= 1
         if self.server.refusals >= 0:
             self._send(503, GONE[2])
+            self.close_connection = self.server.is_closing
             return
         self.server.packs += 1
         self._send(200, b'{"size_bytes": 1}')
@@ -185,6 +186,19 @@ def test_a_request_without_an_answer_is_announced_while_it_waits(
     sink.put_contents([Content(sha256(b"a").digest(), b"a")])
     sink._close()
     assert [f"{server.server_port} has not answered for" in line for line in said] == [True]
+
+
+def test_a_connection_that_the_server_closed_during_a_long_pause_costs_no_attempt(
+    server: Yard, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(upload, "SAID_SECONDS", 0.0)
+    server.is_closing, server.refusals = True, upload.TRIES - 1
+    said: list[str] = []
+    sink = HttpSink(server.url, {}, "xray", said.append)
+    sink.put_contents([Content(sha256(b"a").digest(), b"a")])
+    sink._close()
+    assert server.packs == 1
+    assert not [line for line in said if "cannot be reached" in line]
 
 
 def test_a_worker_that_is_killed_while_it_waits_is_named(server: Yard, tmp_path: Path):
