@@ -27,7 +27,7 @@ class Holdings:
     def check_deletion(self, project: Project) -> None: ...
 
     def check_move(self, project: Project) -> None:
-        """Check that the project may move to another cluster."""
+        """Raise Conflict if the project may not move to another cluster."""
 
     def leave(self, project: Project) -> None:
         """Record, in the caller's transaction, what the project loses on its old cluster when it moves to another

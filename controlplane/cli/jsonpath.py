@@ -1,9 +1,9 @@
-"""The part of kubectl's jsonpath that scripts use: `{.results[*].name}`, `{.status.pods[0].node}`, text around
-braces.
+"""The part of kubectl's jsonpath that scripts use: `{.results[*].name}`, `{.status.pods[0].node}`, text
+around braces.
 
-Supported in braces: `.name`, `['name']`, `[3]`, `[-1]`, `[*]`, `.*`, `[?(@.path=="text")]`, a quoted text such as
-`{"\n"}`, and `{range .path[*]} ... {end}`, which repeats its body for each value. A path without braces is read as if
-it had them. A missing name yields nothing.
+Supported in braces: `.name`, `['name']`, `[3]`, `[-1]`, `[*]`, `.*`, `[?(@.path=="text")]`, a quoted text
+such as `{", "}`, and `{range .path[*]} ... {end}`, which repeats its body for each value. A path without
+braces is read as if it had them. A missing name yields nothing.
 """
 
 from __future__ import annotations

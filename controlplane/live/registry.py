@@ -75,10 +75,10 @@ class Tail(Protocol):
 
     @property
     def seq(self) -> int:
-        """Return the number of the state, which only grows."""
+        """Return the number of the current state; every change increases it."""
 
     def open(self) -> None:
-        """Go to the end of the log."""
+        """Move to the end of the log."""
 
     def poll(self, *, look_for_attempt: bool) -> Batch | None:
         """Return what was written since the last call; None if nothing was."""

@@ -98,7 +98,7 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
 
 
 def _ends_soon(operation: ScaleOperation, now: datetime) -> bool:
-    """Cancel growth that no user requested: dismiss the new workers, or let a switch that has begun complete.
+    """Cancel growth that no user requested: stop the new workers, or let a switch that has begun complete.
     Return whether that can still happen in time."""
     patience = timedelta(seconds=ENDING_SECONDS)
     until = now + patience if operation.generation else now
@@ -106,8 +106,9 @@ def _ends_soon(operation: ScaleOperation, now: datetime) -> bool:
 
 
 def _is_ending(operation: ScaleOperation, now: datetime) -> bool:
-    """Give a change for other jobs of the project ENDING_SECONDS from the first reclaim on to be acknowledged, and its
-    leavers GRACE_SECONDS more to end. Return whether that time has not passed yet."""
+    """Limit a shrink in favour of other jobs of the project: its workers must acknowledge it within
+    ENDING_SECONDS of the first reclaim, and those that leave must end GRACE_SECONDS later. Return whether
+    that time has not passed yet."""
     until = hasten(operation, now + timedelta(seconds=ENDING_SECONDS))
     return now < until + timedelta(seconds=GRACE_SECONDS)
 

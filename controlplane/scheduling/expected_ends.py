@@ -78,8 +78,9 @@ class ExpectedEnds:
             del self._started[bisect_left(self._started, key)]
 
     def at(self, now: int, but: Collection[str], starts: Sequence[JobView]) -> list[End]:
-        """Return the ends that are expected when the time is `now`, earliest first, for the active jobs and
-        `starts`, except the jobs with the ids `but`."""
+        """Return the expected ends (end in Unix seconds, submit rank, job id, job) of the active jobs and of
+        `starts`, earliest first, except those of the jobs with the ids `but`. A job past its expected end
+        gets a later one; see `expected_end`."""
         overdue = bisect_right(self._started, now, key=_end)
         moved = [job for *_, job in self._started[:overdue]]
         found = [

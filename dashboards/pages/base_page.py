@@ -89,8 +89,8 @@ def _frame(request: HttpRequest, actor: Actor) -> dict[str, Any]:
 
 
 def standing(known: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the only cluster's name, or the number of clusters; and in `wrong` how many have which problem,
-    "" if none."""
+    """Return texts about the clusters for the page header: `name`, the only cluster's or the number of
+    clusters, and `wrong`, how many cannot be used and why, "" if all can."""
     name = _("none") if not known else known[0]["name"]
     if len(known) > 1:
         name = ngettext("{count} cluster", "{count} clusters", len(known)).format(count=len(known))

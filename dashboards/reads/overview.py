@@ -119,7 +119,7 @@ def usable_project(actor: Actor) -> str | None:
 
 
 def sentences(facts: Facts) -> dict[str, str]:
-    """Return the sentence under each figure."""
+    """Return the text under each figure of the overview, by the figure's name."""
     devices = facts.devices
     return {
         "nodes": _node_states(facts.nodes) or _("all ready"),

@@ -109,7 +109,8 @@ def _rank_reports(job: Job, attempt: int, rank: int) -> tuple[Progress, ...]:
 
 @lru_cache(maxsize=64)
 def _reports(path: Path, size: int) -> tuple[Progress, ...]:
-    """Return all progress lines of a log of this size; cached, since a page needs several curves of one log."""
+    """Return all progress lines of a log, oldest first. Cached by path and `size` in bytes, so that the
+    curves of one page share a read, and a log that has grown is read again."""
     found: list[Progress] = []
     offset = 0
     for _page in range(CURVE_PAGES):

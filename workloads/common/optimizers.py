@@ -13,7 +13,8 @@ _KEPT_APART = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 
 def _plain(kind: type[torch.optim.Optimizer]) -> dict[str, Any]:
-    """The optimizer's methods as they were written. `step` computes no gradients, as torch's wrapper has it."""
+    """Return the optimizer's methods without the wrappers that torch's compiler adds; gradients stay disabled
+    in `step`."""
     methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in _KEPT_APART}
     return {**methods, "step": torch.no_grad()(inspect.unwrap(kind.step))}
 

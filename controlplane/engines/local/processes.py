@@ -58,7 +58,7 @@ def is_alive(pid: int, start_ticks: int, boot: str) -> bool:
 
 
 def table() -> list[Process]:
-    """Return all live processes."""
+    """Return all live processes of this machine that this process can see, without zombies."""
     found = [find(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]
     return [process for process in found if process is not None]
 
