@@ -1,8 +1,8 @@
 """Choose the workers of running elastic jobs that leave, so that waiting jobs of their project fit on nodes. Pure.
 
-A pod needs its GPUs, processors and memory on one node, so free GPUs are not added up over nodes: a worker leaves only
-where that makes room for a pod. Of the nodes the one is chosen whose workers lose least there (division.py says how
-much a job loses by a worker).
+A pod needs its GPUs, CPUs and memory on one node, so a worker leaves only where that makes room for a pod:
+free GPUs of different nodes are not added up. Of several nodes, the one is freed on which jobs lose least
+(see `division.gain`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from controlplane.scheduling.view import JobView, PodPlacement
 
 @dataclass(frozen=True, slots=True)
 class Giver:
-    """A running elastic job whose workers may leave. `pods`: where its workers are, in the order in which they leave if
-    all else is equal; `claim.fewest` of them stay."""
+    """A running elastic job that may lose workers. `pods`: the pods of its workers, in the order in which
+    they leave if their costs are equal; `claim.fewest` of them stay."""
 
     claim: Claim
     job: JobView
@@ -30,7 +30,7 @@ class Giver:
 
 @dataclass(frozen=True, slots=True)
 class Taker:
-    """A waiting job and what its smallest gang requests."""
+    """A waiting job, and the request of its smallest gang."""
 
     job: JobView
     request: Request
@@ -44,9 +44,10 @@ def leavers(
 ) -> Mapping[str, tuple[int, ...]]:
     """Return the ranks of the workers that leave, by job, so that waiting jobs fit.
 
-    `claims`: all running elastic jobs of the project. `room`: what is free once stopping jobs have ended; it is
-    changed. Each queue is in the order in which its jobs are to start; its first that cannot be served ends it, because
-    what is freed for a later one could be given to that. No worker leaves for a job that is not served.
+    `claims`: all running elastic jobs of the project. `room`: the capacity that is free once stopping jobs
+    have ended; it is modified. Each queue is in the order in which its jobs are to start. Jobs after the
+    first of a queue that cannot be served get nothing, because that one could take what is freed for them. No
+    worker leaves for a job that is not served.
     """
     serving = _Serving(claims, givers, room)
     for queue in queues:
@@ -68,7 +69,7 @@ class _Worker:
 
 
 class _Serving:
-    """The working state: `_room` is free, `_gone` leave, by job."""
+    """The working state. `_room`: the free capacity; `_gone`: the workers that leave, by job."""
 
     def __init__(self, claims: Collection[Claim], givers: Iterable[Giver], room: FreeCapacity) -> None:
         self._weights = weights_of(claims)
@@ -77,7 +78,8 @@ class _Serving:
         self._room = room
 
     def ranks(self) -> dict[str, tuple[int, ...]]:
-        """Return who leaves, with those that leave so that an allowed size remains."""
+        """Return the ranks of the workers that leave, by job, including those that leave only because the
+        remaining number must be an allowed size."""
         found = {}
         for giver in self._givers:
             gone = [worker.pod.rank for worker in self._gone[giver.job.id]]
@@ -88,8 +90,8 @@ class _Serving:
         return found
 
     def serve(self, taker: Taker) -> bool:
-        """Let workers leave until the job fits, and take what it needs. Return False, and change nothing, if it cannot
-        fit."""
+        """Remove workers until the job fits, and assign it the capacity. Return False, and change nothing, if
+        it cannot fit."""
         placements = place(taker.request, self._room, taker.job.avoid)
         if placements is not None:
             self._take(placements, taker.job)
@@ -104,7 +106,8 @@ class _Serving:
         return False
 
     def _can_be_enough(self, taker: Taker) -> bool:
-        """Return whether there are enough GPUs, wherever they are: a cheap test for a job that waits long."""
+        """Return whether enough GPUs could be freed on all nodes together: a cheap test for a job that waits
+        long."""
         request = taker.request
         lent = sum(
             (self._size(giver, len(self._gone[giver.job.id])) - giver.claim.fewest) * giver.claim.shape[0]
@@ -114,7 +117,8 @@ class _Serving:
         return request.pods * request.milli_gpus <= free + lent * 1000
 
     def _make_room(self, taker: Taker) -> bool:
-        """Place pod after pod, on nodes that workers leave where none has room."""
+        """Place one pod after another; where no node has room, remove workers from the cheapest one. Return
+        whether all fit."""
         one, placements, left = replace(taker.request, pods=1), list[PodPlacement](), list[_Worker]()
         for _ in range(taker.request.pods):
             found = place(one, self._room, taker.job.avoid)
@@ -137,14 +141,16 @@ class _Serving:
         return True
 
     def _spare(self, left: Sequence[_Worker], taker: Taker) -> None:
-        """Keep those workers whose room the gang does not need: pods were placed one by one."""
+        """Keep the workers whose capacity the gang does not need: placing pods one by one can remove too
+        many."""
         for worker in left:
             self._stay(worker)
             if place(taker.request, self._room, taker.job.avoid) is None:
                 self._leave(worker)
 
     def _cheapest(self, taker: Taker, one: Request) -> list[_Worker]:
-        """Return the workers that leave a node for one pod where they lose least; [] if no node can be left so."""
+        """Return the workers to remove from one node for one pod, at the lowest cost; [] if no node can be
+        freed for it."""
         best: tuple[float, list[int], str] | None = None
         chosen: list[_Worker] = []
         for name, workers in sorted(self._by_node(taker, one).items()):
@@ -156,7 +162,7 @@ class _Serving:
         return chosen
 
     def _by_node(self, taker: Taker, one: Request) -> dict[str, list[_Worker]]:
-        """Return the workers that may leave nodes on which the pod could be."""
+        """Return, by node, the workers that may leave; only nodes that the pod may use."""
         found: dict[str, list[_Worker]] = {}
         for giver in self._allowed(taker):
             gone = {worker.pod.rank for worker in self._gone[giver.job.id]}
@@ -176,7 +182,8 @@ class _Serving:
     def _on_node(
         self, name: str, workers: Iterable[_Worker], one: Request
     ) -> tuple[float, list[_Worker]] | None:
-        """Return what is lost, and who leaves this node, so that one pod fits on it; None if it cannot fit."""
+        """Return the cost, and the workers that leave this node, so that one pod fits on it; None if it
+        cannot fit."""
         left, lost = list(workers), dict[_Worker, float]()
         while not fits_on(one, self._room.node(name)):
             lacks = one.whole_devices * 1000 - self._room.node(name).whole * 1000
@@ -202,7 +209,7 @@ class _Serving:
         return (sum(lost.values()), list(lost)) if is_enough else None
 
     def _loss(self, worker: _Worker) -> float:
-        """Return what its job loses if this worker leaves as well; infinite if it must stay."""
+        """Return what the worker's job loses if this worker leaves too; infinite if it must stay."""
         giver, gone = worker.giver, len(self._gone[worker.name])
         has, size = self._size(giver, gone), self._size(giver, gone + 1)
         if size < giver.claim.fewest:
@@ -234,5 +241,5 @@ def _by_pool(taker: Taker) -> list[Taker]:
 
 
 def _useful(pod: PodPlacement, lacks: int) -> int:
-    """Return how much of what a node lacks this worker frees, in milli-GPUs; at least 1."""
+    """Return how many of the milli-GPUs that a node lacks this pod's end frees; at least 1."""
     return max(1, min(pod.milli_gpus, lacks))
