@@ -4,8 +4,11 @@
 import os
 import sys
 
+from controlplane.config.garbage import collect_rarely
+
 
 def main() -> None:
+    collect_rarely()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     from django.core.management import execute_from_command_line
 

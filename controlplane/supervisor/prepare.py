@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.config.environment import SettingInvalid
+from controlplane.config.garbage import collect_rarely
 
 
 def main() -> int:
     """Run all steps. Return exit code 0, or 1 with the problem on stderr."""
+    collect_rarely()
     if not check_settings():
         return 1
     close_state_files()

@@ -9,6 +9,7 @@ import django
 import uvicorn
 from django.conf import settings
 
+from controlplane.config.garbage import collect_rarely
 from controlplane.http.connections import Limits, ServerConfig
 
 # After this time open event streams and websockets are closed; clients continue by event number.
@@ -22,6 +23,7 @@ def serve(handle: int, ready_reader: int) -> None:
     from the pipe blocks until the supervisor closes the write end. The application is created only then,
     because whitenoise stores the sizes of static files at its creation.
     """
+    collect_rarely()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     django.setup()
     importlib.import_module("controlplane.urls")
