@@ -30,6 +30,9 @@ PORTS = range(20_000, 30_000)
 # By UDP, which no server of ours uses.
 _claims: list[socket.socket] = []
 POSTGRES_HOMES = ("/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql@*/bin")
+FORGETFUL = (
+    "-c synchronous_commit=off -c full_page_writes=off -c wal_level=minimal -c max_wal_senders=0 -c jit=off"
+)
 PROGRAM_MARKS = {
     "redis": "valkey-server",
     "web": "supervisor.web",
@@ -89,7 +92,7 @@ def postgres() -> Iterator[str]:
         port, log_path, data = free_port(), Path(directory) / "log", f"{directory}/data"
         make = [f"{home}/initdb", *f"-D {data} -U trainyard -A trust -E UTF8 --locale=C -N".split()]
         subprocess.run(make, cwd=directory, check=True, stdout=subprocess.DEVNULL, **identity)
-        words = f"-D {data} -k {directory} -h 127.0.0.1 -p {port} -F -c synchronous_commit=off -c max_connections=100"
+        words = f"-D {data} -k {directory} -h 127.0.0.1 -p {port} -F {FORGETFUL} -c max_connections=100"
         with log_path.open("wb") as log:
             command = [f"{home}/postgres", *words.split()]
             server = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log, **identity)

@@ -1,9 +1,12 @@
 """Rows that are made once for all tests of a module which only read them, or whose changes are rolled back."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
 from django.db import transaction
 
 
@@ -14,3 +17,14 @@ def standing(django_db_blocker: Any) -> Iterator[None]:
     with django_db_blocker.unblock(), transaction.atomic():
         yield
         transaction.set_rollback(True)
+
+
+@contextmanager
+def lakes_in(directory: Path) -> Iterator[None]:
+    """Lakes and caches of datasets are in this directory, and nothing that was read of others is remembered."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("django.conf.settings.LAKE_DIR", directory / "lakes")
+        patch.setattr("django.conf.settings.CACHE_DIR", directory / "caches")
+        patch.setattr("datasets.queries.lake._lakes", {})
+        patch.setattr("datasets.queries.lake._manifests", OrderedDict())
+        yield

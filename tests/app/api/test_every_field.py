@@ -33,6 +33,12 @@ NASTY: list[Any] = [
     {},
     {"a": {"b": []}},
 ]
+# Of what has another type than the field, one of each kind; all others have something to look into.
+NASTY_BY_TYPE: dict[str, list[Any]] = {
+    "string": [None, True, "", "\0", "x" * 2000, -1, 1e308, [None], {"a": {"b": []}}],
+    "integer": [None, True, "", "\0", -1, 0, 1 << 40, 0.0001, 1e308, [None], {}],
+    "boolean": [None, "", "\0", -1, 1 << 40, [None], {}],
+}
 VALID: dict[str, dict[str, Any]] = {
     "caches": {"version_id": "00000000-0000-4000-8000-000000000000"},
     "cache-locations": {"name": "fast", "cluster": "memory", "node_pools": ["default"]},
@@ -66,8 +72,8 @@ VALID: dict[str, dict[str, Any]] = {
 }
 
 
-def cases() -> list[tuple[str, str, list[str]]]:
-    """(verb, route, fields) of every body that the document describes."""
+def cases() -> list[tuple[str, str, dict[str, list[Any]]]]:
+    """(verb, route, nasty values by field) of every body that the document describes."""
     document = openapi_document()
     found = []
     for path, verbs in document["paths"].items():
@@ -81,8 +87,15 @@ def cases() -> list[tuple[str, str, list[str]]]:
             if "$ref" in schema:
                 schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
             route = path.removeprefix("/api/v1/")
-            found += [(verb.upper(), route, list(schema["properties"]))] if "properties" in schema else []
+            fields = {name: nasty_for(one.get("type")) for name, one in schema.get("properties", {}).items()}
+            found += [(verb.upper(), route, fields)] if fields else []
     return found
+
+
+def nasty_for(types: str | list[str] | None) -> list[Any]:
+    """What to try in a field of this type, of which a document may name several."""
+    named = [one for one in ([types] if isinstance(types, str) else types or []) if one != "null"]
+    return NASTY_BY_TYPE.get(named[0], NASTY) if len(named) == 1 else NASTY
 
 
 def test_there_are_bodies_to_try():
@@ -93,7 +106,7 @@ def test_there_are_bodies_to_try():
     ("verb", "route", "fields"), cases(), ids=[f"{verb} {route}" for verb, route, _fields in cases()]
 )
 def test_a_field_takes_no_value_that_breaks_the_server(
-    verb: str, route: str, fields: list[str], cast: Cast, job: Job, settings: django_settings
+    verb: str, route: str, fields: dict[str, list[Any]], cast: Cast, job: Job, settings: django_settings
 ):
     settings.DATASET_SOURCES = ["/data"]
     root = Api(cast.root)
@@ -112,8 +125,8 @@ def test_a_field_takes_no_value_that_breaks_the_server(
     suffix = "" if route == "login" else "?dry_run=true"
     wrong = [
         (field, value, reply.status, reply.body)
-        for field in fields
-        for value in NASTY
+        for field, values in fields.items()
+        for value in values
         if not is_right(
             reply := tried(root, verb, path + suffix, VALID.get(route, {}) | {field: value}), field
         )

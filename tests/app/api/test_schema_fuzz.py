@@ -30,7 +30,7 @@ from tests.worlds import standing
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
-EXAMPLES = 10  # for each of some fifty operations, half of them as an admin, the others as anybody
+EXAMPLES = 6  # for each of 150 operations, half of them as an admin, the others as anybody
 schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 SCHEMA = schemathesis.openapi.from_dict(openapi_document())
 OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations()]

@@ -22,13 +22,17 @@ PAGES = (
 def test_no_page_offers_what_its_reader_may_not_do(yard: Yard, visit: Visit, person: str):
     client = visit(getattr(yard.cast, person))
     offered: dict[tuple[str, str], str] = {}
+    found = set()
     for path in PAGES:
         here = path.format(running=yard.running.pk, queued=yard.queued.pk, finished=yard.finished.pk)
         answer = client.get(here)
         if answer.status_code == 200:
+            found.add(("get", here))
             offered |= dict.fromkeys(offers(answer.content.decode(), here), path)
     refused = {}
     for (method, address), path in offered.items():
+        if (method, address) in found:
+            continue
         with transaction.atomic():  # each from the same start
             answer = getattr(client, method)(address)
             transaction.set_rollback(True)
