@@ -324,6 +324,25 @@ class Capacity:
         node.change_host(need, 1 - pods)
         return node.has_host_capacity(need)
 
+    def on_idle_devices(self, placements: Iterable[PodPlacement]) -> tuple[PodPlacement, ...]:
+        """Return the same pods on the same nodes, on devices that are free now rather than on those that stopping jobs
+        hold: an elastic job keeps the workers whose devices are not needed."""
+        used: set[tuple[str, int]] = set()
+        found = []
+        for pod in placements:
+            if all(milli_gpus == WHOLE_GPU for _, milli_gpus in pod.devices):
+                soon, now = self.soon.node(pod.node), self.now.node(pod.node)
+                free = [
+                    (now.free[at] != WHOLE_GPU, index)
+                    for at, index in enumerate(soon.indexes)
+                    if soon.free[at] == WHOLE_GPU and (pod.node, index) not in used
+                ]
+                chosen = sorted(index for _, index in sorted(free)[: len(pod.devices)])
+                pod = replace(pod, devices=tuple((index, WHOLE_GPU) for index in chosen))
+            used |= {(pod.node, index) for index, _ in pod.devices}
+            found.append(pod)
+        return tuple(found)
+
     def start(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
         """Assign free capacity to a job; with `sign` 1, undo that."""
         for placement in placements:

@@ -62,8 +62,10 @@ class Moves:
         anywhere. Return whether it fitted."""
         if not self._state.is_releasing:
             return False
-        promised = item.job.promised
-        placements = promised if self._keeps_promise(item) else self.find(item, is_soon=True)
+        placements: tuple[PodPlacement, ...] | None = item.job.promised
+        if not self._keeps_promise(item):
+            found = self.find(item, is_soon=True)
+            placements = None if found is None else self._state.capacity.on_idle_devices(found)
         if placements is None:
             return False
         self._state.promise(item, placements)

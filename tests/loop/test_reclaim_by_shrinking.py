@@ -94,3 +94,17 @@ def test_after_a_reclaim_that_failed_the_whole_job_gives_way(plant):
     program.settle()
     assert plant.states()["owed-0"] == "running"
     assert ScaleOperation.objects.count() == 1
+
+
+def test_idle_gpus_beside_its_workers_are_taken_first(plant):
+    """It was stopped as a whole: all of its GPUs were promised, and those that were idle were not."""
+    program = started(plant, workers=5, most=5, quota=2)
+    theirs = make_project("team-b", quota=14)
+    make_job(theirs, "fills", gpus=8)
+    plant.settle()
+    claim = make_job(theirs, "claim", gpus=1, workers=6)
+    program.in_seconds(60)
+    for one in (program.job, claim):
+        one.refresh_from_db()
+    assert (program.job.state, program.job.attempt, len(live(program.job))) == ("running", 1, 2)
+    assert claim.state == "running"

@@ -346,3 +346,16 @@ def test_the_size_is_the_largest_that_fits_and_is_allowed(taken, gpus, fewest, m
     expected = min(fewest + more, allowed)
     plan = decide(cluster)
     assert [len(start.placements) for start in plan.starts] == ([expected] if expected >= fewest else [])
+
+
+def test_a_reclaim_takes_idle_devices_first_so_that_an_elastic_job_keeps_workers():
+    """Five workers on the first devices of a node, three devices idle beside them, and six are claimed."""
+    one = running(
+        job("e1", "p", 1, kind="elastic", min_pods=1), *[("n0", [index]) for index in range(5)], started_at=1
+    )
+    seen = view(nodes(1, 8), [project("p", 2), project("q", 6)], [one, job("w9", "q", 1, pods=6)])
+    plan = decide(seen)
+    assert [preempt.job for preempt in plan.preempts] == ["e1"]
+    taken = {index for pod in plan.promised["w9"] for index, _ in pod.devices}
+    assert {5, 6, 7} <= taken
+    assert len(taken) == 6
