@@ -31,8 +31,9 @@ def last_progress(case: EngineCase, spec: PodSpec) -> Progress:
 
 
 def test_it_trains_and_shows_its_progress(case: EngineCase):
-    env = {"EPOCHS": "2", "BATCH_SIZE": "300"}
-    spec = case.start(image="gcr.io/run-ai-demo/quickstart", env=env)
+    """With its own command line beside the image's variables."""
+    words = ("train.py", "--epochs", "2")
+    spec = case.start("python", image="registry/quickstart:1", args=words, env={"BATCH_SIZE": "300"})
     report = case.wait_end(spec, 120)
     assert report.state == base.SUCCEEDED, case.text(spec)
     progress = last_progress(case, spec)
@@ -43,11 +44,6 @@ def test_it_trains_and_shows_its_progress(case: EngineCase):
     assert 0 < progress.gpu_utilization <= 1
     assert progress.gpu_memory_mib > 50
     assert progress.seconds_per_step > 0
-
-
-def test_its_own_command_line_works_too(case: EngineCase):
-    spec = case.start("python", image="registry/quickstart:1", args=("train.py", "--epochs", "1"))
-    assert case.wait_end(spec, 120).state == base.SUCCEEDED, case.text(spec)
 
 
 def test_workers_share_each_batch_and_stop_together(case: EngineCase):
@@ -71,7 +67,8 @@ def test_a_bad_setting_fails_in_words(case: EngineCase):
 
 
 def test_a_stopped_run_saves_and_the_next_attempt_goes_on_there(case: EngineCase):
-    first = case.start(image="quickstart", env={"EPOCHS": "100000"})
+    """Its command is the image's."""
+    first = case.start(image="gcr.io/run-ai-demo/quickstart", env={"EPOCHS": "100000"})
     wait_until(lambda: latest_progress(first.log_path), 120, "the first progress line")
     case.engine.stop(first.name, 60)
     report = case.wait_end(first, 60)

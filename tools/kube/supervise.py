@@ -170,7 +170,7 @@ def _run(plan: Plan, network: Network, state_dir: Path) -> None:
         waiting = [part for part in waiting if part not in due]
         keeper.look()
         _open_volumes(state_dir / "volumes")
-        time.sleep(0.05)
+        time.sleep(0.05 if waiting else 0.15)
 
 
 class Keeper:
@@ -214,7 +214,9 @@ def _open_volumes(volumes: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    return {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8"}
+    # With Go's default of 100 the garbage collector takes an eighth of the API server's CPU. At 400 the server needs
+    # 450 MiB instead of 310.
+    return {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", "GOGC": "400"}
 
 
 def _wait_for_api(state_dir: Path) -> None:

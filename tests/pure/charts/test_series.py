@@ -2,6 +2,7 @@
 
 import itertools
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,9 +18,16 @@ def test_short_lines_are_left_alone():
     assert thin(points) == points
 
 
-@settings(max_examples=25)  # long lists take long to make
-@given(st.lists(st.floats(-1e6, 1e6), min_size=MOST_POINTS + 1, max_size=3000))
-def test_thinning_keeps_ends_extremes_and_order(values: list[float]):
+@settings(max_examples=50)
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40),
+    st.integers(MOST_POINTS + 1, 3000),
+    st.integers(0, 2**32),
+)
+def test_thinning_keeps_ends_extremes_and_order(drawn: list[float], count: int, seed: int):
+    # A list of so many drawn floats takes a hundred times as long to make.
+    dice = Random(seed)
+    values = dice.choices([*drawn, *(dice.uniform(-1e6, 1e6) for _ in range(400))], k=count)
     points = list(enumerate(values))
     kept = thin(points)
     assert len(kept) <= MOST_POINTS
