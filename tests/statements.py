@@ -101,7 +101,9 @@ class Recorder:
     def _note(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
         values = [value for row in params for value in row] if many else params
         if at := place(sys._getframe(1)):
-            self._asked.add((at, form(str(sql)), unusual(values or ())))
+            statement = str(sql)
+            odd = unusual(values or (), is_written=not statement.startswith("SELECT"))
+            self._asked.add((at, form(statement), odd))
         try:
             return execute(sql, params, many, context)
         except Exception:
@@ -141,8 +143,9 @@ def form(sql: str) -> str:
     return REPEATED.sub(r"\1", VALUES.sub("%s", SAVEPOINT.sub("", sql)))
 
 
-def unusual(values: Sequence[Any] | Mapping[str, Any]) -> str:
-    """What databases treat differently: long, foreign or broken text, and integers beyond four bytes."""
+def unusual(values: Sequence[Any] | Mapping[str, Any], *, is_written: bool = True) -> str:
+    """What databases treat differently: long text in a column, foreign or broken text, and integers beyond four bytes.
+    Text of any length can be compared with a column."""
     found: set[str] = set()
     longest = 0
     for value in values.values() if isinstance(values, Mapping) else values:
@@ -154,6 +157,6 @@ def unusual(values: Sequence[Any] | Mapping[str, Any]) -> str:
                 found.add("nul")
         elif isinstance(value, int) and value.bit_length() > INTEGER_BITS:
             found.add(f"{(value.bit_length() + 1) // 32}")
-    if longest >= SHORT:
+    if is_written and longest >= SHORT:
         found.add(f"long {longest.bit_length()}")
     return " ".join(sorted(found))

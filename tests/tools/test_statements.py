@@ -89,6 +89,9 @@ def test_values_that_databases_treat_differently_are_noticed():
     assert unusual(("ana", 7, None, 2**31 - 1)) == unusual(()) == ""
     odd: list[Any] = ["n" * 32, "n" * 64, "n" * 256, "é", "\0", 2**31, 2**63, 10**60]
     assert len({unusual((value,)) for value in odd}) == len(odd)
+    compared = [unusual((value,), is_written=False) for value in odd]
+    assert compared[:3] == ["", "", ""]
+    assert compared[3:] == [unusual((value,)) for value in odd[3:]]
 
 
 def pretend(recorder: Recorder, name: str, act: Callable[[], object], *, passed: bool = True) -> None:
