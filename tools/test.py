@@ -36,6 +36,8 @@ PACKAGES: dict[str, Callable[[], object]] = {
     "busybox-static": Path("/bin/busybox").exists,
     "prometheus": lambda: shutil.which("prometheus"),
     "openssh-server": Path("/usr/sbin/sshd").exists,
+    "xfsprogs": Path("/usr/sbin/mkfs.xfs").exists,
+    "btrfs-progs": Path("/usr/sbin/mkfs.btrfs").exists,
 }
 PYTEST = ["-m", "pytest", "-q"]
 AT_ONCE = max(4, os.cpu_count() or 1)  # a lane spends more than half of its time waiting

@@ -2,7 +2,8 @@
 
 A pod needs its GPUs, CPUs and memory on one node, so a worker leaves only where that makes room for a pod:
 free GPUs of different nodes are not added up. Of several nodes, the one is freed on which jobs lose least
-(see `division.gain`).
+(see `division.gain`). Workers that leave only because the remaining number must be an allowed size are not
+counted as room: where one of their GPUs would do, a worker of another job can leave in vain.
 """
 
 from __future__ import annotations
