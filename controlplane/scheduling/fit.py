@@ -256,7 +256,7 @@ def _place_in(
 def _place_pod(
     request: Request, room: FreeCapacity, parts: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
-    if room.scorer is not None and (request.is_share or request.whole_devices):
+    if room.scorer is not None:
         chosen = room.scorer.place_pod(request, room, parts, avoid)
         return None if chosen is None else PodPlacement(rank, *chosen)
     if request.is_share:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
+from controlplane.scheduling import fragmentation
 from controlplane.scheduling.capacity import open_capacity
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.fit import Request
@@ -31,8 +34,21 @@ def test_gpus_without_processors_are_useless():
     assert useless(mix={SMALL: 1}, cpus=500) == 8000
 
 
-def test_rare_pods_are_left_out_of_the_mix():
-    assert popular(Counter({SMALL: 19, LARGE: 1})) == [(SMALL, 19)]
+def test_only_so_many_kinds_of_pods_make_up_the_mix(monkeypatch: pytest.MonkeyPatch):
+    counts = Counter({SMALL: 1, LARGE: 19})
+    assert popular(counts) == [(LARGE, 19), (SMALL, 1)]
+    monkeypatch.setattr(fragmentation, "MOST_KINDS", 1)
+    assert popular(counts) == [(LARGE, 19)]
+
+
+def test_a_pod_without_gpus_leaves_processors_to_free_gpus():
+    """No whole GPU is free on either node, but a half one on n0."""
+    held = [running(job("r0", "p", 0.5), ("n0", [0]), share=500), running(job("r1", "p", 1), ("n1", [0]))]
+    wanted = job("q9", "p", 0, milli_cpus=4000)
+    cluster = view(nodes(2, 1), [project("p", 16)], [*held, wanted])
+    assert decide(cluster).starts[0].placements[0].node == "n0"
+    by_fragments = decide(replace(cluster, placement="fragmentation"))
+    assert by_fragments.starts[0].placements[0].node == "n1"
 
 
 def test_a_pod_goes_where_it_leaves_the_usual_pods_the_most_gpus():
