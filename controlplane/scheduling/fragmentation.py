@@ -76,7 +76,7 @@ class Gradient:
     def _score(self, request: Request, node: NodeCapacity) -> _Scored | None:
         if not node.has_host_capacity(request) or (request.whole_devices and node.is_divided):
             return None
-        if not request.milli_gpus:
+        if not (request.is_share or request.whole_devices):
             return (0, sum(node.free), node.order, ())
         cpus, memory = node.milli_cpus - request.milli_cpus, node.memory_mib - request.memory_mib
         before = self.useless_on(node)

@@ -51,6 +51,13 @@ def test_a_pod_without_gpus_leaves_processors_to_free_gpus():
     assert by_fragments.starts[0].placements[0].node == "n1"
 
 
+def test_a_pod_that_asks_for_gpu_memory_gets_a_device():
+    """Its `milli_gpus` is 0, but it is no pod without GPUs."""
+    asks = job("q1", "p", 0, gpu_memory_mib=16_384)
+    cluster = view(nodes(1, 1), [project("p", 16)], [asks], placement="fragmentation")
+    assert decide(cluster).starts[0].placements[0].devices == ((0, 500),)
+
+
 def test_a_pod_goes_where_it_leaves_the_usual_pods_the_most_gpus():
     """Two GPUs are free on either node, but n1 has the processors of one usual pod: its other GPU becomes useless."""
     scarce = replace(node("n1", 2), milli_cpus=5000)
