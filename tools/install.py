@@ -121,9 +121,21 @@ def _key(inputs: list[str]) -> str:
 
 
 def _make_venv() -> None:
-    runs = PYTHON.exists() and subprocess.run([PYTHON, "-Sc", ""], check=False).returncode == 0
     # Without pip: uv installs from outside the environment, and ensurepip would take two seconds.
-    venv.EnvBuilder(with_pip=False, symlinks=True, clear=not runs).create(VENV)
+    venv.EnvBuilder(with_pip=False, symlinks=True, clear=not _has_this_interpreter()).create(VENV)
+
+
+def _has_this_interpreter() -> bool:
+    """Return whether the environment exists and runs the interpreter that runs this; else it must be made anew."""
+    if not PYTHON.exists():
+        return False
+    asked = subprocess.run(
+        [PYTHON, "-Sc", "import sys; print(sys.base_prefix, sys.version)"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return asked.stdout.strip() == f"{sys.base_prefix} {sys.version}"
 
 
 def _install_packages(lock: str) -> None:
