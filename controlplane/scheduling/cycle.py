@@ -219,12 +219,18 @@ class _Cycle:
                 self._reopen(queue, item, victims)
             else:
                 queue.close((item.request, None, self._is_kept_back(item)))
-        self._take_back_passed()
+        # Nothing is reserved for jobs that wait for their data, also not what limits and quotas leave: others start.
+        if self._take_back_passed():
+            self.serve_idle(may_stop=False)
 
-    def _take_back_passed(self) -> None:
-        """Make the jobs that wait for their data undecided again: a later phase may have room where their data is."""
-        for one in self._ready if self._moves.forget_data() else ():
+    def _take_back_passed(self) -> bool:
+        """Make the jobs that wait for their data undecided again: a later phase may have room where their data is.
+        Return whether there were any."""
+        if not self._moves.forget_data():
+            return False
+        for one in self._ready:
             one.take_back()
+        return True
 
     def _reopen(self, queue: QueueIterator, preemptor: Waiting, victims: frozenset[Candidate]) -> None:
         """Put classes back into the queue that may be served after a reclaim: those of the projects that lost jobs,

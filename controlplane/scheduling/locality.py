@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from controlplane.scheduling.capacity import FreeCapacity
+from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
 from controlplane.scheduling.fit import place
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.view import JobView, PodPlacement
@@ -26,6 +26,55 @@ def places_elsewhere(item: Waiting, room: FreeCapacity) -> tuple[PodPlacement, .
         return ()
     anywhere = replace(item.request, locations=tuple(sorted({*job.locations, *job.fillable})))
     return place(anywhere, room, job.avoid) or ()
+
+
+class RoomElsewhere:
+    """The capacity that is free now beside jobs that wait for their data and have got a place in it."""
+
+    def __init__(self, now: FreeCapacity) -> None:
+        self._now = now
+        # A copy of `now` without what those jobs could use, and the versions of the nodes that it was copied from.
+        self._room: FreeCapacity | None = None
+        self._versions: list[int] = []
+        self._taken: dict[str, list[tuple[PodPlacement, JobView]]] = {}
+
+    def take(self, item: Waiting) -> bool:
+        """Give the job a place if it fits at a location to which its data could be copied. Return whether it
+        does."""
+        if not item.job.locations or not item.job.fillable:
+            return False
+        placements = places_elsewhere(item, self._updated())
+        if placements and self._room is None:
+            self._room = self._now.copy()
+            self._versions = [node.version for node in self._now.nodes]
+        for placement in placements:
+            self._taken.setdefault(placement.node, []).append((placement, item.job))
+            self._updated().take(placement, item.job)
+        return bool(placements)
+
+    def clear(self) -> None:
+        """Drop all places."""
+        self._room = None
+        self._taken.clear()
+
+    def _updated(self) -> FreeCapacity:
+        """Return the capacity, with what has changed in `now` since the last call."""
+        if self._room is None:
+            return self._now
+        # Only changed nodes are counted again: to take and give back all places for each job made a cycle of 1,000
+        # such jobs take seconds.
+        versions = [node.version for node in self._now.nodes]
+        if versions != self._versions:
+            for node, version in zip(self._now.nodes, self._versions, strict=True):
+                if node.version != version:
+                    self._reset(self._room, node)
+            self._versions = versions
+        return self._room
+
+    def _reset(self, room: FreeCapacity, node: NodeCapacity) -> None:
+        room.set_to_least(node.order, node, node)
+        for placement, job in self._taken.get(node.name, ()):
+            room.take(placement, job)
 
 
 def placed_by_data(job: JobView, placements: Sequence[PodPlacement], room: FreeCapacity) -> dict[str, Any]:

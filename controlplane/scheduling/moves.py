@@ -9,13 +9,13 @@ from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on
 from controlplane.scheduling.fit import Request, is_free, place
 from controlplane.scheduling.limits import is_bound, over_limit, over_quota
-from controlplane.scheduling.locality import places_elsewhere
+from controlplane.scheduling.locality import RoomElsewhere
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan_queries import victims_beside
 from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.victims import Candidate, Kind, PreemptPolicy, ReclaimPolicy, VictimPolicy
-from controlplane.scheduling.view import JobView, PodPlacement
+from controlplane.scheduling.view import PodPlacement
 
 
 def is_refused(item: Waiting) -> bool:
@@ -33,9 +33,9 @@ class Moves:
         self._no_room: set[tuple[Request, bool, bool]] = set()
         # Failed searches for victims: the number of capacity changes before each.
         self._no_victims: dict[Hashable, int] = {}
-        # The jobs that wait for their data, and the free capacity elsewhere that they could use then.
+        # The jobs that wait for their data, and the capacity that they leave free elsewhere.
         self._waiting_for_data: list[Waiting] = []
-        self._expected: list[tuple[PodPlacement, JobView]] = []
+        self._elsewhere = RoomElsewhere(state.capacity.now)
         # The lowest priority that runs in each project.
         self._lowest = state.candidates.lowest_priorities()
 
@@ -137,17 +137,11 @@ class Moves:
     def wait_for_data(self, item: Waiting) -> bool:
         """Return whether the job fits at a location to which its data could be copied, beside the jobs that got this
         answer before: then it must not stop other jobs. Until `forget_data` it counts in its project's share."""
-        now = self._state.capacity.now
-        for placement, job in self._expected:
-            now.take(placement, job)
-        placements = places_elsewhere(item, now)
-        for placement, job in self._expected:
-            now.give(placement, job)
-        if placements:
-            self._expected += [(placement, item.job) for placement in placements]
-            self._waiting_for_data.append(item)
-            item.account.promise(item.milli_gpus, item.job.is_preemptible)
-        return bool(placements)
+        if not self._elsewhere.take(item):
+            return False
+        self._waiting_for_data.append(item)
+        item.account.promise(item.milli_gpus, item.job.is_preemptible)
+        return True
 
     def forget_data(self) -> bool:
         """End what `wait_for_data` counts: no capacity is reserved for these jobs. Return whether there were any."""
@@ -155,7 +149,7 @@ class Moves:
         for item in self._waiting_for_data:
             item.account.promise(-item.milli_gpus, item.job.is_preemptible)
         self._waiting_for_data.clear()
-        self._expected.clear()
+        self._elsewhere.clear()
         return had_any
 
     def is_above_lowest(self, item: Waiting) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from controlplane.scheduling.capacity import FreeCapacity
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.plan import plan_to_dict
@@ -167,12 +168,46 @@ def test_by_priority_too_a_job_with_room_elsewhere_stops_no_other_and_the_next_d
     assert [(one.beneficiary, one.kind) for one in plan.preempts] == [("a11", "preempt")]
 
 
+@pytest.mark.parametrize("limit", [{"limit_milli_gpus": 4000}, {}])
+def test_a_job_that_waits_for_its_data_keeps_no_other_from_free_gpus(limit):
+    """The limit, and the quota of non-preemptible jobs, hold one of the two; only one of them can start now."""
+    full = running(job("b1", "b", 8), ("e0", range(8)))
+    projects = [project("a", 4, **limit), project("b", 8)]
+    waits = job("a10", "a", 4, is_preemptible=bool(limit), **HERE)
+    plan = decide(view(NODES, projects, [full, waits, job("a20", "a", 2, is_preemptible=bool(limit))]))
+    assert placed(plan, "a20") == ["w0"]
+
+
+def test_the_cost_of_jobs_that_wait_for_data_grows_with_their_number_not_its_square(monkeypatch):
+    changes = []
+    real = FreeCapacity.change
+    monkeypatch.setattr(FreeCapacity, "change", lambda *given: (changes.append(1), real(*given)))
+
+    def cost(count):
+        changes.clear()
+        nodes = (at("e0", "east", 1), at("w0", "west", count, milli_cpus=10**6))
+        jobs = [job(f"a{10 + one}", "a", 1, **HERE) for one in range(count)]
+        decide(
+            view(
+                nodes,
+                [project("a", count), project("b", 1)],
+                [running(job("b1", "b", 1), ("e0", [0])), *jobs],
+            )
+        )
+        return len(changes)
+
+    assert cost(32) < 3 * cost(16)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_drawn_jobs_with_data_at_some_locations_settle(seed):
     """Kept state and a fresh one agree in every cycle, and after a few cycles nothing changes."""
     draw = random.Random(seed)
     places = [(), (), ("east",), ("west",), ("east", "west")]
-    projects = [project(name, draw.choice((0, 4, 8))) for name in "abc"]
+    projects = [
+        project(name, draw.choice((0, 4, 8)), limit_milli_gpus=draw.choice((None, None, 8000)))
+        for name in "abc"
+    ]
     jobs = []
     for at in range(draw.randint(4, 14)):
         where = draw.choice(places)
