@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from celery import current_app
 from django.db import connections
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
+from controlplane.celery_app import app
 from controlplane.commands.outcomes import claimable
 from controlplane.commands.registry import kinds_on, task_queues
 from controlplane.commands.tasks import carry_out, carry_out_here
@@ -85,7 +85,7 @@ def _publish(queue: str, keys: list[int]) -> bool:
 
 
 def _waiting_in(queue: str) -> int:
-    with current_app.connection_for_write() as connection:
+    with app.connection_for_write() as connection:
         declared = connection.default_channel.queue_declare(queue=queue, durable=True, auto_delete=False)
         return int(declared.message_count)
 

@@ -1,21 +1,38 @@
 """Optional packages of our libraries that nothing here uses: loading them costs every process time and memory."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from threading import get_ident
+from types import ModuleType
 
 
 @contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Make imports of these packages raise ImportError inside the block, except of those that are loaded already.
+    """Make imports of these packages by this thread raise ImportError inside the block, except of those that are loaded
+    already.
 
-    Affects all threads, so use it only around imports at the top of a module.
+    Other threads import them as ever: the web server loads Celery while requests may need YAML.
     """
-    hidden = [name for name in names if name not in sys.modules]
-    # Python refuses to import a name whose entry is None.
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # typeshed lacks None
+    finder = _Refusing(names)
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        for name in hidden:
-            sys.modules.pop(name, None)
+        sys.meta_path.remove(finder)
+
+
+class _Refusing(MetaPathFinder):
+    """Finds that there are no such packages, for the thread that made it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self._thread = frozenset(names), get_ident()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name in self._names and get_ident() == self._thread:
+            raise ModuleNotFoundError(f"{name} is not loaded here: nothing needs it.", name=name)
+        return None
