@@ -11,7 +11,7 @@ from django.db.models import F
 from controlplane.commands.run import CommandRun
 from controlplane.config.service_tokens import cache_token
 from controlplane.loop.engine_pool import engine_for
-from datasets.long_work import budget_of
+from datasets.long_work import LAKE_AWAY, budget_of
 from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation, DatasetVersion
 from datasets.queries.caches import keys_at, store_of
@@ -21,9 +21,8 @@ from datasets.storage.base import UNLIMITED, Budget, ContentMissing, Lake
 from datasets.storage.cache import Progress, Report, contents_of
 from datasets.storage.claims import CacheTask
 
-# Codes of Blocked for which a fill is retried without limit: a server is unreachable until it is back or an operator
-# corrects its address, or another task uses the volume.
-WAITED_FOR = ("unreachable", "no_such_host", "not_trusted", "in_use", "pod_deleted")
+# Codes of Blocked for which a fill is retried without limit: the lake is away, or another task uses the volume.
+WAITED_FOR = (*LAKE_AWAY, "in_use", "pod_deleted")
 
 
 class Caches(Protocol):

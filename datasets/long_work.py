@@ -10,6 +10,9 @@ from controlplane.commands.run import CommandRun
 from datasets.storage.base import Blocked, Budget, ContentMissing
 
 DATA = "data"
+# Codes of Blocked for which work is retried without limit: the lake's server is unreachable until it is back or an
+# operator corrects its address.
+LAKE_AWAY = ("unreachable", "no_such_host", "not_trusted")
 
 
 def is_cancelled(run: CommandRun) -> bool:

@@ -21,7 +21,7 @@ from datasets.actions.registrations import (
 from datasets.ingest.engine import Progress, Synced, sync_tree
 from datasets.ingest.tree import SourceMissing
 from datasets.ingest.worker import SinkSpec, WorkerFailed
-from datasets.long_work import DATA, is_cancelled, refusals
+from datasets.long_work import DATA, LAKE_AWAY, is_cancelled, refusals
 from datasets.models import DatasetRegistration, DatasetVersion
 from datasets.queries.datasets import shown
 from datasets.queries.lake import place_of
@@ -75,6 +75,9 @@ class RegisterDirectory(CommandHandler):
         if result is not None:
             finish_registration(command.subject_id, result.version, result.left_out)
 
+    def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
+        return refusal.code in LAKE_AWAY or super().may_retry(command, refusal)
+
     def on_retry(self, command: Command, refusal: CommandRefused) -> None:
         registration_waits(command.subject_id, refusal.code, refusal.message)
 
@@ -99,7 +102,8 @@ def _synced(row: DatasetRegistration, run: CommandRun) -> Synced:
     except SourceMissing as error:
         raise CommandRefused("source_missing", str(error)) from error
     except WorkerFailed as error:
-        raise CommandRefused("not_stored", str(error), is_passing=True) from error
+        code = error.code if error.code in LAKE_AWAY else "not_stored"
+        raise CommandRefused(code, str(error), is_passing=True) from error
 
 
 def _sink(row: DatasetRegistration) -> SinkSpec:

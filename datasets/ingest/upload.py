@@ -23,6 +23,8 @@ from datasets.ingest.reader import Content, FileChanged
 from datasets.ingest.worker import Say, SinkSpec, silent
 
 PART_BYTES = 16 << 20
+# A larger body is sent in such pieces, so that one on a slow line is told from one that nobody reads.
+PIECE_BYTES = 64 << 10
 TRIES = 6
 TIMEOUT_SECONDS = 300.0
 # 408: the server ended a slow request, but kept the part that had arrived.
@@ -44,6 +46,8 @@ class HttpSink:
         self._headers = {"Content-Type": "application/octet-stream", "Accept": "application/json", **headers}
         self._path = f"{self._parts.path.rstrip('/')}/api/v1/datasets/{dataset}/content/"
         self._connection: http.client.HTTPConnection | None = None
+        # When the request under way last sent something, on the monotonic clock.
+        self._moved_at = 0.0
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
         answer = self._ask("POST", "lacking", b"".join(digests))
@@ -118,23 +122,36 @@ class HttpSink:
     def _exchange(self, method: str, address: str, body: bytes) -> tuple[int, str | None, bytes]:
         if self._connection is None:
             self._connection = open_connection(self._parts, TIMEOUT_SECONDS)
+        large = len(body) > PIECE_BYTES
+        headers = {**self._headers, "Content-Length": str(len(body))} if large else self._headers
         with self._announced():
-            self._connection.request(method, self._path + address, body=body, headers=self._headers)
+            pieces = self._pieces(body) if large else body
+            self._connection.request(method, self._path + address, body=pieces, headers=headers)
             answer = self._connection.getresponse()
             return answer.status, answer.headers.get("Retry-After"), answer.read()
 
     @contextmanager
     def _announced(self) -> Iterator[None]:
-        """Announce a request that has no answer after SAID_SECONDS."""
-        limits = f"for {SAID_SECONDS:g} s; waiting, at most {TIMEOUT_SECONDS:.0f} s."
-        words = f"{self._parts.netloc} has not answered {limits}"
-        timer = threading.Timer(SAID_SECONDS, self._say, (words,))
-        timer.daemon = True
-        timer.start()
+        """Announce a request that has no answer SAID_SECONDS after its last piece was sent."""
+        self._moved_at, answered = time.monotonic(), threading.Event()
+        threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
         try:
             yield
         finally:
-            timer.cancel()
+            answered.set()
+
+    def _pieces(self, body: bytes) -> Iterator[memoryview]:
+        for at in range(0, len(body), PIECE_BYTES):
+            self._moved_at = time.monotonic()
+            yield memoryview(body)[at : at + PIECE_BYTES]
+        self._moved_at = time.monotonic()
+
+    def _watch(self, answered: threading.Event) -> None:
+        while (left := self._moved_at + SAID_SECONDS - time.monotonic()) > 0:
+            if answered.wait(left):
+                return
+        limits = f"for {SAID_SECONDS:g} s; waiting, at most {TIMEOUT_SECONDS:.0f} s."
+        self._say(f"{self._parts.netloc} has not answered {limits}")
 
     def _close(self) -> None:
         if self._connection is not None:

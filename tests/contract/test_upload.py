@@ -102,7 +102,7 @@ class Yard(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
-        self.is_silent, self.is_closing, self.refusals, self.packs = False, False, 0, 0
+        self.is_silent, self.is_closing, self.refusals, self.packs, self.longest = False, False, 0, 0, 0
         self.released = threading.Event()
 
     @property
@@ -131,7 +131,9 @@ class Answer(BaseHTTPRequestHandler):
         self._send(200, b'{"size_bytes": 1}')
 
     def _body(self) -> bytes:
-        return self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.longest = max(self.server.longest, len(body))
+        return body
 
     def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -199,6 +201,57 @@ def test_a_connection_that_the_server_closed_during_a_long_pause_costs_no_attemp
     sink._close()
     assert server.packs == 1
     assert not [line for line in said if "cannot be reached" in line]
+
+
+def test_the_code_of_a_refusal_passes_from_the_worker(tmp_path: Path):
+    (tmp_path / "a").write_text("alpha")
+    worker = Worker(os.fsencode(tmp_path), ("tests.contract.away_sink:away_sink", ()))
+    worker.start([(b"a", 0)])
+    worker.results()
+    with pytest.raises(WorkerFailed) as failed:
+        worker.finish()
+    worker.kill()
+    assert (failed.value.code, str(failed.value)) == ("unreachable", "The lake is away.\tTry again later.")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_request_that_is_still_being_sent_is_not_one_without_an_answer(monkeypatch: pytest.MonkeyPatch):
+    """A part of 16 MiB takes longer than SAID_SECONDS on most lines."""
+    clock, said = Clock(), list[str]()
+    monkeypatch.setattr(upload, "time", clock)
+    sink = HttpSink("http://10.0.0.9:1", {}, "xray", said.append)
+    body = b"x" * (3 * upload.PIECE_BYTES + 1)
+    pieces = sink._pieces(body)
+
+    class Waited(threading.Event):
+        sent = b""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert not said
+            clock.now += 1.0
+            self.sent += bytes(next(pieces, b""))
+            return False
+
+    waited = Waited()
+    sink._watch(waited)
+    assert waited.sent == body
+    assert clock.now >= 4.0 + upload.SAID_SECONDS - 1.0
+    assert [line.partition(";")[0] for line in said] == ["10.0.0.9:1 has not answered for 2.5 s"]
+
+
+def test_a_large_body_arrives_whole(server: Yard):
+    sink = HttpSink(server.url, {}, "xray")
+    sink.put_contents([Content(sha256(b"a").digest(), b"a" * (3 * upload.PIECE_BYTES + 1))])
+    sink._close()
+    assert server.packs == 1
+    assert server.longest > 3 * upload.PIECE_BYTES
 
 
 def test_a_worker_that_is_killed_while_it_waits_is_named(server: Yard, tmp_path: Path):

@@ -15,6 +15,8 @@ from datasets.actions.registrations import REGISTER
 from datasets.ingest.worker import WorkerFailed
 from datasets.models import Dataset, DatasetRegistration
 from datasets.queries.lake import lake_of
+from datasets.registration_commands import RegisterDirectory
+from datasets.storage.base import Blocked
 from datasets.storage.folder import WHOLE_BYTES
 from tests.cast import Cast
 from tests.datasets import make_dataset, manifest_of
@@ -164,3 +166,27 @@ def test_a_registration_that_is_tried_again_says_why_on_the_page_and_then_ends(
     work()
     done = state(api, dataset, row)
     assert (done["state"], done["reason"]) == ("ready", None)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [WorkerFailed("Away.", "no_such_host"), Blocked("unreachable", "Away.")],
+    ids=["worker", "here"],
+)
+def test_a_registration_waits_for_the_lake_as_long_as_it_takes(
+    api: Any, dataset: Dataset, source: Path, refusal: Exception, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object, **__: object) -> None:
+        raise refusal
+
+    row = register(api, dataset, source).body
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets.registration_commands.sync_tree", refuse)
+        for _ in range(RegisterDirectory.max_tries + 1):
+            Command.objects.unfinished().update(not_before=timezone.now())
+            wait_until(carry_out_due, what="the try that is refused")
+    waits = state(api, dataset, row)
+    assert (waits["state"], waits["reason"]) == ("pending", {"code": refusal.code, "message": "Away."})
+    Command.objects.unfinished().update(not_before=timezone.now())
+    work()
+    assert state(api, dataset, row)["state"] == "ready"
