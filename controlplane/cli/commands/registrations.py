@@ -30,9 +30,13 @@ def register(args: Namespace, session: Session) -> int:
     dataset = find_dataset(session, args.name)
     body = {"path": args.path, "message": args.message}
     row = session.client.post(f"datasets/{dataset['id']}/registrations", body)
+    said = None
     while row["state"] == "pending" and not args.no_wait:
         time.sleep(POLL_SECONDS)
         row = session.get(f"datasets/{dataset['id']}/registrations/{row['id']}")
+        if row["state"] == "pending" and row["reason"] not in (None, said):
+            said = row["reason"]
+            _show_reason(session, row)
         _show_progress(row)
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
@@ -47,6 +51,15 @@ def _said(dataset: Row, row: Row) -> str:
     if row["state"] == "pending":
         return f"{row['path']} is being registered in {dataset['name']}"
     return f"{dataset['name']}@{row['version']} is {row['path']}.{why}"
+
+
+def _show_reason(session: Session, row: Row) -> None:
+    """Say why a registration has to be tried again."""
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr)
+    session.output.aside(
+        f"{row['path']} is not registered yet; it is tried again: {row['reason']['message']}"
+    )
 
 
 def _show_progress(row: Row) -> None:
