@@ -46,12 +46,15 @@ class RenamedNodes:
     def pods(self) -> tuple[PodReport, ...]:
         """Return the renamed reports. A report that the wrapped engine returns again is not renamed again, as most of
         ten thousand are unchanged from one second to the next."""
-        earlier, self._known = self._known, {}
+        earlier = self._known
+        # A dict of this call alone, because others may read at the same time.
+        found: dict[str, tuple[PodReport, PodReport]] = {}
         for report in self._engine.pods():
             known = earlier.get(report.name)
             is_same = known is not None and known[0] is report
-            self._known[report.name] = known if known and is_same else (report, self._renamed(report))
-        return tuple(here for _, here in self._known.values())
+            found[report.name] = known if known and is_same else (report, self._renamed(report))
+        self._known = found
+        return tuple(here for _, here in found.values())
 
     def find(self, pod_name: str, project: str) -> PodReport | None:
         found = self._engine.find(pod_name, project)

@@ -102,8 +102,10 @@ def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
     worker = threading.Thread(target=_look, args=(access, profile, found.append), daemon=True)
     worker.start()
     worker.join(SECONDS)
+    # Asked before `found` is read, since the thread may add to it until it ends.
+    is_late = worker.is_alive()
     words = f"{access.server} takes more than {SECONDS:g} s to answer our questions."
-    return (*found, *_first("reachable", (worker.is_alive(), FAILED, words)))
+    return (*found, *_first("reachable", (is_late, FAILED, words)))
 
 
 def _look(access: Access, profile: ClusterProfile, add: Callable[[Check], None]) -> None:

@@ -86,8 +86,17 @@ class Syncer:
     def _has_role(self, role: Raw) -> bool:
         """Return whether a role that bindings refer to exists, creating it if our account may."""
         try:
-            if self.objects.read(names.path_of(role)) is None:
-                self.objects.make(role)
+            self.client.get(names.path_of(role))
+        except ApiError as error:
+            # With any words: those of a proxy before the API server are its own.
+            if error.status not in (403, 404):
+                raise as_refusal(error) from error
+            return error.status == 404 and self._can_make(role)
+        return True
+
+    def _can_make(self, role: Raw) -> bool:
+        try:
+            self.objects.make(role)
         except EngineRefused as refusal:
             if refusal.code != NOT_PERMITTED:
                 raise

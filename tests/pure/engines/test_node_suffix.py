@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from controlplane.clusters.node_names import name_here, name_there
-from controlplane.engines.base import Engine, GangMember, PodReport, PodSpec
+from controlplane.engines.base import RUNNING, Engine, EngineUnreachable, GangMember, PodReport, PodSpec
 from controlplane.engines.kubernetes.node_suffix import with_suffix
 from controlplane.engines.memory import MemoryEngine, VirtualClock
 from tests.contract.harness import SETTINGS, EngineCase
@@ -75,3 +76,23 @@ def test_a_report_that_did_not_change_is_not_made_anew(tmp_path, monkeypatch):
     (told,) = inner.pods()
     monkeypatch.setattr(inner, "pods", lambda: (told,))
     assert case.engine.pods()[0] is case.engine.pods()[0]
+
+
+def test_a_second_reader_takes_nothing_from_the_first(monkeypatch):
+    """The wrapper is as thread-safe as the engine in it: a pod that is left out of the reports counts as lost."""
+    inner = MemoryEngine(SETTINGS, VirtualClock())
+    engine = with_suffix(inner, "prod2")
+    told = tuple(PodReport(f"job-1-{rank}", RUNNING, node="node-a") for rank in range(4))
+
+    def unreachable() -> tuple[PodReport, ...]:
+        raise EngineUnreachable("away")
+
+    def interrupted() -> Iterator[PodReport]:
+        yield from told[:2]
+        monkeypatch.setattr(inner, "pods", unreachable)
+        with pytest.raises(EngineUnreachable):
+            engine.pods()
+        yield from told[2:]
+
+    monkeypatch.setattr(inner, "pods", interrupted)
+    assert [report.name for report in engine.pods()] == [report.name for report in told]
