@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -324,24 +325,38 @@ class Capacity:
         node.change_host(need, 1 - pods)
         return node.has_host_capacity(need)
 
-    def on_idle_devices(self, placements: Iterable[PodPlacement]) -> tuple[PodPlacement, ...]:
+    def on_idle_devices(self, job: JobView, placements: Sequence[PodPlacement]) -> tuple[PodPlacement, ...]:
         """Return the same pods on the same nodes, on devices that are free now rather than on those that stopping jobs
         hold: an elastic job keeps the workers whose devices are not needed."""
+        if job.gpu_memory_mib is not None or job.milli_gpus < WHOLE_GPU:
+            # A share is of one device: another may have less memory.
+            return tuple(placements)
+        pods = Counter(pod.node for pod in placements)
+        # An elastic job frees host resources by workers, too, and those leave whose devices are taken.
+        short = {name for name, count in pods.items() if not self.has_host_capacity_now(name, job, count)}
+        short -= {
+            name
+            for name, count in pods.items()
+            if self._idle_devices(name) * WHOLE_GPU < count * job.milli_gpus
+        }
         used: set[tuple[str, int]] = set()
         found = []
         for pod in placements:
-            if all(milli_gpus == WHOLE_GPU for _, milli_gpus in pod.devices):
-                soon, now = self.soon.node(pod.node), self.now.node(pod.node)
-                free = [
-                    (now.free[at] != WHOLE_GPU, index)
-                    for at, index in enumerate(soon.indexes)
-                    if soon.free[at] == WHOLE_GPU and (pod.node, index) not in used
-                ]
-                chosen = sorted(index for _, index in sorted(free)[: len(pod.devices)])
-                pod = replace(pod, devices=tuple((index, WHOLE_GPU) for index in chosen))
-            used |= {(pod.node, index) for index, _ in pod.devices}
-            found.append(pod)
+            soon, now = self.soon.node(pod.node), self.now.node(pod.node)
+            free = [
+                ((now.free[at] == WHOLE_GPU) == (pod.node in short), index)
+                for at, index in enumerate(soon.indexes)
+                if soon.free[at] == WHOLE_GPU and (pod.node, index) not in used
+            ]
+            chosen = sorted(index for _, index in sorted(free)[: len(pod.devices)])
+            used |= {(pod.node, index) for index in chosen}
+            found.append(replace(pod, devices=tuple((index, WHOLE_GPU) for index in chosen)))
         return tuple(found)
+
+    def _idle_devices(self, name: str) -> int:
+        """Return how many whole devices of a node are free now and once stopping jobs have ended."""
+        both = zip(self.now.node(name).free, self.soon.node(name).free, strict=True)
+        return sum(now == soon == WHOLE_GPU for now, soon in both)
 
     def start(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
         """Assign free capacity to a job; with `sign` 1, undo that."""

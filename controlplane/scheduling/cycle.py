@@ -360,7 +360,7 @@ class _Cycle:
         if placements is None or len(placements) <= len(before):
             state.roll_back(mark)
         elif is_soon:
-            state.promise(item, state.capacity.on_idle_devices(placements))
+            state.promise(item, state.capacity.on_idle_devices(item.job, placements))
         else:
             state.start(item, placements)
 

@@ -65,7 +65,7 @@ class Moves:
         placements: tuple[PodPlacement, ...] | None = item.job.promised
         if not self._keeps_promise(item):
             found = self.find(item, is_soon=True)
-            placements = None if found is None else self._state.capacity.on_idle_devices(found)
+            placements = None if found is None else self._state.capacity.on_idle_devices(item.job, found)
         if placements is None:
             return False
         self._state.promise(item, placements)

@@ -13,7 +13,7 @@ from controlplane.scheduling.delegated import Bound, Offer, decide_offers
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.suggestions import suggest
-from controlplane.scheduling.view import DepartmentView, view_from_dict, view_to_dict
+from controlplane.scheduling.view import DepartmentView, DeviceView, view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import (
     allocated,
     apply,
@@ -359,3 +359,25 @@ def test_a_reclaim_takes_idle_devices_first_so_that_an_elastic_job_keeps_workers
     taken = {index for pod in plan.promised["w9"] for index, _ in pod.devices}
     assert {5, 6, 7} <= taken
     assert len(taken) == 6
+
+
+def test_a_reclaim_of_processors_takes_devices_of_the_job_that_gives_them():
+    """Idle devices are of no use without processors: the elastic job could not tell which worker has to leave."""
+    places = [("n0", [index]) for index in range(4)]
+    one = running(job("e1", "p", 1, kind="elastic", min_pods=1, milli_cpus=2_500), *places, started_at=1)
+    claim = job("w9", "q", 1, pods=2, milli_cpus=2_500)
+    the_nodes = [node("n0", 8, milli_cpus=10_000)]
+    plan = decide(view(the_nodes, [project("p", 2), project("q", 6)], [one, claim]))
+    assert [preempt.job for preempt in plan.preempts] == ["e1"]
+    assert {index for pod in plan.promised["w9"] for index, _ in pod.devices} <= {0, 1, 2, 3}
+
+
+def test_a_promised_share_of_memory_stays_on_the_device_that_it_was_measured_on():
+    """The small device is idle, and the pod does not fit on it."""
+    devices = (DeviceView(0, 81_920), DeviceView(1, 16_384), DeviceView(2, 81_920))
+    mixed = replace(node("n0", 3), devices=devices)
+    jobs = [running(job(f"b{at}", "p", 1), ("n0", [at]), started_at=1) for at in (0, 2)]
+    plan = decide(
+        view([mixed], [project("p", 0), project("q", 3)], [*jobs, job("w9", "q", 0, gpu_memory_mib=81_920)])
+    )
+    assert plan.promised["w9"][0].devices in (((0, 1000),), ((2, 1000),))
