@@ -150,6 +150,19 @@ def test_an_archive_fills_an_empty_directory_once(clips: Path, tmp_path: Path):
     assert preparing.main(["--data-dir", str(target), "--source", "/nowhere"]) == 0
 
 
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside-of-lanes", "link"])
+def test_an_archive_writes_nothing_outside_of_the_directory(name: str, tmp_path: Path, capsys):
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = (tarfile.SYMTYPE, "/etc") if name == "link" else (tarfile.REGTYPE, "")
+    with tarfile.open(tmp_path / "data.tar", "w") as archive:
+        archive.addfile(member)
+    target = tmp_path / "target"
+    assert preparing.main(["--data-dir", str(target), "--source", str(tmp_path / "data.tar")]) == 1
+    assert f"it has '{name}', which is no file or directory in it" in capsys.readouterr().out
+    assert not (tmp_path / "outside").exists()
+    assert list(target.iterdir()) == []
+
+
 def test_no_data_is_said_in_words(tmp_path: Path, capsys):
     assert preparing.main(["--data-dir", str(tmp_path)]) == 1
     assert "Set SOURCE" in capsys.readouterr().out

@@ -89,12 +89,25 @@ def _copy(source: Path, folder: Path) -> None:
         shutil.copytree(source, folder, dirs_exist_ok=True)
     elif source.is_file():
         try:
-            # Members with paths outside of the directory: refused in a tar, skipped in a zip.
-            shutil.unpack_archive(source, folder, filter=None if source.suffix == ".zip" else "data")
+            _unpack(source, folder)
         except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
             raise NoData(f"SOURCE {source} cannot be unpacked: {error}.") from error
     else:
         raise NoData(f"SOURCE {source} is neither an archive nor a directory.")
+
+
+def _unpack(source: Path, folder: Path) -> None:
+    """Unpack a zip or tar. Members with paths outside of the directory: refused in a tar, skipped in a zip."""
+    if source.suffix == ".zip":
+        shutil.unpack_archive(source, folder)
+        return
+    # Without tarfile's filters, which Python has since 3.11.4.
+    with tarfile.open(source) as archive:
+        for member in archive:
+            is_inside = (folder / member.name).resolve().is_relative_to(folder.resolve())
+            if not is_inside or not (member.isreg() or member.isdir()):
+                raise tarfile.TarError(f"it has {member.name!r}, which is no file or directory in it")
+            archive.extract(member, folder, set_attrs=False)
 
 
 def _write_list(folder: Path, name: str, files: Sequence[str], skipped: Skipped) -> int:
