@@ -16,7 +16,7 @@ from controlplane.engines.base import PodSpec
 from controlplane.engines.variables import SERVICE_TOKEN
 from tests.contract.harness import EngineCase, make_case
 from tests.waiting import patience, wait_until
-from workloads.jupyter import serve
+from workloads.jupyter import identity, serve
 
 TOKEN = "a" * 64
 
@@ -42,17 +42,17 @@ def status(case: EngineCase, spec: PodSpec, path: str, headers: dict[str, str]) 
 
 
 def test_it_has_the_names_that_the_control_plane_uses():
-    assert (serve.TOKEN_VARIABLE, serve.TOKEN_HEADER.lower().encode()) == (SERVICE_TOKEN, HEADER)
+    assert (serve.TOKEN_VARIABLE, identity.TOKEN_HEADER.lower().encode()) == (SERVICE_TOKEN, HEADER)
 
 
 @pytest.mark.slow  # starts JupyterLab
 def test_it_answers_requests_with_the_service_token_only(case: EngineCase):
     spec = case.start(image="jupyter", ports=(8888,), kind_env={SERVICE_TOKEN: TOKEN})
-    header = {serve.TOKEN_HEADER: TOKEN}
+    header = {identity.TOKEN_HEADER: TOKEN}
     wait_until(lambda: status(case, spec, "/lab", header) == 200, 60, "JupyterLab's page")
     assert status(case, spec, "/api/contents", header) == 200
     assert status(case, spec, "/api/contents", {}) == 403
-    assert status(case, spec, "/api/contents", {serve.TOKEN_HEADER: "b" * 64}) == 403
+    assert status(case, spec, "/api/contents", {identity.TOKEN_HEADER: "b" * 64}) == 403
     case.engine.stop(spec.name, 20)
     assert case.wait_end(spec, 30).reason == base.STOPPED
 

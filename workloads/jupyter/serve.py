@@ -10,12 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from jupyter_server.auth import IdentityProvider
-from jupyterlab.labapp import LabApp
-from tornado.web import RequestHandler
-
 TOKEN_VARIABLE = "TRAINYARD_SERVICE_TOKEN"
-TOKEN_HEADER = "X-Trainyard-Service-Token"
 # Nothing is fetched from other hosts: no news (CONFIG disables the question), no update check, no extension
 # catalogue.
 CONFIG = Path(__file__).resolve().parent / "config"
@@ -26,20 +21,15 @@ OFFLINE = (
 )
 
 
-class ServiceIdentity(IdentityProvider):
-    """Accepts the service token in the control plane's header, or where Jupyter expects a token."""
-
-    def get_token(self, handler: RequestHandler) -> str | None:
-        token: str | None = handler.request.headers.get(TOKEN_HEADER) or super().get_token(handler)
-        return token
-
-
 def main() -> int:
     """Serve the working directory until SIGTERM. Exit code 2 if there is no declared port or no token."""
     port, token = os.environ.get("PORT"), os.environ.get(TOKEN_VARIABLE)
     if not port or not token:
         print("JupyterLab needs a port to serve: submit the job with --port 8888", file=sys.stderr)
         return 2
+    # Not before the check: it takes more than a second of CPU.
+    from jupyterlab.labapp import LabApp
+
     # Set here and not on the command line, which other users of the machine can read.
     os.environ["JUPYTER_TOKEN"] = token
     os.environ["JUPYTER_CONFIG_PATH"] = str(CONFIG)
@@ -53,7 +43,7 @@ def main() -> int:
             "--ServerApp.allow_root=True",
             "--ServerApp.quit_button=False",
             f"--ServerApp.root_dir={os.getcwd()}",
-            "--ServerApp.identity_provider_class=workloads.jupyter.serve.ServiceIdentity",
+            "--ServerApp.identity_provider_class=workloads.jupyter.identity.ServiceIdentity",
             *OFFLINE,
             *sys.argv[1:],
         ]
