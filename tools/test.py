@@ -55,8 +55,8 @@ ON_SQLITE = (
     Lane("pages and API", [*PYTEST, "tests/app"]),
     Lane("loop and feed", [*PYTEST, "tests/loop", "tests/live"]),
     Lane("Kubernetes, a real node", [*PYTEST, "tests/kubernetes", "tests/contract", "-m", "real_node"]),
-    Lane("Kubernetes, fake nodes", [*PYTEST, "tests/kubernetes", "-m", "not real_node"]),
     Lane("browser", [*PYTEST, "tests/gateway", "tests/browser"], needs_still_network=True),
+    Lane("Kubernetes, fake nodes", [*PYTEST, "tests/kubernetes", "-m", "not real_node"]),
 )
 SHORT = (
     Lane("make up and faults", [*PYTEST, "tests/up", "tests/faults"]),

@@ -191,8 +191,11 @@ def audited(
 
 
 def opened(watched: Watched, address: str) -> Response:
-    """Open a page as the first look has it: its charts are drawn once for it, not first as the last page was left."""
-    watched.page.goto("about:blank")
+    """Open a page as the first look has it: its charts are drawn once for it, not first as the last page was left.
+
+    In between is a page without any. It is one of the same site, since Chromium starts a process for another.
+    """
+    watched.go("/healthz")
     LOOKS[0].apply(watched.page)
     return watched.go(address)
 
