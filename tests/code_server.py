@@ -1,6 +1,5 @@
 """Serves code trees as the control plane does to pods, for engines without a database."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +9,7 @@ from datasets.code_archive import write_archive
 from datasets.code_manifest import Entry, checked
 from datasets.code_store import ProjectCode
 from tests.code_trees import Files, entries_of, sha256
+from tests.serving import serving
 
 TOKEN = "the-token-of-the-attempt"
 
@@ -43,9 +43,5 @@ def code_server(store: ProjectCode, address: str = "127.0.0.1") -> Iterator[str]
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer((address, 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with ThreadingHTTPServer((address, 0), Handler) as server, serving(server):
         yield f"http://{address}:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()

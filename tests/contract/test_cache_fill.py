@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -21,6 +20,7 @@ from controlplane.engines.kubernetes.config import ClusterProfile
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
 from datasets.storage.claims import CacheTask
 from tests.servers import CHECKOUT
+from tests.serving import serving
 from tests.waiting import patience
 
 RUN, TEXT = b"#!/bin/sh\necho ran\n", b"one"
@@ -109,13 +109,9 @@ def control(tmp_path: Path) -> Iterator[Control]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, serving(server):
         control.url = f"http://127.0.0.1:{server.server_address[1]}/"
         yield control
-        server.shutdown()
-        thread.join()
 
 
 def said(ran: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:

@@ -16,6 +16,7 @@ from datasets.ingest.engine import ALONE_FILES, sync_tree
 from datasets.ingest.reader import Content
 from datasets.ingest.upload import HttpSink, UploadRefused, sink_of_server
 from datasets.ingest.worker import Worker, WorkerFailed
+from tests.serving import serving
 
 
 class Server:
@@ -148,13 +149,9 @@ class Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Yard]:
-    with Yard() as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        serving.start()
+    with Yard() as server, serving(server):
         yield server
         server.released.set()
-        server.shutdown()
-        serving.join()
 
 
 def test_what_worker_processes_wait_for_reaches_the_user_and_loses_no_result(server: Yard, tmp_path: Path):

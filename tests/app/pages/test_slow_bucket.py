@@ -19,6 +19,7 @@ from datasets.storage.circuit_breaker import CircuitBreaker
 from datasets.storage.lake_place import BucketPlace
 from tests.cast import Cast
 from tests.datasets import make_dataset, make_version
+from tests.serving import serving
 
 
 class Dripping(ThreadingHTTPServer):
@@ -47,15 +48,11 @@ class Drip(BaseHTTPRequestHandler):
 @pytest.fixture
 def dripping(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dripping]:
     """Such a server, and threads of pages that have ended when it has."""
-    with Dripping() as server, ThreadPoolExecutor(2) as threads:
+    with Dripping() as server, ThreadPoolExecutor(2) as threads, serving(server):
         monkeypatch.setattr(page_reads, "_threads", threads)
         monkeypatch.setattr(page_reads, "_breaker", CircuitBreaker(600))
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        serving.start()
         yield server
         server.stopped.set()
-        server.shutdown()
-        serving.join()
 
 
 def test_a_read_that_had_no_thread_yet_does_not_shut_the_pages_of_others(

@@ -1,6 +1,5 @@
 """Requests over the official client, to a server on this machine."""
 
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -11,6 +10,7 @@ from controlplane.kubernetes_api.credentials import Access
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.tokens import FixedToken
 from controlplane.remote_errors import Unreachable
+from tests.serving import serving
 
 
 class Server(ThreadingHTTPServer):
@@ -46,12 +46,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with Server() as server, serving(server):
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
