@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 
 from controlplane.scheduling.division import Claim, after_moves, in_turn
 from controlplane.scheduling.fit import request_of
-from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.plan import Plan, Preempt
-from controlplane.scheduling.serving import Giver, Taker, leavers
+from controlplane.scheduling.scale_down import PendingJob, ShrinkableJob, workers_to_remove
 from controlplane.scheduling.spare import free_gpus, room_after, spare_placements
 from controlplane.scheduling.view import (
     ClusterView,
@@ -85,9 +85,9 @@ class _Run:
         job, has = self.job, len(self.view.placements)
         speeds = tuple(sorted(job.curve.items())) if job.is_declared else ()
         left = self.left / self.rate if has else None
-        may_give = now >= (self.rests_until if is_move else self.resized_at + REST_SECONDS)
+        may_shrink = now >= (self.rests_until if is_move else self.resized_at + REST_SECONDS)
         return Claim(
-            job.id, has, 1, job.most, job.sizes, speeds, left, project=job.project, may_give=may_give
+            job.id, has, 1, job.most, job.sizes, speeds, left, project=job.project, may_shrink=may_shrink
         )
 
     def advance(self, now: float) -> None:
@@ -208,13 +208,13 @@ class ElasticReplay:
             return False
         ours = [run for run in running if run.job.project in projects]
         claims = [run.claim(now, is_move=False) for run in ours]
-        givers = [
-            Giver(claim, run.view, run.view.placements[::-1])
+        shrinkable = [
+            ShrinkableJob(claim, run.view, run.view.placements[::-1])
             for claim, run in zip(claims, ours, strict=True)
-            if claim.may_give
+            if claim.may_shrink
         ]
-        queue = [Taker(run.view, request_of(run.view, ())) for run in lacking]
-        leaving = leavers(claims, givers, [queue], room_after(view, plan))
+        queue = [PendingJob(run.view, request_of(run.view, ())) for run in lacking]
+        leaving = workers_to_remove(claims, shrinkable, [queue], room_after(view, plan))
         stay = {
             name: tuple(pod for pod in self._runs[name].view.placements if pod.rank not in ranks)
             for name, ranks in leaving.items()
@@ -226,11 +226,11 @@ class ElasticReplay:
         return free_gpus(view, plan, view.jobs[0]) if view.jobs else 0
 
     def _give(self, stay: Mapping[str, tuple[PodPlacement, ...]], *, is_move: bool, now: float) -> bool:
-        givers = [name for name, pods in stay.items() if len(pods) < len(self._runs[name].view.placements)]
-        for name in givers:
+        shrunk = [name for name, pods in stay.items() if len(pods) < len(self._runs[name].view.placements)]
+        for name in shrunk:
             self._resize(self._runs[name], stay[name], now)
             self._runs[name].moves += is_move
-        return bool(givers)
+        return bool(shrunk)
 
     def _resize(self, run: _Run, placements: tuple[PodPlacement, ...], now: float) -> None:
         kept = placements[: _power_of_two(len(placements))]

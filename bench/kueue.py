@@ -20,7 +20,7 @@ from typing import NamedTuple
 from bench.harness import Row, report
 from bench.traces import GARBAGE_THRESHOLDS
 from controlplane.scheduling.course import requeued, started
-from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import (
     ClusterView,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from bench.decide import FLOOR, NOW, SIZES, active_job, cluster_nodes, queued
 from bench.harness import Row, report
 from controlplane.scheduling.cycle import decide
-from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement, ProjectView, view_to_dict
 

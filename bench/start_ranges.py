@@ -30,7 +30,7 @@ from bench.traces import (
     with_policies,
 )
 from controlplane.scheduling.estimates import LearnedRunTimes, start_range
-from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.run_times import Run, RunTimes
 from controlplane.scheduling.view import ClusterView, DeviceView, NodeView, ProjectView
 

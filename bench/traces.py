@@ -21,7 +21,7 @@ from bench.harness import Row, quantile, report
 from bench.openb import SEEDS, allocation
 from bench.trace_replay import Outcome, Replay, TraceJob, easy
 from bench.trace_waits import GangReasons
-from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, DeviceView, NodeView, ProjectView
 

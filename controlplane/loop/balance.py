@@ -28,7 +28,7 @@ from controlplane.scheduling import reasons
 from controlplane.scheduling.division import Claim, after_moves
 from controlplane.scheduling.fit import pools_for, request_of
 from controlplane.scheduling.plan import Hold, Plan
-from controlplane.scheduling.serving import Giver, Taker, leavers
+from controlplane.scheduling.scale_down import PendingJob, ShrinkableJob, workers_to_remove
 from controlplane.scheduling.spare import room_after, usable_nodes
 from controlplane.scheduling.view import JobView
 from jobs.kinds import membership as rules
@@ -67,12 +67,12 @@ def balance_jobs(elastic: ElasticJobs, engine: Engine, seen: Observation, plan: 
     working = {name: one for one in elastic.latest if (name := str(one.job.pk)) in views}
     waiting = [hold for hold in plan.holds if hold.job in every and _could_use(hold, every[hold.job])]
     if waiting:
-        _serve(working, waiting, every, seen, plan, now)
+        _shrink_for_waiting(working, waiting, every, seen, plan, now)
     elif any(one.job.pods_wanted > len(one.members) for one in working.values()):
         _move(working, views, seen, plan, now)
 
 
-def _serve(
+def _shrink_for_waiting(
     working: Mapping[str, Attended],
     waiting: Sequence[Hold],
     views: Mapping[str, JobView],
@@ -89,29 +89,32 @@ def _serve(
     queues = _queues([views[hold.job] for hold in waiting if _lack(hold) in LACKS_GPUS], seen)
     given, usable = _given(ours), _open_nodes(seen)
     giving = {
-        name for name, one in ours.items() if _may_give(one, views[name], usable, given[name], now - REST)
+        name for name, one in ours.items() if _may_shrink(one, views[name], usable, given[name], now - REST)
     }
     if queues and giving:
         pools = claims_by_pool(ours.values(), views, seen, {}, giving).values()
         claims = [claim for pool in pools for claim in pool]
-        givers = _givers([claim for claim in claims if claim.may_give], ours, views)
-        leaving = leavers(claims, givers, queues, room_after(seen.view, plan))
+        shrinkable = _shrinkable([claim for claim in claims if claim.may_shrink], ours, views)
+        leaving = workers_to_remove(claims, shrinkable, queues, room_after(seen.view, plan))
         for name, ranks in leaving.items():
             begin_shrink(ours[name], ranks, BALANCE, FOR_WAITING, now + LEAVE, now)
 
 
-def _queues(lacking: Iterable[JobView], seen: Observation) -> list[list[Taker]]:
+def _queues(lacking: Iterable[JobView], seen: Observation) -> list[list[PendingJob]]:
     """Return the jobs that wait for GPUs in the order of the plan, those that may use the same nodes in one queue."""
-    projects, found = {project.name: project for project in seen.view.projects}, dict[Pool, list[Taker]]()
+    projects, found = (
+        {project.name: project for project in seen.view.projects},
+        dict[Pool, list[PendingJob]](),
+    )
     for view in lacking:
         request = request_of(view, pools_for(view, projects[view.project]))
-        found.setdefault(pool_of(seen, view), []).append(Taker(view, request))
+        found.setdefault(pool_of(seen, view), []).append(PendingJob(view, request))
     return list(found.values())
 
 
-def _givers(
+def _shrinkable(
     claims: Iterable[Claim], working: Mapping[str, Attended], views: Mapping[str, JobView]
-) -> list[Giver]:
+) -> list[ShrinkableJob]:
     """Return the jobs that may give, with their workers in the order in which they would leave."""
     ours = {claim.job: working[claim.job] for claim in claims}
     candidates = candidates_by_job((one.job, one.members) for one in ours.values())
@@ -120,7 +123,7 @@ def _givers(
         pods = {pod.rank: pod for pod in views[claim.job].placements}
         members = [one for one in candidates[ours[claim.job].job.pk] if one.rank in pods]
         order = [pods[rank] for rank, _ in choose_leavers(members, len(members))]
-        found.append(Giver(claim, views[claim.job], tuple(order)))
+        found.append(ShrinkableJob(claim, views[claim.job], tuple(order)))
     return found
 
 
@@ -140,7 +143,7 @@ def _move(
     giving = {
         name
         for name, one in working.items()
-        if _may_give(one, views[name], usable, given[name], now - rest_before_move(given[name]))
+        if _may_shrink(one, views[name], usable, given[name], now - rest_before_move(given[name]))
     }
     pools = claims_by_pool(working.values(), views, seen, wanted, giving)
     nodes = {pool: usable_nodes(seen.view, views[claims[0].job]) for pool, claims in pools.items()}
@@ -150,8 +153,8 @@ def _move(
         is_apart = not any(other != pool and nodes[other] & nodes[pool] for other in growing)
         if pool in growing and is_apart and all(_is_calm(working[one.job]) for one in claims):
             # What a worker of each of them could use: growth, which comes first, found no place for more.
-            takers = [one for one in claims if one.most > one.workers]
-            free = min(usable_gpus(takers, views, seen, plan))
+            growing_claims = [one for one in claims if one.most > one.workers]
+            free = min(usable_gpus(growing_claims, views, seen, plan))
             _shrink(working, after_moves(claims, free), FOR_RUNNING, now)
 
 
@@ -164,7 +167,7 @@ def _shrink(working: Mapping[str, Attended], sizes: Mapping[str, int], why: str,
             begin_shrink(attended, [rank for rank, _ in leavers], BALANCE, why, now + LEAVE, now)
 
 
-def _may_give(
+def _may_shrink(
     attended: Attended, view: JobView, usable: Collection[str], given: Iterable[Given], rested_since: datetime
 ) -> bool:
     """Return whether the job may be shrunk for others. `usable`: the nodes on which what it gives can be used."""

@@ -9,7 +9,7 @@ from controlplane.engines.base import DepartmentReport, ProjectReport
 from controlplane.loop.observe import KeptJobs
 from controlplane.loop.pod_diff import DiffCache
 from controlplane.models import Cluster
-from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.incremental import Scheduler
 from jobs.telemetry.collect import UsageMemory
 
 Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]

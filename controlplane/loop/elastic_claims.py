@@ -33,12 +33,12 @@ def claims_by_pool(
     for one in working:
         view = views[str(one.job.pk)]
         if one.members:
-            claim = _claim(one, view, wanted.get(view.id, 0), may_give=view.id in giving)
+            claim = _claim(one, view, wanted.get(view.id, 0), may_shrink=view.id in giving)
             found.setdefault(pool_of(seen, view), []).append(claim)
     return found
 
 
-def _claim(attended: Attended, view: JobView, wanted: int, *, may_give: bool) -> Claim:
+def _claim(attended: Attended, view: JobView, wanted: int, *, may_shrink: bool) -> Claim:
     has = len(attended.members)
     most = has + wanted
     if attended.operation is not None and attended.operation.joining:
@@ -56,7 +56,7 @@ def _claim(attended: Attended, view: JobView, wanted: int, *, may_give: bool) ->
         shape_of(view),
         view.project,
         view.priority,
-        may_give,
+        may_shrink,
     )
 
 

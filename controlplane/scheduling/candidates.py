@@ -135,7 +135,7 @@ class Candidates(dict[str, list[Candidate]]):
             for account, classes in self._projects.items()
             if classes and policy.concerns(account)
             for name, same in classes.items()
-            if policy.may_give(same.first)
+            if policy.may_preempt(same.first)
         }
         if found:
             self.were_searched = True

@@ -13,7 +13,7 @@ from statistics import median_low
 from typing import NamedTuple
 
 from controlplane.scheduling.expected_ends import expected_end
-from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 

@@ -373,7 +373,7 @@ class CycleState:
         """Return whether this victim, together with the job's other victims, may be stopped for a job with a
         reservation, judged by the state before any of them was stopped."""
         if item.account is victim.account:
-            return PreemptPolicy(item, is_swap=True).may_give(victim)
+            return PreemptPolicy(item, is_swap=True).may_preempt(victim)
         mine = [
             self.victims[one.job]
             for one in self.preempts.values()

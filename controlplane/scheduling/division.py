@@ -40,7 +40,7 @@ class Claim:
     `speeds`: (workers, measured speed in any unit) in ascending order, () if unknown. `left_seconds`: until
     its end with the present workers, None if unknown. `shape`: what one worker needs: GPUs first, then other
     resources in the same order for all claims. Workers move between jobs of one `project`, to jobs of no
-    lower `priority`, from jobs that `may_give`.
+    lower `priority`, from jobs that `may_shrink`.
     """
 
     job: str
@@ -53,7 +53,7 @@ class Claim:
     shape: tuple[int, ...] = (1,)
     project: str = ""
     priority: int = 0
-    may_give: bool = True
+    may_shrink: bool = True
 
     def speed(self, workers: int) -> float:
         """Return the job's speed with `workers` workers, in the unit of `speeds`. Between measured sizes it
@@ -256,4 +256,4 @@ def _may_shrink_for(claim: Claim, growing: Claim) -> bool:
     one of `claim` releases."""
     has_room = all(needs <= has for needs, has in zip(growing.shape, claim.shape, strict=True))
     is_alike = claim.project == growing.project and claim.priority <= growing.priority
-    return claim.may_give and claim.shape[0] > 0 and has_room and is_alike
+    return claim.may_shrink and claim.shape[0] > 0 and has_room and is_alike

@@ -78,9 +78,9 @@ class ShrinkPolicy:
         """Return whether the other policy may accept jobs of this project."""
         return self._policy.concerns(victim_account)
 
-    def may_give(self, candidate: Candidate) -> bool:
+    def may_preempt(self, candidate: Candidate) -> bool:
         """Return whether the victim is elastic, above its minimum size, and accepted by the other policy."""
-        return candidate.can_shrink and self._policy.may_give(candidate)
+        return candidate.can_shrink and self._policy.may_preempt(candidate)
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
         """Return whether the other policy accepts the set."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from controlplane.scheduling.course import SETTLING, never, requeued, started
-from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, JobView, ProjectView
 from controlplane.scheduling.what_if import JobEffect, WhatIf, compared, job_effect, project_effects

@@ -132,7 +132,7 @@ class VictimPolicy(Protocol):
         never False."""
         ...
 
-    def may_give(self, candidate: Candidate) -> bool:
+    def may_preempt(self, candidate: Candidate) -> bool:
         """Return whether this job could be a victim on its own."""
         ...
 
@@ -166,7 +166,7 @@ class PreemptPolicy:
         """Return whether the account is that of the waiting job's own project."""
         return victim_account is self._account
 
-    def may_give(self, candidate: Candidate) -> bool:
+    def may_preempt(self, candidate: Candidate) -> bool:
         """Return whether the candidate is in the same project, has lower priority and is accepted alone."""
         return (
             candidate.account is self._account
@@ -243,7 +243,7 @@ class ReclaimPolicy:
             return False
         return all(account.running > kept for account, kept, _ in self._kept(victim_account))
 
-    def may_give(self, candidate: Candidate) -> bool:
+    def may_preempt(self, candidate: Candidate) -> bool:
         """Return whether the candidate is in another project, not protected by the minimum run time, and
         accepted alone."""
         is_protected = candidate.is_fresh and not self._is_in_quota

@@ -44,7 +44,7 @@ def test_a_job_that_declares_to_gain_nothing_does_not_grow_before_one_that_gains
 
 
 def test_workers_move_to_what_gains_more_by_them() -> None:
-    flat, linear = claim("flat", 8, speeds=FLAT, may_give=True), claim("linear", speeds=LINEAR)
+    flat, linear = claim("flat", 8, speeds=FLAT, may_shrink=True), claim("linear", speeds=LINEAR)
     assert after_moves([flat, linear], 0) == {"flat": 1, "linear": 8}
     # What came of it moves no further.
     again = [replace(flat, workers=1), replace(linear, workers=8)]
@@ -57,7 +57,7 @@ def test_nothing_moves_that_is_not_worth_it_or_not_allowed() -> None:
     stays = {"flat": 8, "linear": 1}
     assert after_moves([flat, replace(linear, left_seconds=100.0)], 0) == stays
     for giver in (
-        replace(flat, may_give=False),
+        replace(flat, may_shrink=False),
         replace(flat, priority=1),
         replace(flat, project="other"),
         replace(flat, fewest=8),
@@ -110,7 +110,7 @@ def test_every_division_holds_the_bounds_and_comes_to_rest(seed: int) -> None:
         has = sizes[one.job]
         assert has == one.workers or one.fewest <= has <= one.most
         assert has == one.workers or not one.sizes or has in one.sizes
-        assert has >= one.workers or (one.may_give and one.left_seconds is not None)
+        assert has >= one.workers or (one.may_shrink and one.left_seconds is not None)
     for _ in range(6):
         before = {one.job: one.workers for one in claims}
         claims, free, has_moved = _carried_out(claims, free)
@@ -122,7 +122,7 @@ def test_every_division_holds_the_bounds_and_comes_to_rest(seed: int) -> None:
 
 
 def _carried_out(claims: list[Claim], free: int) -> tuple[list[Claim], int, bool]:
-    """What the loop makes of it: it shrinks the givers, and growth decides who gets what is free. Returns the claims
+    """What the loop makes of it: it shrinks the jobs that may shrink, and growth decides who gets what is free. Returns the claims
     then, the GPUs that are free, and whether anyone gave."""
     sizes = after_moves(claims, free)
     after = {one.job: _resized(one, min(one.workers, sizes[one.job])) for one in claims}
@@ -149,7 +149,7 @@ def _drawn(draw: random.Random, job: str) -> Claim:
     return Claim(
         job, workers, fewest, draw.choice((workers, 8)), (1, 2, 4, 8) if powers else (), speeds,
         draw.choice((None, 50.0, 1_000.0, 50_000.0)), project=draw.choice(("ours", "ours", "ours", "theirs")),
-        may_give=draw.random() < 0.8,
+        may_shrink=draw.random() < 0.8,
     )  # fmt: skip
 
 

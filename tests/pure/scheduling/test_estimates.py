@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.estimates import LearnedRunTimes, prospect, start_range, start_ranges
-from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.incremental import Scheduler
 from tests.pure.scheduling.builders import job, node, nodes, project, running, view
 
 HOUR = 3600

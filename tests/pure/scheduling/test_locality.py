@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.scheduling.capacity import FreeCapacity
 from controlplane.scheduling.cycle import decide
-from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.plan import plan_to_dict
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.replay import replay

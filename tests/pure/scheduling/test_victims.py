@@ -97,7 +97,7 @@ def test_a_project_in_quota_is_safe_inside_a_department_above_its_own():
 def judge(item, victims):
     gate = ReclaimPolicy(item)
     may = gate.is_open() and over_quota(item) is None
-    return may, may and all(gate.may_give(victim) for victim in victims) and gate.accepts(victims)
+    return may, may and all(gate.may_preempt(victim) for victim in victims) and gate.accepts(victims)
 
 
 def test_one_job_of_two_gpus_goes_and_not_two_newer_ones():
@@ -287,7 +287,9 @@ def brute_force(request, state, gate):
     """Every set of candidates, tried by placing the gang where they stood."""
     if place(request, state.capacity.soon) is not None:
         return None
-    everyone = {one.job.id: one for here in state.candidates.values() for one in here if gate.may_give(one)}
+    everyone = {
+        one.job.id: one for here in state.candidates.values() for one in here if gate.may_preempt(one)
+    }
     fitting = []
     for count in range(1, len(everyone) + 1):
         for victims in combinations(everyone.values(), count):

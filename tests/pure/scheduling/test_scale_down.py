@@ -11,7 +11,7 @@ import pytest
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.division import Claim
 from controlplane.scheduling.fit import request_of
-from controlplane.scheduling.serving import Giver, Taker, leavers
+from controlplane.scheduling.scale_down import PendingJob, ShrinkableJob, workers_to_remove
 from controlplane.scheduling.spare import free_gpus, room_after
 from controlplane.scheduling.view import ClusterView, JobView
 from tests.pure.scheduling.builders import apply, job, names, node, nodes, project, running, view
@@ -38,13 +38,13 @@ def left(seen: ClusterView, speeds: Mapping[str, Speeds] | None = None, **more) 
         )
         for one in runs
     ]  # fmt: skip
-    givers = [
-        Giver(claim, one, one.placements[::-1])
+    shrinkable = [
+        ShrinkableJob(claim, one, one.placements[::-1])
         for claim, one in zip(claims, runs, strict=True)
-        if claim.may_give
+        if claim.may_shrink
     ]
-    queue = [Taker(by_id[hold.job], request_of(by_id[hold.job], ())) for hold in plan.holds]
-    return dict(leavers(claims, givers, [queue], room_after(seen, plan)))
+    queue = [PendingJob(by_id[hold.job], request_of(by_id[hold.job], ())) for hold in plan.holds]
+    return dict(workers_to_remove(claims, shrinkable, [queue], room_after(seen, plan)))
 
 
 def shrunk(seen: ClusterView, leaving: Mapping[str, tuple[int, ...]]) -> ClusterView:
@@ -104,7 +104,7 @@ def test_a_job_that_shrinks_to_an_allowed_size_frees_the_rest_too():
     assert left(seen) == {"a": (4, 5, 6, 7)}
 
 
-def test_waiting_jobs_are_served_in_their_order_up_to_the_first_that_cannot_be():
+def test_waiting_jobs_are_admitted_in_their_order_up_to_the_first_that_cannot_be():
     one = elastic("a", *[("n0", [index]) for index in range(4)])
     large, small = job("w7", "p", 4), job("w8", "p", 1)
     assert left(view([node("n0", 4)], PROJECTS, [one, small, replace(large, submit_rank=9)])) == {"a": (3,)}
@@ -112,11 +112,11 @@ def test_waiting_jobs_are_served_in_their_order_up_to_the_first_that_cannot_be()
     assert left(view([node("n0", 4)], PROJECTS, [one, small, large])) == {}
 
 
-def test_who_may_not_give_keeps_its_workers():
+def test_a_job_that_may_not_shrink_keeps_its_workers():
     one = elastic("a", *[("n0", [index]) for index in range(4)])
     seen = view([node("n0", 4)], PROJECTS, [one, job("w9", "p", 1)])
     assert left(seen) == {"a": (3,)}
-    assert left(seen, may_give=False) == {}
+    assert left(seen, may_shrink=False) == {}
     assert left(replace(seen, jobs=(replace(one, priority=60), seen.jobs[1]))) == {}
     assert left(replace(seen, jobs=(replace(one, project="other"), seen.jobs[1]))) == {}
     assert left(replace(seen, nodes=(node("n0", 4, is_schedulable=False), node("n1", 0)))) == {}
@@ -128,9 +128,12 @@ def test_in_named_pools_a_gang_gets_one_of_them():
     waits = job("w9", "p", 2, pods=2, node_pool="x")
     seen = view(pools, PROJECTS, [one, waits])
     claims = [Claim("a", 8, 1, 8, project="p", priority=50)]
-    taker = Taker(waits, request_of(waits, ("x",)))
-    found = leavers(
-        claims, [Giver(claims[0], one, one.placements[::-1])], [[taker]], room_after(seen, decide(seen))
+    pending = PendingJob(waits, request_of(waits, ("x",)))
+    found = workers_to_remove(
+        claims,
+        [ShrinkableJob(claims[0], one, one.placements[::-1])],
+        [[pending]],
+        room_after(seen, decide(seen)),
     )
     assert found == {"a": (0, 1, 2, 3)}
 

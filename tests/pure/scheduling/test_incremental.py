@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from controlplane.scheduling.cycle import decide
-from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.plan import plan_to_dict
 from controlplane.scheduling.view import ClusterView, JobView
 from tests.pure.scheduling.builders import apply, gone, job, node, project, running, view
@@ -125,7 +125,7 @@ def test_after_a_failure_the_next_decision_begins_anew(monkeypatch):
     kept.decide(cluster)
     freed = replace(cluster, jobs=cluster.jobs[1:])
     with monkeypatch.context() as broken:
-        broken.setattr("controlplane.scheduling.kept.decide_on", lambda *_: 1 // 0)
+        broken.setattr("controlplane.scheduling.incremental.decide_on", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             kept.decide(freed)
     assert [start.job for start in kept.decide(freed).starts] == ["a2"]

@@ -20,7 +20,7 @@ from controlplane.scheduling.view import JobView, PodPlacement
 
 
 @dataclass(frozen=True, slots=True)
-class Giver:
+class ShrinkableJob:
     """A running elastic job that may lose workers. `pods`: the pods of its workers, in the order in which
     they leave if their costs are equal; `claim.fewest` of them stay."""
 
@@ -30,17 +30,17 @@ class Giver:
 
 
 @dataclass(frozen=True, slots=True)
-class Taker:
+class PendingJob:
     """A waiting job, and the request of its smallest gang."""
 
     job: JobView
     request: Request
 
 
-def leavers(
+def workers_to_remove(
     claims: Collection[Claim],
-    givers: Iterable[Giver],
-    queues: Iterable[Iterable[Taker]],
+    shrinkable: Iterable[ShrinkableJob],
+    queues: Iterable[Iterable[PendingJob]],
     room: FreeCapacity,
 ) -> Mapping[str, tuple[int, ...]]:
     """Return the ranks of the workers that leave, by job, so that waiting jobs fit.
@@ -50,111 +50,114 @@ def leavers(
     first of a queue that cannot be served get nothing, because that one could take what is freed for them. No
     worker leaves for a job that is not served.
     """
-    serving = _Serving(claims, givers, room)
+    scale_down = _ScaleDown(claims, shrinkable, room)
     for queue in queues:
-        for taker in queue:
-            if not serving.serve(taker):
+        for pending in queue:
+            if not scale_down.admit(pending):
                 break
-    return serving.ranks()
+    return scale_down.ranks()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Worker:
-    giver: Giver
+    owner: ShrinkableJob
     pod: PodPlacement
     order: int
 
     @property
     def name(self) -> str:
-        return self.giver.job.id
+        return self.owner.job.id
 
 
-class _Serving:
+class _ScaleDown:
     """The working state. `_room`: the free capacity; `_gone`: the workers that leave, by job."""
 
-    def __init__(self, claims: Collection[Claim], givers: Iterable[Giver], room: FreeCapacity) -> None:
+    def __init__(
+        self, claims: Collection[Claim], shrinkable: Iterable[ShrinkableJob], room: FreeCapacity
+    ) -> None:
         self._weights = weights_of(claims)
-        self._givers = sorted(givers, key=lambda giver: giver.job.id)
-        self._gone: dict[str, list[_Worker]] = {giver.job.id: [] for giver in self._givers}
+        self._shrinkable = sorted(shrinkable, key=lambda running: running.job.id)
+        self._gone: dict[str, list[_Worker]] = {running.job.id: [] for running in self._shrinkable}
         self._room = room
 
     def ranks(self) -> dict[str, tuple[int, ...]]:
         """Return the ranks of the workers that leave, by job, including those that leave only because the
         remaining number must be an allowed size."""
         found = {}
-        for giver in self._givers:
-            gone = [worker.pod.rank for worker in self._gone[giver.job.id]]
+        for running in self._shrinkable:
+            gone = [worker.pod.rank for worker in self._gone[running.job.id]]
             if gone:
-                count = giver.claim.workers - self._size(giver, len(gone))
-                others = [pod.rank for pod in giver.pods if pod.rank not in gone]
-                found[giver.job.id] = tuple(sorted([*gone, *others[: count - len(gone)]]))
+                count = running.claim.workers - self._size(running, len(gone))
+                others = [pod.rank for pod in running.pods if pod.rank not in gone]
+                found[running.job.id] = tuple(sorted([*gone, *others[: count - len(gone)]]))
         return found
 
-    def serve(self, taker: Taker) -> bool:
+    def admit(self, pending: PendingJob) -> bool:
         """Remove workers until the job fits, and assign it the capacity. Return False, and change nothing, if
         it cannot fit."""
-        placements = place(taker.request, self._room, taker.job.avoid)
+        placements = place(pending.request, self._room, pending.job.avoid)
         if placements is not None:
-            self._take(placements, taker.job)
+            self._take(placements, pending.job)
             return True
         before, gone = self._room, {name: list(workers) for name, workers in self._gone.items()}
         # A gang is in one pool where pools are named.
-        for asked in _by_pool(taker):
+        for asked in _by_pool(pending):
             self._room = before.borrowed()
             if self._can_be_enough(asked) and self._make_room(asked):
                 return True
             self._room, self._gone = before, {name: list(workers) for name, workers in gone.items()}
         return False
 
-    def _can_be_enough(self, taker: Taker) -> bool:
+    def _can_be_enough(self, pending: PendingJob) -> bool:
         """Return whether enough GPUs could be freed on all nodes together: a cheap test for a job that waits
         long."""
-        request = taker.request
+        request = pending.request
         lent = sum(
-            (self._size(giver, len(self._gone[giver.job.id])) - giver.claim.fewest) * giver.claim.shape[0]
-            for giver in self._allowed(taker)
+            (self._size(running, len(self._gone[running.job.id])) - running.claim.fewest)
+            * running.claim.shape[0]
+            for running in self._allowed(pending)
         )
         free = self._room.free_milli_gpus(request.pools, (), request.locations)
         return request.pods * request.milli_gpus <= free + lent * 1000
 
-    def _make_room(self, taker: Taker) -> bool:
+    def _make_room(self, pending: PendingJob) -> bool:
         """Place one pod after another; where no node has room, remove workers from the cheapest one. Return
         whether all fit."""
-        one, placements, left = replace(taker.request, pods=1), list[PodPlacement](), list[_Worker]()
-        for _ in range(taker.request.pods):
-            found = place(one, self._room, taker.job.avoid)
+        one, placements, left = replace(pending.request, pods=1), list[PodPlacement](), list[_Worker]()
+        for _ in range(pending.request.pods):
+            found = place(one, self._room, pending.job.avoid)
             if found is None:
-                node = self._cheapest(taker, one)
+                node = self._cheapest(pending, one)
                 for worker in node:
                     self._leave(worker)
                 left += node
-                found = place(one, self._room, taker.job.avoid) if node else None
+                found = place(one, self._room, pending.job.avoid) if node else None
             if found is None:
                 return False
-            self._take(found, taker.job)
+            self._take(found, pending.job)
             placements += found
         for placement in placements:
-            self._room.give(placement, taker.job)
-        self._spare(left, taker)
-        placed = place(taker.request, self._room, taker.job.avoid)
+            self._room.give(placement, pending.job)
+        self._spare(left, pending)
+        placed = place(pending.request, self._room, pending.job.avoid)
         assert placed is not None
-        self._take(placed, taker.job)
+        self._take(placed, pending.job)
         return True
 
-    def _spare(self, left: Sequence[_Worker], taker: Taker) -> None:
+    def _spare(self, left: Sequence[_Worker], pending: PendingJob) -> None:
         """Keep the workers whose capacity the gang does not need: placing pods one by one can remove too
         many."""
         for worker in left:
             self._stay(worker)
-            if place(taker.request, self._room, taker.job.avoid) is None:
+            if place(pending.request, self._room, pending.job.avoid) is None:
                 self._leave(worker)
 
-    def _cheapest(self, taker: Taker, one: Request) -> list[_Worker]:
+    def _cheapest(self, pending: PendingJob, one: Request) -> list[_Worker]:
         """Return the workers to remove from one node for one pod, at the lowest cost; [] if no node can be
         freed for it."""
         best: tuple[float, list[int], str] | None = None
         chosen: list[_Worker] = []
-        for name, workers in sorted(self._by_node(taker, one).items()):
+        for name, workers in sorted(self._by_node(pending, one).items()):
             found = self._on_node(name, workers, one)
             if found is not None:
                 cost = (found[0], [worker.order for worker in found[1]], name)
@@ -162,23 +165,23 @@ class _Serving:
                     best, chosen = cost, found[1]
         return chosen
 
-    def _by_node(self, taker: Taker, one: Request) -> dict[str, list[_Worker]]:
+    def _by_node(self, pending: PendingJob, one: Request) -> dict[str, list[_Worker]]:
         """Return, by node, the workers that may leave; only nodes that the pod may use."""
         found: dict[str, list[_Worker]] = {}
-        for giver in self._allowed(taker):
-            gone = {worker.pod.rank for worker in self._gone[giver.job.id]}
-            for at, pod in enumerate(giver.pods):
+        for running in self._allowed(pending):
+            gone = {worker.pod.rank for worker in self._gone[running.job.id]}
+            for at, pod in enumerate(running.pods):
                 is_open = self._room.is_open(pod.node) and one.admits(self._room.node(pod.node))
                 if pod.rank not in gone and is_open:
-                    found.setdefault(pod.node, []).append(_Worker(giver, pod, at))
+                    found.setdefault(pod.node, []).append(_Worker(running, pod, at))
         return found
 
-    def _allowed(self, taker: Taker) -> Iterator[Giver]:
-        for giver in self._givers:
-            claim = giver.claim
-            is_alike = claim.project == taker.job.project and claim.priority <= taker.job.priority
-            if claim.may_give and is_alike and claim.shape[0] > 0:
-                yield giver
+    def _allowed(self, pending: PendingJob) -> Iterator[ShrinkableJob]:
+        for running in self._shrinkable:
+            claim = running.claim
+            is_alike = claim.project == pending.job.project and claim.priority <= pending.job.priority
+            if claim.may_shrink and is_alike and claim.shape[0] > 0:
+                yield running
 
     def _on_node(
         self, name: str, workers: Iterable[_Worker], one: Request
@@ -211,34 +214,34 @@ class _Serving:
 
     def _loss(self, worker: _Worker) -> float:
         """Return what the worker's job loses if this worker leaves too; infinite if it must stay."""
-        giver, gone = worker.giver, len(self._gone[worker.name])
-        has, size = self._size(giver, gone), self._size(giver, gone + 1)
-        if size < giver.claim.fewest:
+        running, gone = worker.owner, len(self._gone[worker.name])
+        has, size = self._size(running, gone), self._size(running, gone + 1)
+        if size < running.claim.fewest:
             return math.inf
         if size == has:
             return 0.0
         # Per worker: the others that leave for an allowed size are free for the next waiting job, or for growth.
-        return gain(giver.claim, size, has, self._weights[giver.claim.job]) * giver.claim.shape[0]
+        return gain(running.claim, size, has, self._weights[running.claim.job]) * running.claim.shape[0]
 
-    def _size(self, giver: Giver, gone: int) -> int:
-        return largest_size(giver.claim.sizes, giver.claim.workers - gone)
+    def _size(self, running: ShrinkableJob, gone: int) -> int:
+        return largest_size(running.claim.sizes, running.claim.workers - gone)
 
     def _leave(self, worker: _Worker) -> None:
         self._gone[worker.name].append(worker)
-        self._room.give(worker.pod, worker.giver.job)
+        self._room.give(worker.pod, worker.owner.job)
 
     def _stay(self, worker: _Worker) -> None:
         self._gone[worker.name].remove(worker)
-        self._room.take(worker.pod, worker.giver.job)
+        self._room.take(worker.pod, worker.owner.job)
 
     def _take(self, placements: Iterable[PodPlacement], job: JobView) -> None:
         for placement in placements:
             self._room.take(placement, job)
 
 
-def _by_pool(taker: Taker) -> list[Taker]:
-    pools = taker.request.pools
-    return [replace(taker, request=replace(taker.request, pools=(pool,))) for pool in pools] or [taker]
+def _by_pool(pending: PendingJob) -> list[PendingJob]:
+    pools = pending.request.pools
+    return [replace(pending, request=replace(pending.request, pools=(pool,))) for pool in pools] or [pending]
 
 
 def _useful(pod: PodPlacement, lacks: int) -> int:
