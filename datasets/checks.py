@@ -32,11 +32,11 @@ def _check_network(place: BucketPlace) -> Iterator[CheckMessage]:
 
 
 def _check_bucket(place: BucketPlace) -> Iterator[CheckMessage]:
-    from datasets.storage.bucket import NO_SUCH_HOST, NOT_TRUSTED, Bucket, Patience
+    from datasets.storage.bucket import NO_SUCH_HOST, NOT_TRUSTED, Bucket, ClientConfig
 
-    patience = Patience(connect_seconds=3, answer_seconds=5, request_seconds=10, retry_seconds=5, retries=1)
+    client = ClientConfig(connect_seconds=3, answer_seconds=5, request_seconds=10, retry_seconds=5, retries=1)
     try:
-        Bucket(place, patience).probe(f"probe/{uuid4().hex}")
+        Bucket(place, client).probe(f"probe/{uuid4().hex}")
     except Blocked as blocked:
         # A name may be made, and a certificate renewed, after the control plane has started.
         is_passing = blocked.code in ("unreachable", "disk_full", NO_SUCH_HOST, NOT_TRUSTED)

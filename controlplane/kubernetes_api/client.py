@@ -63,13 +63,13 @@ class Stream(Iterator[bytes]):
 
 class Client:
     """One cluster's API. Safe for use by many threads. `calls` counts the requests sent, by (verb, resource).
-    `patience_seconds`: a request is not retried later than this after its first try."""
+    `retry_seconds`: a request is not retried later than this after its first try."""
 
     def __init__(
-        self, access: Access, bucket: TokenBucket | None = None, *, patience_seconds: float = RETRYING_SECONDS
+        self, access: Access, bucket: TokenBucket | None = None, *, retry_seconds: float = RETRYING_SECONDS
     ) -> None:
         self.access = access
-        self._patience_seconds = patience_seconds
+        self._retry_seconds = retry_seconds
         self.bucket = bucket or TokenBucket()
         self.calls: Counter[tuple[str, str]] = Counter()
         # The last response's Date header, and when it arrived (monotonic clock).
@@ -199,7 +199,7 @@ class Client:
         is_repeatable: bool = True,
         tries: int = TRIES,
     ) -> Any:
-        give_up_at = time.monotonic() + self._patience_seconds
+        give_up_at = time.monotonic() + self._retry_seconds
         for tried in range(1, tries + 1):
             try:
                 response = self._send(method, path, query, body, content_type, priority, timeout_seconds)

@@ -30,7 +30,7 @@ MARGIN_SECONDS = 5
 # notice: their GPUs may be owed to other projects.
 LONGEST_WAIT_SECONDS = 600
 # The margin after an operation's deadline; at most half of the time that is left then.
-PATIENCE = timedelta(seconds=30)
+DEADLINE_MARGIN = timedelta(seconds=30)
 
 
 def leave_nodes(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now: datetime) -> None:
@@ -140,7 +140,7 @@ def _may_end(operation: ScaleOperation, goes_at: datetime, now: datetime) -> boo
     shrink. Return whether that can still happen in time."""
     left = min(timedelta(seconds=LONGEST_WAIT_SECONDS), goes_at - now)
     deadline = hasten(operation, now + left / 2)
-    return now < deadline + min(PATIENCE, (goes_at - deadline) / 2)
+    return now < deadline + min(DEADLINE_MARGIN, (goes_at - deadline) / 2)
 
 
 def _next_of(job: Job, nodes: Mapping[int, Node]) -> Node:

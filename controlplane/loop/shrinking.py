@@ -100,9 +100,9 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
 def _ends_soon(operation: ScaleOperation, now: datetime) -> bool:
     """Cancel growth that no user requested: stop the new workers, or let a switch that has begun complete.
     Return whether that can still happen in time."""
-    patience = timedelta(seconds=ENDING_SECONDS)
-    until = now + patience if operation.generation else now
-    return now < hasten(operation, until, message=GIVEN_UP) + patience
+    margin = timedelta(seconds=ENDING_SECONDS)
+    until = now + margin if operation.generation else now
+    return now < hasten(operation, until, message=GIVEN_UP) + margin
 
 
 def _is_ending(operation: ScaleOperation, now: datetime) -> bool:

@@ -22,9 +22,9 @@ KEPT_FILES = 2_000_000
 OPENING_SECONDS = 10
 # Seconds that a web process waits for a collection of a lake.
 COLLECTING_SECONDS = 5.0
-# Time limits of bucket calls in a web process (datasets.storage.bucket.Patience): for all calls, and for
+# Limits of bucket calls in a web process (datasets.storage.bucket.ClientConfig): for all calls, and for
 # writes.
-REQUEST_PATIENCE: dict[str, Any] = {
+REQUEST_CLIENT: dict[str, Any] = {
     "connect_seconds": 3.0,
     "answer_seconds": 5.0,
     "request_seconds": 60.0,
@@ -33,7 +33,7 @@ REQUEST_PATIENCE: dict[str, Any] = {
     "retries": 1,
     "open_seconds": 10.0,
 }
-WRITE_PATIENCE: dict[str, Any] = {"connect_seconds": 3.0, "retry_seconds": 2.5, "retries": 1}
+UPLOAD_CLIENT: dict[str, Any] = {"connect_seconds": 3.0, "retry_seconds": 2.5, "retries": 1}
 _is_web = threading.Event()
 _lakes: dict[int, Lake] = {}
 _opening: dict[int, threading.Lock] = {}
@@ -75,11 +75,11 @@ def open_lake(key: str) -> Lake:
     if place is None:
         return FolderLake(folder)
     # Imported here: most installations have no bucket, and the client takes 10 MB in every process.
-    from datasets.storage.bucket import Bucket, Patience
+    from datasets.storage.bucket import Bucket, ClientConfig
     from datasets.storage.s3 import S3Lake
 
     if _is_web.is_set():
-        return S3Lake(Bucket(place, Patience(**REQUEST_PATIENCE), Patience(**WRITE_PATIENCE)), folder)
+        return S3Lake(Bucket(place, ClientConfig(**REQUEST_CLIENT), ClientConfig(**UPLOAD_CLIENT)), folder)
     return S3Lake(Bucket(place), folder)
 
 

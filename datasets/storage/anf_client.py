@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from datasets.storage.anf_driver import AnfPlace
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.credentials import read_credentials
-from datasets.storage.patience import USUAL, Patience
+from datasets.storage.timeouts import DEFAULT_TIMEOUTS, Timeouts
 
 if TYPE_CHECKING:
     from azure.mgmt.netapp import NetAppManagementClient
@@ -32,8 +32,8 @@ class AnfClient:
     """Volumes and snapshots of one NetApp account, for the storage class `name`; rows are as in Azure's REST
     API."""
 
-    def __init__(self, place: AnfPlace | None, name: str, patience: Patience = USUAL) -> None:
-        self._place, self._name, self._patience = place, name, patience
+    def __init__(self, place: AnfPlace | None, name: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
+        self._place, self._name, self._timeouts = place, name, timeouts
         self._client: NetAppManagementClient | None = None
 
     @property
@@ -109,18 +109,18 @@ class AnfClient:
 
     def _run(self, budget: Budget, kind: str, verb: str, *about: Any) -> None:
         """Start an operation and wait in this thread until it ends."""
-        ends = time.monotonic() + self._patience.job_seconds
+        ends = time.monotonic() + self._timeouts.job_seconds
 
         def check() -> None:
             budget.check()
             if time.monotonic() > ends:
-                seconds = f"{self._patience.job_seconds:g} s"
+                seconds = f"{self._timeouts.job_seconds:g} s"
                 raise Blocked("job_not_done", f"Azure did not end {verb} of {about[1]} within {seconds}.")
 
         with self._request() as client:
             from datasets.storage.anf_kinds import InThisThread
 
-            method = InThisThread(check, self._patience.pause_seconds)
+            method = InThisThread(check, self._timeouts.pause_seconds)
             getattr(getattr(client, kind), verb)(*self._path(*about), polling=method)
             method.wait()
 
@@ -134,7 +134,7 @@ class AnfClient:
             raise Blocked("package_missing", words, is_passing=False) from error
         try:
             if self._client is None:
-                seconds = (self._patience.connect_seconds, self._patience.answer_seconds)
+                seconds = (self._timeouts.connect_seconds, self._timeouts.answer_seconds)
                 self._client = connect(self.place, secrets, seconds)
             yield self._client
         except AzureError as error:

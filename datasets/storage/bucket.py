@@ -33,11 +33,14 @@ _GAP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """Time limits of a bucket, in seconds. `answer_seconds`: the longest wait for the next byte of an answer;
-    `request_seconds`: the longest duration of one request; `retry_seconds`, `retries`: how long, and how often, a
-    call is retried after its first failure; `open_seconds`: how long further calls fail at once after one without an
-    answer, for all buckets of the same place in this process."""
+class ClientConfig:
+    """Timeouts and retries of a bucket's client; all times in seconds.
+
+    `answer_seconds`: the longest wait for the next byte of an answer. `request_seconds`: the longest duration of one
+    request. `retry_seconds`, `retries`: how long, and how often, a call is retried after its first failure.
+    `open_seconds`: how long the circuit breaker stays open after a call without an answer; meanwhile calls to any
+    bucket at the same address fail at once in this process.
+    """
 
     connect_seconds: float = 5.0
     answer_seconds: float = 30.0
@@ -59,13 +62,16 @@ class Bucket:
     """The objects below a prefix of a bucket. Thread safe."""
 
     def __init__(
-        self, place: BucketPlace, patience: Patience = Patience(), write_patience: Patience | None = None
+        self,
+        place: BucketPlace,
+        client: ClientConfig = ClientConfig(),
+        upload_client: ClientConfig | None = None,
     ) -> None:
-        """`write_patience`: limits for uploads, which take longer on a slow line; None: as `patience`."""
+        """`upload_client`: limits for uploads, which take longer on a slow line; None: as `client`."""
         self._where = f"s3://{place.bucket}" + (f" at {place.endpoint}" if place.endpoint else "")
-        self._store = _store(place, patience)
-        self._writes = self._store if write_patience is None else _store(place, write_patience)
-        self._breaker = _breaker(self._where, patience.open_seconds)
+        self._store = _store(place, client)
+        self._writes = self._store if upload_client is None else _store(place, upload_client)
+        self._breaker = _breaker(self._where, client.open_seconds)
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Store an object with a single request."""
@@ -246,20 +252,20 @@ def _slices(path: Path, start: int, length: int) -> Iterator[bytes]:
             yield piece
 
 
-def _store(place: BucketPlace, patience: Patience) -> S3Store:
+def _store(place: BucketPlace, client: ClientConfig) -> S3Store:
     return S3Store(
         place.bucket,
         prefix=place.prefix or None,
         config=_config(place),
         client_options={
             "allow_http": place.endpoint.startswith("http://"),
-            "connect_timeout": timedelta(seconds=patience.connect_seconds),
-            "read_timeout": timedelta(seconds=patience.answer_seconds),
-            "timeout": timedelta(seconds=patience.request_seconds),
+            "connect_timeout": timedelta(seconds=client.connect_seconds),
+            "read_timeout": timedelta(seconds=client.answer_seconds),
+            "timeout": timedelta(seconds=client.request_seconds),
         },
         retry_config={
-            "max_retries": patience.retries,
-            "retry_timeout": timedelta(seconds=patience.retry_seconds),
+            "max_retries": client.retries,
+            "retry_timeout": timedelta(seconds=client.retry_seconds),
         },
     )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.credentials import read_credentials
 from datasets.storage.ontap_driver import OntapPlace
-from datasets.storage.patience import USUAL, Patience
+from datasets.storage.timeouts import DEFAULT_TIMEOUTS, Timeouts
 
 if TYPE_CHECKING:
     from netapp_ontap.host_connection import HostConnection
@@ -35,8 +35,8 @@ Row = Mapping[str, Any]
 class OntapClient:
     """Objects of the SVM of the storage class `name`; kinds are "volume" and "snapshot"."""
 
-    def __init__(self, place: OntapPlace | None, name: str, patience: Patience = USUAL) -> None:
-        self._place, self._name, self._patience = place, name, patience
+    def __init__(self, place: OntapPlace | None, name: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
+        self._place, self._name, self._timeouts = place, name, timeouts
         self._opened: tuple[HostConnection, Kinds] | None = None
 
     @property
@@ -87,12 +87,12 @@ class OntapClient:
         uuid = (answer.get("job") or {}).get("uuid")
         if not uuid:
             return
-        ends, (pause, longest) = time.monotonic() + self._patience.job_seconds, self._patience.pause_seconds
+        ends, (pause, longest) = time.monotonic() + self._timeouts.job_seconds, self._timeouts.pause_seconds
         while (job := self._job(uuid)).get("state") not in _ENDED:
             budget.check()
             if time.monotonic() > ends:
                 words = (
-                    f"ONTAP did not end the job {uuid} within {self._patience.job_seconds:g} s: {_said(job)}"
+                    f"ONTAP did not end the job {uuid} within {self._timeouts.job_seconds:g} s: {_said(job)}"
                 )
                 raise Blocked("job_not_done", _short(words))
             time.sleep(pause)
@@ -129,7 +129,7 @@ class OntapClient:
         except ImportError as error:
             words = f"This storage class needs packages of requirements-netapp.txt: {error}"
             raise Blocked("package_missing", words, is_passing=False) from error
-        seconds = (self._patience.connect_seconds, self._patience.answer_seconds)
+        seconds = (self._timeouts.connect_seconds, self._timeouts.answer_seconds)
         return connect(self.place, secrets, seconds), Kinds()
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from datasets.ingest.worker import Say, silent
 from datasets.storage.base import Lake
-from datasets.storage.bucket import Bucket, Patience
+from datasets.storage.bucket import Bucket, ClientConfig
 from datasets.storage.folder import FolderLake
 from datasets.storage.lake_place import BucketPlace
 from datasets.storage.s3 import S3Lake
 from datasets.storage.sinks import LakeSink
 
-PATIENCE = Patience(connect_seconds=20, answer_seconds=60, request_seconds=120)
+CLIENT = ClientConfig(connect_seconds=20, answer_seconds=60, request_seconds=120)
 
 
 def open_lake(spec: str) -> Lake:
@@ -21,7 +21,7 @@ def open_lake(spec: str) -> Lake:
     found = json.loads(spec)
     if "place" not in found:
         return FolderLake(Path(found["root"]))
-    return S3Lake(Bucket(BucketPlace(**found["place"]), PATIENCE), Path(found["root"]))
+    return S3Lake(Bucket(BucketPlace(**found["place"]), CLIENT), Path(found["root"]))
 
 
 def lake_sink(spec: str, *, say: Say = silent) -> LakeSink:

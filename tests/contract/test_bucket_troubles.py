@@ -10,18 +10,18 @@ import pytest
 
 from controlplane.http_client import FINAL
 from datasets.storage.base import Blocked
-from datasets.storage.bucket import NO_SUCH_HOST, NOT_TRUSTED, Bucket, Patience, _cause
+from datasets.storage.bucket import NO_SUCH_HOST, NOT_TRUSTED, Bucket, ClientConfig, _cause
 from datasets.storage.lake_place import BucketPlace
 from tests.certificates import make_certificate, server_context
 
 SECRET = "the-secret-key"
-IMPATIENT = Patience(connect_seconds=2, answer_seconds=2, request_seconds=2, retry_seconds=0.1, retries=0)
+QUICK = ClientConfig(connect_seconds=2, answer_seconds=2, request_seconds=2, retry_seconds=0.1, retries=0)
 
 
 def refusal(endpoint: str) -> Blocked:
     place = BucketPlace("lake", "", endpoint, "us-east-1", "the-access-key", SECRET)
     with pytest.raises(Blocked) as refused:
-        Bucket(place, IMPATIENT).put("key", b"content")
+        Bucket(place, QUICK).put("key", b"content")
     assert endpoint in refused.value.detail
     assert SECRET not in refused.value.detail
     assert "the-access-key" not in refused.value.detail

@@ -17,7 +17,7 @@ from datasets.storage.anf_client import AnfClient
 from datasets.storage.base import Blocked
 from datasets.storage.ontap import OntapVolumes
 from datasets.storage.ontap_client import OntapClient
-from datasets.storage.patience import Patience
+from datasets.storage.timeouts import Timeouts
 from datasets.storage.volume_files import is_mounted
 from tests.contract.test_volume_storage import QUICK, SIZE, new_id
 from tests.served_anf import SECRET, ServedAnf, served_anf
@@ -29,9 +29,9 @@ class Ontap:
     served: ServedOntap
 
     def volumes(
-        self, place: Any = None, patience: Patience = QUICK, root: Path | None = None, **how: Any
+        self, place: Any = None, timeouts: Timeouts = QUICK, root: Path | None = None, **how: Any
     ) -> OntapVolumes:
-        client = OntapClient(place or self.served.place(), "gold", patience)
+        client = OntapClient(place or self.served.place(), "gold", timeouts)
         return OntapVolumes(client, root or self.served.namespace, SIZE, **how)
 
     def unconfigured(self) -> OntapVolumes:
@@ -45,13 +45,13 @@ class Anf:
     def volumes(
         self,
         place: Any = None,
-        patience: Patience = QUICK,
+        timeouts: Timeouts = QUICK,
         root: Path | None = None,
         size: int = SIZE,
         tier: str = "standard",
         **how: Any,
     ) -> AnfVolumes:
-        client = AnfClient(place or self.served.place(), "gold", patience)
+        client = AnfClient(place or self.served.place(), "gold", timeouts)
         return AnfVolumes(client, root or self.served.namespace, size, tier, **how)
 
     def unconfigured(self) -> AnfVolumes:
@@ -84,7 +84,7 @@ def without_its_authority(system: System, _: pytest.MonkeyPatch) -> Volumes:
 
 def without_an_answer(system: System, _: pytest.MonkeyPatch) -> Volumes:
     system.served.hangs.set()
-    return system.volumes(patience=Patience(answer_seconds=0.2))
+    return system.volumes(timeouts=Timeouts(answer_seconds=0.2))
 
 
 def without_the_package(system: System, monkeypatch: pytest.MonkeyPatch) -> Volumes:
@@ -108,7 +108,7 @@ def with_a_directory_in_place_of_the_mount(system: System, monkeypatch: pytest.M
 
 def with_an_endless_job(system: System, _: pytest.MonkeyPatch) -> Volumes:
     system.served.looks = 1_000_000
-    return system.volumes(patience=Patience(job_seconds=0.05, pause_seconds=(0.01, 0.01)))
+    return system.volumes(timeouts=Timeouts(job_seconds=0.05, pause_seconds=(0.01, 0.01)))
 
 
 def with_a_fault(status: int, body: dict[str, Any] | str) -> Callable[..., Volumes]:

@@ -17,17 +17,17 @@ import pytest
 from datasets.ingest.engine import ALONE_FILES, sync_tree
 from datasets.ingest.packs import CONTENT_MOST_BYTES
 from datasets.storage.base import Blocked, ContentDamaged
-from datasets.storage.bucket import Bucket, KeyMissing, Patience, TooShort
+from datasets.storage.bucket import Bucket, ClientConfig, KeyMissing, TooShort
 from datasets.storage.lake_place import BucketPlace
 from datasets.storage.s3 import S3Lake
 from datasets.storage.sinks import sink_of_bucket
-from tests.contract.lake_opening import PATIENCE, open_lake
+from tests.contract.lake_opening import CLIENT, open_lake
 from tests.contract.lakes import S3Kit
 from tests.datasets import pack_of
 from tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 
 LARGE = os.urandom(CONTENT_MOST_BYTES + 1)
-SHORT = Patience(connect_seconds=5, answer_seconds=0.5, request_seconds=2, retry_seconds=2, retries=1)
+SHORT = ClientConfig(connect_seconds=5, answer_seconds=0.5, request_seconds=2, retry_seconds=2, retries=1)
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
@@ -92,7 +92,7 @@ def refusal(call: Callable[[], object]) -> Blocked:
 
 @pytest.fixture
 def bucket(s3: S3Server) -> Bucket:
-    return Bucket(s3.place(f"tests/{uuid4().hex}"), PATIENCE)
+    return Bucket(s3.place(f"tests/{uuid4().hex}"), CLIENT)
 
 
 def test_a_server_that_answers_500_blocks_with_its_name(tmp_path: Path):
@@ -162,7 +162,7 @@ def test_wrong_credentials_and_a_missing_bucket_are_named_without_secrets(
     }
     for code, places in wrong.items():
         for one in places:
-            bucket = Bucket(one, PATIENCE)
+            bucket = Bucket(one, CLIENT)
             for call in (
                 lambda bucket=bucket: bucket.put("a", b"data"),
                 lambda bucket=bucket: bucket.get("a"),

@@ -16,8 +16,8 @@ from datasets.storage.anf_client import AnfClient
 from datasets.storage.base import Budget, Cancelled, ContentMissing
 from datasets.storage.ontap import OntapVolumes
 from datasets.storage.ontap_client import OntapClient
-from datasets.storage.patience import Patience
 from datasets.storage.quiesce import quiesced
+from datasets.storage.timeouts import Timeouts
 from datasets.storage.volume_files import is_mounted
 from datasets.storage.volumes import FolderVolumes
 from tests.served_anf import served_anf
@@ -25,7 +25,7 @@ from tests.served_ontap import served_ontap
 
 GIB = 1 << 30
 SIZE = 50 * GIB
-QUICK = Patience(answer_seconds=5.0, pause_seconds=(0.01, 0.05))
+QUICK = Timeouts(answer_seconds=5.0, pause_seconds=(0.01, 0.05))
 Storage = FolderVolumes | OntapVolumes | AnfVolumes
 
 

@@ -58,7 +58,7 @@ def writing() -> Iterator[None]:
     long, this program stops participating, and the snapshot counts as crash-consistent."""
     began = time.monotonic()
     is_held = _writes.acquire(timeout=POLL_SECONDS)
-    while not is_held and time.monotonic() - began < _patience():
+    while not is_held and time.monotonic() - began < _lock_seconds():
         is_held = _writes.acquire(timeout=POLL_SECONDS)
     if not is_held:
         _withdraw()
@@ -69,7 +69,7 @@ def writing() -> Iterator[None]:
             _writes.release()
 
 
-def _patience() -> float:
+def _lock_seconds() -> float:
     return LONGEST_STOPPING_SECONDS if stopping.is_asked() else LONGEST_SECONDS
 
 

@@ -83,7 +83,7 @@ def wait_for(
     changes = ChangeListener(session.client, f"job:{identifier}")
     try:
         while not _is_over(job, wanted):
-            changes.wait(_patience(deadline, job))
+            changes.wait(_wait_seconds(deadline, job))
             job = patiently(lambda: session.get(f"jobs/{identifier}"), session.pause)
         return job
     finally:
@@ -106,7 +106,7 @@ def _is_over(job: dict[str, Any], wanted: frozenset[str]) -> bool:
     return is_reached(job, wanted) or job["status"]["state"] in FINAL_STATES
 
 
-def _patience(deadline: float | None, job: dict[str, Any]) -> float:
+def _wait_seconds(deadline: float | None, job: dict[str, Any]) -> float:
     if deadline is None:
         return SILENCE_SECONDS
     left = deadline - time.monotonic()

@@ -76,12 +76,12 @@ class Watching:
         self._pods = Reflector(client, "/api/v1/pods", keep=self._trim_pod, on_change=self._notice)
         self._nodes = Reflector(client, "/api/v1/nodes", keep=_trim_node, on_change=self._notice)
 
-    def look(self, patience_seconds: float = SYNC_SECONDS) -> Cluster:
+    def look(self, timeout_seconds: float = SYNC_SECONDS) -> Cluster:
         """Return a snapshot of the cluster. Raise EngineUnreachable if the cache is incomplete or outdated.
 
-        `patience_seconds`: how long after the start of the watches to wait for their first lists.
+        `timeout_seconds`: how long after the start of the watches to wait for their first lists.
         """
-        self._require_fresh(patience_seconds)
+        self._require_fresh(timeout_seconds)
         pods, ours, others = self._pods.items(), {}, []
         for raw in pods.values():
             if raw is None:
@@ -163,8 +163,8 @@ class Watching:
         self._pods.start()
         return started_at
 
-    def _require_fresh(self, patience_seconds: float = SYNC_SECONDS) -> None:
-        until = self._start() + patience_seconds
+    def _require_fresh(self, timeout_seconds: float = SYNC_SECONDS) -> None:
+        until = self._start() + timeout_seconds
         for reflector, what in ((self._nodes, "nodes"), (self._pods, "pods")):
             if not reflector.wait_listed(max(0.0, until - time.monotonic())):
                 raise EngineUnreachable(

@@ -294,9 +294,9 @@ class LogCopier:
         if entry.ended_at is None or isinstance(error, (aiohttp.ClientConnectionError, EngineUnreachable)):
             # Time in which the API server is unreachable does not count.
             entry.ended_at = now
-        return now - entry.ended_at > self._patience_with(error)
+        return now - entry.ended_at > self._retry_seconds_after(error)
 
-    def _patience_with(self, error: Exception) -> float:
+    def _retry_seconds_after(self, error: Exception) -> float:
         if isinstance(error, LogNotThere) and not is_removed(str(error)):
             return AWAY_SECONDS
         # 400: the container does not exist, not yet or no longer.

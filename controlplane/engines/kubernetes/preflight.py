@@ -109,7 +109,7 @@ def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
 
 
 def _look(access: Access, profile: ClusterProfile, add: Callable[[Check], None]) -> None:
-    client = Client(access, patience_seconds=_CALL_SECONDS)
+    client = Client(access, retry_seconds=_CALL_SECONDS)
     for step in _STEPS:
         found = _outcome_of(step, client, profile)
         for check in found:

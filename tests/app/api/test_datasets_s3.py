@@ -21,7 +21,7 @@ from datasets.checks import check_lake
 from datasets.models import Cache, Dataset
 from datasets.queries import lake as lake_module
 from datasets.queries.caches import key_of, store_of
-from datasets.storage.bucket import Bucket, Patience
+from datasets.storage.bucket import Bucket, ClientConfig
 from datasets.storage.pieces import Pieces
 from tests.app.api.test_datasets import BYTES, FILES, sent
 from tests.cast import Cast
@@ -79,7 +79,7 @@ def test_a_server_that_is_away_is_said_so_and_loses_nothing(
 ):
     ben = api("ben")
     manifest = sent(ben, dataset, FILES)
-    away = Patience(connect_seconds=1, answer_seconds=1, request_seconds=1, retries=0)
+    away = ClientConfig(connect_seconds=1, answer_seconds=1, request_seconds=1, retries=0)
     lake = lake_module.lake_of(cast.project)
     gone = replace(s3.place(), endpoint="http://127.0.0.1:9")
     with monkeypatch.context() as patch:
@@ -102,7 +102,7 @@ def test_a_fill_that_waits_for_the_server_says_so_until_it_goes_on(
     gone = replace(s3.place(), endpoint="http://127.0.0.1:9")
     cache = cache_version(version, location_for(Cluster.objects.get()), actor=cast.actor("ben"))
     with monkeypatch.context() as patch:
-        patch.setattr(lake, "_pieces", Pieces(Bucket(gone, Patience(retries=0))))
+        patch.setattr(lake, "_pieces", Pieces(Bucket(gone, ClientConfig(retries=0))))
         wait_until(carry_out_due, what="the try that is refused")
     shown = api("vera").get(f"caches/{cache.pk}").body
     assert (shown["state"], shown["reason"]["code"]) == ("filling", "unreachable")
@@ -141,7 +141,7 @@ def test_a_bucket_that_never_answers_holds_up_one_request_for_seconds_and_others
     version = make_version(dataset, FILES)
     lake_module._lakes.pop(cast.project.pk).close()
     monkeypatch.setattr(lake_module, "_is_web", threading.Event())
-    monkeypatch.setitem(lake_module.REQUEST_PATIENCE, "answer_seconds", 0.5)
+    monkeypatch.setitem(lake_module.REQUEST_CLIENT, "answer_seconds", 0.5)
     place = replace(settings.LAKE_PLACE, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
     monkeypatch.setattr(settings, "LAKE_PLACE", place)
     lake_module.limit_waits()
@@ -149,7 +149,7 @@ def test_a_bucket_that_never_answers_holds_up_one_request_for_seconds_and_others
     answer = api("vera").get(f"versions/{version.pk}/content?path=a.txt", accept="*/*")
     assert (answer.status, answer.body["code"]) == (503, "unreachable")
     # below what a worker waits
-    assert time.monotonic() - began < Patience().answer_seconds
+    assert time.monotonic() - began < ClientConfig().answer_seconds
     assert connections(silent) > 0
     page = Client()
     page.force_login(cast.vera)

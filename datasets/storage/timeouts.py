@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Time limits of a storage system in seconds: to accept a connection, to answer a request, to end a job.
     `pause_seconds`: first and longest pause between two polls of a job."""
 
@@ -14,4 +14,4 @@ class Patience:
     pause_seconds: tuple[float, float] = (0.1, 2.0)
 
 
-USUAL = Patience()
+DEFAULT_TIMEOUTS = Timeouts()
