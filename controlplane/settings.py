@@ -12,8 +12,8 @@ from controlplane.config import environment as env
 from controlplane.config.service_hosts import services_host
 from controlplane.config.state_files import make_private
 from controlplane.engines.kinds import engine_kinds
+from datasets.storage.bucket_config import bucket_config
 from datasets.storage.classes import storage_classes
-from datasets.storage.lake_place import bucket_place
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = (BASE_DIR / env.text(os.environ, "TRAINYARD_STATE_DIR")).resolve()
@@ -61,7 +61,7 @@ CODE_KEEP_DAYS = env.integer(os.environ, "TRAINYARD_CODE_KEEP_DAYS", 1, 3650)
 ARTIFACT_MOST_BYTES = env.integer(os.environ, "TRAINYARD_ARTIFACT_MOST_GIB", 1, 100_000) << 30
 try:
     # None: contents are stored in LAKE_DIR too.
-    LAKE_PLACE = bucket_place(
+    LAKE_BUCKET = bucket_config(
         env.text(os.environ, "TRAINYARD_LAKE"),
         env.text(os.environ, "TRAINYARD_S3_ENDPOINT"),
         env.text(os.environ, "TRAINYARD_S3_REGION"),

@@ -16,7 +16,7 @@ from datasets.manifests import Manifest
 from datasets.models import Artifact
 from datasets.outputs import DISK_FULL, output_of, refuse_more
 from datasets.queries.datasets import shown
-from datasets.queries.lake import lake_of, place_of
+from datasets.queries.lake import lake_address, lake_of
 from datasets.storage.sinks import sink_of
 
 NAMED = 5
@@ -82,7 +82,7 @@ def _synced(project: Project, root: Path, run: CommandRun) -> Synced:
         return True
 
     try:
-        return sync_tree(root, sink_of(*place_of(str(project.pk))), report=report)
+        return sync_tree(root, sink_of(*lake_address(str(project.pk))), report=report)
     except WorkerFailed as error:
         raise CommandRefused("output_not_stored", str(error), is_passing=True) from error
 

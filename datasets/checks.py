@@ -11,32 +11,32 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error, register
 
 from datasets.storage.base import Blocked
-from datasets.storage.lake_place import BucketPlace, inner_addresses
+from datasets.storage.bucket_config import BucketConfig, inner_addresses
 
 
 @register("trainyard")
 def check_lake(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
     """Return the check messages for the lake's bucket."""
-    place = settings.LAKE_PLACE
-    if place is None:
+    config = settings.LAKE_BUCKET
+    if config is None:
         return []
-    return list(_check_network(place)) or list(_check_bucket(place))
+    return list(_check_network(config)) or list(_check_bucket(config))
 
 
-def _check_network(place: BucketPlace) -> Iterator[CheckMessage]:
-    inside = inner_addresses(place.endpoint) if place.endpoint else []
+def _check_network(config: BucketConfig) -> Iterator[CheckMessage]:
+    inside = inner_addresses(config.endpoint) if config.endpoint else []
     if inside and not settings.LAKE_MAY_BE_INSIDE:
-        where = f"{place.endpoint} points into the control plane's own network: {', '.join(inside)}"
+        where = f"{config.endpoint} points into the control plane's own network: {', '.join(inside)}"
         hint = "If your S3 server is there, set TRAINYARD_S3_ALLOW_PRIVATE=yes."
         yield Error(f"TRAINYARD_S3_ENDPOINT={where}.", hint=hint, id="trainyard.E020")
 
 
-def _check_bucket(place: BucketPlace) -> Iterator[CheckMessage]:
+def _check_bucket(config: BucketConfig) -> Iterator[CheckMessage]:
     from datasets.storage.bucket import NO_SUCH_HOST, NOT_TRUSTED, Bucket, ClientConfig
 
     client = ClientConfig(connect_seconds=3, answer_seconds=5, request_seconds=10, retry_seconds=5, retries=1)
     try:
-        Bucket(place, client).probe(f"probe/{uuid4().hex}")
+        Bucket(config, client).probe(f"probe/{uuid4().hex}")
     except Blocked as blocked:
         # A name may be made, and a certificate renewed, after the control plane has started.
         is_passing = blocked.code in ("unreachable", "disk_full", NO_SUCH_HOST, NOT_TRUSTED)

@@ -24,7 +24,7 @@ from datasets.ingest.worker import SinkSpec, WorkerFailed
 from datasets.long_work import DATA, LAKE_AWAY, is_cancelled, refusals
 from datasets.models import DatasetRegistration, DatasetVersion
 from datasets.queries.datasets import shown
-from datasets.queries.lake import place_of
+from datasets.queries.lake import lake_address
 from datasets.storage.files import Sharing
 from datasets.storage.sinks import sink_of_bucket, sink_of_folder
 
@@ -109,9 +109,9 @@ def _synced(row: DatasetRegistration, run: CommandRun) -> Synced:
 def _sink(row: DatasetRegistration) -> SinkSpec:
     """Return the sink of the project's lake. A hard link makes the source file read-only, so only an admin
     may enable it."""
-    folder, place = place_of(str(row.dataset.project_id))
-    if place is not None:
-        return sink_of_bucket(folder, place)
+    folder, config = lake_address(str(row.dataset.project_id))
+    if config is not None:
+        return sink_of_bucket(folder, config)
     may_link = allowed_sources()[row.path]
     return sink_of_folder(folder, Sharing.HARD_LINK if may_link else Sharing.REFLINK)
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets.storage.lake_place import BucketPlace
+from datasets.storage.bucket_config import BucketConfig
 from tests.servers import free_port
 from tests.waiting import wait_until
 from tools.kube.build import CannotBuild, Programs, Source, ready
@@ -43,9 +43,9 @@ class S3Server:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def place(self, prefix: str = "") -> BucketPlace:
+    def config(self, prefix: str = "") -> BucketConfig:
         """A prefix of the bucket."""
-        return BucketPlace(BUCKET, prefix, self.endpoint, "us-east-1", ACCESS_KEY, SECRET_KEY)
+        return BucketConfig(BUCKET, prefix, self.endpoint, "us-east-1", ACCESS_KEY, SECRET_KEY)
 
     def files(self, prefix: str) -> list[Path]:
         """The files of the objects below a prefix."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from datasets.storage.anf_driver import AnfPlace
+from datasets.storage.anf_driver import AnfConfig
 from tests.served_storage import Answer, ServedStorage, served
 
 SECRET, TOKEN = "a secret of the tests", "a-token-of-the-tests"
@@ -50,12 +50,12 @@ class ServedAnf(ServedStorage):
             f"[default]\ntenant_id = tenant1\nclient_id = client1\nclient_secret = {SECRET}\n"
         )
 
-    def place(self, **more: Any) -> AnfPlace:
+    def config(self, **more: Any) -> AnfConfig:
         """How a storage class names this account."""
         where = {"endpoint": self.endpoint, "authority": self.endpoint}
         files = {"credentials": str(self.credentials), "ca_file": str(self.certificate)}
         fields = {**where, **files, **more}
-        return AnfPlace("sub1", "group1", "account1", "westeurope", SUBNET, POOLS, **fields)
+        return AnfConfig("sub1", "group1", "account1", "westeurope", SUBNET, POOLS, **fields)
 
     def statement(self) -> dict[str, Any]:
         """The same as an admin states it."""

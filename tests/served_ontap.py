@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from datasets.storage.ontap_driver import OntapPlace
+from datasets.storage.ontap_driver import OntapConfig
 from tests.served_storage import Answer, ServedStorage, served
 
 USER, PASSWORD, SVM = "trainyard", "a password of the tests", "svm1"
@@ -45,10 +45,10 @@ class ServedOntap(ServedStorage):
         self.credentials = directory / "ontap.ini"
         self.credentials.write_text(f"[default]\nusername = {USER}\npassword = {PASSWORD}\n")
 
-    def place(self, **more: Any) -> OntapPlace:
+    def config(self, **more: Any) -> OntapConfig:
         """How a storage class names this SVM."""
         fields = {"credentials": str(self.credentials), "ca_file": str(self.certificate), **more}
-        return OntapPlace("127.0.0.1", self.port, SVM, "aggr1", "", **fields)
+        return OntapConfig("127.0.0.1", self.port, SVM, "aggr1", "", **fields)
 
     def statement(self) -> dict[str, Any]:
         """The same as an admin states it."""

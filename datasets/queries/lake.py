@@ -12,8 +12,8 @@ from django.conf import settings
 from controlplane.models import Project
 from datasets.manifests import Manifest, ManifestInvalid, decode
 from datasets.storage.base import Blocked, ContentMissing, Lake
+from datasets.storage.bucket_config import BucketConfig
 from datasets.storage.folder import FolderLake
-from datasets.storage.lake_place import BucketPlace
 
 # Limit on the files in cached manifests of a process; about 150 bytes each.
 KEPT_FILES = 2_000_000
@@ -71,23 +71,23 @@ def limit_waits() -> None:
 
 def open_lake(key: str) -> Lake:
     """Open the lake of the project with this primary key; the caller closes it. Raises Blocked."""
-    folder, place = place_of(key)
-    if place is None:
+    folder, config = lake_address(key)
+    if config is None:
         return FolderLake(folder)
     # Imported here: most installations have no bucket, and the client takes 10 MB in every process.
     from datasets.storage.bucket import Bucket, ClientConfig
     from datasets.storage.s3 import S3Lake
 
     if _is_web.is_set():
-        return S3Lake(Bucket(place, ClientConfig(**REQUEST_CLIENT), ClientConfig(**UPLOAD_CLIENT)), folder)
-    return S3Lake(Bucket(place), folder)
+        return S3Lake(Bucket(config, ClientConfig(**REQUEST_CLIENT), ClientConfig(**UPLOAD_CLIENT)), folder)
+    return S3Lake(Bucket(config), folder)
 
 
-def place_of(key: str) -> tuple[Path, BucketPlace | None]:
+def lake_address(key: str) -> tuple[Path, BucketConfig | None]:
     """Return the folder of a project's lake, and the bucket that holds its content, None if it is in the
     folder."""
-    place = settings.LAKE_PLACE
-    return settings.LAKE_DIR / key, None if place is None else place.below(key)
+    config = settings.LAKE_BUCKET
+    return settings.LAKE_DIR / key, None if config is None else config.below(key)
 
 
 def manifest_named(project: Project, name: str) -> Manifest:

@@ -34,7 +34,7 @@ class PageReads:
         """Return what `read` returns. Raises what it raises, and Blocked when the page's time is over or
         another read got no answer a few seconds ago. A started read continues within its own limits, and the
         next page uses what it cached."""
-        if settings.LAKE_PLACE is None:
+        if settings.LAKE_BUCKET is None:
             return read(*args, **kwargs)
         if not _breaker.admits():
             raise Blocked("unreachable", "The lake's bucket did not answer a moment ago; try again later.")

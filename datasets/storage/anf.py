@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.storage.anf_client import NOT_FOUND, AnfClient, AnfRefused, Row
-from datasets.storage.anf_driver import AnfPlace
+from datasets.storage.anf_driver import AnfConfig
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
 from datasets.storage.classes import StorageClass
 from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
@@ -30,8 +30,8 @@ _OURS, _RETIRED = "trainyard-volume", "trainyard-retired"
 
 def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> AnfVolumes:
     """Return the volumes of a class, of all projects."""
-    place = found.place if isinstance(found.place, AnfPlace) else None
-    return AnfVolumes(AnfClient(place, found.name), found.directory, size_bytes, service_tier)
+    config = found.config if isinstance(found.config, AnfConfig) else None
+    return AnfVolumes(AnfClient(config, found.name), found.directory, size_bytes, service_tier)
 
 
 class AnfVolumes(VolumeFiles):
@@ -72,7 +72,7 @@ class AnfVolumes(VolumeFiles):
         with suppress(Blocked):
             found = self._find(source)
             if found is not None and self._snapshot_named(base, found) is not None:
-                self._client.delete_snapshot(*_place(found), base)
+                self._client.delete_snapshot(*_pool_and_name(found), base)
 
     def restore(
         self,
@@ -96,7 +96,7 @@ class AnfVolumes(VolumeFiles):
         if not _is_retired(found):
             tags = {**(found.get("tags") or {}), _RETIRED: volume}
             body = {"tags": tags, "properties": {"exportPolicy": {"rules": []}}}
-            self._client.change(*_place(found), body)
+            self._client.change(*_pool_and_name(found), body)
         self._delete_unless_kept(found)
 
     def resize(self, volume: str, size_bytes: int, budget: Budget = UNLIMITED) -> None:
@@ -105,12 +105,12 @@ class AnfVolumes(VolumeFiles):
         found = self._source(volume)
         if _size(found) != _rounded(size_bytes):
             body = {"properties": {"usageThreshold": _rounded(size_bytes)}}
-            self._client.change(*_place(found), body, budget)
+            self._client.change(*_pool_and_name(found), body, budget)
 
     def retier(self, volume: str, service_tier: str, budget: Budget = UNLIMITED) -> None:
         """Move a volume to the capacity pool of another service tier; it stays mounted. Raises as `resize`."""
         found = self._source(volume)
-        pool, name = _place(found)
+        pool, name = _pool_and_name(found)
         wanted = self._pool(service_tier)
         if pool != wanted:
             _refuse_running(found)
@@ -137,7 +137,7 @@ class AnfVolumes(VolumeFiles):
         found = self._with_snapshot(snapshot)
         if found is not None:
             volume, _ = found
-            self._client.delete_snapshot(*_place(volume), object_name(snapshot))
+            self._client.delete_snapshot(*_pool_and_name(volume), object_name(snapshot))
         # Also if a killed process had deleted the last snapshot of a retired volume.
         for volume in self._all():
             if _is_retired(volume):
@@ -146,11 +146,11 @@ class AnfVolumes(VolumeFiles):
 
     def _make(self, volume: str, origin: Row, budget: Budget) -> None:
         """Create a volume, unless it exists, and wait until it is mounted."""
-        place, name = self._client.place, object_name(volume)
+        config, name = self._client.config, object_name(volume)
         if self._find(volume) is None:
             rule = {
                 "ruleIndex": 1,
-                "allowedClients": place.allowed_clients,
+                "allowedClients": config.allowed_clients,
                 "unixReadWrite": True,
                 "hasRootAccess": True,
                 "nfsv3": True,
@@ -160,14 +160,14 @@ class AnfVolumes(VolumeFiles):
             properties = {
                 "creationToken": name,
                 "usageThreshold": _rounded(self._size_bytes),
-                "subnetId": place.subnet,
+                "subnetId": config.subnet,
                 "protocolTypes": ["NFSv3"],
                 "unixPermissions": "0777",
                 "snapshotDirectoryVisible": False,
                 "exportPolicy": {"rules": [rule]},
                 **origin,
             }
-            body = {"location": place.location, "tags": {_OURS: volume}, "properties": properties}
+            body = {"location": config.location, "tags": {_OURS: volume}, "properties": properties}
             self._client.create(self._pool(self._tier), name, body, budget)
         found = self._source(volume)
         _refuse_unfinished(found)
@@ -177,7 +177,7 @@ class AnfVolumes(VolumeFiles):
         wait_until_mounted(self.path(volume), self._root, self._mount_seconds, budget, words)
 
     def _pool(self, service_tier: str) -> str:
-        pool = self._client.place.pools.get(service_tier)
+        pool = self._client.config.pools.get(service_tier)
         if pool is None:
             words = f"The storage class has no pool for the service tier {service_tier or 'without a name'}."
             raise Blocked("no_such_tier", words, is_passing=False)
@@ -197,7 +197,7 @@ class AnfVolumes(VolumeFiles):
     def _pools(self) -> Iterator[str]:
         """Yield the configured pools, then the account's others. Raises Blocked if the account does not
         exist: an empty answer then says nothing about volumes."""
-        configured = dict.fromkeys(self._client.place.pools.values())
+        configured = dict.fromkeys(self._client.config.pools.values())
         yield from configured
         yield from (pool for pool in self._client.pools() if pool not in configured)
 
@@ -219,7 +219,7 @@ class AnfVolumes(VolumeFiles):
         """Return a snapshot of a volume; takes it if it does not exist."""
         found = self._snapshot_named(name, volume)
         if found is None:
-            self._client.create_snapshot(*_place(volume), name, budget)
+            self._client.create_snapshot(*_pool_and_name(volume), name, budget)
             found = self._snapshot_named(name, volume)
         if found is None:
             raise Blocked("job_not_done", f"Azure does not list the new snapshot {name} yet.")
@@ -227,7 +227,7 @@ class AnfVolumes(VolumeFiles):
         return found
 
     def _snapshot_named(self, name: str, volume: Row) -> Row | None:
-        rows = self._client.snapshots(*_place(volume))
+        rows = self._client.snapshots(*_pool_and_name(volume))
         return next((row for row in rows if _last(row) == name), None)
 
     def _with_snapshot(self, snapshot: str) -> tuple[Row, Row] | None:
@@ -240,11 +240,11 @@ class AnfVolumes(VolumeFiles):
 
     def _delete_unless_kept(self, volume: Row) -> None:
         """Delete a retired volume that has no snapshots of users."""
-        names = [_last(row) for row in self._client.snapshots(*_place(volume))]
+        names = [_last(row) for row in self._client.snapshots(*_pool_and_name(volume))]
         if any(name.startswith(_PREFIX) and not name.startswith(f"{_PREFIX}base-") for name in names):
             return
         try:
-            self._client.delete(*_place(volume))
+            self._client.delete(*_pool_and_name(volume))
         except AnfRefused as refused:
             if refused.status not in NOT_FOUND:
                 raise
@@ -286,7 +286,7 @@ def _is_retired(found: Row) -> bool:
     return _RETIRED in (found.get("tags") or {})
 
 
-def _place(volume: Row) -> tuple[str, str]:
+def _pool_and_name(volume: Row) -> tuple[str, str]:
     """Return (pool, name) from an id .../capacityPools/POOL/volumes/NAME."""
     parts = volume["id"].split("/")
     return parts[-3], parts[-1]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from datasets.storage.anf_driver import AnfPlace
+from datasets.storage.anf_driver import AnfConfig
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.credentials import read_credentials
 from datasets.storage.timeouts import DEFAULT_TIMEOUTS, Timeouts
@@ -32,17 +32,17 @@ class AnfClient:
     """Volumes and snapshots of one NetApp account, for the storage class `name`; rows are as in Azure's REST
     API."""
 
-    def __init__(self, place: AnfPlace | None, name: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
-        self._place, self._name, self._timeouts = place, name, timeouts
+    def __init__(self, config: AnfConfig | None, name: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
+        self._config, self._name, self._timeouts = config, name, timeouts
         self._client: NetAppManagementClient | None = None
 
     @property
-    def place(self) -> AnfPlace:
+    def config(self) -> AnfConfig:
         """Return the configured account. Raises Blocked if the storage class is no longer configured."""
-        if self._place is None:
+        if self._config is None:
             words = f"The storage class {self._name} is no longer configured; add it to TRAINYARD_STORAGE_CLASSES."
             raise Blocked("class_not_configured", words)
-        return self._place
+        return self._config
 
     def pools(self) -> list[str]:
         """Return the names of the account's capacity pools. Raises Blocked, also if the account does not
@@ -91,7 +91,7 @@ class AnfClient:
 
     def create_snapshot(self, pool: str, volume: str, name: str, budget: Budget) -> None:
         """Take a snapshot and wait. Raises as `create`."""
-        body = {"location": self.place.location}
+        body = {"location": self.config.location}
         self._run(budget, "snapshots", "begin_create", pool, volume, name, body)
 
     def delete_snapshot(self, pool: str, volume: str, name: str) -> None:
@@ -100,12 +100,12 @@ class AnfClient:
 
     def pool_id(self, pool: str) -> str:
         """Return the resource id of a capacity pool."""
-        place = self.place
-        group = f"/subscriptions/{place.subscription}/resourceGroups/{place.resource_group}"
-        return f"{group}/providers/Microsoft.NetApp/netAppAccounts/{place.account}/capacityPools/{pool}"
+        config = self.config
+        group = f"/subscriptions/{config.subscription}/resourceGroups/{config.resource_group}"
+        return f"{group}/providers/Microsoft.NetApp/netAppAccounts/{config.account}/capacityPools/{pool}"
 
     def _path(self, *names: str) -> tuple[str, ...]:
-        return (self.place.resource_group, self.place.account, *names)
+        return (self.config.resource_group, self.config.account, *names)
 
     def _run(self, budget: Budget, kind: str, verb: str, *about: Any) -> None:
         """Start an operation and wait in this thread until it ends."""
@@ -126,7 +126,7 @@ class AnfClient:
 
     @contextmanager
     def _request(self) -> Iterator[NetAppManagementClient]:
-        secrets = read_credentials(self.place.credentials, ENVIRONMENT) if self._client is None else {}
+        secrets = read_credentials(self.config.credentials, ENVIRONMENT) if self._client is None else {}
         try:
             from datasets.storage.anf_kinds import AzureError, connect
         except ImportError as error:
@@ -135,7 +135,7 @@ class AnfClient:
         try:
             if self._client is None:
                 seconds = (self._timeouts.connect_seconds, self._timeouts.answer_seconds)
-                self._client = connect(self.place, secrets, seconds)
+                self._client = connect(self.config, secrets, seconds)
             yield self._client
         except AzureError as error:
             found = _translated(error)

@@ -10,7 +10,7 @@ from datasets.storage.drivers import (
     OBJECT_NAME,
     SERVICE_TIERS,
     Driver,
-    Stated,
+    DriverSettings,
     https,
     mount_root,
     texts,
@@ -18,7 +18,7 @@ from datasets.storage.drivers import (
 
 
 @dataclass(frozen=True, slots=True)
-class AnfPlace:
+class AnfConfig:
     """An account of Azure NetApp Files. `pools`: the capacity pool of each service tier, the default tier first.
     `subnet`: the resource id of the delegated subnet. `credentials`: the path of a file, "" for the environment.
     `ca_file`: trusted certificate authorities, "" for the machine's own. `allowed_clients`: addresses that may mount
@@ -37,14 +37,14 @@ class AnfPlace:
     authority: str = ""
 
 
-_KEYS = {field.name for field in fields(AnfPlace)}
+_KEYS = {field.name for field in fields(AnfConfig)}
 _NEEDED = ("subscription", "resource_group", "account", "location")
 _SUBNET = re.compile(
     r"/subscriptions/[^/]+/resourceGroups/[^/]+/providers/[^/]+/virtualNetworks/[^/]+/subnets/[^/]+"
 )
 
 
-def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> Stated:
+def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> DriverSettings:
     """Return the settings of a storage class on Azure NetApp Files (see Driver.read). Raise ValueError with the
     reason."""
     root, pools = mount_root(name, stated), stated.get("pools")
@@ -63,7 +63,7 @@ def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> Stated:
         if key in found:
             https(name, found[key])
     tiers = {tier: SERVICE_TIERS[tier] for tier in pools}
-    return Stated(root, tiers, AnfPlace(pools=dict(pools), **found))
+    return DriverSettings(root, tiers, AnfConfig(pools=dict(pools), **found))
 
 
 DRIVER = Driver(

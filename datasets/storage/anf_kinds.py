@@ -10,13 +10,13 @@ from azure.identity import ClientSecretCredential
 from azure.mgmt.core.polling.arm_polling import ARMPolling
 from azure.mgmt.netapp import NetAppManagementClient
 
-from datasets.storage.anf_driver import AnfPlace
+from datasets.storage.anf_driver import AnfConfig
 
 __all__ = ["AzureError", "InThisThread", "connect"]
 
 
 def connect(
-    place: AnfPlace, secrets: Mapping[str, str], seconds: tuple[float, float]
+    config: AnfConfig, secrets: Mapping[str, str], seconds: tuple[float, float]
 ) -> NetAppManagementClient:
     """Return a client without retries, because commands are retried as a whole. `seconds`: limits to connect
     and to answer."""
@@ -26,7 +26,7 @@ def connect(
         transport = RequestsTransport(
             connection_timeout=seconds[0],
             read_timeout=seconds[1],
-            connection_verify=place.ca_file or True,
+            connection_verify=config.ca_file or True,
             use_env_settings=False,
         )
         return {"transport": transport, "retry_total": 0}
@@ -35,15 +35,15 @@ def connect(
         secrets["tenant_id"],
         secrets["client_id"],
         secrets["client_secret"],
-        authority=place.authority or None,
-        disable_instance_discovery=bool(place.authority),
+        authority=config.authority or None,
+        disable_instance_discovery=bool(config.authority),
         **pipeline(),
     )
     scopes: dict[str, Any] = (
-        {"credential_scopes": [f"{place.endpoint.rstrip('/')}/.default"]} if place.endpoint else {}
+        {"credential_scopes": [f"{config.endpoint.rstrip('/')}/.default"]} if config.endpoint else {}
     )
     return NetAppManagementClient(
-        credential, place.subscription, place.endpoint or None, **scopes, **pipeline()
+        credential, config.subscription, config.endpoint or None, **scopes, **pipeline()
     )
 
 

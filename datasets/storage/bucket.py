@@ -21,8 +21,8 @@ from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, 
 from obstore.store import S3Store
 
 from datasets.storage.base import Blocked
+from datasets.storage.bucket_config import BucketConfig
 from datasets.storage.circuit_breaker import CircuitBreaker
-from datasets.storage.lake_place import BucketPlace
 
 # Concurrent parts of one multipart upload, and the size of each in bytes.
 PARTS_AT_ONCE, PART_BYTES = 4, 8 << 20
@@ -63,14 +63,14 @@ class Bucket:
 
     def __init__(
         self,
-        place: BucketPlace,
+        config: BucketConfig,
         client: ClientConfig = ClientConfig(),
         upload_client: ClientConfig | None = None,
     ) -> None:
         """`upload_client`: limits for uploads, which take longer on a slow line; None: as `client`."""
-        self._where = f"s3://{place.bucket}" + (f" at {place.endpoint}" if place.endpoint else "")
-        self._store = _store(place, client)
-        self._writes = self._store if upload_client is None else _store(place, upload_client)
+        self._where = f"s3://{config.bucket}" + (f" at {config.endpoint}" if config.endpoint else "")
+        self._store = _store(config, client)
+        self._writes = self._store if upload_client is None else _store(config, upload_client)
         self._breaker = _breaker(self._where, client.open_seconds)
 
     def put(self, key: str, data: bytes | memoryview) -> None:
@@ -252,13 +252,13 @@ def _slices(path: Path, start: int, length: int) -> Iterator[bytes]:
             yield piece
 
 
-def _store(place: BucketPlace, client: ClientConfig) -> S3Store:
+def _store(config: BucketConfig, client: ClientConfig) -> S3Store:
     return S3Store(
-        place.bucket,
-        prefix=place.prefix or None,
-        config=_config(place),
+        config.bucket,
+        prefix=config.prefix or None,
+        config=_store_options(config),
         client_options={
-            "allow_http": place.endpoint.startswith("http://"),
+            "allow_http": config.endpoint.startswith("http://"),
             "connect_timeout": timedelta(seconds=client.connect_seconds),
             "read_timeout": timedelta(seconds=client.answer_seconds),
             "timeout": timedelta(seconds=client.request_seconds),
@@ -276,13 +276,13 @@ def _breaker(where: str, open_seconds: float) -> CircuitBreaker:
     return CircuitBreaker(open_seconds)
 
 
-def _config(place: BucketPlace) -> Any:
-    config: dict[str, Any] = {"region": place.region, "checksum_algorithm": "SHA256"}
-    if place.endpoint:
+def _store_options(config: BucketConfig) -> Any:
+    options: dict[str, Any] = {"region": config.region, "checksum_algorithm": "SHA256"}
+    if config.endpoint:
         # Private endpoints rarely have a host name for each bucket.
-        config |= {"endpoint": place.endpoint, "virtual_hosted_style_request": False}
-    if place.access_key:
-        config |= {"access_key_id": place.access_key, "secret_access_key": place.secret_key}
-    if place.session_token:
-        config["session_token"] = place.session_token
-    return config
+        options |= {"endpoint": config.endpoint, "virtual_hosted_style_request": False}
+    if config.access_key:
+        options |= {"access_key_id": config.access_key, "secret_access_key": config.secret_key}
+    if config.session_token:
+        options["session_token"] = config.session_token
+    return options

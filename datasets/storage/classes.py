@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 class StorageClass:
     """How volumes of one class are stored. `directory`: the directory of its volumes; for a storage system, the
     directory where admins mount its exports. `service_tiers`: MiB/s per TiB by tier, the default tier first; empty
-    if the class has none. `place`: the driver's system; None for folders, and for a driver's class that is no longer
+    if the class has none. `config`: the driver's system; None for folders, and for a driver's class that is no longer
     configured."""
 
     name: str
@@ -31,7 +31,7 @@ class StorageClass:
     service_tiers: Mapping[str, int]
     description: str = ""
     driver: str = "folder"
-    place: object = None
+    config: object = None
 
     @property
     def default_tier(self) -> str:
@@ -88,4 +88,4 @@ def _class(name: str, about: Any, state_dir: Path) -> StorageClass:
     if not isinstance(description, str):
         raise ValueError(f"The description of the storage class {name} is a string.")
     read = driver.read(name, about, state_dir)
-    return StorageClass(name, read.directory, read.service_tiers, description, driver.name, read.place)
+    return StorageClass(name, read.directory, read.service_tiers, description, driver.name, read.config)

@@ -30,13 +30,13 @@ OBJECT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,202}")
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class DriverSettings:
     """What a driver read from the settings of a storage class. `directory`: the directory of its volumes, or of their
-    mounts. `service_tiers`: MiB/s per TiB by tier. `place`: the storage system's address for `opens`, None without."""
+    mounts. `service_tiers`: MiB/s per TiB by tier. `config`: the storage system's address for `opens`, None without."""
 
     directory: Path
     service_tiers: Mapping[str, int] = field(default_factory=dict)
-    place: object = None
+    config: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Driver:
 
     name: str
     fields: frozenset[str]
-    read: Callable[[str, Mapping[str, Any], Path], Stated]
+    read: Callable[[str, Mapping[str, Any], Path], DriverSettings]
     opens: str
     is_size_enforced: bool = False
     is_tier_enforced: bool = False

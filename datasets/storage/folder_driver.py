@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from datasets.storage.drivers import SERVICE_TIERS, Driver, Stated
+from datasets.storage.drivers import SERVICE_TIERS, Driver, DriverSettings
 
 
-def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> Stated:
+def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> DriverSettings:
     """Return the directory and the service tiers, which are recorded but not enforced. Raise ValueError with the
     reason."""
     directory, tiers = stated.get("directory", f"volumes/{name}"), stated.get("service_tiers", SERVICE_TIERS)
@@ -20,7 +20,7 @@ def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> Stated:
     )
     if not is_usable:
         raise ValueError(f"The service_tiers of the storage class {name} are MiB/s per TiB by name, above 0.")
-    return Stated((state_dir / directory).resolve(), dict(tiers))
+    return DriverSettings((state_dir / directory).resolve(), dict(tiers))
 
 
 DRIVER = Driver(

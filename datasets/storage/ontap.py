@@ -17,7 +17,7 @@ from typing import Any
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
 from datasets.storage.classes import StorageClass
 from datasets.storage.ontap_client import NOT_FOUND, OntapClient, OntapRefused, Row, names
-from datasets.storage.ontap_driver import OntapPlace
+from datasets.storage.ontap_driver import OntapConfig
 from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
 from datasets.storage.volumes import Report, Taken
 
@@ -32,8 +32,8 @@ _RETIRED = "trainyard retired "
 
 def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> OntapVolumes:
     """Return the volumes of a class, of all projects."""
-    place = found.place if isinstance(found.place, OntapPlace) else None
-    return OntapVolumes(OntapClient(place, found.name), found.directory, size_bytes)
+    config = found.config if isinstance(found.config, OntapConfig) else None
+    return OntapVolumes(OntapClient(config, found.name), found.directory, size_bytes)
 
 
 class OntapVolumes(VolumeFiles):
@@ -52,9 +52,9 @@ class OntapVolumes(VolumeFiles):
     def provision(self, volume: str, budget: Budget = UNLIMITED) -> None:
         """Create an empty volume, unless it exists, and wait until it is mounted. Raises Blocked with ONTAP's
         message."""
-        place = self._client.place
+        config = self._client.config
         body = {
-            "aggregates": [{"name": place.aggregate}],
+            "aggregates": [{"name": config.aggregate}],
             "size": self._size_bytes,
             "guarantee": {"type": "none"},
             "snapshot_policy": {"name": "none"},
@@ -137,15 +137,15 @@ class OntapVolumes(VolumeFiles):
 
     def _make(self, volume: str, body: Row, access: Row, budget: Budget) -> None:
         """Create a volume, or finish the one that an earlier try started."""
-        place, name = self._client.place, volume_name(volume)
-        nas = {"path": f"{place.junction}/{name}", "export_policy": {"name": place.export_policy}, **access}
+        config, name = self._client.config, volume_name(volume)
+        nas = {"path": f"{config.junction}/{name}", "export_policy": {"name": config.export_policy}, **access}
         found = self._find(volume)
         if found is None:
-            about = {"name": name, "svm": {"name": place.svm}, "comment": _comment(volume), "nas": nas}
+            about = {"name": name, "svm": {"name": config.svm}, "comment": _comment(volume), "nas": nas}
             self._client.create("volume", {**about, **body}, budget=budget)
         elif not _junction(found):
             self._client.change(found["uuid"], {"nas": {"path": nas["path"]}}, budget)
-        where = f"mount {place.junction or '/'} of the SVM {place.svm} at {self._root}."
+        where = f"mount {config.junction or '/'} of the SVM {config.svm} at {self._root}."
         words = f"ONTAP has the volume, and {self.path(volume)} is not mounted: {where}"
         wait_until_mounted(self.path(volume), self._root, self._mount_seconds, budget, words)
 
@@ -174,7 +174,7 @@ class OntapVolumes(VolumeFiles):
     def _require_svm(self) -> None:
         """Raise Blocked if the SVM does not exist: its empty listing then says nothing about volumes."""
         if not self._client.rows("volume", "name", is_svm_root="true"):
-            words = f"ONTAP lists no root volume of the SVM {self._client.place.svm}: check `svm` of the storage class."
+            words = f"No root volume of the SVM {self._client.config.svm} is listed: check `svm` of the storage class."
             raise Blocked("no_such_svm", words, is_passing=False)
 
     def _source(self, volume: str) -> Row:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.credentials import read_credentials
-from datasets.storage.ontap_driver import OntapPlace
+from datasets.storage.ontap_driver import OntapConfig
 from datasets.storage.timeouts import DEFAULT_TIMEOUTS, Timeouts
 
 if TYPE_CHECKING:
@@ -35,23 +35,23 @@ Row = Mapping[str, Any]
 class OntapClient:
     """Objects of the SVM of the storage class `name`; kinds are "volume" and "snapshot"."""
 
-    def __init__(self, place: OntapPlace | None, name: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
-        self._place, self._name, self._timeouts = place, name, timeouts
+    def __init__(self, config: OntapConfig | None, name: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
+        self._config, self._name, self._timeouts = config, name, timeouts
         self._opened: tuple[HostConnection, Kinds] | None = None
 
     @property
-    def place(self) -> OntapPlace:
+    def config(self) -> OntapConfig:
         """Return the configured SVM. Raises Blocked if the storage class is no longer configured."""
-        if self._place is None:
+        if self._config is None:
             words = f"The storage class {self._name} is no longer configured; add it to TRAINYARD_STORAGE_CLASSES."
             raise Blocked("class_not_configured", words)
-        return self._place
+        return self._config
 
     def rows(self, kind: str, fields: str, *keys: str, **query: str) -> list[dict[str, Any]]:
         """Return the objects that match a query, with these fields. `keys`: identifiers of the parent objects
         in the URL path. Raises Blocked."""
         with self._request() as (connection, kinds):
-            wanted = {"fields": fields, "svm.name": self.place.svm, **query}
+            wanted = {"fields": fields, "svm.name": self.config.svm, **query}
             found = kinds[kind].get_collection(*keys, connection=connection, raw=True, **wanted)
             return [dict(row.resource_data) for row in found]
 
@@ -118,19 +118,19 @@ class OntapClient:
         except kinds.error as error:
             # Drop the connection: the next request reads the credentials again.
             self._opened = None
-            raise _translated(error, self.place) from error
+            raise _translated(error, self.config) from error
         except (ValueError, KeyError) as error:
-            raise _not_ontap(error, self.place) from error
+            raise _not_ontap(error, self.config) from error
 
     def _open(self) -> tuple[HostConnection, Kinds]:
-        secrets = read_credentials(self.place.credentials, ENVIRONMENT)
+        secrets = read_credentials(self.config.credentials, ENVIRONMENT)
         try:
             from datasets.storage.ontap_kinds import Kinds, connect
         except ImportError as error:
             words = f"This storage class needs packages of requirements-netapp.txt: {error}"
             raise Blocked("package_missing", words, is_passing=False) from error
         seconds = (self._timeouts.connect_seconds, self._timeouts.answer_seconds)
-        return connect(self.place, secrets, seconds), Kinds()
+        return connect(self.config, secrets, seconds), Kinds()
 
 
 class OntapRefused(Blocked):
@@ -146,34 +146,34 @@ def names(rows: Iterable[Row]) -> str:
     return ", ".join(sorted(str(row["name"]) for row in rows))
 
 
-def _translated(error: Any, place: OntapPlace) -> Blocked:
+def _translated(error: Any, config: OntapConfig) -> Blocked:
     """Translate an error of the package into Blocked, with a message for operators."""
     status = error.status_code
     if status is None:
-        return _not_reached(error, place)
+        return _not_reached(error, config)
     body = error.response_body
     said = (body.get("error") or {}) if isinstance(body, dict) else {}
     code, message = str(said.get("code") or ""), said.get("message") or f"HTTP {status}"
     if status in (401, 403):
-        words = f"ONTAP at {place.host} refuses the credentials: {code} {message}"
+        words = f"ONTAP at {config.host} refuses the credentials: {code} {message}"
         return Blocked("not_permitted", _short(words))
     is_passing = status >= 500 or status == 429 or code == _BUSY
     return OntapRefused(code, f"ONTAP {code or status}: {message}", is_passing=is_passing)
 
 
-def _not_reached(error: Any, place: OntapPlace) -> Blocked:
+def _not_reached(error: Any, config: OntapConfig) -> Blocked:
     cause = getattr(error, "cause", error)
-    where = f"{place.host}:{place.port}"
+    where = f"{config.host}:{config.port}"
     if type(cause).__name__ == "SSLError":
         words = f"The certificate of {where} is not trusted; name its authority with `ca_file`: {cause}"
         return Blocked("not_trusted", _short(words))
     if isinstance(cause, ValueError):
-        return _not_ontap(cause, place)
+        return _not_ontap(cause, config)
     return Blocked("unreachable", _short(f"ONTAP at {where} does not answer: {cause}"))
 
 
-def _not_ontap(error: Exception, place: OntapPlace) -> Blocked:
-    words = f"{place.host}:{place.port} does not answer like ONTAP: {type(error).__name__}: {error}"
+def _not_ontap(error: Exception, config: OntapConfig) -> Blocked:
+    words = f"{config.host}:{config.port} does not answer like ONTAP: {type(error).__name__}: {error}"
     return Blocked("unreachable", _short(words))
 
 

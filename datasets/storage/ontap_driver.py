@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets.storage.drivers import OBJECT_NAME, Driver, Stated, https, mount_root, texts
+from datasets.storage.drivers import OBJECT_NAME, Driver, DriverSettings, https, mount_root, texts
 
 _KEYS = {"endpoint", "svm", "aggregate", "junction", "export_policy", "credentials", "ca_file"}
 _JUNCTION = re.compile(r"(/[A-Za-z0-9_.-]+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class OntapPlace:
+class OntapConfig:
     """An SVM of an ONTAP system. `junction`: the path in its namespace below which volumes are mounted, "" for its
     root; admins mount it on each machine. `credentials`: the path of a file, "" for the environment. `ca_file`: trusted
     certificate authorities, "" for the machine's own."""
@@ -28,7 +28,7 @@ class OntapPlace:
     ca_file: str = ""
 
 
-def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> Stated:
+def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> DriverSettings:
     """Return the settings of a storage class on ONTAP (see Driver.read). Raise ValueError with the reason."""
     root, found = mount_root(name, stated), texts(name, {key: stated.get(key, "") for key in _KEYS})
     host, port = https(name, found["endpoint"])
@@ -40,7 +40,9 @@ def read(name: str, stated: Mapping[str, Any], state_dir: Path) -> Stated:
         raise ValueError(f"The junction of the storage class {name} is a path such as /trainyard.")
     policy = found["export_policy"] or "default"
     rest = (policy, found["credentials"], found["ca_file"])
-    return Stated(root, place=OntapPlace(host, port, found["svm"], found["aggregate"], junction, *rest))
+    return DriverSettings(
+        root, config=OntapConfig(host, port, found["svm"], found["aggregate"], junction, *rest)
+    )
 
 
 DRIVER = Driver(

@@ -7,7 +7,7 @@ from netapp_ontap.error import NetAppRestError
 from netapp_ontap.host_connection import HostConnection, LoggingAdapter
 from netapp_ontap.resources import Job, Snapshot, Volume
 
-from datasets.storage.ontap_driver import OntapPlace
+from datasets.storage.ontap_driver import OntapConfig
 
 
 class Kinds:
@@ -20,11 +20,11 @@ class Kinds:
         return self._classes[kind]
 
 
-def connect(place: OntapPlace, secrets: Mapping[str, str], seconds: tuple[float, float]) -> HostConnection:
+def connect(config: OntapConfig, secrets: Mapping[str, str], seconds: tuple[float, float]) -> HostConnection:
     """Return a connection without retries, because commands are retried as a whole. `seconds`: limits to
     connect and to answer."""
     connection = HostConnection(
-        place.host, **secrets, port=place.port, verify=place.ca_file or True, protocol_timeouts=seconds
+        config.host, **secrets, port=config.port, verify=config.ca_file or True, protocol_timeouts=seconds
     )
     session = connection.session
     # Ignore proxies and certificate authorities from the environment, which would get the password.

@@ -10,10 +10,10 @@ from datasets.ingest.packs import pack_index
 from datasets.ingest.reader import Content, FileChanged
 from datasets.ingest.worker import Say, SinkSpec, silent
 from datasets.storage.base import ContentDamaged, Lake
+from datasets.storage.bucket_config import BucketConfig
 from datasets.storage.contents import Located
 from datasets.storage.files import Sharing
 from datasets.storage.folder import FolderLake
-from datasets.storage.lake_place import BucketPlace
 
 # Upper bound of what must be stored again after a process is killed.
 FLUSH_BYTES = 512 << 20
@@ -99,7 +99,7 @@ class LakeSink:
 
 
 def bucket_sink(
-    root: str, place: tuple[str, ...], packages: tuple[str, ...], *, say: Say = silent
+    root: str, config: tuple[str, ...], packages: tuple[str, ...], *, say: Say = silent
 ) -> LakeSink:
     """Return the sink into a lake in a bucket (called in the worker process, which has only the standard
     library and `packages`). `say` is not used: the command that opened it is retried and records why."""
@@ -107,17 +107,17 @@ def bucket_sink(
     from datasets.storage.bucket import Bucket
     from datasets.storage.s3 import S3Lake
 
-    return LakeSink(S3Lake(Bucket(BucketPlace(*place)), Path(root)))
+    return LakeSink(S3Lake(Bucket(BucketConfig(*config)), Path(root)))
 
 
-def sink_of_bucket(root: Path, place: BucketPlace) -> SinkSpec:
+def sink_of_bucket(root: Path, config: BucketConfig) -> SinkSpec:
     """Return the spec of the sink into a lake in a bucket, with its credentials: workers receive it through a
     pipe."""
     packages = tuple(path for path in sys.path if path.endswith("-packages"))
-    return f"{__name__}:bucket_sink", (str(root), astuple(place), packages)
+    return f"{__name__}:bucket_sink", (str(root), astuple(config), packages)
 
 
-def sink_of(root: Path, place: BucketPlace | None) -> SinkSpec:
-    """Return the spec of a sink into a lake: in the folder `root`, or in the bucket `place` with its index in
+def sink_of(root: Path, config: BucketConfig | None) -> SinkSpec:
+    """Return the spec of a sink into a lake: in the folder `root`, or in the bucket `config` with its index in
     `root`."""
-    return sink_of_folder(root) if place is None else sink_of_bucket(root, place)
+    return sink_of_folder(root) if config is None else sink_of_bucket(root, config)

@@ -8,32 +8,32 @@ from django.conf import settings
 from datasets.checks import check_lake
 from datasets.storage.base import Blocked
 from datasets.storage.bucket import Bucket
-from datasets.storage.lake_place import BucketPlace, bucket_place, inner_addresses
+from datasets.storage.bucket_config import BucketConfig, bucket_config, inner_addresses
 from tests.servers import free_port
 
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "very-secret"}
 ENDPOINT = "https://s3.example.org"
 
 
-def place_of(
+def config_of(
     url: str = "s3://lake/here", endpoint: str = ENDPOINT, file: str = "", **keys: str
-) -> BucketPlace:
-    found = bucket_place(url, endpoint, "us-east-1", file, keys or KEYS)
+) -> BucketConfig:
+    found = bucket_config(url, endpoint, "us-east-1", file, keys or KEYS)
     assert found is not None
     return found
 
 
 def test_a_bucket_is_named_by_an_address_and_keys_of_the_environment_or_a_file(tmp_path: Path):
-    assert bucket_place("", "", "", "", {}) is None
-    place = place_of()
-    assert (place.bucket, place.prefix, place.secret_key) == ("lake", "here", "very-secret")
-    assert place.below("7").prefix == "here/7"
-    assert place_of("s3://lake").below("7").prefix == "7"
-    assert "very-secret" not in repr(place)
+    assert bucket_config("", "", "", "", {}) is None
+    config = config_of()
+    assert (config.bucket, config.prefix, config.secret_key) == ("lake", "here", "very-secret")
+    assert config.below("7").prefix == "here/7"
+    assert config_of("s3://lake").below("7").prefix == "7"
+    assert "very-secret" not in repr(config)
     file = tmp_path / "credentials"
     file.write_text("[default]\naws_access_key_id = other\naws_secret_access_key = of-a-file\n")
-    assert place_of(file=str(file)).secret_key == "of-a-file"
-    assert place_of(endpoint="", KEY="none").access_key == ""
+    assert config_of(file=str(file)).secret_key == "of-a-file"
+    assert config_of(endpoint="", KEY="none").access_key == ""
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_bucket_is_named_by_an_address_and_keys_of_the_environment_or_a_file(t
 )
 def test_what_names_no_bucket_is_refused_without_secrets(changes: dict[str, str], words: str):
     with pytest.raises(ValueError, match=words) as caught:
-        place_of(**changes)
+        config_of(**changes)
     assert "hunter2" not in str(caught.value)
 
 
@@ -61,7 +61,7 @@ def test_a_credentials_file_is_not_quoted(tmp_path: Path):
     file = tmp_path / "credentials"
     file.write_text("very-secret\n[default\n")
     with pytest.raises(ValueError, match="cannot be read") as caught:
-        place_of(file=str(file))
+        config_of(file=str(file))
     assert "very-secret" not in str(caught.value)
     assert caught.value.__suppress_context__
 
@@ -73,7 +73,7 @@ def test_a_credentials_file_is_not_quoted(tmp_path: Path):
 def test_an_endpoint_in_the_own_network_is_refused_unless_an_admin_allows_it(
     host: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(settings, "LAKE_PLACE", place_of(endpoint=f"http://{host}:9000"))
+    monkeypatch.setattr(settings, "LAKE_BUCKET", config_of(endpoint=f"http://{host}:9000"))
     [found] = check_lake(None)
     assert (found.id, found.is_serious()) == ("trainyard.E020", True)
     assert "TRAINYARD_S3_ALLOW_PRIVATE=yes" in found.hint
@@ -81,7 +81,7 @@ def test_an_endpoint_in_the_own_network_is_refused_unless_an_admin_allows_it(
 
 
 def test_a_server_that_is_away_is_a_warning(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(settings, "LAKE_PLACE", place_of(endpoint=f"http://127.0.0.1:{free_port()}"))
+    monkeypatch.setattr(settings, "LAKE_BUCKET", config_of(endpoint=f"http://127.0.0.1:{free_port()}"))
     monkeypatch.setattr(settings, "LAKE_MAY_BE_INSIDE", True)
     [found] = check_lake(None)
     assert (found.id, found.is_serious()) == ("trainyard.E021", False)
@@ -93,7 +93,7 @@ def test_what_may_pass_without_a_restart_is_a_warning(code: str, monkeypatch: py
     def refuse(*_: object) -> None:
         raise Blocked(code, "No answer.")
 
-    monkeypatch.setattr(settings, "LAKE_PLACE", place_of(endpoint="https://8.8.8.8"))
+    monkeypatch.setattr(settings, "LAKE_BUCKET", config_of(endpoint="https://8.8.8.8"))
     monkeypatch.setattr(Bucket, "probe", refuse)
     [found] = check_lake(None)
     assert not found.is_serious()

@@ -88,7 +88,7 @@ class S3Kit:
     prefix: str
 
     def spec(self) -> str:
-        return json.dumps({"root": str(self.root), "place": asdict(self.server.place(self.prefix))})
+        return json.dumps({"root": str(self.root), "bucket": asdict(self.server.config(self.prefix))})
 
     def damage(self, lake: S3Lake, digest: bytes) -> None:
         [located] = lake.locate([digest])

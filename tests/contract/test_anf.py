@@ -24,7 +24,7 @@ def anf(tmp_path: Path) -> Iterator[ServedAnf]:
 
 @pytest.fixture
 def storage(anf: ServedAnf) -> AnfVolumes:
-    return AnfVolumes(AnfClient(anf.place(), "gold", QUICK), anf.namespace, SIZE, "standard")
+    return AnfVolumes(AnfClient(anf.config(), "gold", QUICK), anf.namespace, SIZE, "standard")
 
 
 def test_a_volume_of_that_name_that_is_not_ours_is_neither_used_nor_deleted(anf, storage):
@@ -78,7 +78,7 @@ def test_a_clone_leaves_no_snapshot_at_its_source(anf, storage):
 
 def test_a_clone_that_was_made_by_a_repeat_leaves_no_snapshot_either(anf, storage):
     volume, cloned = filled(storage), new_id()
-    client = AnfClient(anf.place(), "gold", QUICK)
+    client = AnfClient(anf.config(), "gold", QUICK)
     unmounted = AnfVolumes(client, anf.namespace / "elsewhere", SIZE, "standard", mount_seconds=0.0)
     with pytest.raises(Blocked):
         unmounted.clone(cloned, volume)
@@ -90,7 +90,7 @@ def test_a_clone_that_was_made_by_a_repeat_leaves_no_snapshot_either(anf, storag
 def test_a_volume_in_a_pool_that_is_configured_no_more_is_found(anf, storage):
     volume, snapshot, pools = filled(storage), new_id(), {"premium": "pool-premium"}
     storage.take(snapshot, volume)
-    other = AnfVolumes(AnfClient(replace(anf.place(), pools=pools), "gold", QUICK), anf.namespace)
+    other = AnfVolumes(AnfClient(replace(anf.config(), pools=pools), "gold", QUICK), anf.namespace)
     other.remove(volume)
     assert not storage.path(volume).exists()
     other.remove_snapshot(snapshot)
@@ -100,7 +100,7 @@ def test_a_volume_in_a_pool_that_is_configured_no_more_is_found(anf, storage):
 def test_what_another_account_does_not_have_is_not_taken_for_removed(anf, storage):
     volume, snapshot = filled(storage), new_id()
     storage.take(snapshot, volume)
-    other = AnfVolumes(AnfClient(replace(anf.place(), account="other"), "gold", QUICK), anf.namespace)
+    other = AnfVolumes(AnfClient(replace(anf.config(), account="other"), "gold", QUICK), anf.namespace)
     for removal in (lambda: other.remove(volume), lambda: other.remove_snapshot(snapshot)):
         with pytest.raises(Blocked) as blocked:
             removal()

@@ -11,7 +11,7 @@ import pytest
 from controlplane.http_client import FINAL
 from datasets.storage.base import Blocked
 from datasets.storage.bucket import NO_SUCH_HOST, NOT_TRUSTED, Bucket, ClientConfig, _cause
-from datasets.storage.lake_place import BucketPlace
+from datasets.storage.bucket_config import BucketConfig
 from tests.certificates import make_certificate, server_context
 
 SECRET = "the-secret-key"
@@ -19,9 +19,9 @@ QUICK = ClientConfig(connect_seconds=2, answer_seconds=2, request_seconds=2, ret
 
 
 def refusal(endpoint: str) -> Blocked:
-    place = BucketPlace("lake", "", endpoint, "us-east-1", "the-access-key", SECRET)
+    config = BucketConfig("lake", "", endpoint, "us-east-1", "the-access-key", SECRET)
     with pytest.raises(Blocked) as refused:
-        Bucket(place, QUICK).put("key", b"content")
+        Bucket(config, QUICK).put("key", b"content")
     assert endpoint in refused.value.detail
     assert SECRET not in refused.value.detail
     assert "the-access-key" not in refused.value.detail

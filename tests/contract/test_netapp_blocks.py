@@ -29,9 +29,9 @@ class Ontap:
     served: ServedOntap
 
     def volumes(
-        self, place: Any = None, timeouts: Timeouts = QUICK, root: Path | None = None, **how: Any
+        self, config: Any = None, timeouts: Timeouts = QUICK, root: Path | None = None, **how: Any
     ) -> OntapVolumes:
-        client = OntapClient(place or self.served.place(), "gold", timeouts)
+        client = OntapClient(config or self.served.config(), "gold", timeouts)
         return OntapVolumes(client, root or self.served.namespace, SIZE, **how)
 
     def unconfigured(self) -> OntapVolumes:
@@ -44,14 +44,14 @@ class Anf:
 
     def volumes(
         self,
-        place: Any = None,
+        config: Any = None,
         timeouts: Timeouts = QUICK,
         root: Path | None = None,
         size: int = SIZE,
         tier: str = "standard",
         **how: Any,
     ) -> AnfVolumes:
-        client = AnfClient(place or self.served.place(), "gold", timeouts)
+        client = AnfClient(config or self.served.config(), "gold", timeouts)
         return AnfVolumes(client, root or self.served.namespace, size, tier, **how)
 
     def unconfigured(self) -> AnfVolumes:
@@ -75,11 +75,11 @@ def anf(directory: Path) -> Iterator[Anf]:
 
 
 def without_credentials(system: System, _: pytest.MonkeyPatch) -> Volumes:
-    return system.volumes(system.served.place(credentials=""))
+    return system.volumes(system.served.config(credentials=""))
 
 
 def without_its_authority(system: System, _: pytest.MonkeyPatch) -> Volumes:
-    return system.volumes(system.served.place(ca_file=""))
+    return system.volumes(system.served.config(ca_file=""))
 
 
 def without_an_answer(system: System, _: pytest.MonkeyPatch) -> Volumes:
@@ -134,7 +134,7 @@ def with_half_of_the_credentials(system: Ontap, _: pytest.MonkeyPatch) -> Volume
 
 
 def of_another_svm(system: Ontap, _: pytest.MonkeyPatch) -> Volumes:
-    return system.volumes(replace(system.served.place(), svm="other"))
+    return system.volumes(replace(system.served.config(), svm="other"))
 
 
 def with_a_failing_job(code: str, message: str) -> Callable[..., Volumes]:

@@ -24,7 +24,7 @@ def ontap(tmp_path: Path) -> Iterator[ServedOntap]:
 
 @pytest.fixture
 def storage(ontap: ServedOntap) -> OntapVolumes:
-    return OntapVolumes(OntapClient(ontap.place(), "gold", QUICK), ontap.namespace, GIB)
+    return OntapVolumes(OntapClient(ontap.config(), "gold", QUICK), ontap.namespace, GIB)
 
 
 def test_a_volume_of_that_name_that_is_not_ours_is_neither_used_nor_deleted(ontap, storage):
@@ -54,7 +54,7 @@ def test_a_call_ends_while_a_job_runs_and_its_repeat_finds_what_the_job_made(ont
 def test_a_restore_is_a_flexclone_with_the_size_that_is_asked_for(ontap, storage):
     volume, snapshot, restored = filled(storage), new_id(), new_id()
     storage.take(snapshot, volume)
-    larger = OntapVolumes(OntapClient(ontap.place(), "gold", QUICK), ontap.namespace, 3 * GIB)
+    larger = OntapVolumes(OntapClient(ontap.config(), "gold", QUICK), ontap.namespace, 3 * GIB)
     larger.restore(restored, snapshot)
     made = ontap.named(volume_name(restored))
     assert made["clone"]["is_flexclone"]
@@ -116,7 +116,7 @@ def test_a_removal_that_was_cut_off_before_it_unmounted_is_finished(ontap, stora
 def test_what_another_svm_does_not_have_is_not_taken_for_removed(ontap, storage):
     volume, snapshot = filled(storage), new_id()
     storage.take(snapshot, volume)
-    client = OntapClient(replace(ontap.place(), svm="other"), "gold", QUICK)
+    client = OntapClient(replace(ontap.config(), svm="other"), "gold", QUICK)
     other = OntapVolumes(client, ontap.namespace, GIB)
     for removal in (lambda: other.remove(volume), lambda: other.remove_snapshot(snapshot)):
         with pytest.raises(Blocked) as blocked:

@@ -18,7 +18,7 @@ from datasets.ingest.engine import ALONE_FILES, sync_tree
 from datasets.ingest.packs import CONTENT_MOST_BYTES
 from datasets.storage.base import Blocked, ContentDamaged
 from datasets.storage.bucket import Bucket, ClientConfig, KeyMissing, TooShort
-from datasets.storage.lake_place import BucketPlace
+from datasets.storage.bucket_config import BucketConfig
 from datasets.storage.s3 import S3Lake
 from datasets.storage.sinks import sink_of_bucket
 from tests.contract.lake_opening import CLIENT, open_lake
@@ -32,7 +32,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 @contextmanager
-def answering(answer: Answer) -> Iterator[BucketPlace]:
+def answering(answer: Answer) -> Iterator[BucketConfig]:
     """A server that gives this answer to every request."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -53,7 +53,7 @@ def answering(answer: Answer) -> Iterator[BucketPlace]:
     thread.start()
     try:
         port = server.server_address[1]
-        yield BucketPlace("lake", "", f"http://127.0.0.1:{port}", "us-east-1", ACCESS_KEY, SECRET_KEY)
+        yield BucketConfig("lake", "", f"http://127.0.0.1:{port}", "us-east-1", ACCESS_KEY, SECRET_KEY)
     finally:
         server.shutdown()
         thread.join()
@@ -92,12 +92,12 @@ def refusal(call: Callable[[], object]) -> Blocked:
 
 @pytest.fixture
 def bucket(s3: S3Server) -> Bucket:
-    return Bucket(s3.place(f"tests/{uuid4().hex}"), CLIENT)
+    return Bucket(s3.config(f"tests/{uuid4().hex}"), CLIENT)
 
 
 def test_a_server_that_answers_500_blocks_with_its_name(tmp_path: Path):
-    with answering(status(500)) as place:
-        bucket = Bucket(place, SHORT)
+    with answering(status(500)) as config:
+        bucket = Bucket(config, SHORT)
         for call in (
             lambda: bucket.put("a", b"data"),
             lambda: bucket.get("a"),
@@ -108,7 +108,7 @@ def test_a_server_that_answers_500_blocks_with_its_name(tmp_path: Path):
         ):
             blocked = refusal(call)
             assert blocked.code == "unreachable"
-            assert place.endpoint in blocked.detail
+            assert config.endpoint in blocked.detail
 
 
 def test_a_server_that_fails_for_a_moment_is_asked_again():
@@ -118,17 +118,17 @@ def test_a_server_that_fails_for_a_moment_is_asked_again():
         calls.append(request.command)
         status(503 if len(calls) < 3 else 200)(request)
 
-    with answering(answer) as place:
-        Bucket(place, replace(SHORT, retries=5, retry_seconds=60, answer_seconds=30, request_seconds=60)).put(
-            "a", b""
-        )
+    with answering(answer) as config:
+        Bucket(
+            config, replace(SHORT, retries=5, retry_seconds=60, answer_seconds=30, request_seconds=60)
+        ).put("a", b"")
     assert calls == ["PUT"] * 3
 
 
 def test_a_server_that_hangs_blocks_within_the_time_of_a_request():
     done = threading.Event()
-    with answering(lambda _: (done.wait(60), None)[1]) as place:
-        bucket = Bucket(place, replace(SHORT, retries=0))
+    with answering(lambda _: (done.wait(60), None)[1]) as config:
+        bucket = Bucket(config, replace(SHORT, retries=0))
         assert refusal(lambda: bucket.get("a")).code == "unreachable"
         assert refusal(lambda: bucket.put("a", b"data")).code == "unreachable"
         done.set()
@@ -137,13 +137,13 @@ def test_a_server_that_hangs_blocks_within_the_time_of_a_request():
 def test_a_server_that_is_not_there_blocks():
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # bound and not listening: refused
-        place = BucketPlace("lake", "", f"http://127.0.0.1:{held.getsockname()[1]}", "us-east-1", "a", "b")
-        assert refusal(lambda: Bucket(place, SHORT).get("a")).code == "unreachable"
+        config = BucketConfig("lake", "", f"http://127.0.0.1:{held.getsockname()[1]}", "us-east-1", "a", "b")
+        assert refusal(lambda: Bucket(config, SHORT).get("a")).code == "unreachable"
 
 
 def test_a_body_that_ends_early_is_no_content():
-    with answering(cut_off) as place:
-        bucket = Bucket(place, replace(SHORT, retries=0))
+    with answering(cut_off) as config:
+        bucket = Bucket(config, replace(SHORT, retries=0))
         for call in (lambda: bucket.get("a"), lambda: bucket.get_range("a", 0, 1000)):
             assert refusal(call).code == "unreachable"
 
@@ -152,13 +152,13 @@ def test_wrong_credentials_and_a_missing_bucket_are_named_without_secrets(
     s3: S3Server, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.DEBUG)
-    place = s3.place()
+    config = s3.config()
     wrong = {
         "not_writable": (
-            replace(place, secret_key="not-the-secret"),
-            replace(place, access_key="somebody", secret_key="not-the-secret"),
+            replace(config, secret_key="not-the-secret"),
+            replace(config, access_key="somebody", secret_key="not-the-secret"),
         ),
-        "no_bucket": (replace(place, bucket="nowhere"),),
+        "no_bucket": (replace(config, bucket="nowhere"),),
     }
     for code, places in wrong.items():
         for one in places:
@@ -253,7 +253,7 @@ def test_worker_processes_write_into_a_bucket(s3: S3Server, tmp_path: Path):
     for number in range(ALONE_FILES):
         (source / str(number)).write_text(f"content {number}")
     (source / "large").write_bytes(LARGE)
-    found = sync_tree(source, sink_of_bucket(kit.root, s3.place(kit.prefix)), workers=2)
+    found = sync_tree(source, sink_of_bucket(kit.root, s3.config(kit.prefix)), workers=2)
     assert found.manifest is not None
     lake = open_lake(kit.spec())
     assert not lake.verify(found.manifest.contents()).missing

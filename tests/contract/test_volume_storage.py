@@ -35,10 +35,10 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
         yield FolderVolumes(tmp_path / "class")
     elif request.param == "ontap":
         with served_ontap(tmp_path) as ontap:
-            yield OntapVolumes(OntapClient(ontap.place(), "gold", QUICK), ontap.namespace, SIZE)
+            yield OntapVolumes(OntapClient(ontap.config(), "gold", QUICK), ontap.namespace, SIZE)
     else:
         with served_anf(tmp_path) as anf:
-            yield AnfVolumes(AnfClient(anf.place(), "gold", QUICK), anf.namespace, SIZE, "standard")
+            yield AnfVolumes(AnfClient(anf.config(), "gold", QUICK), anf.namespace, SIZE, "standard")
 
 
 def new_id() -> str:

@@ -7,10 +7,10 @@ from pkgutil import resolve_name
 import pytest
 
 from datasets.storage import drivers
-from datasets.storage.anf_driver import AnfPlace
+from datasets.storage.anf_driver import AnfConfig
 from datasets.storage.base import Blocked
 from datasets.storage.classes import StorageClass, storage_classes
-from datasets.storage.ontap_driver import OntapPlace
+from datasets.storage.ontap_driver import OntapConfig
 
 ONTAP = {
     "driver": "ontap",
@@ -30,7 +30,7 @@ def test_a_class_of_ontap_names_its_svm_and_where_machines_mount_it():
     }
     found = storage_classes({"gold": {**ONTAP, **more}}, Path("/state"))["gold"]
     assert (found.directory, found.driver) == (Path("/mnt/svm1"), "ontap")
-    assert found.place == OntapPlace("10.0.0.5", 8443, "svm1", "aggr1", "/yard", "gpu", "", "/ca.pem")
+    assert found.config == OntapConfig("10.0.0.5", 8443, "svm1", "aggr1", "/yard", "gpu", "", "/ca.pem")
     assert (found.is_size_enforced, found.default_tier) == (True, "")
 
 
@@ -44,7 +44,7 @@ def test_a_class_of_a_driver_that_was_removed_is_described_and_refused():
 
 def test_a_class_without_a_driver_is_a_folder():
     found = storage_classes({"standard": {}, "also": {"driver": "folder"}}, Path("/state"))
-    assert [(one.driver, one.place, one.is_size_enforced) for one in found.values()] == [
+    assert [(one.driver, one.config, one.is_size_enforced) for one in found.values()] == [
         ("folder", None, False)
     ] * 2
     assert found["also"].directory == Path("/state/volumes/also")
@@ -91,7 +91,7 @@ ANF = {
 def test_the_service_tiers_of_a_class_of_azure_are_its_pools():
     found = storage_classes({"azure": ANF}, Path("/state"))["azure"]
     pools = {"premium": "pool1", "standard": "pool2"}
-    assert found.place == AnfPlace("sub1", "group1", "account1", "westeurope", SUBNET, pools)
+    assert found.config == AnfConfig("sub1", "group1", "account1", "westeurope", SUBNET, pools)
     assert (found.default_tier, found.service_tiers) == ("premium", {"premium": 64, "standard": 16})
     assert (found.is_size_enforced, found.is_tier_enforced) == (True, True)
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.django_db
 def place(own_lakes, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Lakes in a prefix of their own."""
     prefix = f"app/{uuid4().hex}"
-    monkeypatch.setattr(settings, "LAKE_PLACE", s3.place(prefix))
+    monkeypatch.setattr(settings, "LAKE_BUCKET", s3.config(prefix))
     monkeypatch.setattr(settings, "LAKE_MAY_BE_INSIDE", True)
     yield prefix
     for opened in lake_module._lakes.values():
@@ -81,7 +81,7 @@ def test_a_server_that_is_away_is_said_so_and_loses_nothing(
     manifest = sent(ben, dataset, FILES)
     away = ClientConfig(connect_seconds=1, answer_seconds=1, request_seconds=1, retries=0)
     lake = lake_module.lake_of(cast.project)
-    gone = replace(s3.place(), endpoint="http://127.0.0.1:9")
+    gone = replace(s3.config(), endpoint="http://127.0.0.1:9")
     with monkeypatch.context() as patch:
         patch.setattr(lake, "_bucket", Bucket(gone, away))
         refused = ben.send(
@@ -99,7 +99,7 @@ def test_a_fill_that_waits_for_the_server_says_so_until_it_goes_on(
 ):
     version = make_version(dataset, FILES)
     lake = lake_module.lake_of(cast.project)
-    gone = replace(s3.place(), endpoint="http://127.0.0.1:9")
+    gone = replace(s3.config(), endpoint="http://127.0.0.1:9")
     cache = cache_version(version, location_for(Cluster.objects.get()), actor=cast.actor("ben"))
     with monkeypatch.context() as patch:
         patch.setattr(lake, "_pieces", Pieces(Bucket(gone, ClientConfig(retries=0))))
@@ -142,8 +142,8 @@ def test_a_bucket_that_never_answers_holds_up_one_request_for_seconds_and_others
     lake_module._lakes.pop(cast.project.pk).close()
     monkeypatch.setattr(lake_module, "_is_web", threading.Event())
     monkeypatch.setitem(lake_module.REQUEST_CLIENT, "answer_seconds", 0.5)
-    place = replace(settings.LAKE_PLACE, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
-    monkeypatch.setattr(settings, "LAKE_PLACE", place)
+    hung = replace(settings.LAKE_BUCKET, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
+    monkeypatch.setattr(settings, "LAKE_BUCKET", hung)
     lake_module.limit_waits()
     began = time.monotonic()
     answer = api("vera").get(f"versions/{version.pk}/content?path=a.txt", accept="*/*")

@@ -15,8 +15,8 @@ from datasets.queries import lake as lake_module
 from datasets.queries import page_reads
 from datasets.queries.page_reads import PageReads
 from datasets.storage.base import Blocked
+from datasets.storage.bucket_config import BucketConfig
 from datasets.storage.circuit_breaker import CircuitBreaker
-from datasets.storage.lake_place import BucketPlace
 from tests.cast import Cast
 from tests.datasets import make_dataset, make_version
 from tests.serving import serving
@@ -58,8 +58,10 @@ def dripping(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dripping]:
 def test_a_read_that_had_no_thread_yet_does_not_shut_the_pages_of_others(
     dripping: Dripping, monkeypatch: pytest.MonkeyPatch
 ):
-    place = BucketPlace("lake", "", f"http://127.0.0.1:{dripping.server_port}", "us-east-1", "key", "secret")
-    monkeypatch.setattr(settings, "LAKE_PLACE", place)
+    config = BucketConfig(
+        "lake", "", f"http://127.0.0.1:{dripping.server_port}", "us-east-1", "key", "secret"
+    )
+    monkeypatch.setattr(settings, "LAKE_BUCKET", config)
     busy = [page_reads._threads.submit(dripping.stopped.wait) for _ in range(2)]
     with monkeypatch.context() as short:
         short.setattr(page_reads, "PAGE_SECONDS", 0.05)
@@ -81,8 +83,10 @@ def test_a_bucket_that_sends_a_byte_now_and_then_holds_a_page_for_seconds_in_tot
     lake_module.limit_waits()
     monkeypatch.setattr(page_reads, "PAGE_SECONDS", 0.5)
     monkeypatch.setattr(settings, "LAKE_DIR", tmp_path / "bucket")
-    place = BucketPlace("lake", "", f"http://127.0.0.1:{dripping.server_port}", "us-east-1", "key", "secret")
-    monkeypatch.setattr(settings, "LAKE_PLACE", place)
+    config = BucketConfig(
+        "lake", "", f"http://127.0.0.1:{dripping.server_port}", "us-east-1", "key", "secret"
+    )
+    monkeypatch.setattr(settings, "LAKE_BUCKET", config)
     page = Client()
     page.force_login(cast.vera)
     address = f"/datasets/{version.dataset_id}/files?file=a.txt"

@@ -122,8 +122,8 @@ def test_every_division_holds_the_bounds_and_comes_to_rest(seed: int) -> None:
 
 
 def _carried_out(claims: list[Claim], free: int) -> tuple[list[Claim], int, bool]:
-    """What the loop makes of it: it shrinks the jobs that may shrink, and growth decides who gets what is free. Returns the claims
-    then, the GPUs that are free, and whether anyone gave."""
+    """Shrink jobs and let others grow, as the loop does. Return the new claims, the GPUs that are free, and whether a
+    job shrank."""
     sizes = after_moves(claims, free)
     after = {one.job: _resized(one, min(one.workers, sizes[one.job])) for one in claims}
     freed = sum((one.workers - after[one.job].workers) * one.shape[0] for one in claims)

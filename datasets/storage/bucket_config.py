@@ -16,7 +16,7 @@ _PREFIX = re.compile(r"([A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*)?")
 
 
 @dataclass(frozen=True, slots=True)
-class BucketPlace:
+class BucketConfig:
     """A prefix in a bucket, and how to connect to it. `endpoint` "": Amazon's endpoint for the region. Without an
     access key the S3 client uses the credentials of the machine's role."""
 
@@ -28,16 +28,16 @@ class BucketPlace:
     secret_key: str = field(default="", repr=False)
     session_token: str = field(default="", repr=False)
 
-    def below(self, name: str) -> BucketPlace:
+    def below(self, name: str) -> BucketConfig:
         """Return the same bucket with `name` appended to the prefix."""
         prefix = f"{self.prefix}/{name}" if self.prefix else name
         keys = (self.access_key, self.secret_key, self.session_token)
-        return BucketPlace(self.bucket, prefix, self.endpoint, self.region, *keys)
+        return BucketConfig(self.bucket, prefix, self.endpoint, self.region, *keys)
 
 
-def bucket_place(
+def bucket_config(
     url: str, endpoint: str, region: str, credentials_file: str, environment: Mapping[str, str]
-) -> BucketPlace | None:
+) -> BucketConfig | None:
     """Return address and credentials of the bucket for `s3://bucket/prefix`; None for "". Credentials come from the
     file, in the format of ~/.aws/credentials, else from AWS_ACCESS_KEY_ID and related variables. Raise ValueError;
     no message contains a secret."""
@@ -60,7 +60,7 @@ def bucket_place(
             " TRAINYARD_S3_CREDENTIALS."
         )
     token = keys.get("AWS_SESSION_TOKEN", "")
-    return BucketPlace(parts.netloc, prefix, endpoint.rstrip("/"), region, access, secret, token)
+    return BucketConfig(parts.netloc, prefix, endpoint.rstrip("/"), region, access, secret, token)
 
 
 def inner_addresses(endpoint: str) -> list[str]:
