@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import TCPStore
 from torch.utils.data import Dataset
 
-from workloads.common.place import Place
+from workloads.common.rank_info import RankInfo
 from workloads.common.training import Batch
 
 DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
@@ -42,7 +42,7 @@ class Numbers(Dataset[tuple[Tensor, Tensor]]):
 class Line:
     """See workloads.common.training.Program: learns y = 2x."""
 
-    def __init__(self, place: Place, samples: int = 12, model: str = "line") -> None:
+    def __init__(self, rank_info: RankInfo, samples: int = 12, model: str = "line") -> None:
         torch.manual_seed(0)
         self.model = model
         self.net: nn.Module = nn.Linear(1, 1)
@@ -56,7 +56,7 @@ class Line:
     def learning_rate(self, step: int, total_steps: int, ranks: int) -> float:
         return 0.1
 
-    def validate(self, place: Place, device: torch.device) -> float | None:
+    def validate(self, rank_info: RankInfo, device: torch.device) -> float | None:
         return None
 
 

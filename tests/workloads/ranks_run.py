@@ -27,9 +27,9 @@ EPOCHS = 2
 def trained(folder: Path) -> dict[str, Any]:
     """One epoch of 12 samples, 4 to each of two ranks: weights, samples read, and the progress lines."""
     use = take_device()
-    with joined_ranks(use.device) as place:
-        program = Line(place)
-        training = Training(program, Plan(EPOCHS, 3, folder / "checkpoints"), use, place)
+    with joined_ranks(use.device) as rank_info:
+        program = Line(rank_info)
+        training = Training(program, Plan(EPOCHS, 3, folder / "checkpoints"), use, rank_info)
         training.resume()
         code = training.run(StopRequest())
         weights = [

@@ -7,27 +7,27 @@ import pytest
 
 from tests.workloads.conftest import RanksStory
 from workloads.allreduce.sweep import Measurement, parse_size, sizes
-from workloads.common.place import Place, place_from
+from workloads.common.rank_info import RankInfo, rank_info_from
 
 
 @pytest.mark.parametrize(
-    ("env", "place"),
+    ("env", "rank_info"),
     [
-        ({}, Place(0, 1, 0)),
-        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "PMI_RANK": "9"}, Place(3, 4, 1)),
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Place(1, 2, 0)),
-        ({"PMI_RANK": "1", "PMI_SIZE": "3", "MPI_LOCALRANKID": "1"}, Place(1, 3, 1)),
-        ({"RANK": "3"}, Place(0, 1, 0)),
+        ({}, RankInfo(0, 1, 0)),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "PMI_RANK": "9"}, RankInfo(3, 4, 1)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, RankInfo(1, 2, 0)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "3", "MPI_LOCALRANKID": "1"}, RankInfo(1, 3, 1)),
+        ({"RANK": "3"}, RankInfo(0, 1, 0)),
     ],
 )
-def test_the_place_among_the_ranks_is_the_launchers(env, place):
-    assert place_from(env) == place
-    assert place.is_first == (place.rank == 0)
+def test_the_rank_is_the_one_that_the_launcher_assigned(env, rank_info):
+    assert rank_info_from(env) == rank_info
+    assert rank_info.is_first == (rank_info.rank == 0)
 
 
 def test_a_rank_beyond_the_world_is_an_error():
     with pytest.raises(ValueError, match="RANK=4 is not below WORLD_SIZE=4"):
-        place_from({"RANK": "4", "WORLD_SIZE": "4"})
+        rank_info_from({"RANK": "4", "WORLD_SIZE": "4"})
 
 
 def test_bandwidths_are_those_of_nccls_own_test():

@@ -45,9 +45,9 @@ def run(
     """Train alone; `stop_at`: the step in which SIGTERM comes."""
     use = take_device()
     stop = StopRequest()
-    with joined_ranks(use.device) as place:
-        program = Line(place, model=model)
-        training = Training(program, Plan(epochs, batch, folder, checkpoint_steps=2), use, place)
+    with joined_ranks(use.device) as rank_info:
+        program = Line(rank_info, model=model)
+        training = Training(program, Plan(epochs, batch, folder, checkpoint_steps=2), use, rank_info)
         training.resume()
         plain = program.loss
 
@@ -110,10 +110,10 @@ def test_the_quickstart_saves_no_such_weights_either(tmp_path: Path, monkeypatch
     monkeypatch.setattr(quickstart.checkpoint, "checkpoint_dir", lambda: tmp_path)
     use = take_device()
     pictures, digits = torch.rand(4, 1, 8, 8), torch.arange(4)
-    with joined_ranks(use.device) as place:
+    with joined_ranks(use.device) as rank_info:
         settings = Settings(epochs=1, batch_size=4, learning_rate=math.inf)
         training = quickstart.Training(
-            settings, quickstart.Digits(pictures, digits, pictures, digits), use, place
+            settings, quickstart.Digits(pictures, digits, pictures, digits), use, rank_info
         )
         with pytest.raises(LossNotFinite, match="at step 1 the weights are no numbers"):
             training.run(StopRequest())
@@ -171,8 +171,11 @@ def test_a_truncated_checkpoint_is_refused_by_its_manifest(tmp_path: Path, capsy
 
 def test_too_few_samples_for_one_step_are_an_error(tmp_path: Path):
     use = take_device()
-    with joined_ranks(use.device) as place, pytest.raises(ValueError, match="3 samples do not fill a step"):
-        Training(Line(place, samples=3), Plan(1, 4, tmp_path), use, place)
+    with (
+        joined_ranks(use.device) as rank_info,
+        pytest.raises(ValueError, match="3 samples do not fill a step"),
+    ):
+        Training(Line(rank_info, samples=3), Plan(1, 4, tmp_path), use, rank_info)
 
 
 @pytest.mark.parametrize(

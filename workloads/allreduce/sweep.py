@@ -27,7 +27,7 @@ from torch import Tensor, distributed
 
 from workloads.common.devices import take_device
 from workloads.common.distributed import joined_ranks
-from workloads.common.place import Place
+from workloads.common.rank_info import RankInfo
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 WARM_UP, REPEATS = 5, 20
@@ -62,10 +62,10 @@ def sizes(low: int, high: int) -> Iterator[int]:
         low *= 2
 
 
-def measure(size_bytes: int, device: torch.device, place: Place) -> Measurement:
+def measure(size_bytes: int, device: torch.device, rank_info: RankInfo) -> Measurement:
     """Measure the all-reduce of a message of `size_bytes`, and verify the sum."""
     message = torch.empty(size_bytes // FLOAT_BYTES, device=device)
-    wrong = _wrong(message, place)
+    wrong = _wrong(message, rank_info)
     for _ in range(WARM_UP):
         distributed.all_reduce(message)
     _synchronize(device)
@@ -76,22 +76,24 @@ def measure(size_bytes: int, device: torch.device, place: Place) -> Measurement:
     _synchronize(device)
     seconds = torch.tensor([(time.perf_counter() - start) / REPEATS, float(wrong)], device=device)
     distributed.all_reduce(seconds)
-    return Measurement(size_bytes, float(seconds[0]) / place.world_size, place.world_size, int(seconds[1]))
+    return Measurement(
+        size_bytes, float(seconds[0]) / rank_info.world_size, rank_info.world_size, int(seconds[1])
+    )
 
 
-def measure_pairs(device: torch.device, place: Place) -> Iterator[tuple[str, str, Measurement]]:
+def measure_pairs(device: torch.device, rank_info: RankInfo) -> Iterator[tuple[str, str, Measurement]]:
     """Measure each pair of nodes, with one rank of each; yield the nodes' names and the measurement on all
     ranks. With fewer than three nodes, measures pairs of ranks."""
-    names = [""] * place.world_size
+    names = [""] * rank_info.world_size
     distributed.all_gather_object(names, os.environ.get("TRAINYARD_NODE") or socket.gethostname())
     firsts = {name: rank for rank, name in reversed(list(enumerate(names)))}
     if len(firsts) < 3:
-        firsts = {f"rank {rank}": rank for rank in range(place.world_size)}
+        firsts = {f"rank {rank}": rank for rank in range(rank_info.world_size)}
     ends = sorted(firsts.items(), key=lambda pair: pair[1])[:MOST_NODES]
     for (first, one), (second, other) in itertools.combinations(ends, 2):
         group = distributed.new_group([one, other])
         seconds = torch.zeros(1, device=device)
-        if place.rank in (one, other):
+        if rank_info.rank in (one, other):
             seconds += _pair_seconds(device, group) / 2
         distributed.all_reduce(seconds)
         yield first, second, Measurement(PAIR_BYTES, float(seconds), 2, 0)
@@ -116,17 +118,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-pairs", dest="pairs", action="store_false", help="leave out the pairs of nodes")
     options = parser.parse_args(arguments)
     device = take_device().device
-    with joined_ranks(device) as place:
+    with joined_ranks(device) as rank_info:
         rows = []
         for size in sizes(options.low, options.high):
-            rows.append(measure(size, device, place))
-            if place.is_first:
+            rows.append(measure(size, device, rank_info))
+            if rank_info.is_first:
                 print(_line(rows[-1], options.json), flush=True)
-        if place.is_first:
+        if rank_info.is_first:
             print(_summary(rows, device, options.json), flush=True)
-        if place.world_size > 2 and options.pairs:
-            for first, second, pair in measure_pairs(device, place):
-                if place.is_first:
+        if rank_info.world_size > 2 and options.pairs:
+            for first, second, pair in measure_pairs(device, rank_info):
+                if rank_info.is_first:
                     found = {"allreduce_pair": [first, second], "bus_gb_per_s": round(pair.bus_gb_per_s, 4)}
                     print(json.dumps(found), flush=True)
     return 1 if any(row.wrong for row in rows) else 0
@@ -143,11 +145,11 @@ def _pair_seconds(device: torch.device, group: distributed.ProcessGroup | None) 
     return (time.perf_counter() - start) / repeats
 
 
-def _wrong(message: Tensor, place: Place) -> int:
+def _wrong(message: Tensor, rank_info: RankInfo) -> int:
     """Return how many elements of the all-reduced tensor are wrong; each rank contributed rank + 1."""
-    message.fill_(place.rank + 1)
+    message.fill_(rank_info.rank + 1)
     distributed.all_reduce(message)
-    expected = place.world_size * (place.world_size + 1) // 2
+    expected = rank_info.world_size * (rank_info.world_size + 1) // 2
     return int((message != expected).sum())
 
 

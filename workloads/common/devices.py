@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from workloads.common.place import place_from
 from workloads.common.progress import Meter
+from workloads.common.rank_info import rank_info_from
 
 MIB = 1024 * 1024
 
@@ -47,7 +47,7 @@ def take_device() -> DeviceUse:
     if not os.environ.get("TRAINYARD_GPU_DEVICES", "0") or not torch.cuda.is_available():
         return DeviceUse(torch.device("cpu"), Meter(cpus))
     # An MPI rank in a pod with one device sees only that device.
-    index = place_from(os.environ).local_rank % torch.cuda.device_count()
+    index = rank_info_from(os.environ).local_rank % torch.cuda.device_count()
     device = torch.device("cuda", index)
     # NCCL's object collectives use the current device.
     torch.cuda.set_device(device)

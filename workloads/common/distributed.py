@@ -12,7 +12,7 @@ import torch
 from torch import distributed
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
-from workloads.common.place import Place, place_from
+from workloads.common.rank_info import RankInfo, rank_info_from
 
 LOOPBACK, DEFAULT_PORT = "127.0.0.1", "29400"
 JOIN_SECONDS = "300"
@@ -23,23 +23,23 @@ class RanksMissing(RuntimeError):
 
 
 @contextmanager
-def joined_ranks(device: torch.device) -> Iterator[Place]:
+def joined_ranks(device: torch.device) -> Iterator[RankInfo]:
     """Join the process group for the time of a `with` block: NCCL on GPUs, gloo on CPUs. A single rank joins
     a group of one, so that programs need no special case. Rank 0 listens at MASTER_ADDR and MASTER_PORT.
     Raises RanksMissing, with the missing ranks, if they do not join within JOIN_SECONDS (300)."""
-    place = place_from(os.environ)
+    rank_info = rank_info_from(os.environ)
     backend = "nccl" if device.type == "cuda" else "gloo"
     # A single rank needs no port, which another program might use.
-    store = HashStore() if place.world_size == 1 else _store_of_all(place)
+    store = HashStore() if rank_info.world_size == 1 else _store_of_all(rank_info)
     distributed.init_process_group(
         backend,
-        rank=place.rank,
-        world_size=place.world_size,
+        rank=rank_info.rank,
+        world_size=rank_info.world_size,
         store=store,
         device_id=device if device.type == "cuda" else None,
     )
     try:
-        yield place
+        yield rank_info
     finally:
         distributed.destroy_process_group()
 
@@ -55,7 +55,7 @@ def means_over_ranks(sums: Sequence[float], number: int, device: torch.device) -
     return [total / items for total in totals_of], round(items)
 
 
-def _store_of_all(place: Place) -> Store:
+def _store_of_all(rank_info: RankInfo) -> Store:
     """Return the store of rank 0 once all ranks have connected to it. Raises RanksMissing."""
     host, port = os.environ.get("MASTER_ADDR", LOOPBACK), int(os.environ.get("MASTER_PORT", DEFAULT_PORT))
     if host == LOOPBACK:
@@ -64,19 +64,23 @@ def _store_of_all(place: Place) -> Store:
     limit = timedelta(seconds=seconds)
     try:
         store = TCPStore(
-            host, port, is_master=place.is_first and not _is_hosted(), wait_for_workers=False, timeout=limit
+            host,
+            port,
+            is_master=rank_info.is_first and not _is_hosted(),
+            wait_for_workers=False,
+            timeout=limit,
         )
     except distributed.DistError as error:
-        raise RanksMissing(f"Rank {place.rank} did not reach rank 0 at {host}:{port}: {error}") from error
+        raise RanksMissing(f"Rank {rank_info.rank} did not reach rank 0 at {host}:{port}: {error}") from error
     joined = PrefixStore(f"joined-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    joined.set(str(place.rank), "1")
+    joined.set(str(rank_info.rank), "1")
     try:
-        joined.wait([str(rank) for rank in range(place.world_size)], limit)
+        joined.wait([str(rank) for rank in range(rank_info.world_size)], limit)
     except distributed.DistError as error:
-        missing = [rank for rank in range(place.world_size) if not joined.check([str(rank)])]
+        missing = [rank for rank in range(rank_info.world_size) if not joined.check([str(rank)])]
         words = ", ".join(map(str, missing))
         raise RanksMissing(
-            f"Of {place.world_size} ranks these have not joined within {seconds:g} s: {words}."
+            f"Of {rank_info.world_size} ranks these have not joined within {seconds:g} s: {words}."
         ) from error
     return joined
 

@@ -129,8 +129,8 @@ class World:
                 # torchrun ends workers that wait for a lost peer by SIGTERM; handling the signal would delay
                 # it by 30 s.
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            with joined_ranks(device) as place:
-                world._enter(place.rank, place.world_size, 1)
+            with joined_ranks(device) as rank_info:
+                world._enter(rank_info.rank, rank_info.world_size, 1)
                 world._agree_on_state()
                 yield world
             return
@@ -349,9 +349,9 @@ class _Membered:
     def recover(self, error: BaseException) -> None:
         """Form a new group without the lost peer. Raises the error if the same members fail repeatedly at the
         same step."""
-        place = self._world.step, self._world.size
-        self._reforms = self._reforms + 1 if place == self._broken_at else 1
-        self._broken_at = place
+        progress = self._world.step, self._world.size
+        self._reforms = self._reforms + 1 if progress == self._broken_at else 1
+        self._broken_at = progress
         if self._reforms > MOST_REFORMS:
             raise error
         print(f"elastic: generation {self._world.generation} broke: {_first_line(error)}", flush=True)

@@ -25,9 +25,9 @@ from workloads.common.devices import DeviceUse, take_device
 from workloads.common.distributed import joined_ranks
 from workloads.common.finite import check_loss
 from workloads.common.finite_weights import check_weights
-from workloads.common.place import Place
 from workloads.common.progress import report
 from workloads.common.quiesce import answering
+from workloads.common.rank_info import RankInfo
 from workloads.common.stopping import EXIT_CODE, StopRequest
 
 REPORT_EVERY_SECONDS = 1.0
@@ -50,7 +50,7 @@ class Program(Protocol):
     def learning_rate(self, step: int, total_steps: int, ranks: int) -> float:
         """Return the learning rate of a step; steps are counted from 0."""
 
-    def validate(self, place: Place, device: torch.device) -> float | None:
+    def validate(self, rank_info: RankInfo, device: torch.device) -> float | None:
         """Return the accuracy (0 to 1) on the validation data, which the ranks share; None if there is none."""
 
 
@@ -76,28 +76,28 @@ class Position:
     samples: int = 0
 
 
-def train(make: Callable[[Place], Program], plan: Plan) -> int:
+def train(make: Callable[[RankInfo], Program], plan: Plan) -> int:
     """Train the Program that `make` returns on all ranks of this job. Return the exit code."""
     stop = StopRequest()
     use = take_device()
-    with joined_ranks(use.device) as place:
-        training = Training(make(place), plan, use, place)
+    with joined_ranks(use.device) as rank_info:
+        training = Training(make(rank_info), plan, use, rank_info)
         training.resume()
-        with answering(place.is_first):
+        with answering(rank_info.is_first):
             return training.run(stop)
 
 
 class Training:
     """One rank's part of a training."""
 
-    def __init__(self, program: Program, plan: Plan, use: DeviceUse, place: Place) -> None:
-        torch.manual_seed(SEED + place.rank)
-        self._program, self._plan, self._use, self._place = program, plan, use, place
+    def __init__(self, program: Program, plan: Plan, use: DeviceUse, rank_info: RankInfo) -> None:
+        torch.manual_seed(SEED + rank_info.rank)
+        self._program, self._plan, self._use, self._rank_info = program, plan, use, rank_info
         self._samples = len(cast(Sized, program.data))
-        self._global_batch = plan.batch_size * place.world_size
+        ranks, self._global_batch = rank_info.world_size, plan.batch_size * rank_info.world_size
         if self._samples < self._global_batch:
             raise ValueError(
-                f"{self._samples} samples do not fill a step of {place.world_size} ranks with {plan.batch_size} each."
+                f"{self._samples} samples do not fill a step of {ranks} ranks with {plan.batch_size} each."
             )
         program.net.to(use.device)
         self.at = Position()
@@ -109,7 +109,7 @@ class Training:
     def resume(self) -> None:
         """Resume from the newest checkpoint, which rank 0 reads for all ranks. Raises OtherModel."""
         found: list[Any] = [None]
-        if self._place.is_first:
+        if self._rank_info.is_first:
             found = [checkpoint.load_latest(self._plan.checkpoints, self._program.model)]
         distributed.broadcast_object_list(found, 0)
         if found[0] is None:
@@ -156,10 +156,10 @@ class Training:
 
     @property
     def _ranks(self) -> str:
-        return f"{self._place.world_size} rank{'s' if self._place.world_size > 1 else ''}"
+        return f"{self._rank_info.world_size} rank{'s' if self._rank_info.world_size > 1 else ''}"
 
     def _parallel(self) -> nn.Module:
-        if self._place.world_size == 1:
+        if self._rank_info.world_size == 1:
             return self._program.net
         device_ids = [self._use.device.index] if self._use.device.type == "cuda" else None
         # Batch norm statistics are averaged before they are used, so they need not be sent at every step.
@@ -175,7 +175,8 @@ class Training:
         order = torch.randperm(self._samples, generator=generator).tolist()
         starts = range(self.at.samples, self._samples - self._global_batch + 1, self._global_batch)
         mine = [
-            order[at + self._place.rank : at + self._global_batch : self._place.world_size] for at in starts
+            order[at + self._rank_info.rank : at + self._global_batch : self._rank_info.world_size]
+            for at in starts
         ]
         is_cuda = self._use.device.type == "cuda"
         loader = DataLoader(
@@ -189,7 +190,7 @@ class Training:
         program = self._program
         net.train()
         for group in program.optimizer.param_groups:
-            group["lr"] = program.learning_rate(self.at.step, self.total_steps(), self._place.world_size)
+            group["lr"] = program.learning_rate(self.at.step, self.total_steps(), self._rank_info.world_size)
         program.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(self._use.device.type, torch.bfloat16, enabled=self._is_bf16):
             loss, accuracy = program.loss(net, batch)
@@ -198,7 +199,7 @@ class Training:
         sums = torch.stack([loss.detach(), accuracy.detach(), loss.new_tensor(float(bool(stop)))]).float()
         distributed.all_reduce(sums)
         mean_loss, mean_accuracy, asked = sums.tolist()
-        return mean_loss / self._place.world_size, mean_accuracy / self._place.world_size, asked > 0
+        return mean_loss / self._rank_info.world_size, mean_accuracy / self._rank_info.world_size, asked > 0
 
     def _advance(self) -> None:
         """Complete a step, and after its last step the epoch."""
@@ -215,18 +216,18 @@ class Training:
         self._average_statistics()
         self._program.net.eval()
         with torch.no_grad():
-            self._accuracy = self._program.validate(self._place, self._use.device)
+            self._accuracy = self._program.validate(self._rank_info, self._use.device)
 
     def _average_statistics(self) -> None:
         for buffer in self._program.net.buffers():
             if buffer.is_floating_point():
                 distributed.all_reduce(buffer)
-                buffer /= self._place.world_size
+                buffer /= self._rank_info.world_size
 
     def _save(self) -> None:
         """Write this step's checkpoint on rank 0, unless it exists. Raises LossNotFinite on all ranks."""
         check_weights(self._program.net, self.at.step)
-        if not self._place.is_first or self._saved_step == self.at.step:
+        if not self._rank_info.is_first or self._saved_step == self.at.step:
             return
         program, at = self._program, self.at
         state = {
@@ -242,9 +243,9 @@ class Training:
     def _report(self, pace: _Pace, loss: float, accuracy: float, *, is_due: bool) -> None:
         allreduce_seconds = pace.add(self._allreduce.take_seconds())
         seconds_per_step = pace.seconds_per_step(self.at.step, is_due=is_due)
-        if seconds_per_step is None or not self._place.is_first:
+        if seconds_per_step is None or not self._rank_info.is_first:
             return
-        workers = self._place.world_size
+        workers = self._rank_info.world_size
         share = {} if workers == 1 else {"allreduce_share": min(1.0, allreduce_seconds / pace.seconds)}
         report(
             epoch=min(self.at.epoch + 1, self._plan.epochs),
@@ -262,7 +263,7 @@ class Training:
         )
 
     def _print(self, text: str) -> None:
-        if self._place.is_first:
+        if self._rank_info.is_first:
             print(text, flush=True)
 
 

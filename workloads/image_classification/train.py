@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from workloads.common import checkpoint
 from workloads.common.distributed import means_over_ranks
-from workloads.common.place import Place
+from workloads.common.rank_info import RankInfo
 from workloads.common.readable import Readable
 from workloads.common.records import BadRecord, Skipped, TooManyBadRecords
 from workloads.common.schedule import cosine
@@ -71,10 +71,10 @@ class Data:
 class Classification:
     """Implements workloads.common.training.Program."""
 
-    def __init__(self, options: Options, place: Place) -> None:
+    def __init__(self, options: Options, rank_info: RankInfo) -> None:
         skipped = Skipped()
         data = read_data(options, skipped)
-        if place.is_first:
+        if rank_info.is_first:
             skipped.report()
         self._options, self._is_multi = options, options.labels is not None
         self._outputs = data.outputs
@@ -100,16 +100,16 @@ class Classification:
     def learning_rate(self, step: int, total_steps: int, ranks: int) -> float:
         return self._options.learning_rate * ranks * cosine(step, total_steps)
 
-    def validate(self, place: Place, device: torch.device) -> float | None:
+    def validate(self, rank_info: RankInfo, device: torch.device) -> float | None:
         if self._validation is None:
             return None
-        numbers = range(place.rank, len(self._validation), place.world_size)
+        numbers = range(rank_info.rank, len(self._validation), rank_info.world_size)
         loader = DataLoader(Subset(self._validation, numbers), batch_size=self._options.batch_size)
         right = 0.0
         for pictures, targets in loader:
             right += float(self._right(self.net(pictures.to(device)), targets.to(device)).sum())
         (accuracy,), _ = means_over_ranks([right], len(numbers), device)
-        if place.is_first:
+        if rank_info.is_first:
             print(f"validated: accuracy {accuracy:.4f}", flush=True)
         return accuracy
 
@@ -157,7 +157,7 @@ def read_data(options: Options, skipped: Skipped) -> Data:
 def main(arguments: Sequence[str] | None = None) -> int:
     options, plan = read_settings(arguments)
     try:
-        return train(lambda place: Classification(options, place), plan)
+        return train(lambda rank_info: Classification(options, rank_info), plan)
     except (NoPictures, BadRecord, TooManyBadRecords, checkpoint.CheckpointRefused) as error:
         print(error, flush=True)
         return 1

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from workloads.common import checkpoint
 from workloads.common.distributed import means_over_ranks
 from workloads.common.pictures import normalised, opened
-from workloads.common.place import Place
+from workloads.common.rank_info import RankInfo
 from workloads.common.readable import Readable
 from workloads.common.records import BadRecord, Skipped, TooManyBadRecords
 from workloads.common.schedule import polynomial
@@ -54,9 +54,9 @@ class Options:
 class LaneDetection:
     """Implements workloads.common.training.Program."""
 
-    def __init__(self, options: Options, place: Place) -> None:
+    def __init__(self, options: Options, rank_info: RankInfo) -> None:
         skipped = Skipped()
-        _prepared(options.data_dir, place, skipped)
+        _prepared(options.data_dir, rank_info, skipped)
         self._options, self.model = options, f"scnn-{options.size.name}"
         # A fixed seed: the same initial weights on all ranks and in every run.
         torch.manual_seed(0)
@@ -72,7 +72,7 @@ class LaneDetection:
         self.data: Dataset[Any] = Readable(Lanes(samples, options.size, is_augmented=True), skipped)
         self._skipped, self._broken = skipped, set[str]()
         self._labels = list(_validation(options.data_dir, skipped)) if options.is_validating else []
-        if place.is_first:
+        if rank_info.is_first:
             skipped.report()
 
     def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -87,10 +87,10 @@ class LaneDetection:
     def learning_rate(self, step: int, total_steps: int, ranks: int) -> float:
         return self._options.learning_rate * ranks * polynomial(step, total_steps)
 
-    def validate(self, place: Place, device: torch.device) -> float | None:
+    def validate(self, rank_info: RankInfo, device: torch.device) -> float | None:
         if not self._labels:
             return None
-        mine = self._labels[place.rank :: place.world_size]
+        mine = self._labels[rank_info.rank :: rank_info.world_size]
         sums, scored = [0.0] * 4, 0
         for start in range(0, len(mine), self._options.val_batch_size):
             labels, read = self._read(mine[start : start + self._options.val_batch_size])
@@ -99,7 +99,7 @@ class LaneDetection:
                 sums = [total + part for total, part in zip(sums, parts, strict=True)]
                 scored += len(labels)
         (accuracy, missed, invented, strict), pictures = means_over_ranks(sums, scored, device)
-        if place.is_first:
+        if rank_info.is_first:
             print(
                 f"validated on {pictures} pictures: accuracy {accuracy:.4f} (strict {strict:.4f}),"
                 f" false positives {invented:.4f}, false negatives {missed:.4f}",
@@ -142,7 +142,7 @@ class LaneDetection:
 def main(arguments: Sequence[str] | None = None) -> int:
     options, plan = read_settings(arguments)
     try:
-        return train(lambda place: LaneDetection(options, place), plan)
+        return train(lambda rank_info: LaneDetection(options, rank_info), plan)
     except (NoData, BadRecord, TooManyBadRecords, checkpoint.CheckpointRefused) as error:
         print(error, flush=True)
         return 1
@@ -193,10 +193,10 @@ def _validation(folder: Path, skipped: Skipped) -> Iterator[Label]:
             yield from read_labels(folder / name, skipped)
 
 
-def _prepared(folder: Path, place: Place, skipped: Skipped) -> None:
+def _prepared(folder: Path, rank_info: RankInfo, skipped: Skipped) -> None:
     """Prepare the data if necessary: on rank 0, then on the first rank of each node that does not share its
     disk."""
-    for is_turn in (place.is_first, place.local_rank == 0):
+    for is_turn in (rank_info.is_first, rank_info.local_rank == 0):
         if is_turn and not (folder / LISTS / "train.txt").exists():
             fill(folder, "", SYNTHETIC_CLIPS if "DATA_DIR" not in os.environ else 0)
             prepare(folder, skipped)

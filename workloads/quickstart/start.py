@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from workloads.common.launch import LAUNCHED, Launch
-from workloads.common.place import place_from
+from workloads.common.rank_info import rank_info_from
 from workloads.quickstart.settings import Settings, read_settings
 
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _launch(settings: Settings, arguments: Sequence[str]) -> int:
     """Run this program once per worker, all on this machine. Return the exit code."""
-    ranks = place_from(os.environ).world_size
+    ranks = rank_info_from(os.environ).world_size
     if ranks > 1:
         print(f"--workers is for a process alone; this one is of {ranks} ranks.", file=sys.stderr)
         return 2

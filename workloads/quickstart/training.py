@@ -19,9 +19,9 @@ from workloads.common.distributed import joined_ranks
 from workloads.common.finite import check_loss
 from workloads.common.finite_weights import check_weights
 from workloads.common.optimizers import PlainAdamW
-from workloads.common.place import Place
 from workloads.common.progress import report
 from workloads.common.quiesce import answering
+from workloads.common.rank_info import RankInfo
 from workloads.common.stopping import EXIT_CODE, StopRequest
 from workloads.quickstart.settings import HELD_OUT, Settings
 
@@ -68,10 +68,10 @@ class DigitNet(nn.Module):
 class Training:
     """The state of one run, and how to save and resume it."""
 
-    def __init__(self, settings: Settings, data: Digits, use: DeviceUse, place: Place) -> None:
+    def __init__(self, settings: Settings, data: Digits, use: DeviceUse, rank_info: RankInfo) -> None:
         torch.manual_seed(SEED)
         self.settings, self.checkpoints = settings, checkpoint.checkpoint_dir()
-        self.use, self.place = use, place
+        self.use, self.rank_info = use, rank_info
         self.data = Digits(
             *(t.to(use.device) for t in (data.train_x, data.train_y, data.test_x, data.test_y))
         )
@@ -86,7 +86,7 @@ class Training:
         """Resume from the newest checkpoint, which the first worker reads for all; return False if there is
         none. Raises OtherModel."""
         read: list[Any] = [None]
-        if self.place.is_first:
+        if self.rank_info.is_first:
             read = [checkpoint.load_latest(self.checkpoints, MODEL)]
         distributed.broadcast_object_list(read, 0)
         if read[0] is None:
@@ -115,16 +115,16 @@ class Training:
             is_epoch_end = self.step % self.steps_per_epoch == 0
             if is_epoch_end or is_asked:
                 check_weights(self.net, self.step)
-            if is_epoch_end and self.place.is_first:
+            if is_epoch_end and self.rank_info.is_first:
                 self.accuracy = self._test()
                 self.save()
             if is_asked and self.step < self.total_steps:
-                if self.place.is_first:
+                if self.rank_info.is_first:
                     print(f"stopping: saved {self.save().name}", flush=True)
                 return EXIT_CODE
-            if self.place.is_first:
+            if self.rank_info.is_first:
                 pace.report(loss, is_due=self.step == self.total_steps)
-        if self.place.is_first:
+        if self.rank_info.is_first:
             print(f"done: accuracy {self.accuracy:.4f} on {HELD_OUT} held out pictures", flush=True)
         return 0
 
@@ -141,7 +141,7 @@ class Training:
         """Train on this worker's part of a batch. Return the loss over all workers, and whether any of them
         was asked to stop."""
         self.net.train()
-        mine = batch.to(self.use.device)[self.place.rank :: self.place.world_size]
+        mine = batch.to(self.use.device)[self.rank_info.rank :: self.rank_info.world_size]
         pictures, digits = _shifted(self.data.train_x[mine]), self.data.train_y[mine]
         loss = nn.functional.cross_entropy(self.net(pictures), digits, reduction="sum") / len(batch)
         self.optimizer.zero_grad()
@@ -154,7 +154,7 @@ class Training:
         return float(sums[0]), bool(sums[1])
 
     def _sum_over_workers(self, tensors: Sequence[Tensor]) -> None:
-        if self.place.world_size > 1:
+        if self.rank_info.world_size > 1:
             for tensor in tensors:
                 distributed.all_reduce(tensor)
 
@@ -189,7 +189,7 @@ class _Pace:
             loss=loss,
             accuracy=training.accuracy,
             samples_per_second=training.settings.batch_size / seconds_per_step,
-            workers=training.place.world_size,
+            workers=training.rank_info.world_size,
         )
 
 
@@ -197,16 +197,16 @@ def train(settings: Settings) -> int:
     """Train as one rank, or alone. Return the exit code."""
     stop = StopRequest()
     use = take_device()
-    with joined_ranks(use.device) as place:
-        training = Training(settings, load_digits(), use, place)
+    with joined_ranks(use.device) as rank_info:
+        training = Training(settings, load_digits(), use, rank_info)
         try:
             start = "resumed" if training.resume() else "started"
         except checkpoint.CheckpointRefused as refusal:
             print(refusal, flush=True)
             return 1
-        if place.is_first:
+        if rank_info.is_first:
             print(f"{start} at step {training.step} of {training.total_steps} on {use.device}", flush=True)
-        with answering(place.is_first):
+        with answering(rank_info.is_first):
             return training.run(stop)
 
 

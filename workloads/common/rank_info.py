@@ -17,8 +17,8 @@ LAUNCHERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A rank of a job, and its rank on its node."""
+class RankInfo:
+    """The rank of a process in its job, the number of ranks, and its rank on its node."""
 
     rank: int
     world_size: int
@@ -29,13 +29,15 @@ class Place:
         return self.rank == 0
 
 
-def place_from(env: Mapping[str, str]) -> Place:
+def rank_info_from(env: Mapping[str, str]) -> RankInfo:
     """Return the rank that a launcher assigned to this process, rank 0 of 1 if there is none. Raises
     ValueError for a rank that is not below the world size."""
     for rank_name, size_name, local_name in LAUNCHERS:
         if rank_name in env and size_name in env:
-            place = Place(int(env[rank_name]), int(env[size_name]), int(env.get(local_name, "0")))
-            if not 0 <= place.rank < place.world_size:
-                raise ValueError(f"{rank_name}={place.rank} is not below {size_name}={place.world_size}.")
-            return place
-    return Place(0, 1, 0)
+            rank_info = RankInfo(int(env[rank_name]), int(env[size_name]), int(env.get(local_name, "0")))
+            if not 0 <= rank_info.rank < rank_info.world_size:
+                raise ValueError(
+                    f"{rank_name}={rank_info.rank} is not below {size_name}={rank_info.world_size}."
+                )
+            return rank_info
+    return RankInfo(0, 1, 0)
