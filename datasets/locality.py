@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A cache location of a cluster. It serves the nodes in these pools, and those with all of these labels. One
     with neither is the default: it serves the nodes that no other location serves."""
 
@@ -24,11 +24,13 @@ class Place:
         return not self.node_pools and not self.node_labels
 
 
-def place_of(pool: str, labels: Mapping[str, str], places: Iterable[Place]) -> str:
+def location_of(pool: str, labels: Mapping[str, str], locations: Iterable[Location]) -> str:
     """Return the name of the cache location that serves a node: the first by name if there are several, "" if
     none."""
-    ordered = sorted(places, key=lambda place: (place.is_default, place.name))
-    return next((place.name for place in ordered if place.is_default or place.has(pool, labels)), "")
+    ordered = sorted(locations, key=lambda location: (location.is_default, location.name))
+    return next(
+        (location.name for location in ordered if location.is_default or location.has(pool, labels)), ""
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +95,15 @@ class Found:
 
 
 def find(
-    versions: Iterable[object], places: Iterable[str], states: Mapping[tuple[str, object], str]
+    versions: Iterable[object], locations: Iterable[str], states: Mapping[tuple[str, object], str]
 ) -> Found:
     """Return the cache locations at which a job that mounts these versions may start. `states`: the state of each
     cache by (location name, version)."""
     wanted, ready, fillable = set(versions), [], []
-    for place in sorted(places):
-        known = {states.get((place, version), "") for version in wanted}
+    for location in sorted(locations):
+        known = {states.get((location, version), "") for version in wanted}
         if known == {"ready"}:
-            ready.append(place)
+            ready.append(location)
         elif "failed" not in known:
-            fillable.append(place)
+            fillable.append(location)
     return Found(tuple(ready), tuple(fillable))

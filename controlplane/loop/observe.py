@@ -26,7 +26,7 @@ from controlplane.scheduling.view import (
     placements_from_lists,
 )
 from controlplane.telemetry.usage import KeptUsage, half_life_of
-from datasets.locality import Place, place_of
+from datasets.locality import Location, location_of
 from datasets.queries.job_data import NO_DATA, DataView, JobData, observe_data
 from datasets.queries.volumes import volume_waits
 from jobs import lifecycle
@@ -124,7 +124,7 @@ def observe(
     jobs = kept.views
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = _projects(cluster.pk)
-    nodes = _node_views(cluster, held, nodes_with_orphans, waits.data.places)
+    nodes = _node_views(cluster, held, nodes_with_orphans, waits.data.locations)
     half_life = half_life_of(cluster)
     gpus = sum(len(node.devices) for node in nodes)
     usage = kept.usage.of(now, gpus, half_life, {project.pk for project in projects})
@@ -358,7 +358,7 @@ def _node_views(
     cluster: Cluster,
     held: Mapping[tuple[str, int], int],
     nodes_with_orphans: frozenset[str],
-    places: Sequence[Place],
+    locations: Sequence[Location],
 ) -> tuple[NodeView, ...]:
     devices: dict[int, list[DeviceView]] = defaultdict(list)
     for node_id, node, index, memory_mib, is_foreign, allocated, *parts in _devices(cluster.pk):
@@ -366,7 +366,7 @@ def _node_views(
         # is placed on it.
         foreign = 1000 - allocated if is_foreign else 0
         devices[node_id].append(DeviceView(index, memory_mib, held.get((node, index), 0) + foreign, *parts))
-    nodes = _labelled_nodes(cluster.pk) if places else _nodes(cluster.pk)
+    nodes = _labelled_nodes(cluster.pk) if locations else _nodes(cluster.pk)
     return tuple(
         NodeView(
             name=name,
@@ -376,7 +376,7 @@ def _node_views(
             memory_mib=memory_mib,
             extras=tuple(sorted(extras.items())),
             is_schedulable=is_ready and not (is_cordoned or is_closed) and name not in nodes_with_orphans,
-            location=place_of(pool or "", labels[0], places) if labels else "",
+            location=location_of(pool or "", labels[0], locations) if labels else "",
         )
         for key, name, pool, milli_cpus, memory_mib, extras, is_ready, is_cordoned, is_closed, *labels in nodes
     )

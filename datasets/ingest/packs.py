@@ -27,8 +27,8 @@ class PackInvalid(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Location of a content in a pack: digest, offset and size in bytes."""
+class IndexEntry:
+    """Digest of a content, and its offset and size in bytes in the pack."""
 
     digest: bytes
     offset: int
@@ -49,7 +49,7 @@ def pack_name(index: bytes) -> str:
     return sha256(index).hexdigest()
 
 
-def read_index(pack: bytes | memoryview) -> tuple[list[Place], bytes]:
+def read_index(pack: bytes | memoryview) -> tuple[list[IndexEntry], bytes]:
     """Return digest, offset and length of each content in a pack, and the index bytes. `pack` may be the end of a
     pack if it contains the whole index. Raises PackInvalid."""
     if len(pack) < _TAIL.size:
@@ -59,7 +59,7 @@ def read_index(pack: bytes | memoryview) -> tuple[list[Place], bytes]:
     if magic != _MAGIC or count > CONTENTS_MOST or size > len(pack):
         raise PackInvalid("These bytes are not a pack.")
     index = bytes(pack[len(pack) - size :])
-    return [Place(*row) for row in _ROW.iter_unpack(index[: -_TAIL.size])], index
+    return [IndexEntry(*row) for row in _ROW.iter_unpack(index[: -_TAIL.size])], index
 
 
 def index_bytes(tail: bytes) -> int:

@@ -12,7 +12,7 @@ from django.db.models import Count, Q, QuerySet, Sum, prefetch_related_objects
 from controlplane.engines.kinds import engine_kind
 from controlplane.models import Cluster, Node
 from controlplane.models.prepared import prepared
-from datasets.locality import Candidate, Place, choose, choose_other, find, place_of
+from datasets.locality import Candidate, Location, choose, choose_other, find, location_of
 from datasets.models import Cache, CacheLocation, DatasetUse, DatasetVersion
 from datasets.queries.caches import UNFINISHED, directory_of, eta_seconds, has_cache_volumes
 from datasets.storage.cache import tree_below
@@ -45,7 +45,7 @@ class DataView:
     locations with the nodes that they serve ([] if one location serves all nodes)."""
 
     jobs: Mapping[str, JobData] = field(default_factory=dict)
-    places: Sequence[Place] = ()
+    locations: Sequence[Location] = ()
 
     def of(self, job: str) -> JobData:
         """Return the data of a job; NO_DATA if it waits for nothing."""
@@ -55,19 +55,19 @@ class DataView:
 def observe_data(cluster: Cluster, *, has_queued_jobs: bool = True) -> DataView:
     """Return which queued jobs wait for data and, in a cluster with several locations, where the data of jobs
     is. At most three queries."""
-    places = places_of(cluster)
-    if places:
-        return DataView(_by_place(cluster, places), places)
+    locations = locations_of(cluster)
+    if locations:
+        return DataView(_by_location(cluster, locations), locations)
     uses = _queued_uses(cluster.pk) if has_queued_jobs else []
     return DataView(_waits(cluster, uses)) if uses else DataView()
 
 
-def places_of(cluster: Cluster) -> list[Place]:
+def locations_of(cluster: Cluster) -> list[Location]:
     """Return the cluster's cache locations with the nodes that each serves; [] if there is only one, or if the
     cluster's engine mounts no volumes."""
     if not engine_kind(cluster.engine).mounts_volumes:
         return []
-    found = [_place(row) for row in _locations(cluster.pk)]
+    found = [_location(row) for row in _locations(cluster.pk)]
     return found if len(found) > 1 else []
 
 
@@ -77,10 +77,10 @@ def _locations(cluster: int) -> QuerySet[CacheLocation]:
     return rows.only("name", "node_pools", "node_labels", "is_default")
 
 
-def _place(location: CacheLocation) -> Place:
+def _location(location: CacheLocation) -> Location:
     if location.is_default:
-        return Place(location.name)
-    return Place(location.name, tuple(location.node_pools), location.node_labels)
+        return Location(location.name)
+    return Location(location.name, tuple(location.node_pools), location.node_labels)
 
 
 @prepared
@@ -111,14 +111,14 @@ def _waits(cluster: Cluster, uses: Sequence[DatasetUse]) -> dict[str, JobData]:
     is_apart = has_cache_volumes(cluster)
     waits: dict[str, JobData] = {}
     for use in uses:
-        job, place = str(use.job_id), use.job.project_id if is_apart else None
-        cache = caches.get((place, use.version_id)) if use.version_id else None
+        job, project = str(use.job_id), use.job.project_id if is_apart else None
+        cache = caches.get((project, use.version_id)) if use.version_id else None
         if job not in waits and (cache is None or cache.state != Cache.READY):
             waits[job] = JobData(is_waiting=True, progress=_progress(use, cache))
     return waits
 
 
-def _by_place(cluster: Cluster, places: Sequence[Place]) -> dict[str, JobData]:
+def _by_location(cluster: Cluster, locations: Sequence[Location]) -> dict[str, JobData]:
     """Return the locations of data of those unfinished jobs that cannot start everywhere."""
     by_job: dict[str, list[DatasetUse]] = defaultdict(list)
     for use in _unfinished_uses(cluster.pk):
@@ -131,18 +131,18 @@ def _by_place(cluster: Cluster, places: Sequence[Place]) -> dict[str, JobData]:
         (row.location.name, row.version_id): row for row in rows.select_related("version", "location")
     }
     states: dict[tuple[str, object], str] = {key: cache.state for key, cache in caches.items()}
-    names = [place.name for place in places]
-    default = next((place.name for place in places if place.is_default), names[0])
+    names = [location.name for location in locations]
+    default = next((location.name for location in locations if location.is_default), names[0])
     by_pk = dict(CacheLocation.objects.filter(cluster=cluster, project=None).values_list("pk", "name"))
     data = {}
     for job, uses in by_job.items():
         found = find([use.version_id for use in uses], names, states)
         if len(found.ready) == len(names):
             continue
-        places_of_uses = [by_pk.get(use.location_id or 0, default) for use in uses]
+        locations_of_uses = [by_pk.get(use.location_id or 0, default) for use in uses]
         waited = [
-            (use, caches.get((place, use.version_id)))
-            for use, place in zip(uses, places_of_uses, strict=True)
+            (use, caches.get((location, use.version_id)))
+            for use, location in zip(uses, locations_of_uses, strict=True)
         ]
         data[job] = _job_data(uses[0], waited, found.ready, found.fillable)
     return data
@@ -198,33 +198,33 @@ def other_location(job: Job, versions: Iterable[DatasetVersion]) -> str:
 
 def _candidates(job: Job, versions: Iterable[DatasetVersion]) -> list[Candidate]:
     cluster = job.project.cluster
-    places = places_of(cluster)
-    if not places:
+    locations = locations_of(cluster)
+    if not locations:
         return []
     sizes = {version.pk: version.size_bytes for version in versions}
     rows = Cache.objects.filter(location__cluster=cluster, version__in=sizes).exclude(state=Cache.EVICTING)
     found = rows.values_list("location__name", "version_id", "state")
-    states = {(place, key): state for place, key, state in found}
-    failed = {place for (place, _), state in states.items() if state == Cache.FAILED}
+    states = {(location, key): state for location, key, state in found}
+    failed = {location for (location, _), state in states.items() if state == Cache.FAILED}
     there = {key for key, state in states.items() if state != Cache.FAILED}
     limits = dict(
         CacheLocation.objects.filter(cluster=cluster, project=None).values_list("name", "room_bytes")
     )
-    room = _room(job, places)
+    room = _room(job, locations)
     return [
         Candidate(
-            place.name,
+            location.name,
             # Count at least one byte: an empty version must be filled too.
-            sum(max(1, size) for key, size in sizes.items() if (place.name, key) not in there),
-            *room.get(place.name, (0, 0, 0)),
-            room_bytes=limits.get(place.name),
-            has_failed=place.name in failed,
+            sum(max(1, size) for key, size in sizes.items() if (location.name, key) not in there),
+            *room.get(location.name, (0, 0, 0)),
+            room_bytes=limits.get(location.name),
+            has_failed=location.name in failed,
         )
-        for place in places
+        for location in locations
     ]
 
 
-def _room(job: Job, places: Sequence[Place]) -> Mapping[str, tuple[int, int, int]]:
+def _room(job: Job, locations: Sequence[Location]) -> Mapping[str, tuple[int, int, int]]:
     """Return (free milli-GPUs, all milli-GPUs, number of nodes) by cache location, of the schedulable nodes in pools
     that the job may use."""
     pools = [job.spec["node_pool"]] if job.spec["node_pool"] else job.project.node_pools.get(job.kind, ())
@@ -238,9 +238,9 @@ def _room(job: Job, places: Sequence[Place]) -> Mapping[str, tuple[int, int, int
     )
     room: dict[str, tuple[int, int, int]] = {}
     for pool, labels, held, gpus in counted.values_list("pool__name", "labels", "held", "gpus"):
-        place = place_of(pool or "", labels, places)
-        free, total, count = room.get(place, (0, 0, 0))
-        room[place] = free + 1000 * gpus - held, total + 1000 * gpus, count + 1
+        location = location_of(pool or "", labels, locations)
+        free, total, count = room.get(location, (0, 0, 0))
+        room[location] = free + 1000 * gpus - held, total + 1000 * gpus, count + 1
     return room
 
 
@@ -271,7 +271,7 @@ def _location_on(cluster: Cluster, node: str) -> CacheLocation:
     if len(locations) == 1:
         return locations[0]
     [found] = _nodes(cluster, node).values_list("pool__name", "labels")
-    name = place_of(found[0] or "", found[1], [_place(one) for one in locations])
+    name = location_of(found[0] or "", found[1], [_location(one) for one in locations])
     return next(one for one in locations if one.name == name)
 
 

@@ -17,8 +17,8 @@ def places_in(path: Path) -> list[Located]:
         if size < TAIL_BYTES:
             raise PackInvalid("The pack is truncated.")
         tail = index_bytes(os.pread(file.fileno(), TAIL_BYTES, size - TAIL_BYTES))
-        places, _ = read_index(os.pread(file.fileno(), tail, max(0, size - tail)))
-    return [Located("", place.offset, place.size_bytes, place.digest) for place in places]
+        entries, _ = read_index(os.pread(file.fileno(), tail, max(0, size - tail)))
+    return [Located("", entry.offset, entry.size_bytes, entry.digest) for entry in entries]
 
 
 def damaged_in(path: Path, located: Sequence[Located]) -> list[Located]:

@@ -232,8 +232,8 @@ class FolderLake(IndexedLake[ContentIndex]):
             write_new(fresh, b"".join((*(content.data for content in contents), index)))
             # Named by its index: writing the same contents twice gives one file.
             os.rename(fresh, self._named("packs", name))
-        places, _ = read_index(index)
-        return [Located(name, one.offset, one.size_bytes, one.digest) for one in places]
+        entries, _ = read_index(index)
+        return [Located(name, one.offset, one.size_bytes, one.digest) for one in entries]
 
     def _write_object(self, content: Content, adopt: Sharing) -> Located:
         with self._staged() as fresh:

@@ -351,11 +351,11 @@ class S3Lake(IndexedLake[AgedIndex]):
         try:
             tail = self._bucket.get_range(key, max(0, size - TAIL_BYTES), min(size, TAIL_BYTES))
             length = index_bytes(tail)
-            places, _ = read_index(self._bucket.get_range(key, max(0, size - length), min(size, length)))
+            entries, _ = read_index(self._bucket.get_range(key, max(0, size - length), min(size, length)))
         except (PackInvalid, KeyMissing, TooShort):
             # The pack is truncated or is just being removed.
             return []
-        return [Located(name_of(key), place.offset, place.size_bytes, place.digest) for place in places]
+        return [Located(name_of(key), entry.offset, entry.size_bytes, entry.digest) for entry in entries]
 
 
 def _is_folder(key: str) -> bool:

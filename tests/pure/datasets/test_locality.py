@@ -1,20 +1,20 @@
 """Where nodes read cached data from, and to which location a job's data is brought."""
 
-from datasets.locality import Candidate, Found, Place, choose, choose_other, find, place_of
+from datasets.locality import Candidate, Found, Location, choose, choose_other, find, location_of
 
-DEFAULT = Place("local")
-EAST = Place("east", ("a100",))
-WEST = Place("west", (), {"zone": "west", "disk": "nvme"})
-PLACES = (DEFAULT, WEST, EAST)
+DEFAULT = Location("local")
+EAST = Location("east", ("a100",))
+WEST = Location("west", (), {"zone": "west", "disk": "nvme"})
+LOCATIONS = (DEFAULT, WEST, EAST)
 
 
 def test_a_node_reads_from_the_location_of_its_pool_or_of_all_its_labels():
-    assert place_of("a100", {}, PLACES) == "east"
-    assert place_of("t4", {"zone": "west", "disk": "nvme", "more": "x"}, PLACES) == "west"
-    assert place_of("t4", {"zone": "west"}, PLACES) == "local"
+    assert location_of("a100", {}, LOCATIONS) == "east"
+    assert location_of("t4", {"zone": "west", "disk": "nvme", "more": "x"}, LOCATIONS) == "west"
+    assert location_of("t4", {"zone": "west"}, LOCATIONS) == "local"
     # of several the first by name, whatever their order
-    assert place_of("a100", {"zone": "west", "disk": "nvme"}, PLACES) == "east"
-    assert place_of("t4", {}, (EAST, WEST)) == ""
+    assert location_of("a100", {"zone": "west", "disk": "nvme"}, LOCATIONS) == "east"
+    assert location_of("t4", {}, (EAST, WEST)) == ""
 
 
 def test_data_goes_where_it_is_then_where_there_is_room_then_where_little_is_missing():
