@@ -13,7 +13,7 @@ with without("yaml"):
 app = Celery("trainyard")
 app.conf.update(
     broker_url=settings.REDIS_URL,
-    task_default_queue="bell",
+    task_default_queue="wakeup",
     task_ignore_result=True,
     task_acks_late=True,
     task_reject_on_worker_lost=True,

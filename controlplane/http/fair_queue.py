@@ -30,7 +30,7 @@ class FairQueue:
         self._most_of_client, self._most = most_of_client, most
         self._waiting = 0
         # By client; the first client is next.
-        self._lanes: OrderedDict[str, deque[Future[None]]] = OrderedDict()
+        self._queues: OrderedDict[str, deque[Future[None]]] = OrderedDict()
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
@@ -47,10 +47,10 @@ class FairQueue:
     async def _wait(self, client: str) -> None:
         if self._waiting >= self._most:
             raise QueueFull(is_of_all=True)
-        if len(self._lanes.get(client, ())) >= self._most_of_client:
+        if len(self._queues.get(client, ())) >= self._most_of_client:
             raise QueueFull(is_of_all=False)
         turn = get_running_loop().create_future()
-        self._lanes.setdefault(client, deque()).append(turn)
+        self._queues.setdefault(client, deque()).append(turn)
         self._waiting += 1
         try:
             await turn
@@ -62,12 +62,12 @@ class FairQueue:
 
     def _pass_on(self) -> None:
         """Give the turn to the next client, which then moves to the end of the queue with its other requests."""
-        while self._lanes:
-            client, lane = self._lanes.popitem(last=False)
-            turn = lane.popleft()
+        while self._queues:
+            client, queue = self._queues.popitem(last=False)
+            turn = queue.popleft()
             self._waiting -= 1
-            if lane:
-                self._lanes[client] = lane
+            if queue:
+                self._queues[client] = queue
             if not turn.done():
                 turn.set_result(None)
                 return

@@ -29,14 +29,14 @@ from controlplane.models.prepared import Rows, prepared
 # expires.
 BEGIN_SECONDS = 15
 LOOK_AGAIN_SECONDS = 1.0
-# A lane claims up to this many times its width.
+# A pool claims up to this many times its width.
 AHEAD = 3
 # Results that arrive within this time are recorded together.
 GATHER_SECONDS = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class LaneKind:
+class PoolKind:
     """A kind of worker pool: its queue, and how many commands it executes at a time. The number is large,
     because an engine call mostly waits for the network."""
 
@@ -45,9 +45,9 @@ class LaneKind:
     width: int
 
 
-STARTS = LaneKind("starts", ENGINE_STARTS, width=32)
-ENDS = LaneKind("ends", ENGINE_STOPS, width=8)
-LANES = (ENDS, STARTS)
+STARTS = PoolKind("starts", ENGINE_STARTS, width=32)
+ENDS = PoolKind("ends", ENGINE_STOPS, width=8)
+POOLS = (ENDS, STARTS)
 
 
 def clusters_with_work() -> list[int]:
@@ -62,12 +62,12 @@ def execute_due() -> int:
         return 0
     done = 0
     for cluster_id in clusters_with_work():
-        for kind in LANES:
-            lane = Lane(cluster_id, kind)
+        for kind in POOLS:
+            pool = WorkerPool(cluster_id, kind)
             try:
-                done += lane.work()
+                done += pool.work()
             finally:
-                lane.close()
+                pool.close()
     return done + carry_out_due()
 
 
@@ -80,21 +80,21 @@ def _open_commands() -> QuerySet[Command]:
     return Command.objects.unfinished().of_kinds(kinds_on(*ENGINE_QUEUES))
 
 
-class Lane:
+class WorkerPool:
     """The worker pool for one cluster's commands on one queue. `work` is called by a single thread; the engine
     is called by the pool's threads."""
 
     def __init__(
-        self, cluster_id: int, kind: LaneKind, on_progress: Callable[[], None] = lambda: None
+        self, cluster_id: int, kind: PoolKind, on_progress: Callable[[], None] = lambda: None
     ) -> None:
-        self.name, self.bell = kind.name, threading.Event()
+        self.name, self.wakeup = kind.name, threading.Event()
         self._cluster_id, self._kind, self._on_progress = cluster_id, kind, on_progress
         self._token = new_token()
         self._is_closed, self._closing = False, threading.Lock()
         # True when there may be more due commands than the last query returned.
         self._is_asked = True
         self._looked_at = 0.0
-        self._pool = ThreadPoolExecutor(kind.width, thread_name_prefix=f"lane-{cluster_id}-{kind.name}")
+        self._executor = ThreadPoolExecutor(kind.width, thread_name_prefix=f"pool-{cluster_id}-{kind.name}")
         self._under_way: dict[Future[Any], Command] = {}
 
     def work(self) -> int:
@@ -102,7 +102,7 @@ class Lane:
         done, self._is_asked = 0, True
         while True:
             # Cleared before anything is read, so that a later notification still ends the wait below.
-            self.bell.clear()
+            self.wakeup.clear()
             ended = [future for future in self._under_way if future.done()]
             self._write(ended)
             done += len(ended)
@@ -110,14 +110,14 @@ class Lane:
             if not self._under_way:
                 return done
             # Each call that returns sets the event.
-            self.bell.wait(LOOK_AGAIN_SECONDS)
+            self.wakeup.wait(LOOK_AGAIN_SECONDS)
             if not all(future.done() for future in self._under_way):
                 time.sleep(GATHER_SECONDS)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Notify the worker pool that more commands may be due."""
         self._is_asked = True
-        self.bell.set()
+        self.wakeup.set()
 
     def is_open(self) -> bool:
         return not self._is_closed
@@ -127,8 +127,8 @@ class Lane:
         expires."""
         with self._closing:
             self._is_closed = True
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        self.bell.set()
+            self._executor.shutdown(wait=False, cancel_futures=True)
+        self.wakeup.set()
 
     def _take(self) -> None:
         """Claim enough commands to keep the pool busy until the next period, and submit them."""
@@ -150,9 +150,9 @@ class Lane:
             begin_until = time.monotonic() + BEGIN_SECONDS
             for command in commands if self.is_open() else ():
                 run = CommandRun(command, self._token, cluster)
-                future = self._pool.submit(_carry_out_in_time, run, begin_until)
+                future = self._executor.submit(_carry_out_in_time, run, begin_until)
                 self._under_way[future] = command
-                future.add_done_callback(lambda _: self.bell.set())
+                future.add_done_callback(lambda _: self.wakeup.set())
 
     def _claim(self, limit: int) -> list[Command]:
         mine = [command.pk for command in self._under_way.values()]

@@ -70,11 +70,11 @@ class Period:
         return time.monotonic() - self._passed_at >= QUIET_PASS_SECONDS - QUIET_SECONDS / 2
 
     def pause(
-        self, bell: threading.Event, period_seconds: float, quiet_seconds: float = QUIET_PASS_SECONDS
+        self, wakeup: threading.Event, period_seconds: float, quiet_seconds: float = QUIET_PASS_SECONDS
     ) -> None:
         """Wait for a notification or the end of the period; while all is quiet, for `rouse` or the end of the
         longer period."""
-        if not bell.wait(period_seconds) and not self._busy.is_set():
+        if not wakeup.wait(period_seconds) and not self._busy.is_set():
             self._busy.wait(max(0.0, quiet_seconds - period_seconds))
 
 

@@ -21,7 +21,7 @@ from controlplane.loop.claim_tokens import free_what_the_dead_hold
 from controlplane.loop.cluster_context import forget_contexts
 from controlplane.loop.cycle import keep_fresh, run_cycle
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
-from controlplane.loop.execute import LANES, Lane, clusters_with_work
+from controlplane.loop.execute import POOLS, WorkerPool, clusters_with_work
 from controlplane.loop.log_shipping import LogKeeper
 from controlplane.loop.period import PERIOD_SECONDS, QUIET_PASS_SECONDS, QUIET_SECONDS, Period
 from controlplane.loop.project_sync import sync_projects_once, sync_requested
@@ -57,80 +57,80 @@ ALIVE = "loop.alive"
 
 
 class Runner:
-    """Runs the loop's threads until `stop`. `ring` requests a cycle at once.
+    """Runs the loop's threads until `stop`. `wake` requests a cycle at once.
 
     With a broker, Celery workers execute long commands; without one, this process does.
     """
 
     def __init__(self, *, has_broker: bool = True) -> None:
         self._is_stopping, self._period = threading.Event(), Period()
-        self._cycle_bell = threading.Event()
-        self._verb_bell = threading.Event()
+        self._cycle_wakeup = threading.Event()
+        self._action_wakeup = threading.Event()
         self._ordered_at = float("-inf")
-        self._lanes_bell = threading.Event()
-        self._lanes: dict[int, list[Lane]] = {}
+        self._pools_wakeup = threading.Event()
+        self._pools: dict[int, list[WorkerPool]] = {}
         self._threads: list[threading.Thread] = []
         self._steps = StepRunner()
         self._logs = LogKeeper()
-        self._dispatcher, self._dispatch_bell = Dispatcher(has_broker=has_broker), threading.Event()
+        self._dispatcher, self._dispatch_wakeup = Dispatcher(has_broker=has_broker), threading.Event()
         # Whether claims and leases of a killed predecessor have been freed.
         self._is_successor = False
 
     def start(self) -> None:
         """Start the threads and listen for wake-ups in this process."""
         gc.set_threshold(*GARBAGE_THRESHOLDS)
-        listen(self.ring)
-        self._spawn("cycle", self._cycle, self._cycle_bell, quiet_seconds=QUIET_SECONDS)
-        self._spawn("lanes", self._keep_lanes, self._lanes_bell)
-        self._spawn("dispatch", self._dispatch, self._dispatch_bell, period_seconds=DISPATCH_SECONDS)
+        listen(self.wake)
+        self._spawn("cycle", self._cycle, self._cycle_wakeup, quiet_seconds=QUIET_SECONDS)
+        self._spawn("pools", self._sync_pools, self._pools_wakeup)
+        self._spawn("dispatch", self._dispatch, self._dispatch_wakeup, period_seconds=DISPATCH_SECONDS)
         self._spawn("collect", _duty_cycle(self._collect, self._is_stopping), threading.Event())
         self._spawn("watch", self._watch, None)
         self._spawn("tenants", self._sync_projects, sync_requested, period_seconds=TENANTS_EVERY)
         self._spawn("steps", lambda: self._steps.run_due(timezone.now()), threading.Event())
         self._spawn("statistics", _duty_cycle(refresh_statistics, self._is_stopping), threading.Event())
         self._spawn("logs", _duty_cycle(self._keep_logs, self._is_stopping), threading.Event())
-        self.ring()
+        self.wake()
         sync_requested.set()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
         """Finish running work and end, within `timeout_seconds`. Unfinished work is repeated when its claim
         expires."""
-        stop_listening(self.ring)
+        stop_listening(self.wake)
         self._is_stopping.set()
-        self.ring()
+        self.wake()
         sync_requested.set()
-        for lane in self._all_lanes():
-            lane.close()
+        for pool in self._all_pools():
+            pool.close()
         for thread in self._threads:
             thread.join(timeout_seconds)
         self._logs.stop()
         self._dispatcher.close()
         close_engines()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Request a cycle and the execution of commands at once, for example after a stop request wrote
         some."""
-        self._verb_bell.set()
-        self._cycle_bell.set()
-        self._dispatch_bell.set()
-        self._ring_lanes()
+        self._action_wakeup.set()
+        self._cycle_wakeup.set()
+        self._dispatch_wakeup.set()
+        self._notify_pools()
         self._period.rouse()
 
     def _again(self) -> None:
         """Request a cycle at once, after a report of an engine or a worker pool."""
-        self._cycle_bell.set()
+        self._cycle_wakeup.set()
         self._period.rouse()
 
     def _spawn(
         self,
         name: str,
         work: Callable[[], object],
-        bell: threading.Event | None,
+        wakeup: threading.Event | None,
         is_wanted: Callable[[], bool] = lambda: True,
         period_seconds: float = PERIOD_SECONDS,
         quiet_seconds: float = QUIET_PASS_SECONDS,
     ) -> None:
-        how = (work, bell, is_wanted, period_seconds, quiet_seconds)
+        how = (work, wakeup, is_wanted, period_seconds, quiet_seconds)
         thread = threading.Thread(target=self._repeat, args=how, name=f"loop-{name}", daemon=True)
         thread.start()
         # Appended last: `stop` cannot join a thread that has not started.
@@ -139,7 +139,7 @@ class Runner:
     def _repeat(
         self,
         work: Callable[[], object],
-        bell: threading.Event | None,
+        wakeup: threading.Event | None,
         is_wanted: Callable[[], bool],
         period_seconds: float,
         quiet_seconds: float,
@@ -148,9 +148,9 @@ class Runner:
         rows, the next period repeats it.
         """
         while not self._is_stopping.is_set() and is_wanted():
-            if bell is not None:
-                self._period.pause(bell, period_seconds, quiet_seconds)
-                bell.clear()
+            if wakeup is not None:
+                self._period.pause(wakeup, period_seconds, quiet_seconds)
+                wakeup.clear()
             try:
                 # After a database restart old connections only fail; closing them lets the next query open new
                 # ones.
@@ -167,8 +167,8 @@ class Runner:
             # Once per process: a predecessor on this machine cannot hold claims any more, so they need not
             # expire first.
             if free_what_the_dead_hold():
-                self._ring_lanes()
-                self._dispatch_bell.set()
+                self._notify_pools()
+                self._dispatch_wakeup.set()
             self._is_successor = True
         self._accept_notices()
         if not self._period.has_news():
@@ -176,16 +176,16 @@ class Runner:
             return
         # Read before the cycle, so that an event written during it counts as new for the next one.
         began, seen_event = time.monotonic(), Event.objects.last_seq()
-        has_commands = run_cycle(timezone.now(), self._ring_lanes)
+        has_commands = run_cycle(timezone.now(), self._notify_pools)
         if has_commands is None:
             # Another process holds the lease and may have read the rows before our notification, so run again
             # soon.
             self._is_stopping.wait(BUSY_PAUSE_SECONDS)
-            self._verb_bell.wait(0 if self._is_ordered() else SHORT_PAUSE_SECONDS)
-            self._cycle_bell.set()
+            self._action_wakeup.wait(0 if self._is_ordered() else SHORT_PAUSE_SECONDS)
+            self._cycle_wakeup.set()
             return
         if has_commands:
-            self._ring_lanes()
+            self._notify_pools()
         elif not self._is_ordered():
             self._period.settle(seen_event)
         self._pace(PACE * (time.monotonic() - began))
@@ -195,14 +195,14 @@ class Runner:
         short = min(seconds, SHORT_PAUSE_SECONDS)
         # Half of the pause batches a burst of changes; a user action in the other half begins a cycle at once.
         self._is_stopping.wait(short / 2)
-        self._verb_bell.wait(short / 2)
+        self._action_wakeup.wait(short / 2)
         self._accept_notices()
         if not self._is_ordered():
-            self._verb_bell.wait(min(seconds, LONG_PAUSE_SECONDS) - short)
+            self._action_wakeup.wait(min(seconds, LONG_PAUSE_SECONDS) - short)
 
     def _accept_notices(self) -> None:
-        if self._verb_bell.is_set():
-            self._verb_bell.clear()
+        if self._action_wakeup.is_set():
+            self._action_wakeup.clear()
             self._ordered_at = time.monotonic()
 
     def _is_ordered(self) -> bool:
@@ -218,26 +218,26 @@ class Runner:
         except OSError:
             logger.warning("%s could not be written; liveness probes will fail", mark, exc_info=True)
 
-    def _ring_lanes(self) -> None:
-        self._lanes_bell.set()
-        for lane in self._all_lanes():
-            lane.ring()
+    def _notify_pools(self) -> None:
+        self._pools_wakeup.set()
+        for pool in self._all_pools():
+            pool.notify()
 
-    def _all_lanes(self) -> list[Lane]:
-        return [lane for lanes in list(self._lanes.values()) for lane in lanes]
+    def _all_pools(self) -> list[WorkerPool]:
+        return [pool for pools in list(self._pools.values()) for pool in pools]
 
-    def _keep_lanes(self) -> None:
+    def _sync_pools(self) -> None:
         """Start worker pools for new clusters, and close those of clusters that are gone."""
         wanted = set(clusters_with_work())
-        for cluster_id in wanted - self._lanes.keys():
+        for cluster_id in wanted - self._pools.keys():
             # The callback requests a cycle, so that the report of a started or stopped pod is read at once.
-            self._lanes[cluster_id] = [Lane(cluster_id, kind, self._again) for kind in LANES]
-            for lane in self._lanes[cluster_id]:
-                self._spawn(f"lane-{cluster_id}-{lane.name}", lane.work, lane.bell, lane.is_open)
-                lane.ring()
-        for cluster_id in self._lanes.keys() - wanted:
-            for lane in self._lanes.pop(cluster_id):
-                lane.close()
+            self._pools[cluster_id] = [WorkerPool(cluster_id, kind, self._again) for kind in POOLS]
+            for pool in self._pools[cluster_id]:
+                self._spawn(f"pool-{cluster_id}-{pool.name}", pool.work, pool.wakeup, pool.is_open)
+                pool.notify()
+        for cluster_id in self._pools.keys() - wanted:
+            for pool in self._pools.pop(cluster_id):
+                pool.close()
         # Closed after the worker pools that call them.
         close_engines(keep=wanted)
         forget_contexts(keep=wanted)

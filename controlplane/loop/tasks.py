@@ -1,10 +1,10 @@
 """Celery's entry points: a task that notifies the loop in this worker's process."""
 
 from controlplane.celery_app import app
-from controlplane.loop.wake import ring_here
+from controlplane.loop.wake import notify_listeners
 
 
 @app.task
-def ring_bell() -> None:
+def wake_loop() -> None:
     """Request a cycle at once instead of at the next period."""
-    ring_here()
+    notify_listeners()

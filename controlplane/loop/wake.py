@@ -32,7 +32,7 @@ _asked = 0
 
 def wake() -> None:
     """Request a cycle after the current transaction commits."""
-    transaction.on_commit(ring, robust=True)
+    transaction.on_commit(wake_now, robust=True)
 
 
 def listen(listener: Callable[[], None]) -> None:
@@ -45,17 +45,17 @@ def stop_listening(listener: Callable[[], None]) -> None:
     _listeners.remove(listener)
 
 
-def ring_here() -> bool:
+def notify_listeners() -> bool:
     """Notify the loop of this process. Return False if this process runs no loop."""
     for listener in _listeners:
         listener()
     return bool(_listeners)
 
 
-def ring() -> None:
+def wake_now() -> None:
     """Request a cycle at once, without waiting for Redis."""
     global _asked
-    if ring_here():
+    if notify_listeners():
         return
     _asked += 1
     # If the queue is full, a wake-up is about to be sent already.
@@ -77,14 +77,14 @@ def _publish_forever() -> None:
     from kombu.exceptions import OperationalError
     from redis.exceptions import RedisError
 
-    from controlplane.loop.tasks import ring_bell
+    from controlplane.loop.tasks import wake_loop
 
     gap = GAP_SECONDS
     while True:
         _pending.get()
         before = _asked
         try:
-            ring_bell.apply_async(retry=False, ignore_result=True)
+            wake_loop.apply_async(retry=False, ignore_result=True)
         except (OperationalError, RedisError, OSError) as error:
             # A lost wake-up is harmless: the loop's own period finds the work.
             logger.warning("could not publish a wake-up (%s); the loop finds the work by itself", error)

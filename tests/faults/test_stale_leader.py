@@ -60,10 +60,10 @@ def test_a_job_that_is_forgotten_leaves_no_marks_of_its_pods(case: EngineCase, t
     assert not [path for path in tmp_path.rglob(f"*{spec.job_id}*") if "logs" not in path.parts]
 
 
-def test_two_hosts_of_the_loop_may_wait_on_one_bell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_two_hosts_of_the_loop_may_wait_on_one_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     engine = LocalEngine(SETTINGS, tmp_path)
     monkeypatch.setattr(
         "controlplane.engines.local.engine._is_readable",
-        lambda _bell, _timeout_seconds: True,  # and the other host reads the ring before we do
+        lambda _pipe, _timeout_seconds: True,  # and the other host reads it before we do
     )
     assert engine.wait_for_change(1.0)

@@ -58,7 +58,7 @@ def yard(kube_node: KubeCluster, tmp_path: Path, own_lakes: Path) -> Iterator[Ya
 
 
 def nobody() -> None:
-    """Wake-ups ring here: there is no Redis to carry them."""
+    """Wake-ups arrive in this process, without Redis."""
 
 
 def test_jobs_read_versions_that_a_pod_brought_once_and_cannot_change_them(yard: Yard) -> None:

@@ -13,7 +13,7 @@ from tests.live.server import Server, running
 
 @pytest.fixture
 def live_db(transactional_db: None) -> Iterator[None]:
-    """A database whose commits other threads see. Wake-ups ring here: there is no Redis to carry them."""
+    """A database whose commits other threads see. Wake-ups arrive in this process, without Redis."""
     make_counters()
 
     def bell() -> None:

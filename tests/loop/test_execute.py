@@ -1,4 +1,4 @@
-"""Commands: what is tried again and what is given up, lanes that do not wait for one another, looks at clusters."""
+"""Commands: what is tried again and what is given up, pools that do not wait for one another, looks at clusters."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop import execute
 from controlplane.loop.cluster_warnings import warn_of_leftovers
-from controlplane.loop.execute import AHEAD, ENDS, STARTS, Lane, execute_due
+from controlplane.loop.execute import AHEAD, ENDS, STARTS, WorkerPool, execute_due
 from controlplane.models import Cluster, Command, Event
 from jobs.actions import stop_job
 from jobs.command_handlers import STARTING_SECONDS
@@ -193,7 +193,7 @@ def test_a_stop_says_in_which_project(plant, monkeypatch):
     assert told == [(name, 10, "team-a")]
 
 
-# Lanes
+# Worker pools
 
 transactional = pytest.mark.django_db(transaction=True)
 
@@ -237,16 +237,16 @@ def test_a_slow_cluster_holds_up_no_other_and_starts_hold_up_no_stop():
         Command(kind="start_pod", cluster=slow, subject_id=f"s-{number}", payload=payload)
         for number in range(2 * AHEAD * STARTS.width)
     )
-    starts = Lane(slow.pk, STARTS)
+    starts = WorkerPool(slow.pk, STARTS)
     thread = in_a_thread(starts.work)
     try:
         assert hangs.acquire(timeout=patience(10)), "nothing was started"
         orders(slow, "stop_pod", ["a"])
         orders(quick, "stop_pod", ["b"])
         for cluster in (slow, quick):
-            lane = Lane(cluster.pk, ENDS)
-            assert lane.work() == 1
-            lane.close()
+            pool = WorkerPool(cluster.pk, ENDS)
+            assert pool.work() == 1
+            pool.close()
         assert [pod.name for cluster in (slow, quick) for pod in engines[cluster.pk].pods()] == ["a", "b"]
         assert Command.objects.filter(kind="stop_pod", state="done").count() == 2
     finally:
@@ -255,7 +255,7 @@ def test_a_slow_cluster_holds_up_no_other_and_starts_hold_up_no_stop():
         thread.join()
         give_engine(slow, None)
         give_engine(quick, None)
-    # what a closed lane had begun is recorded, what it had not is left to its claim's expiry
+    # what a closed pool had begun is recorded, what it had not is left to its claim's expiry
     done = Command.objects.filter(kind="start_pod", state="done").count()
     assert 1 <= done <= STARTS.width
     assert Command.objects.filter(kind="start_pod", state="pending").exists()
@@ -285,8 +285,8 @@ def test_two_processes_carry_out_each_command_once():
     engine.forget = told.append
     names = [f"p-{number}" for number in range(200)]
     orders(cluster, "forget_pod", names)
-    lanes = [Lane(cluster.pk, ENDS) for _ in range(2)]
-    threads = [in_a_thread(lane.work) for lane in lanes]
+    pools = [WorkerPool(cluster.pk, ENDS) for _ in range(2)]
+    threads = [in_a_thread(pool.work) for pool in pools]
     for thread in threads:
         thread.join(patience(20))
     give_engine(cluster, None)
@@ -456,11 +456,11 @@ def test_what_waited_too_long_for_its_turn_is_not_begun_but_given_back(plant, mo
     order = Command.objects.create(kind="forget_project", cluster=plant.cluster, subject_id="team-a")
     with monkeypatch.context() as patched:
         patched.setattr(execute, "BEGIN_SECONDS", -1)
-        lane = Lane(plant.cluster.pk, ENDS)
-        lane._take()
-        wait_until(lambda: all(future.done() for future in lane._under_way), what="the call's turn")
-        lane._write(list(lane._under_way))
-        lane.close()
+        pool = WorkerPool(plant.cluster.pk, ENDS)
+        pool._take()
+        wait_until(lambda: all(future.done() for future in pool._under_way), what="the call's turn")
+        pool._write(list(pool._under_way))
+        pool.close()
     order.refresh_from_db()
     assert (told, order.state, order.tries) == ([], "pending", 0)
     plant.tick()

@@ -86,7 +86,7 @@ def test_who_is_waited_for_while_another_process_tells_is_told_soon_after(plant,
     sync_requested.clear()
     loop._sync_projects()
     assert not sync_requested.is_set()
-    assert not loop._cycle_bell.is_set()  # nobody waited
+    assert not loop._cycle_wakeup.is_set()  # nobody waited
 
 
 def test_where_the_planner_decides_nothing_waits_to_be_told(plant):

@@ -74,7 +74,7 @@ def test_a_signal_that_wakes_no_sleeper_ends_the_loop_too():
 
 def test_a_stop_that_comes_while_a_thread_begins_is_a_stop(monkeypatch: pytest.MonkeyPatch):
     loop, start = Runner(), threading.Thread.start
-    listen(loop.ring)
+    listen(loop.wake)
 
     def start_late(thread: threading.Thread) -> None:
         monkeypatch.undo()

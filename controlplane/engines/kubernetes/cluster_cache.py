@@ -147,7 +147,7 @@ class Watching:
             self._noticed = self._changes
             return has_changed
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """End the waits of all callers of `wait_for_change`."""
         with self._changed:
             self._changes += 1

@@ -102,7 +102,7 @@ class KubernetesEngine:
         path, query = names.list_path("PersistentVolumeClaim"), {"labelSelector": names.PROJECT}
         self._claims = Reflector(self.client, path, query=query, keep=trouble_of)
         self._memberships = Memberships(
-            lambda pod_name: self.run_command(pod_name, elastic.agent_command()), self._watching.ring
+            lambda pod_name: self.run_command(pod_name, elastic.agent_command()), self._watching.notify
         )
         self._paths: Mapping[str, str] = {}
         self._ask_prometheus = prometheus_of(self._profile.prometheus, self.client)

@@ -13,7 +13,7 @@ from django.db import connection
 from controlplane.celery_app import run_worker
 from controlplane.commands.registry import task_queues
 from controlplane.loop.claim_tokens import free_what_the_dead_hold
-from controlplane.loop.wake import ring
+from controlplane.loop.wake import wake_now
 
 
 class Command(BaseCommand):
@@ -32,7 +32,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if free_what_the_dead_hold():
             # Frees the claims of a killed predecessor, so that its commands are sent again at once.
-            ring()
+            wake_now()
         connection.close()
         code = run_worker(
             pool=options["pool"],
