@@ -11,7 +11,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
-import os
 import select
 import socket
 import threading
@@ -25,6 +24,7 @@ from websockets.typing import Subprotocol
 
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.kubernetes_api.errors import ApiError, ApiFailed
+from controlplane.kubernetes_api.event_loops import event_loop
 from controlplane.kubernetes_api.kubeconfig import without_token
 from controlplane.remote_errors import Unreachable
 
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 _library_log = logging.getLogger(f"{__name__}.library")
 _library_log.setLevel(logging.INFO)
 
+# The event loop of all sockets of a process.
+STREAMS = "streams to pods"
 V4_PROTOCOL, V5_PROTOCOL = "v4.channel.k8s.io", "v5.channel.k8s.io"
 CONNECT_SECONDS = 10.0
 PING_SECONDS = 20.0
@@ -78,7 +80,7 @@ class ChannelSocket:
         is_closable: bool = False,
     ) -> None:
         self._outward, self._on_message, self._is_closable = outward, on_message, is_closable
-        self._loop = _shared_loop()
+        self._loop = event_loop(STREAMS)
         self._websocket = _connected(self._loop, access, path, query, protocols)
         self.near, self._far = socket.socketpair()
         self._far.setblocking(False)
@@ -218,25 +220,3 @@ def _is_hung_up(end: socket.socket) -> bool:
 
 def _result(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run_coroutine_threadsafe(work, loop).result()
-
-
-_starting = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
-
-
-def _shared_loop() -> asyncio.AbstractEventLoop:
-    global _loop
-    with _starting:
-        if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="streams to pods", daemon=True).start()
-        return _loop
-
-
-def _forget_loop() -> None:
-    """Reset the event loop's thread in a forked child, which does not inherit threads."""
-    global _loop, _starting
-    _loop, _starting = None, threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_loop)

@@ -111,10 +111,10 @@ class Pods:
 
 @pytest.fixture
 def pods(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
-    pods = Pods()
-    monkeypatch.setattr(membership, "time", pods)
     # One after the other, in the order in which they were asked about.
     monkeypatch.setattr(membership, "OPENING", 1)
+    pods = Pods()
+    monkeypatch.setattr(membership, "time", pods)
     yield pods
     closing = threading.Thread(target=pods.memberships.close, daemon=True)
     closing.start()
@@ -147,13 +147,33 @@ def test_close_closes_what_waits_for_that(pods: Pods):
     wait_until(lambda: pods.connections("pod") and pods.connections("pod")[0].written, 20, "the connection")
     pods.ask("slow")
     pods.memberships.forget("pod")
-    wait_until(lambda: "pod" not in pods.memberships._lines, 20, "the end of the connection")
+    wait_until(lambda: "pod" not in pods.memberships._members, 20, "the end of the connection")
     closing = threading.Thread(target=pods.memberships.close, daemon=True)
     closing.start()
     wait_until(lambda: pods.memberships._is_closed, 20, "the start of closing")
     pods.may_open.set()
     closing.join(patience(20))
     assert pods.connections("pod")[0].is_closed
+
+
+def test_a_pod_that_is_no_longer_asked_about_loses_its_connection_and_is_dropped(pods: Pods):
+    pods.ask("pod", "given")
+    wait_until(lambda: pods.connections("pod") and pods.connections("pod")[0].written, 20, "the connection")
+    pods.now += membership.UNASKED_SECONDS + 1
+    pods.ask("good")
+    pods.connections("pod")[0].far.send(b".")
+    wait_until(lambda: pods.connections("pod")[0].is_closed, 20, "its end")
+    assert "pod" not in pods.memberships._members
+
+
+def test_a_new_membership_follows_one_that_the_pod_takes_slowly(pods: Pods, monkeypatch: pytest.MonkeyPatch):
+    taken = iter([3, 0, 0])
+    write = Connection.write
+    monkeypatch.setattr(Connection, "write", lambda self, data: write(self, data[: next(taken, len(data))]))
+    pods.ask("pod", "first")
+    wait_until(lambda: pods.connections("pod") and pods.connections("pod")[0].written, 20, "some of it")
+    pods.ask("pod", "second")
+    wait_until(lambda: pods.connections("pod")[0].written == b'"first"\n"second"\n', 20, "both, whole")
 
 
 def test_what_one_turn_left_is_read_and_only_new_texts_ring(pods: Pods):
@@ -189,9 +209,14 @@ def test_pods_without_an_agent_are_asked_more_and_more_rarely(pods: Pods, monkey
 def test_a_connection_that_lasted_before_its_first_report_is_opened_again_soon(
     pods: Pods, lasted: float, pause: float
 ):
-    line = membership._Line(process=Connection([], is_ended=True), opened_at=pods.now - lasted)
-    pods.memberships._end(line)
-    assert line.not_before == pods.now + pause
+    pods.ask("pod")
+    wait_until(lambda: pods.connections("pod"), 20, "the connection")
+    (connection,) = pods.connections("pod")
+    pods.now += lasted
+    connection.is_ended = True
+    connection.far.send(b".")
+    wait_until(lambda: connection.is_closed, 20, "its end")
+    assert pods.memberships._members["pod"].not_before == pods.now + pause
 
 
 def test_floods_are_asked_more_and_more_rarely(pods: Pods):

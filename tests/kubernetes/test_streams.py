@@ -13,8 +13,9 @@ import pytest
 from controlplane.engines.base import NO_SUCH_POD, POD_NOT_RUNNING, EngineRefused, EngineUnreachable, Shell
 from controlplane.engines.kubernetes.exec import NO_SHELL, PodShell
 from controlplane.engines.kubernetes.port_forward import open_port
-from controlplane.kubernetes_api import channel_socket
+from controlplane.kubernetes_api.channel_socket import STREAMS
 from controlplane.kubernetes_api.credentials import Access, access_of_kubeconfig
+from controlplane.kubernetes_api.event_loops import event_loop
 from tests.kube import KubeCluster
 from tests.kubernetes.proxy import Faults, fault_proxy
 from tests.waiting import patience, wait_until
@@ -84,7 +85,7 @@ def processes(kube: KubeCluster) -> str:
 
 
 def open_streams() -> int:
-    return len(asyncio.all_tasks(channel_socket._shared_loop()))
+    return len(asyncio.all_tasks(event_loop(STREAMS)))
 
 
 def test_a_shell_is_bash_of_the_right_size_and_tells_its_exit_code(access):

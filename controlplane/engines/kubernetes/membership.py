@@ -1,22 +1,26 @@
 """Exchange memberships with elastic pods, over one long-lived exec per pod.
 
 The agent in the pod (member_agent.py) writes the membership file and reports the worker's status. What is lost with
-a connection is sent again over the next one. Decision 54 has the measurements.
+a connection is sent again over the next one. Decision 54 has the measurements; a connection is one task on the event
+loop of all streams to pods (decision 81).
 """
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import json
 import logging
-import selectors
-import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from controlplane.engines.base import STDOUT, EngineRefused, EngineUnreachable, MemberReport, Process
+from controlplane.kubernetes_api.channel_socket import STREAMS
+from controlplane.kubernetes_api.event_loops import event_loop
 
 logger = logging.getLogger(__name__)
 
@@ -38,30 +42,32 @@ READS_PER_TURN = 16
 # pod's python3, so its output must be limited.
 MOST_LINES = 500
 
+Result = TypeVar("Result")
+
 
 @dataclass(slots=True, eq=False)
-class _Line:
-    """The connection to one pod. `text`, `age`: its agent's last report, kept when the connection ends."""
+class _Member:
+    """What is known of one pod. Callers' threads write `wanted` and `asked_at`, the event loop everything else."""
 
     wanted: str = ""
-    sent: str = ""
+    asked_at: float = 0.0
     text: str = ""
     age: float = 0.0
-    process: Process | None = None
-    is_opening: bool = False
+    is_connected: bool = False
+    is_over: bool = False
     not_before: float = 0.0
     pause: float = PAUSE_SECONDS
-    asked_at: float = 0.0
-    unread: bytearray = field(default_factory=bytearray)
-    unsent: bytes = b""
-    # State of the present connection. `has_rest`: the last turn left data unread, so the descriptor may not be
-    # readable although there is more.
-    has_rest: bool = False
-    has_reported: bool = False
-    has_complained: bool = False
-    opened_at: float = 0.0
-    counted: int = 0
-    counted_at: float = 0.0
+    # Set when the connection has something to read or to send, or must end.
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def seconds_left(self) -> float:
+        """Return for how long the pod still counts as part of an elastic job."""
+        return 0.0 if self.is_over else self.asked_at + UNASKED_SECONDS - time.monotonic()
+
+    def end(self) -> None:
+        """Have the connection closed."""
+        self.is_over = True
+        self.changed.set()
 
 
 class Memberships:
@@ -70,234 +76,197 @@ class Memberships:
 
     def __init__(self, open_agent: Callable[[str], Process], on_change: Callable[[], None]) -> None:
         self._open_agent, self._on_change = open_agent, on_change
-        self._lines: dict[str, _Line] = {}
-        self._lock = threading.Lock()
-        self._workers = _Workers()
-        self._thread: threading.Thread | None = None
-        self._far, self._near = socket.socketpair()
-        self._near.setblocking(False)
+        self._members: dict[str, _Member] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening, self._closing = asyncio.Semaphore(OPENING), asyncio.Semaphore(CLOSING)
         self._is_closed = False
 
     def exchange(self, pod_name: str, membership: str, *, is_running: bool) -> MemberReport:
         """Pass a pod the membership ("" keeps the one passed before), and return the last report of the pod's
         agent. Returns at once; the membership arrives within milliseconds."""
-        now = time.monotonic()
-        with self._lock:
-            line = self._lines.setdefault(pod_name, _Line())
-            line.asked_at = now
-            # With "" the membership passed before remains to be sent.
-            line.wanted = membership or line.wanted
-            wants_open = is_running and line.process is None and not line.is_opening
-            if wants_open and now >= line.not_before and not self._is_closed:
-                line.is_opening = True
-                self._start()
-                self._workers.submit(lambda: self._open(pod_name, line), OPENING)
-            is_behind = line.process is not None and line.wanted != line.sent
-            report = MemberReport(line.text, line.age) if line.text else MemberReport()
-        if is_behind:
-            self._wake()
-        return report
+        member = self._members.setdefault(pod_name, _Member())
+        member.asked_at = time.monotonic()
+        is_new = membership not in ("", member.wanted)
+        # With "" the membership passed before remains to be sent.
+        member.wanted = membership or member.wanted
+        if is_new or (is_running and not member.is_connected):
+            self._call(self._tend, pod_name, member, is_running)
+        return MemberReport(member.text, member.age) if member.text else MemberReport()
 
     def forget(self, pod_name: str) -> None:
-        """Stop asking a pod that has ended: its connection is closed as an unused one."""
-        with self._lock:
-            line = self._lines.get(pod_name)
-            if line is not None:
-                line.asked_at = 0.0
-        self._wake()
+        """Close the connection of a pod that has ended, and drop its report."""
+        if pod_name in self._members:
+            self._call(self._forget, pod_name)
 
     def close(self) -> None:
         """Close all connections. Returns after CLOSING_SECONDS at the latest; the remaining ones are closed on
         daemon threads."""
-        with self._lock:
-            self._is_closed, lines = True, list(self._lines.values())
-        self._wake()
-        if self._thread is not None:
-            self._thread.join()
-        for line in lines:
-            self._end(line)
-        self._workers.wait_idle(CLOSING_SECONDS)
-        self._far.close()
-        self._near.close()
+        self._is_closed = True
+        if self._members:
+            asyncio.run_coroutine_threadsafe(self._end_all(), event_loop(STREAMS)).result()
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="membership", daemon=True)
-            self._thread.start()
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        if not self._is_closed:
+            event_loop(STREAMS).call_soon_threadsafe(function, *arguments)
 
-    def _open(self, pod_name: str, line: _Line) -> None:
-        process = None
+    # The methods below run on the event loop.
+
+    def _tend(self, pod_name: str, member: _Member, is_running: bool) -> None:
+        """Open a connection to a running pod that has none, or send the membership over the one it has."""
+        is_due = is_running and not member.is_connected and time.monotonic() >= member.not_before
+        # A member that was dropped meanwhile is a new one at the next exchange.
+        if is_due and not self._is_closed and self._members.get(pod_name) is member:
+            member.is_connected = True
+            task = asyncio.create_task(self._connect(pod_name, member))
+            self._tasks.add(task)
+            task.add_done_callback(self._finish)
+        member.changed.set()
+
+    def _forget(self, pod_name: str) -> None:
+        if member := self._members.pop(pod_name, None):
+            member.end()
+
+    async def _end_all(self) -> None:
+        for member in list(self._members.values()):
+            member.end()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSING_SECONDS)
+
+    async def _connect(self, pod_name: str, member: _Member) -> None:
+        """Open one connection to a pod's agent, serve it until it ends, and close it."""
+        connection: _Connection | None = None
         try:
-            if not self._is_closed:
-                process = self._open_agent(pod_name)
+            async with self._opening:
+                if not member.is_over:
+                    process = await _on_thread(lambda: self._open_agent(pod_name))
+                    connection = _Connection(member, process, self._on_change)
+            if connection is not None:
+                await connection.serve()
         except (EngineRefused, EngineUnreachable) as error:
             logger.info("the membership of pod %s is not delivered yet: %s", pod_name, error)
         finally:
-            with self._lock:
-                # `close` did not see this connection, which was still being opened.
-                late, process = (process, None) if self._is_closed else (None, process)
-                line.process, line.is_opening = process, False
-                line.sent, line.unsent = "", b""
-                line.unread.clear()
-                line.has_reported = line.has_complained = False
-                line.counted, line.opened_at = 0, time.monotonic()
-                line.not_before = line.opened_at + PAUSE_SECONDS
-        if late is not None:
-            late.close()
-        self._wake()
+            self._pause(member, connection)
+            if connection is not None:
+                async with self._closing:
+                    await _on_thread(connection.process.close)
 
-    def _wake(self) -> None:
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if error := task.exception():
+            logger.error("a connection to an elastic pod could not be opened or closed", exc_info=error)
+
+    def _pause(self, member: _Member, connection: _Connection | None) -> None:
+        """Delay the next connection to the pod, the last of which has ended; None if it could not be opened."""
+        if connection is not None:
+            longer = min(2 * member.pause, LONGEST_PAUSE_SECONDS)
+            member.pause = PAUSE_SECONDS if connection.was_useful() else longer
+        member.not_before = time.monotonic() + (PAUSE_SECONDS if connection is None else member.pause)
+        # Without a connection the age is unknown, which must not make the pod appear frozen.
+        member.age, member.is_connected = 0.0, False
+        for name, other in list(self._members.items()):
+            if not other.is_connected and other.seconds_left() <= 0:
+                del self._members[name]
+
+
+class _Connection:
+    """One connection to the agent in a pod, on the event loop."""
+
+    def __init__(self, member: _Member, process: Process, on_change: Callable[[], None]) -> None:
+        self.process, self._member, self._on_change = process, member, on_change
+        self._opened_at = time.monotonic()
+        self._sent, self._unsent, self._unread = "", b"", bytearray()
+        self._has_reported = self._has_complained = False
+        # How many lines were read since when.
+        self._counted, self._counted_at = 0, 0.0
+
+    async def serve(self) -> None:
+        """Send memberships and take reports until the connection ends or the pod is no longer asked about."""
+        loop, descriptor, changed = asyncio.get_running_loop(), self.process.fileno(), self._member.changed
+        loop.add_reader(descriptor, changed.set)
         try:
-            self._far.send(b".", socket.MSG_DONTWAIT)
-        except OSError:
-            # If the buffer is full, the thread has been woken already; if the socket is closed, nothing is left to
-            # wake.
-            pass
-
-    def _serve(self) -> None:
-        """Read and write all connections; runs on a thread of its own."""
-        while not self._is_closed:
-            with selectors.DefaultSelector() as ready:
-                ready.register(self._near, selectors.EVENT_READ)
-                lines = self._open_lines()
-                for line in lines:
-                    assert line.process is not None
-                    events = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.unsent else 0)
-                    ready.register(line.process.fileno(), events, line)
-                rest = [line for line in lines if line.has_rest]
-                found = {key.data for key, _ in ready.select(0 if rest else PAUSE_SECONDS)}
-                if None in found:
-                    # One read consumes any number of wake-ups.
-                    self._near.recv(4096)
-                for line in lines:
-                    if line.has_rest or line in found:
-                        self._turn(line)
-
-    def _open_lines(self) -> list[_Line]:
-        """Close the connections of forgotten pods, write pending memberships, and return the connections that are
-        open."""
-        now = time.monotonic()
-        with self._lock:
-            old = [name for name, line in self._lines.items() if now - line.asked_at > UNASKED_SECONDS]
-            gone = [self._lines.pop(name) for name in old if not self._lines[name].is_opening]
-            lines = [line for line in self._lines.values() if line.process is not None]
-        for line in gone:
-            self._end(line)
-        for line in lines:
-            if line.wanted != line.sent and not line.unsent:
-                line.sent = line.wanted
-                line.unsent = json.dumps(line.sent).encode() + b"\n"
-                self._write(line)
-        return [line for line in lines if line.process is not None]
-
-    def _turn(self, line: _Line) -> None:
-        self._write(line)
-        line.has_rest = False
-        try:
-            for _ in range(READS_PER_TURN):
-                if line.process is None or self._is_closed:
-                    return
-                output, data = line.process.read()
-                if not data:
-                    return
-                if output == STDOUT:
-                    self._take(line, data)
+            while (seconds := self._member.seconds_left()) > 0:
+                changed.clear()
+                self._write()
+                if self._unsent:
+                    loop.add_writer(descriptor, changed.set)
                 else:
-                    _log_once(line, data)
-                if _is_flood(line, data):
-                    line.has_reported = False
-                    self._end(line)
-                    return
-            line.has_rest = True
+                    loop.remove_writer(descriptor)
+                if self._read():
+                    # Other pods have their turn first. The descriptor may not be readable for what remains.
+                    await asyncio.sleep(0)
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await changed.wait()
         except (EOFError, OSError):
-            self._end(line)
-
-    def _write(self, line: _Line) -> None:
-        if line.process is None or not line.unsent:
+            # The agent or the connection has ended.
             return
-        try:
-            line.unsent = line.unsent[line.process.write(line.unsent) :]
-        except OSError:
-            self._end(line)
+        finally:
+            loop.remove_reader(descriptor)
+            loop.remove_writer(descriptor)
 
-    def _take(self, line: _Line, data: bytes) -> None:
-        *whole, rest = (bytes(line.unread) + data).split(b"\n")
-        line.unread = bytearray(rest)
-        for text in whole:
+    def was_useful(self) -> bool:
+        """Return whether the connection brought a report or lasted. A worker with long imports has nothing to report
+        yet, and a proxy may cut the connection."""
+        return self._has_reported or time.monotonic() - self._opened_at > LONGEST_PAUSE_SECONDS
+
+    def _write(self) -> None:
+        if self._member.wanted != self._sent and not self._unsent:
+            self._sent = self._member.wanted
+            self._unsent = json.dumps(self._sent).encode() + b"\n"
+        if self._unsent:
+            self._unsent = self._unsent[self.process.write(self._unsent) :]
+
+    def _read(self) -> bool:
+        """Read what the pod has printed; return whether there may be more. Raise EOFError or OSError at its end, or if
+        it prints too much."""
+        for _ in range(READS_PER_TURN):
+            output, data = self.process.read()
+            if not data:
+                return False
+            if output == STDOUT:
+                self._take(data)
+            elif not self._has_complained:
+                self._has_complained = True
+                logger.info("the membership agent says: %s", data[:200].decode(errors="replace"))
+            if self._is_flood(data):
+                self._has_reported = False
+                raise EOFError
+        return True
+
+    def _take(self, data: bytes) -> None:
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
             try:
-                said = json.loads(text)
-                line.age = float(said["age"])
-                line.has_reported = True
-                if str(said.get("text", line.text)) != line.text:
-                    line.text = str(said["text"])
+                said = json.loads(line)
+                self._member.age = float(said["age"])
+                self._has_reported = True
+                if str(said.get("text", self._member.text)) != self._member.text:
+                    self._member.text = str(said["text"])
                     self._on_change()
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 # The user controls the pod's output, so a line that is no report of the agent is skipped.
                 continue
 
-    def _end(self, line: _Line) -> None:
-        process, line.process = line.process, None
-        if process is None:
-            return
-        # Without a connection the age is unknown, which must not make the pod appear frozen.
-        line.age, line.has_rest = 0.0, False
+    def _is_flood(self, data: bytes) -> bool:
+        """Count what was read; return whether it is more than an agent would send."""
         now = time.monotonic()
-        # A worker with long imports has nothing to report yet, and a proxy may cut the connection, so a long one
-        # counts as useful.
-        is_useful = line.has_reported or now - line.opened_at > LONGEST_PAUSE_SECONDS
-        line.pause = PAUSE_SECONDS if is_useful else min(2 * line.pause, LONGEST_PAUSE_SECONDS)
-        line.not_before = now + line.pause
-        # On another thread, because closing may wait for the pod.
-        self._workers.submit(process.close, CLOSING if self._is_closed else OPENING)
+        if now - self._counted_at >= 1.0:
+            self._counted, self._counted_at = 0, now
+        self._counted += max(1, data.count(b"\n"), len(data) // (64 * 1024))
+        return self._counted > MOST_LINES or len(self._unread) > LONGEST_LINE
 
 
-class _Workers:
-    """Threads for calls that may block on a pod. They end when idle; daemon threads, so that a lost API server
-    cannot delay the end of the process."""
+async def _on_thread(call: Callable[[], Result]) -> Result:
+    """Return the result of a call that may block on a pod. Its thread is a daemon, so that a lost API server cannot
+    delay the end of the process."""
+    result = concurrent.futures.Future[Result]()
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._calls: deque[Callable[[], object]] = deque()
-        self._running = 0
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except Exception as error:  # noqa: BLE001  the caller gets whatever it is
+            result.set_exception(error)
 
-    def submit(self, call: Callable[[], object], most: int) -> None:
-        """Run the call soon, with at most `most` calls at the same time."""
-        with self._changed:
-            self._calls.append(call)
-            if self._running >= most:
-                return
-            self._running += 1
-        threading.Thread(target=self._work, name="membership-worker", daemon=True).start()
-
-    def wait_idle(self, timeout_seconds: float) -> None:
-        """Block until all calls have ended, at most for the timeout."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._running, timeout_seconds)
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                if not self._calls:
-                    self._running -= 1
-                    self._changed.notify_all()
-                    return
-                call = self._calls.popleft()
-            try:
-                call()
-            except Exception:
-                logger.exception("a connection to an elastic pod could not be opened or closed")
-
-
-def _log_once(line: _Line, data: bytes) -> None:
-    if not line.has_complained:
-        line.has_complained = True
-        logger.info("the membership agent says: %s", data[:200].decode(errors="replace"))
-
-
-def _is_flood(line: _Line, data: bytes) -> bool:
-    """Count what was read; return whether it is more than an agent would send."""
-    now = time.monotonic()
-    if now - line.counted_at >= 1.0:
-        line.counted, line.counted_at = 0, now
-    line.counted += max(1, data.count(b"\n"), len(data) // (64 * 1024))
-    return line.counted > MOST_LINES or len(line.unread) > LONGEST_LINE
+    threading.Thread(target=run, name="membership-worker", daemon=True).start()
+    return await asyncio.wrap_future(result)

@@ -1,0 +1,30 @@
+"""Event loops that run for as long as the process, each on a daemon thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+_starting = threading.Lock()
+_loops: dict[str, asyncio.AbstractEventLoop] = {}
+
+
+def event_loop(name: str) -> asyncio.AbstractEventLoop:
+    """Return the process's event loop of this name, which is also the name of its thread; started by the first
+    call."""
+    with _starting:
+        if name not in _loops:
+            _loops[name] = asyncio.new_event_loop()
+            threading.Thread(target=_loops[name].run_forever, name=name, daemon=True).start()
+        return _loops[name]
+
+
+def _forget_loops() -> None:
+    """Drop the event loops in a forked child, which does not inherit threads."""
+    global _starting
+    _starting = threading.Lock()
+    _loops.clear()
+
+
+os.register_at_fork(after_in_child=_forget_loops)
