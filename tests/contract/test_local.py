@@ -19,8 +19,9 @@ import pytest
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, PodSpec
 from controlplane.engines.local import processes
-from controlplane.engines.local.engine import SHIM, LocalEngine
+from controlplane.engines.local.engine import LocalEngine
 from controlplane.engines.local.records import CONTROL, ExitRecord, PodDir, StartRecord
+from controlplane.engines.local.shim_start import SHIM, ShimStarter
 from tests.contract.harness import SETTINGS, EngineCase, make_case
 from tests.waiting import patience, wait_until
 
@@ -67,7 +68,7 @@ def start_elsewhere(case: EngineCase, spec: PodSpec) -> None:
         import json, os, signal, sys
         from pathlib import Path
         from controlplane.engines.base import DeviceShare, PodSpec
-        from controlplane.engines.local.engine import SHIM, LocalEngine
+        from controlplane.engines.local.engine import LocalEngine
         state_dir, settings, fields = json.loads(sys.argv[1])
         fields["devices"] = tuple(DeviceShare(**share) for share in fields["devices"])
         fields["command"], fields["args"], fields["ports"] = tuple(fields["command"]), (), ()
@@ -367,7 +368,7 @@ def test_a_pod_from_before_a_restart_of_the_machine_is_lost(case: EngineCase):
 def test_a_start_that_was_cut_off_is_finished_by_the_next(case: EngineCase, monkeypatch):
     spec = case.spec("true")
     with monkeypatch.context() as patch:
-        patch.setattr(LocalEngine, "_spawn", lambda self, pod: None)
+        patch.setattr(ShimStarter, "start", lambda self, pod: None)
         case.engine.start(spec)
     assert case.report(spec).state == base.STARTING
     case.engine.start(spec)
@@ -377,7 +378,7 @@ def test_a_start_that_was_cut_off_is_finished_by_the_next(case: EngineCase, monk
 def test_a_stop_between_two_tries_to_start_wins(case: EngineCase, monkeypatch):
     spec = case.spec("echo", "ran")
     with monkeypatch.context() as patch:
-        patch.setattr(LocalEngine, "_spawn", lambda self, pod: None)
+        patch.setattr(ShimStarter, "start", lambda self, pod: None)
         case.engine.start(spec)
     case.engine.stop(spec.name, 5)
     case.engine.start(spec)

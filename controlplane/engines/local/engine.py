@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
 import shutil
 import socket
-import subprocess
-import sys
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,17 +39,16 @@ from controlplane.engines.local.mpi import prepare_launch
 from controlplane.engines.local.ports import lease_ports, release_ports
 from controlplane.engines.local.records import ELASTIC, PodDir, Prepared
 from controlplane.engines.local.shell import LocalShell
+from controlplane.engines.local.shim_start import ShimStarter, is_readable
 from controlplane.engines.simulated import check_spec
 from controlplane.logstore.reader import LogPage, read_page
 
-SHIM = Path(__file__).with_name("shim.py")
 # The most bytes of one pod's log, unless the cluster's settings give another limit.
 LOG_MOST_BYTES = 1 << 30
 # The command of a pod that only holds devices for ranks which its launcher starts.
 IDLE = ("sleep", "infinity")
 # The declared port under which the launcher's pod leases a host port, where rank 0 of a torch program listens.
 RANK_0_PORT = 29500
-SPAWN_TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 # If a pod still runs this long after its grace period, its shim does not respond.
 OVERDUE_SECONDS = 5.0
@@ -83,6 +80,12 @@ class LocalEngine(EngineDefaults):
         self._log_most_bytes = int(settings.get("log_most_bytes", LOG_MOST_BYTES))
         self._final: dict[str, PodReport] = {}
         self._gauges = Gauges()
+        self._shims = ShimStarter()
+        # For an engine that is dropped without `close`.
+        weakref.finalize(self, self._shims.close)
+
+    def close(self) -> None:
+        self._shims.close()
 
     def nodes(self) -> tuple[NodeReport, ...]:
         return self._inventory.nodes()
@@ -100,7 +103,7 @@ class LocalEngine(EngineDefaults):
             self._remove(pod)
             return
         if pod.start_record() is None and pod.exit_record() is None and pod.prepared() is not None:
-            self._spawn(pod)
+            self._shims.start(pod)
 
     def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
         base.check_pod_name(pod_name)
@@ -173,7 +176,7 @@ class LocalEngine(EngineDefaults):
                 pass
         bell = os.open(self._bell, os.O_RDWR | os.O_NONBLOCK)
         try:
-            is_rung = _is_readable(bell, timeout_seconds)
+            is_rung = is_readable(bell, timeout_seconds)
             if is_rung:
                 os.read(bell, 65536)
             return is_rung
@@ -291,36 +294,6 @@ class LocalEngine(EngineDefaults):
         launch = job_dir / f"launch-{spec.attempt}"
         checkpoints = checkpoint_directory(self._state_dir, spec.job_id)
         return {"work": work, "checkpoints": checkpoints, "library": library, "launch": launch}
-
-    def _spawn(self, pod: PodDir) -> None:
-        """Start the shim and wait until it runs the command (about 15 ms), or until another process's shim does."""
-        arguments = [sys.executable, "-I", "-S", str(SHIM), str(pod.path)]
-        with open(pod.path / "shim.err", "ab") as errors:
-            starter = subprocess.Popen(
-                arguments, env={"PATH": os.defpath}, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
-            )
-        if not _has_ended(starter, SPAWN_TIMEOUT_SECONDS):
-            starter.kill()
-        if starter.wait() != 0:
-            last_words = (pod.path / "shim.err").read_text(errors="replace").strip().rpartition("\n")[2]
-            raise base.EngineUnreachable(f"The shim of {pod.name} did not start: {last_words or 'no word'}")
-
-
-def _has_ended(process: subprocess.Popen[bytes], timeout_seconds: float) -> bool:
-    """Wait for the end of a process. By pidfd, because `Popen.wait` with a timeout polls, which takes up to 16 ms
-    longer."""
-    pidfd = os.pidfd_open(process.pid)
-    try:
-        return _is_readable(pidfd, timeout_seconds)
-    finally:
-        os.close(pidfd)
-
-
-def _is_readable(fd: int, timeout_seconds: float) -> bool:
-    """Wait for one descriptor to become readable. Not by `select`, which cannot take descriptors above 1,023."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(timeout_seconds * 1000))
 
 
 def _check_text(spec: PodSpec) -> None:

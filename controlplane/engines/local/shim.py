@@ -1,5 +1,7 @@
 """The supervisor of one pod: `python -I -S shim.py POD_DIR`. It outlives the control plane.
 
+`shim.py --spare ROOM` waits until its standard input names the pod, and ends without one when that is closed.
+
 It runs the command that POD_DIR/launch describes in a session of its own, writes its output to the log and
 its end to POD_DIR/exit. At most one shim lives per pod (a file lock), and a pod is started at most once
 (the start record, which is on the disk before the command runs). Orphaned descendants become the shim's
@@ -40,6 +42,8 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 40, 0.05
 EXIT_LOCKED = 3
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+# The position of arg_end in /proc/self/stat, counted after the command's name.
+_ARGUMENTS_END = 46
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -421,6 +425,23 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _await_pod_dir() -> str:
+    """Return the pod directory that the engine writes to standard input; "" if the engine ended or was closed."""
+    pod_dir = os.read(0, 4096)
+    if pod_dir:
+        _leave_standard_streams(os.fsdecode(pod_dir))
+        _show_in_process_list(pod_dir, len(sys.argv[2]))
+    return os.fsdecode(pod_dir)
+
+
+def _show_in_process_list(pod_dir: bytes, room: int) -> None:
+    """Overwrite the last argument, of `room` bytes, in the memory that /proc/PID/cmdline shows."""
+    with open("/proc/self/stat", "rb") as file:
+        end = int(file.read().rpartition(b")")[2].split()[_ARGUMENTS_END])
+    ctypes.memmove(end - room - 1, pod_dir[:room].ljust(room, b"\0"), room)
+
+
 if __name__ == "__main__":
+    wanted = _await_pod_dir() if sys.argv[1] == "--spare" else sys.argv[1]
     # Without the interpreter's clean-up, because nothing has to be flushed.
-    os._exit(main(sys.argv[1]))
+    os._exit(main(wanted) if wanted else 0)
