@@ -358,6 +358,8 @@ def test_a_stranger_with_the_pid_of_a_pod_is_never_touched(case: EngineCase):
 def test_a_pod_from_before_a_restart_of_the_machine_is_lost(case: EngineCase):
     spec = case.start("true")
     case.wait_end(spec)
+    # It holds the pod's lock until it has ended.
+    wait_until(lambda: not started(case, spec).is_shim_alive(), what="the shim's end")
     pod = PodDir(case.state_dir / "pods" / spec.name)
     (pod.path / "start").write_text(json.dumps(asdict(started(case, spec)) | {"boot_id": "another"}))
     (pod.path / "exit").unlink()

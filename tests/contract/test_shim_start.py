@@ -14,7 +14,7 @@ import pytest
 from controlplane.engines import base
 from controlplane.engines.local.records import PodDir
 from controlplane.engines.local.shim_start import SHIM
-from tests.contract.harness import SETTINGS, EngineCase, make_case
+from tests.contract.harness import EngineCase, make_case
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]

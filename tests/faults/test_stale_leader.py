@@ -63,7 +63,7 @@ def test_a_job_that_is_forgotten_leaves_no_marks_of_its_pods(case: EngineCase, t
 def test_two_hosts_of_the_loop_may_wait_on_one_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     engine = LocalEngine(SETTINGS, tmp_path)
     monkeypatch.setattr(
-        "controlplane.engines.local.engine._is_readable",
+        "controlplane.engines.local.engine.is_readable",
         lambda _pipe, _timeout_seconds: True,  # and the other host reads it before we do
     )
     assert engine.wait_for_change(1.0)
