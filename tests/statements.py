@@ -3,8 +3,9 @@
 `--record-statements=FILE` writes what the product asked of the database in each test that passed. `--needed-by=FILE`
 leaves out the tests of that record that ask nothing which a test that stays does not ask too. An ask is a line of the
 product, a statement without its values, and what is unusual about the values; what a test sends itself is none. Tests
-that commit always stay, and those that the record does not name: new ones, those that were skipped or failed there, and
-those to which the database said no, since PostgreSQL then refuses what follows in the transaction.
+that commit from several connections always stay, and those that the record does not name: new ones, those that were
+skipped or failed there, and those to which the database said no, since PostgreSQL then refuses what follows in the
+transaction.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ REPEATED = re.compile(r"(\([^()]*%s[^()]*\)|WHEN \(.*?\) THEN \S+)(?:(?: |, )\1)
 SAVEPOINT = re.compile(r'("?s\d+_x\d+"?)')
 SHORT = 32  # the shortest of the columns that PostgreSQL limits and SQLite does not
 INTEGER_BITS = 31
+WRITES = ("INSERT", "UPDATE", "DELETE", "LOCK")
 
 Ask = tuple[str, str, str]
 
@@ -49,9 +51,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     path: Path | None = config.getoption("--needed-by")
     if path is None or not path.exists():
         return
-    recorded = {name: frozenset(asks) for name, asks in json.loads(path.read_text()).items()}
-    names = [item.nodeid for item in items]
-    stay = needed(names, recorded, {item.nodeid for item in items if commits(item)})
+    found = json.loads(path.read_text())
+    recorded = {name: frozenset(one["asks"]) for name, one in found.items()}
+    lonely = {name for name, one in found.items() if one["writers"] <= 1}
+    always = {item.nodeid for item in items if commits(item)} - lonely
+    stay = needed([item.nodeid for item in items], recorded, always)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in stay])
     items[:] = [item for item in items if item.nodeid in stay]
 
@@ -90,8 +94,9 @@ class Recorder:
         self._path = path
         self._numbers: dict[Ask, int] = {}
         self._asked: set[Ask] = set()
+        self._writers: set[BaseDatabaseWrapper] = set()
         self._is_refused = False
-        self._recorded: dict[str, list[int]] = {}
+        self._recorded: dict[str, dict[str, Any]] = {}
         connection_created.connect(self._attach)
 
     def _attach(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
@@ -100,8 +105,10 @@ class Recorder:
 
     def _note(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
         values = [value for row in params for value in row] if many else params
+        statement = str(sql)
+        if statement.startswith(WRITES):
+            self._writers.add(context["connection"])
         if at := place(sys._getframe(1)):
-            statement = str(sql)
             odd = unusual(values or (), is_written=not statement.startswith("SELECT"))
             self._asked.add((at, form(statement), odd))
         try:
@@ -112,14 +119,14 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._asked, self._is_refused = set(), False
+        self._asked, self._writers, self._is_refused = set(), set(), False
         return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.passed and not self._is_refused:
             numbers = self._numbers
             asked = sorted(numbers.setdefault(ask, len(numbers)) for ask in self._asked)
-            self._recorded[report.nodeid] = asked
+            self._recorded[report.nodeid] = {"asks": asked, "writers": len(self._writers)}
         elif not report.passed:
             self._recorded.pop(report.nodeid, None)
 

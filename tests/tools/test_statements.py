@@ -13,7 +13,7 @@ from controlplane.access import SYSTEM
 from controlplane.actions.accounts import issue_token
 from controlplane.models import User
 from tests.builders import make_counters, make_user
-from tests.statements import Recorder, commits, form, needed, unusual
+from tests.statements import Recorder, commits, form, needed, pytest_collection_modifyitems, unusual
 
 Asks = dict[str, frozenset[int]]
 
@@ -33,7 +33,7 @@ def test_a_record_has_what_each_test_that_passed_asked(tmp_path: Path):
         pretend(recorder, "failed", lambda: make_user("dan"), passed=False)
         pretend(recorder, "nothing", lambda: None)
     recorder.pytest_sessionfinish()
-    asked = {name: set(asks) for name, asks in json.loads(path.read_text()).items()}
+    asked = {name: set(one["asks"]) for name, one in json.loads(path.read_text()).items()}
     assert set(asked) == {
         "one",
         "the same",
@@ -46,6 +46,41 @@ def test_a_record_has_what_each_test_that_passed_asked(tmp_path: Path):
     assert asked["one"] != asked["with a long name"]
     assert not asked["one"] >= asked["at another place"]
     assert not asked["nothing"] | asked["by the test alone"]
+
+
+@pytest.mark.django_db
+def test_a_record_has_how_many_connections_wrote(tmp_path: Path):
+    recorder, writers = Recorder(tmp_path / "record"), [object(), object()]
+
+    def sent(sql: str, *connections: object) -> Callable[[], None]:
+        def send() -> None:
+            for one in connections:
+                recorder._note(lambda *_: None, sql, (), False, {"connection": one})
+
+        return send
+
+    pretend(recorder, "reads", sent("SELECT 1", *writers))
+    pretend(recorder, "one writes", sent("UPDATE a SET b = 1", writers[0], writers[0]))
+    pretend(recorder, "two write", sent("INSERT INTO a VALUES (1)", *writers))
+    recorder.pytest_sessionfinish()
+    found = json.loads((tmp_path / "record").read_text())
+    assert [one["writers"] for one in found.values()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("writers", [1, 2])
+def test_one_that_commits_stays_if_several_connections_wrote(tmp_path: Path, writers: int):
+    path = tmp_path / "record"
+    record = {"commits": {"asks": [1], "writers": writers}, "asks more": {"asks": [1, 2], "writers": 1}}
+    path.write_text(json.dumps(record))
+    items: list[Any] = [
+        SimpleNamespace(nodeid=name, fixturenames=fixtures, get_closest_marker=lambda _: None)
+        for name, fixtures in (("commits", ["transactional_db"]), ("asks more", []), ("new", []))
+    ]
+    config: Any = SimpleNamespace(
+        getoption=lambda _: path, hook=SimpleNamespace(pytest_deselected=lambda **_: None)
+    )
+    pytest_collection_modifyitems(config, items)
+    assert [item.nodeid for item in items] == [*["commits"] * (writers > 1), "asks more", "new"]
 
 
 @pytest.mark.parametrize(
