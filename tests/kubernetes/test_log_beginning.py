@@ -16,7 +16,7 @@ import pytest
 
 from controlplane.engines.kubernetes import log_copier, log_copy, log_streams
 from controlplane.engines.kubernetes.log_copier import LogCopier
-from controlplane.engines.kubernetes.log_copy import LogCopy, LogSource, WantedLog
+from controlplane.engines.kubernetes.log_copy import LogCopy, LogSource
 from controlplane.engines.kubernetes.log_cursor import Piece, stamp_ms
 from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
 from controlplane.engines.kubernetes.log_streams import LogStreams
@@ -64,6 +64,8 @@ class Pod:
             self.end_word,
             started_ms=ms("12:00:00"),
             now_ms=self.now_ms,
+            # Some tests have a clock of their own.
+            seen_at=log_copy.time.monotonic(),
         )
 
     def end(self) -> tuple[list[str], list[str]]:
@@ -152,7 +154,9 @@ def test_a_stream_that_ended_without_a_line_was_listened_to(
     ends: queue.Queue[bytes] = queue.Queue()
     pod = start([ends], [FIRST])
     pod.copier.want({"pod": str(pod.path)})
-    wait_until(lambda: "pod" in pod.copier._logs and pod.copier._logs["pod"].gaps.seen_ms, what="the stream")
+    wait_until(
+        lambda: "pod" in pod.copier._logs and pod.copier._logs["pod"].copy.gaps.seen_ms, what="the stream"
+    )
     pod.now_ms = ms("12:00:30")
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 19)
     monkeypatch.setattr(log_copy, "time", later)
@@ -210,7 +214,7 @@ def test_a_silent_stream_leaves_what_is_known_of_the_node_s_file(
     pod = start([ALL, stuck], [])
     pod.copier.want({"pod": str(pod.path)})
     wait_until(lambda: pod.asked > 1, what="the next stream")
-    assert pod.copier._logs["pod"].gaps.file_began_ms == ms("12:00:20")
+    assert pod.copier._logs["pod"].copy.gaps.file_began_ms == ms("12:00:20")
     stuck.put(b"")
 
 
@@ -227,18 +231,17 @@ def test_a_stream_that_never_opened_was_not_listened_to(tmp_path: Path) -> None:
         async def read(self) -> bytes:
             return b""
 
-    log, streams = WantedLog("pod", str(tmp_path / "pod.log")), Streams()
-    with contextlib.closing(LogWriter(log.path)) as writer:
+    log, streams = LogCopy(str(tmp_path / "pod.log")), Streams()
 
-        def copy(now: str) -> None:
-            source = LogSource(LOG, "main", True, started_ms=ms("12:00:00"), now_ms=ms(now))
-            asyncio.run(LogCopy(log, source, cast(LogStreams, streams), writer, 1 << 30).run())
+    def copy(now: str) -> None:
+        source = LogSource(LOG, "main", True, started_ms=ms("12:00:00"), now_ms=ms(now))
+        asyncio.run(log.read(source, cast(LogStreams, streams)))
 
-        for now in ("12:00:01", "12:00:30"):  # asked for, and given up unanswered
-            with pytest.raises(TimeoutError):
-                copy(now)
-        streams.refuses = False
-        copy("12:00:31")
+    for now in ("12:00:01", "12:00:30"):  # asked for, and given up unanswered
+        with pytest.raises(TimeoutError):
+            copy(now)
+    streams.refuses = False
+    copy("12:00:31")
     log.gaps.take([(ms("12:00:31"), b"o", b"x")])
     assert log.gaps.may_be_gone()
 
@@ -308,7 +311,7 @@ def test_a_log_that_was_followed_to_its_end_lacks_nothing_when_its_container_is_
     """As that of a deleted pod is, once it has ended."""
     pod = start([output], [REMOVED])
     pod.copier.want({"pod": str(pod.path)})
-    wait_until(lambda: "pod" in pod.copier._logs and pod.copier._logs["pod"].is_followed, what="the end")
+    wait_until(lambda: "pod" in pod.copier._logs and pod.copier._logs["pod"].copy.is_followed, what="the end")
     pod.end_word = "exit 0"
     assert pod.end() == (["one"] if output else [], [])
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.engines.kubernetes.log_completion import BEGINNING_SECONDS, LOG_SECONDS, LogEnds
-from controlplane.engines.kubernetes.log_copier import LogCopier
+from controlplane.engines.kubernetes.log_copier import BEGINNING_SECONDS, LOG_SECONDS, LogCopier, LogEnds
 from controlplane.engines.kubernetes.log_copy import LogSource
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access

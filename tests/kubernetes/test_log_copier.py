@@ -72,7 +72,7 @@ def test_one_odd_pod_is_logged_once_and_stops_nobody(
         copier.want({name: str(tmp_path / name) for name in ("odd", "good")})
         try:
             wait_until(lambda: looked["odd"] >= 3 and looked["good"] >= 3, 20, "looks at both")
-            copier.notice()
+            copier.notice(())
         finally:
             copier.close()
     assert [record.message for record in caplog.records if "odd" in record.message] == [
@@ -142,7 +142,7 @@ def lines_of(path: Path) -> list[str]:
 def test_logs_take_turns_where_there_are_too_few_streams(
     node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_copier, "SLICE_SECONDS", 0.05)
+    monkeypatch.setattr(log_copier, "CHECK_SECONDS", 0.05)
     pods = [f"pod{number}" for number in range(5)]
     copier = LogCopier(
         Client(Access(node, None)), lambda name: LogSource(f"/{name}/log", "main", True), most_streams=2
@@ -159,8 +159,7 @@ def test_no_log_waits_for_ever_when_the_one_that_made_room_does_not_come_back(
     node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is one stream for living pods. The first pod is asked to leave it once for two that wait, and then ends."""
-    monkeypatch.setattr(log_copier, "SLICE_SECONDS", 0.05)
-    monkeypatch.setattr(log_copier, "CHECK_SECONDS", 1000)
+    monkeypatch.setattr(log_copier, "CHECK_SECONDS", 0.05)
     end_words = {"first": ""}
     copier = LogCopier(
         Client(Access(node, None)),
@@ -242,7 +241,8 @@ def test_an_ended_pod_waits_for_no_living_one(node: str, tmp_path: Path) -> None
 def test_a_stream_that_the_server_does_not_close_is_left_when_its_pod_has_ended(
     node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_copier, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(log_copier, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(log_copier, "END_SECONDS", 0.1)
     end_word: list[str] = []
     path = tmp_path / "pod"
     copier = LogCopier(

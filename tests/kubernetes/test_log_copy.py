@@ -2,27 +2,27 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-import pytest
-
-from controlplane.engines.kubernetes.log_copy import LogCopy, LogSource, WantedLog
+from controlplane.engines.kubernetes.log_copy import LogCopy, LogSource
+from controlplane.engines.kubernetes.log_cursor import stamp_ms
+from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
 from controlplane.engines.kubernetes.log_streams import LogStreams
-from controlplane.logstore.reader import tail
-from controlplane.logstore.writer import LogWriter
+from controlplane.logstore.reader import read_page
 
 
 class Streams:
-    """Streams of the container's present and previous output; an unfinished one goes on for ever."""
+    """Streams of a node's present file; an unfinished one goes on for ever."""
 
-    def __init__(self, previous: bytes, current: bytes, *, is_finished: bool) -> None:
-        self.previous, self.current, self.is_finished = previous, current, is_finished
+    def __init__(self, output: bytes, *, is_finished: bool) -> None:
+        self.output, self.is_finished = output, is_finished
 
     @contextlib.asynccontextmanager
-    async def open(self, _path: str, query: Mapping[str, str]) -> AsyncIterator["Stream"]:
-        yield Stream(self.previous if "previous" in query else self.current, is_finished=self.is_finished)
+    async def open(self, *_asked: object) -> AsyncIterator["Stream"]:
+        yield Stream(self.output, is_finished=self.is_finished)
 
 
 class Stream:
@@ -40,25 +40,43 @@ def line(number: int) -> bytes:
     return f"2026-01-01T12:00:{number:02}.000Z line {number}\n".encode()
 
 
-@pytest.mark.parametrize("restarts", [1, 2])
-def test_a_stream_of_a_previous_container_that_is_left_is_read_on_later(
-    tmp_path: Path, restarts: int
-) -> None:
-    """Also where containers between were missed, so that it is not known to be the one that was read before."""
-    log = WantedLog("pod", str(tmp_path / "pod"), restarts=0)
-    source = LogSource("/log", "main", True, restarts=restarts)
+class Log:
+    """One log, copied from streams of the node's present file."""
 
-    async def copy(streams: Streams) -> None:
-        with contextlib.closing(LogWriter(log.path)) as writer:
-            await LogCopy(log, source, cast(LogStreams, streams), writer, 1 << 20).run()
+    def __init__(self, path: Path) -> None:
+        self.copy = LogCopy(str(path))
 
-    async def copy_and_leave() -> None:
-        log.leave(0.05)
-        await copy(Streams(line(1), b"", is_finished=False))
+    def read(self, output: bytes, *, is_finished: bool = True, **source: Any) -> tuple[list[str], list[str]]:
+        """Read one stream, and leave one that goes on; return the lines and gaps that are stored."""
 
-    with pytest.raises(TimeoutError):
-        asyncio.run(copy_and_leave())
-    log.leave_at = None
-    asyncio.run(copy(Streams(line(1) + line(2), line(3), is_finished=True)))
-    page = tail(Path(log.path), 10)
-    assert ([found.text for found in page.lines], page.gaps) == (["line 1", "line 2", "line 3"], ())
+        async def read() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.05 if not is_finished else None):
+                    streams = cast(LogStreams, Streams(output, is_finished=is_finished))
+                    await self.copy.read(LogSource("/log", "main", True, **source), streams)
+
+        asyncio.run(read())
+        page = read_page(self.copy.path)
+        return [found.text for found in page.lines], [gap.message for gap in page.gaps]
+
+
+def test_a_stream_that_is_left_is_read_on_later(tmp_path: Path) -> None:
+    log = Log(tmp_path / "pod")
+    assert log.read(line(1), is_finished=False) == (["line 1"], [])
+    assert log.read(line(1) + line(2)) == (["line 1", "line 2"], [])
+
+
+def test_output_of_a_container_that_its_node_made_anew_follows_a_gap(tmp_path: Path) -> None:
+    """The node no longer has what the first one printed last. The pods are never restarted by their own policy."""
+    log = Log(tmp_path / "pod")
+    log.read(line(1), is_finished=False)
+    lines, gaps = log.read(line(7) + line(8), end_word="exit 0")
+    assert lines == ["line 1", "line 7", "line 8"]
+    assert gaps == ["output may be missing before 2026-01-01T12:00:07.000Z: the node began a new file then"]
+
+
+def test_time_that_a_log_waited_for_a_stream_is_not_taken_for_listening(tmp_path: Path) -> None:
+    log, began_ms = Log(tmp_path / "pod"), stamp_ms(b"2026-01-01T12:00:00Z")
+    waited = time.monotonic() - 60
+    _, (gap,) = log.read(line(50), end_word="exit 0", started_ms=began_ms, now_ms=began_ms, seen_at=waited)
+    assert gap == f"output may be missing before 2026-01-01T12:00:50.000Z: {MAY_BE_GONE}"

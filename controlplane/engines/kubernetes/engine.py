@@ -45,8 +45,7 @@ from controlplane.engines.kubernetes.cluster_cache import (
 from controlplane.engines.kubernetes.config import KAI, profile_from
 from controlplane.engines.kubernetes.exec import PodProcess, PodShell
 from controlplane.engines.kubernetes.garbage_collector import Sweeper
-from controlplane.engines.kubernetes.log_completion import LogEnds
-from controlplane.engines.kubernetes.log_copier import LogCopier
+from controlplane.engines.kubernetes.log_copier import LogCopier, LogEnds
 from controlplane.engines.kubernetes.log_copy import LogSource
 from controlplane.engines.kubernetes.membership import Memberships
 from controlplane.engines.kubernetes.node_suffix import with_suffix
@@ -428,7 +427,6 @@ class KubernetesEngine:
             names.MAIN_CONTAINER,
             has_started=bool(status.get("containerID")),
             end_word=f"{report.reason} {report.exit_code}" if report.state in base.FINAL_STATES else "",
-            restarts=status.get("restartCount", 0),
             started_ms=int(report.started_at.timestamp() * 1000) if report.started_at else None,
             now_ms=int(now.timestamp() * 1000),
         )

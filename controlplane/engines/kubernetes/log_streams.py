@@ -1,4 +1,4 @@
-"""Streams of pods' logs from the API server, for one asyncio thread."""
+"""Streams of pods' logs from the API server, for one event loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import random
 import resource
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 
 import aiohttp
 
@@ -38,12 +37,22 @@ def is_removed(remark: str) -> bool:
     return remark.startswith("unable to retrieve container logs")
 
 
-@dataclass(frozen=True, slots=True)
 class LogStreams:
-    """Opens streams under the client's rate limit and with its credentials, which are renewed after a refusal."""
+    """Opens streams under the client's rate limit and with its credentials, which are renewed after a refusal. Made on
+    the event loop."""
 
-    client: Client
-    session: aiohttp.ClientSession
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        # The number of streams is limited by the caller; the library's own limit of 100 would keep the other logs
+        # waiting. No time limit, because streams last as long as their pods.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
 
     @contextlib.asynccontextmanager
     async def open(
@@ -52,7 +61,7 @@ class LogStreams:
         """Context manager that opens a followed log. `path`: the pod's path in the API, up to `/log`. Raise
         ApiError if the server refuses the request, EngineUnreachable or one of aiohttp's errors if it does not
         answer."""
-        access = self.client.access
+        access = self._client.access
         headers = await asyncio.to_thread(self._take_turn, path, query, turn_seconds)
         timeout = aiohttp.ClientTimeout(
             # Randomised, so that streams that began together do not all end together.
@@ -60,7 +69,7 @@ class LogStreams:
             sock_connect=10,
             sock_read=IDLE_SECONDS * random.uniform(0.5, 1.0),
         )
-        async with self.session.get(
+        async with self._session.get(
             access.server + path,
             params=query,
             headers=headers,
@@ -72,15 +81,15 @@ class LogStreams:
             if response.status == 401:
                 await asyncio.to_thread(access.renew, headers)
             if response.status == 429 or response.status >= 500:
-                self.client.put_off(response.headers)
+                self._client.put_off(response.headers)
             if response.status != 200:
                 raise ApiError(response.status, without_token(await response.read(), headers))
             yield response.content
 
     def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> Mapping[str, str]:
         """Wait for the rate limit, and return the headers to send. Credentials may come from a login program."""
-        self.client.take_turn("GET", path, query, priority=FOLLOW, timeout_seconds=turn_seconds)
-        return self.client.access.headers()
+        self._client.take_turn("GET", path, query, priority=FOLLOW, timeout_seconds=turn_seconds)
+        return self._client.access.headers()
 
     async def file_began_ms(self, path: str, container: str) -> int | None:
         """Return the time of the first line in the node's present file of a log, in Unix ms; None for an empty
