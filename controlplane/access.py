@@ -117,13 +117,15 @@ def node_for(actor: Actor, name: str) -> Node:
 
 
 def require_role(actor: Actor, project: Project, needed: str, missing: NotVisible) -> None:
-    """Raise Forbidden if the actor's role in the project is weaker than `needed`; raise `missing` if the actor has
-    no role, as for an object that does not exist."""
+    """Raise Forbidden if the actor's role in the project is weaker than `needed`. Raise `missing` if the actor has
+    no role, as if the object did not exist."""
     require_held(actor, project, role_in(actor, project), needed, missing)
 
 
 def require_held(actor: Actor, project: Project, held: str | None, needed: str, missing: NotVisible) -> None:
-    """Do the same for an actor whose role for an object of the project is `held`, None if it may not be read."""
+    """Raise Forbidden if `held` is weaker than `needed`, or if the actor may only read and `needed` is more than
+    viewer; raise `missing` if `held` is None. `held`: the actor's role for an object of the project, None if the
+    actor may not see the object."""
     if held is None:
         raise missing
     if needed != Role.VIEWER:

@@ -146,8 +146,8 @@ class CheckLocation(CommandHandler):
     kind, queue, max_tries = CHECK_LOCATION, DATA, 1
 
     def run(self, run: CommandRun) -> list[str]:
-        """Return the keys that were kept there, if they are lost; jobs still read from a claim that is being
-        deleted."""
+        """Return the keys of the trees that were on the location's claim if the claim was deleted or lost, else [].
+        A claim that is still being deleted counts as present, because jobs read from it."""
         rows = CacheLocation.objects.select_related("cluster", "project")
         location = rows.filter(pk=run.command.subject_id, project__cluster=F("cluster")).first()
         if location is None:

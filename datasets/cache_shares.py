@@ -12,8 +12,9 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Charges(Generic[K]):
-    """`used_bytes`: contents of all caches, each counted once. `by_cache`: a content shared by n caches is
-    charged to each by 1/n, rounded down, so that the sum is at most `used_bytes`."""
+    """The space used by the caches of one location. `used_bytes`: all contents, each counted once. `by_cache`: the
+    bytes charged to each cache: a content shared by n caches is charged to each of them by 1/n. The charges are
+    rounded down, so their sum is at most `used_bytes`."""
 
     used_bytes: int
     by_cache: Mapping[K, int]

@@ -55,8 +55,8 @@ class Volume(Protocol):
         cannot run or fails, ContentMissing if the server lacks a content, and what `budget` raises."""
 
     def trouble(self) -> str:
-        """Return the problem of its claim, a code of storage.claims; "" for none. Raises Blocked if the cluster
-        refuses the request."""
+        """Return the problem of the volume's claim, a code of storage.claims; "" for none. Raises Blocked if the
+        cluster refuses the request."""
 
 
 class VolumeEngine(Protocol):

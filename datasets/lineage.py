@@ -38,8 +38,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`source` was an input of `target`; both are keys. `role`: how it was used, such as a mount path. `identity`:
-    the identity of the input; if `source` is a run, that of its product `target`."""
+    """An edge of the graph: `source` was an input of `target`; both are keys of nodes. `role`: how it was used,
+    such as a mount path. `identity`: the identity of the input or, if `source` is a run, of its product `target`."""
 
     source: str
     target: str

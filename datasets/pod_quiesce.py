@@ -25,7 +25,8 @@ UNREAD_BYTES = 4096
 
 
 class PodPause:
-    """Like datasets.storage.quiesce.Pause, for programs paused by a process in a pod."""
+    """Pauses programs through a process in a pod: the counterpart of datasets.storage.quiesce.Pause for volumes
+    that only pods can access."""
 
     def __init__(self, process: Process | None, budget: Budget) -> None:
         self._process, self._budget, self._unread = process, budget, b""

@@ -27,7 +27,7 @@ MOVES: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class StateLook:
-    """A state's label and its colour, a token name of static/css/tokens.css."""
+    """How a state is shown: its label, and its colour as the name of a token in static/css/tokens.css."""
 
     label: str
     colour: str

@@ -1,4 +1,4 @@
-"""Live topics of single jobs, and of projects with their jobs."""
+"""Live topics about one job, and about one project with its jobs."""
 
 import re
 import uuid

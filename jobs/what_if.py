@@ -32,7 +32,8 @@ COLUMNS = ("gpu_quota_milli", "over_quota_weight_milli", "gpu_limit_milli", "pri
 
 
 class CannotSimulate(Exception):
-    """The cluster has its own scheduler, has too many unfinished jobs, or another week is being replayed."""
+    """The cluster cannot be simulated: it has its own scheduler or too many unfinished jobs, or another replay of a
+    week is running."""
 
 
 def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:

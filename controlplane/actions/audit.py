@@ -37,8 +37,8 @@ def write_audits(actor: Actor, verb: str, object_type: str, after: Mapping[str, 
 def write_lasting_audit(
     actor: Actor, verb: str, object_type: str, object_name: str, *, after: dict[str, Any]
 ) -> None:
-    """`write_audit` for reads that must be recorded, such as the look-up of a user. Inside `lasting_audit` the row
-    survives a rollback, for example that of a dry run."""
+    """Record a read that must be audited, such as a search for a user, like `write_audit`. Inside a `lasting_audit`
+    block the row survives a rollback, for example that of a dry run."""
     if actor.user is None:
         return
     entry, waiting = _entry(actor, verb, object_type, object_name, after=after), _lasting.get()

@@ -79,7 +79,8 @@ class CommandRun:
             connection.close()
 
     def _renew(self, **values: object) -> bool:
-        """Extend the claim. Return False, then and on every later call, if it is lost."""
+        """Extend the claim and write `values` to the command's row. Return whether the claim is still held; once it
+        is lost, every later call returns False."""
         ours = Command.objects.filter(pk=self.command.pk, state=Command.CLAIMED, claim_token=self._token)
         expiry = Now() + timedelta(seconds=CLAIM_SECONDS)
         if not ours.update(claim_expires_at=expiry, **values):

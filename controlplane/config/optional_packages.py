@@ -11,11 +11,8 @@ from types import ModuleType
 
 @contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Make imports of these packages by this thread raise ImportError inside the block, except of those that are loaded
-    already.
-
-    Other threads import them as ever: the web server loads Celery while requests may need YAML.
-    """
+    """Make imports of these packages raise ImportError inside the block, except of packages that are loaded
+    already. Affects only this thread: in others the web server loads Celery while requests may need YAML."""
     finder = _Refusing(names)
     sys.meta_path.insert(0, finder)
     try:

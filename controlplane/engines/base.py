@@ -193,8 +193,8 @@ class CodeSource:
 
 
 class Mount(NamedTuple):
-    """`source`: a directory of the node; with `claim` the directory `sub_path` of that claim. `path`: in the pod.
-    Serialised to JSON as a list."""
+    """A directory that is mounted into a pod. `source`: a directory of the node or, with `claim`, the directory
+    `sub_path` of that claim. `path`: the mount path in the pod. Serialised to JSON as a list."""
 
     source: str
     path: str

@@ -99,7 +99,8 @@ class Reflector:
         return self._synced.wait(timeout_seconds)
 
     def wait_listed(self, timeout_seconds: float) -> bool:
-        """As `wait_synced`, but return False as soon as the first list has failed, instead of waiting for a retry."""
+        """Wait for the first list like `wait_synced`, but return False as soon as the first attempt has failed
+        instead of waiting for a retry."""
         self._has_listed.wait(timeout_seconds)
         return self._synced.is_set()
 

@@ -1,10 +1,11 @@
-"""Shrink elastic jobs for others of their project: for waiting jobs, and while no job waits for running ones that gain
-more by the workers.
+"""Shrink elastic jobs for other jobs of their project: for queued jobs or, if none is queued, for running jobs that
+gain more by the workers.
 
-Workers beyond a job's minimum are lent by its project, so the project's other jobs come first; between projects quotas
-and fair shares decide alone. Nothing is given while another project's job waits, to a running job while one of another
-project wants to grow on the same nodes, or while a job of the project changes its size. What became free is handed out
-by the scheduler's starts and by growth (loop/growth.py), in later cycles.
+Workers beyond a job's minimum are lent by its project, so the project's other jobs come first; between projects
+only quotas and fair shares decide. No job shrinks while a job of another project is queued, or while a job of its
+own project is being resized; and none shrinks for a running job while a job of another project is to grow on the
+same nodes. The freed capacity is assigned by the scheduler's starts and by growth (loop/growth.py), in later
+cycles.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -115,7 +116,7 @@ def _queues(lacking: Iterable[JobView], seen: Observation) -> list[list[PendingJ
 def _shrinkable(
     claims: Iterable[Claim], working: Mapping[str, Attended], views: Mapping[str, JobView]
 ) -> list[ShrinkableJob]:
-    """Return the jobs that may give, with their workers in the order in which they would leave."""
+    """Return the jobs that may shrink, with their workers in the order in which they would be removed."""
     ours = {claim.job: working[claim.job] for claim in claims}
     candidates = candidates_by_job((one.job, one.members) for one in ours.values())
     found = []
@@ -170,7 +171,8 @@ def _shrink(working: Mapping[str, Attended], sizes: Mapping[str, int], why: str,
 def _may_shrink(
     attended: Attended, view: JobView, usable: Collection[str], given: Iterable[Given], rested_since: datetime
 ) -> bool:
-    """Return whether the job may be shrunk for others. `usable`: the nodes on which what it gives can be used."""
+    """Return whether the job may be shrunk for others. `usable`: nodes that accept pods; all of the job's pods must
+    be on such nodes, so that the capacity it releases can be used."""
     generation = attended.generation
     if generation is None or generation.created_at >= rested_since or not view.is_preemptible:
         return False
@@ -186,7 +188,8 @@ def _open_nodes(seen: Observation) -> set[str]:
 
 
 def _given(working: Mapping[str, Attended]) -> dict[str, list[Given]]:
-    """Return what each job gave in its attempt, by job."""
+    """Return, by job id, the (state, message) of the operations of its current attempt that shrank it for other
+    jobs."""
     found: dict[str, list[Given]] = {name: [] for name in working}
     rows = ScaleOperation.objects.filter(
         job__in=[one.job for one in working.values()], attempt=F("job__attempt"), cause=BALANCE
@@ -197,13 +200,14 @@ def _given(working: Mapping[str, Attended]) -> dict[str, list[Given]]:
 
 
 def rest_before_move(given: Iterable[Given]) -> timedelta:
-    """Return how long a job keeps its size before it gives to running jobs."""
+    """Return how long a job keeps its size before it is shrunk for a running job again; doubled after each time."""
     moves = sum(message == FOR_RUNNING for _, message in given)
     return REST * (1 << min(moves, MOST_DOUBLINGS))
 
 
 def _lack(hold: Hold) -> str:
-    """Return why the job cannot start: of a preempted one, what it lacks now."""
+    """Return the code of the reason why the job cannot start. For a preempted job, whose hold reason is the
+    preemption, it is the reason recorded as `blocked_by`."""
     return str(hold.details.get("blocked_by", hold.reason))
 
 

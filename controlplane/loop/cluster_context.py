@@ -18,8 +18,8 @@ Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A project's quota numbers that have not been sent to the cluster yet, and since when jobs of the project wait
-    for that."""
+    """Quota numbers of a project that have not been sent to the cluster yet, and the time since which the project's
+    jobs wait for them."""
 
     numbers: Numbers
     since: datetime

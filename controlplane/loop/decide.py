@@ -15,8 +15,8 @@ from controlplane.scheduling.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan and the milliseconds it took. `has_orders`: deciding queued commands in addition to those that the plan
-    will queue."""
+    """A plan and the milliseconds it took. `has_orders`: commands were queued while deciding (offers to the
+    cluster's own scheduler), besides those that recording the plan will queue."""
 
     plan: Plan
     ms: float

@@ -234,7 +234,7 @@ class _Order:
 
 
 def _orders(attempts: Mapping[str, int]) -> dict[str, _Order]:
-    """Return the last start commands of jobs' next attempts, by job id."""
+    """Return, by job id, the last start command of rank 0 of the attempt that follows `attempts`, if there is one."""
     jobs = {base.pod_name(job, number + 1, 0): job for job, number in attempts.items()}
     rows = Command.objects.filter(kind=START_POD, subject_id__in=list(jobs)).order_by("pk")
     wishes = ("payload__priority", "payload__node_pools", "payload__avoid_nodes", "payload__world_size")

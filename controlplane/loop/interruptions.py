@@ -136,8 +136,8 @@ def _shrinks(attended: Attended, nodes: Mapping[int, Node], now: datetime) -> bo
 
 
 def _may_end(operation: ScaleOperation, goes_at: datetime, now: datetime) -> bool:
-    """Limit an operation of another cause to half of the remaining time; then it is rolled back and the job can
-    shrink. Return whether that can still happen in time."""
+    """Set the deadline of an operation of another cause to half of the remaining time, after which it is rolled
+    back and the job can be shrunk off the node. Return whether there is still time for both."""
     left = min(timedelta(seconds=LONGEST_WAIT_SECONDS), goes_at - now)
     deadline = hasten(operation, now + left / 2)
     return now < deadline + min(DEADLINE_MARGIN, (goes_at - deadline) / 2)

@@ -325,7 +325,7 @@ def _retry_stops(jobs: list[Job], now: datetime) -> None:
 
 
 def _without_grace(pods: Sequence[str], orders: QuerySet[Command], now: datetime) -> list[str]:
-    """Return the pods whose last executed stop gave no grace period that is still running."""
+    """Return the pods of which no executed stop command has a grace period that still runs."""
     since = now - timedelta(seconds=LONGEST_GRACE_SECONDS + REMIND_AFTER_SECONDS)
     done = orders.filter(state=Command.DONE, finished_at__gt=since, payload__grace_seconds__gt=0)
     last = {order.subject_id: order for order in done.order_by("pk")}

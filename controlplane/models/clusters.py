@@ -50,7 +50,8 @@ class Cluster(models.Model):
         return any(check["name"] == name and check["outcome"] == "ok" for check in self.checks)
 
     def names_found(self, name: str) -> list[str]:
-        """Return the names that this check found at the last preflight."""
+        """Return the names that the check `name` of the last preflight found, for example the storage classes of
+        the cluster."""
         return next((list(check.get("found", ())) for check in self.checks if check["name"] == name), [])
 
 
@@ -115,7 +116,7 @@ class Node(models.Model):
 
     @property
     def is_spot(self) -> bool:
-        """Return whether its provider may withdraw it at any time. Reads `pool`."""
+        """Return whether the provider may take the node away at any time. Reads `pool`."""
         has_label = any(self.labels.get(name) == value for name, value in SPOT_LABELS)
         return has_label or (self.pool is not None and self.pool.is_spot)
 

@@ -240,7 +240,7 @@ def _shown_time(at: int) -> int:
 
 
 def out_of_line(impossible: Iterable[tuple[JobView, Refusal]]) -> list[Hold]:
-    """Return the Holds of jobs that can never start here; they have no queue position."""
+    """Return the Holds of jobs that can never start on this cluster, and therefore have no queue position."""
     return [Hold(job.id, job.project, refusal.code, refusal.details, None) for job, refusal in impossible]
 
 

@@ -29,7 +29,7 @@ def places_elsewhere(item: Waiting, room: FreeCapacity) -> tuple[PodPlacement, .
 
 
 class RoomElsewhere:
-    """The capacity that is free now beside jobs that wait for their data and have got a place in it."""
+    """The capacity that is free now, minus the capacity assigned to jobs that wait for their data (see `take`)."""
 
     def __init__(self, now: FreeCapacity) -> None:
         self._now = now
@@ -39,8 +39,8 @@ class RoomElsewhere:
         self._taken: dict[str, list[tuple[PodPlacement, JobView]]] = {}
 
     def take(self, item: Waiting) -> bool:
-        """Give the job a place if it fits at a location to which its data could be copied. Return whether it
-        does."""
+        """Assign capacity to a job that fits at a location to which its data could be copied. Return whether it
+        fits."""
         if not item.job.locations or not item.job.fillable:
             return False
         placements = places_elsewhere(item, self._updated())
@@ -53,12 +53,13 @@ class RoomElsewhere:
         return bool(placements)
 
     def clear(self) -> None:
-        """Drop all places."""
+        """Release all assigned capacity."""
         self._room = None
         self._taken.clear()
 
     def _updated(self) -> FreeCapacity:
-        """Return the capacity, with what has changed in `now` since the last call."""
+        """Return the remaining capacity, after applying the changes of `now` since the last call to the changed
+        nodes."""
         if self._room is None:
             return self._now
         # Only changed nodes are counted again: to take and give back all places for each job made a cycle of 1,000

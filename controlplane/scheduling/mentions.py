@@ -73,8 +73,8 @@ def named_projects(details: Details) -> frozenset[str]:
 
 
 def details_to_store(code: str, details: Details) -> dict[str, Any]:
-    """Return the part of `details` to store with the event: what `sentence` needs to name to each reader only the jobs
-    that the reader may see. {} if `code` names no job."""
+    """Return the part of `details` that is stored with the event. From it `sentence` rebuilds the message for each
+    reader, with the names of only those jobs that the reader may see. {} if `code` names no job."""
     return {key: details[key] for key in _STORED if key in details} if code in NAMING else {}
 
 

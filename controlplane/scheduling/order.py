@@ -138,11 +138,11 @@ class JobClass:
 
     @property
     def key(self) -> TurnInProject:
-        """The sort key of its head within the project."""
+        """The sort key of the head within the project."""
         return self.turn(self.jobs[self.at])
 
     def turn(self, job: JobView) -> TurnInProject:
-        """Return the sort key of one of its jobs within the project."""
+        """Return the sort key of a job of the class within the project."""
         return (-job.priority, self.seconds, job.submit_rank, job.id)
 
     def pass_over(self) -> None:
@@ -350,7 +350,7 @@ class _Project:
 
     @property
     def key(self) -> Key:
-        """The sort key among its siblings, for its next job."""
+        """The sort key of the project among the projects of its department, for the project's next job."""
         milli_gpus = self.jobs[-1][1].milli_gpus
         if milli_gpus not in self._keys:
             self._keys[milli_gpus] = turn_key(self.account, milli_gpus)
@@ -358,8 +358,8 @@ class _Project:
 
     @property
     def top_key(self) -> tuple[Key, bool]:
-        """The sort key of its department (or of the project itself without one) if its next job is the
-        department's best."""
+        """The sort key of the project's department (without one, of the project), given that the department's next
+        job is this project's next job."""
         milli_gpus = self.jobs[-1][1].milli_gpus
         if milli_gpus not in self._top_keys:
             top = self.account.parent or self.account
@@ -370,7 +370,7 @@ class _Project:
         return self.key < other.key
 
     def take(self) -> Iterator[tuple[JobClass, JobView]]:
-        """Remove and yield its next jobs while they request as much as the first."""
+        """Remove and yield the project's next jobs, as long as they request as many GPUs as the first."""
         milli_gpus = self.jobs[-1][1].milli_gpus
         while self.jobs and self.jobs[-1][1].milli_gpus == milli_gpus:
             _, one, job = self.jobs.pop()

@@ -88,7 +88,7 @@ def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement,
         if request.is_share:
             ways = _rest_of_gang(request, room, nodes, [])
         else:
-            ways = _rest_on_whole(request.pods, _places(request, nodes), (0, 0), ())
+            ways = _rest_on_whole(request.pods, _node_fits(request, nodes), (0, 0), ())
         yield from list(islice(ways, MAX_WAYS))
 
 
@@ -103,18 +103,18 @@ def _nodes_with(devices: int, room: FreeCapacity, parts: Iterable[str]) -> list[
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A node, the whole devices for each pod that fits on it, and how many pods fit on this and all later
-    nodes."""
+class _NodeFit:
+    """A node on which pods fit. `devices`: the whole devices of each of these pods. `pods_left`: how many pods fit on
+    this node and all later ones together."""
 
     node: str
     devices: Sequence[tuple[tuple[int, int], ...]]
     pods_left: int
 
 
-def _places(request: Request, nodes: Sequence[NodeCapacity]) -> list[_Place]:
-    """Return the places of pods with whole devices, or with none, on these nodes."""
-    found: list[_Place] = []
+def _node_fits(request: Request, nodes: Sequence[NodeCapacity]) -> list[_NodeFit]:
+    """Return what fits on each of these nodes, for pods with whole devices or without any."""
+    found: list[_NodeFit] = []
     left, count = 0, request.whole_devices
     for node in reversed(nodes):
         is_usable = node.has_host_capacity(request) and not (count and node.is_divided)
@@ -125,28 +125,28 @@ def _places(request: Request, nodes: Sequence[NodeCapacity]) -> list[_Place]:
             for pod in range(pods)
         ]
         left += pods
-        found.append(_Place(node.name, devices, left))
+        found.append(_NodeFit(node.name, devices, left))
     return found[::-1]
 
 
 def _rest_on_whole(
-    pods: int, places: Sequence[_Place], at: tuple[int, int], placed: tuple[PodPlacement, ...]
+    pods: int, fits: Sequence[_NodeFit], at: tuple[int, int], placed: tuple[PodPlacement, ...]
 ) -> Iterator[tuple[PodPlacement, ...]]:
     """Yield the ways to place the rest of a gang of whole devices.
 
     `at`: the index of the current node and how many pods it has already. Nothing else changes meanwhile, so no
     capacity has to be taken and given back for each way.
     """
-    for spot in range(at[0], len(places)):
-        place, taken = places[spot], at[1] if spot == at[0] else 0
-        if place.pods_left - taken < pods - len(placed):
+    for spot in range(at[0], len(fits)):
+        fit, taken = fits[spot], at[1] if spot == at[0] else 0
+        if fit.pods_left - taken < pods - len(placed):
             return
-        if taken < len(place.devices):
-            here = (*placed, PodPlacement(len(placed), place.node, place.devices[taken]))
+        if taken < len(fit.devices):
+            here = (*placed, PodPlacement(len(placed), fit.node, fit.devices[taken]))
             if len(here) == pods:
                 yield here
             else:
-                yield from _rest_on_whole(pods, places, (spot, taken + 1), here)
+                yield from _rest_on_whole(pods, fits, (spot, taken + 1), here)
 
 
 def _rest_of_gang(

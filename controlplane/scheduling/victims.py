@@ -189,7 +189,7 @@ class PreemptPolicy:
         )
 
     def is_swapped(self, victims: Collection[Candidate]) -> bool:
-        """Return whether its project stays within its fair share if the job replaces these victims."""
+        """Return whether the waiting job's project stays within its fair share if the job replaces these victims."""
         return self._account.is_in_share_with(self._request - sum(victim.milli_gpus for victim in victims))
 
 
@@ -307,8 +307,8 @@ class ReclaimPolicy:
         return kept
 
     def _kept_by(self, victim_account: Account) -> Iterator[tuple[Account, int, bool]]:
-        """Yield (account, the milli-GPUs above which it must be, whether it is the account compared with the
-        preemptor's), from the victim's project upwards."""
+        """Yield (account, floor, is compared with the preemptor's account) from the victim's project upwards. A
+        victim may be stopped only while its account holds more milli-GPUs than the floor."""
         preemptor, sibling = self._siblings(victim_account)
         if sibling is not victim_account:
             yield (
@@ -333,8 +333,8 @@ class ReclaimPolicy:
         return self._account, victim_account
 
     def _is_balanced(self, victims: Collection[Candidate]) -> bool:
-        """Return whether no victim's account ends with less, relative to its fair share, than the preemptor's account
-        if that is above its own share."""
+        """Return whether the reclaim leaves no account of a victim with a smaller ratio of held GPUs to fair share
+        than the preemptor's account would have. Always True for a preemptor that stays within its fair share."""
         taken: dict[int, tuple[Account, Account, int]] = {}
         for victim in victims:
             preemptor, sibling = self._siblings(victim.account)
@@ -351,8 +351,8 @@ class ReclaimPolicy:
 
 @dataclass(slots=True)
 class _Taken:
-    """What a set of victims takes from one account, which must hold more than `kept` before the last of them is
-    stopped."""
+    """The sizes of the victims that a set takes from one account. Before the last of them is stopped, the account
+    must hold more than `kept` milli-GPUs."""
 
     account: Account
     kept: int

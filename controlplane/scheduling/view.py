@@ -186,7 +186,7 @@ class JobView:
 
     @property
     def fewest_pods(self) -> int:
-        """The size of its smallest whole gang, in pods."""
+        """The number of pods of the smallest gang with which the job can start."""
         return self.pods if self.min_pods is None else self.min_pods
 
 

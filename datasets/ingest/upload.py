@@ -160,7 +160,7 @@ class HttpSink:
 
 
 def http_sink(url: str, headers: dict[str, str], dataset: str, *, say: Say = silent) -> HttpSink:
-    """Return the sink that a worker uses (called in the worker process)."""
+    """Return the sink described by `sink_of_server`. Called in the worker process."""
     return HttpSink(url, headers, dataset, say)
 
 
@@ -170,7 +170,7 @@ def sink_of_server(url: str, headers: Mapping[str, str], dataset: str) -> SinkSp
 
 
 def _said(raw: bytes, field: str) -> str:
-    """Return a field of a problem, "" if the answer is none."""
+    """Return a field of an error response in problem+json; "" if the response is not one."""
     try:
         return str(json.loads(raw)[field])
     except (ValueError, KeyError, TypeError):

@@ -67,7 +67,8 @@ class Bucket:
         client: ClientConfig = ClientConfig(),
         upload_client: ClientConfig | None = None,
     ) -> None:
-        """`upload_client`: limits for uploads, which take longer on a slow line; None: as `client`."""
+        """Open no connection. `upload_client`: timeouts and retries of uploads, which take longer on a slow line;
+        None: those of `client`."""
         self._where = f"s3://{config.bucket}" + (f" at {config.endpoint}" if config.endpoint else "")
         self._store = _store(config, client)
         self._writes = self._store if upload_client is None else _store(config, upload_client)

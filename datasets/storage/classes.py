@@ -39,7 +39,7 @@ class StorageClass:
 
     @property
     def about(self) -> Driver | None:
-        """Return the description of its driver; None if this release has no such driver."""
+        """Return the description of the class's driver; None if this release has no such driver."""
         return drivers().get(self.driver)
 
     @property

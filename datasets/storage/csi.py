@@ -55,10 +55,12 @@ class ClaimKind:
 
 
 class CsiVolumes:
-    """Manages the PersistentVolumeClaims and VolumeSnapshots of one project, in `namespace` and labelled
-    `labels`. `kind`: storage class, size and access mode of new claims. `prepare`: creates the namespace; called before
-    a claim is created and never for a question. `seconds`: how long to wait for the CSI driver, None for the default of
-    each operation."""
+    """Manages the PersistentVolumeClaims and VolumeSnapshots of one project, in `namespace` and labelled `labels`.
+
+    `kind`: storage class, size and access mode of new claims. `prepare` creates the namespace; it is called before
+    a claim is created, but not by calls that only read. `seconds`: how long to wait for the CSI driver, None for
+    the default of each operation.
+    """
 
     def __init__(
         self,

@@ -101,8 +101,8 @@ class LakeSink:
 def bucket_sink(
     root: str, config: tuple[str, ...], packages: tuple[str, ...], *, say: Say = silent
 ) -> LakeSink:
-    """Return the sink into a lake in a bucket (called in the worker process, which has only the standard
-    library and `packages`). `say` is not used: the command that opened it is retried and records why."""
+    """Return the sink described by `sink_of_bucket`. Called in the worker process, which has only the standard
+    library and `packages`. `say` is not used: the command that opened the sink is retried, and records why."""
     sys.path += [path for path in packages if path not in sys.path]
     from datasets.storage.bucket import Bucket
     from datasets.storage.s3 import S3Lake

@@ -44,8 +44,8 @@ NO_HOST = (
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A redirect target: a job's port, and the path and query there. `is_back`: the browser came from the
-    job's host."""
+    """A redirect to a job's port. `target`: the path and query on the job's host. `is_back`: the job's host sent
+    the browser here to sign in."""
 
     address: ServiceAddress
     target: str

@@ -70,8 +70,9 @@ FOREIGN = "Another site's page may not do this."
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The target of a request: a job's port, and `target`, the path and query for the pod, as received.
-    `origin`: the job's; `own_origin`: the control plane's for the same browser."""
+    """A parsed request to a job's port. `address`: the job and its port. `target`: path and query, as received.
+    `origin`: the origin of the job's pages. `own_origin`: the origin of the control plane's pages in the same
+    browser."""
 
     address: ServiceAddress
     target: bytes

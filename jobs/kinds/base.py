@@ -64,7 +64,7 @@ class Kind(Protocol):
 
     @property
     def reports_progress(self) -> bool:
-        """Return whether its programs usually print progress; if so, pages reserve space for the curves."""
+        """Return whether programs of this kind usually print progress; if so, pages reserve space for the curves."""
         ...
 
     @property

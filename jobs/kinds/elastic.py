@@ -17,7 +17,8 @@ MOST_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Elastic(Batch):
-    """Implements jobs.kinds.base.Kind."""
+    """The kind `elastic`. Without declared sizes or steps, every number of workers from `min_workers` to
+    `max_workers` is allowed."""
 
     name: str = "elastic"
     label: str = "Elastic"

@@ -10,7 +10,7 @@ from jobs.kinds.base import Batch, refuse_worker_bounds
 
 @dataclass(frozen=True, slots=True)
 class Interactive(Batch):
-    """Implements jobs.kinds.base.Kind."""
+    """The kind `interactive`: one pod, high priority, and the time and idle limits of the project."""
 
     name: str = "interactive"
     label: str = "Interactive"

@@ -12,7 +12,7 @@ LAUNCHER_RANK = 0
 
 @dataclass(frozen=True, slots=True)
 class Mpi(Batch):
-    """Implements jobs.kinds.base.Kind."""
+    """The kind `mpi`: rank 0 runs the launcher, the other pods wait for it to start their ranks."""
 
     name: str = "mpi"
     label: str = "MPI"

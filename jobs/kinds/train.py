@@ -8,7 +8,7 @@ from jobs.kinds.base import Batch
 
 @dataclass(frozen=True, slots=True)
 class Train(Batch):
-    """Implements jobs.kinds.base.Kind."""
+    """The kind `train`: the defaults of Batch."""
 
     name: str = "train"
     label: str = "Train"

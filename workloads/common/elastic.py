@@ -167,8 +167,8 @@ class World:
                 self._complete(global_batch)
 
     def average(self, parameters: list[torch.nn.Parameter], indexes: Tensor) -> bool:
-        """See Step.average. Errors of the collective call may be caused by a lost peer; other errors are the
-        program's own."""
+        """Average the gradients as `Step.average` does. Errors of the collective call may be caused by a lost peer;
+        all other errors are raised as errors of the program."""
         gradients, flat = _flattened(parameters)
         lost: BaseException | None = None
         try:

@@ -69,7 +69,7 @@ class Data:
 
 
 class Classification:
-    """Implements workloads.common.training.Program."""
+    """The program of image classification, for workloads.common.training.train."""
 
     def __init__(self, options: Options, rank_info: RankInfo) -> None:
         skipped = Skipped()

@@ -52,7 +52,7 @@ class Options:
 
 
 class LaneDetection:
-    """Implements workloads.common.training.Program."""
+    """The program of lane detection, for workloads.common.training.train."""
 
     def __init__(self, options: Options, rank_info: RankInfo) -> None:
         skipped = Skipped()

@@ -38,7 +38,7 @@ class Standing(NamedTuple):
     physical_gpus: int
 
     def is_as(self, expected: Expected) -> bool:
-        """Return whether this state equals that of the published run."""
+        """Return whether allocation, GPUs in use and the number of running jobs are as expected."""
         return (
             self.allocated in expected.allocated
             and self.physical_gpus == expected.physical_gpus
@@ -70,7 +70,8 @@ def demo_four_teams_arguments(parser: Parser) -> None:
 
 
 def demo_four_teams(args: Namespace, session: Session) -> int:
-    """Run all steps; exit code 1 if a step did not end as in the published run."""
+    """Run all steps of the four-team scenario. Exit code 1 if the allocation after a step differs from the expected
+    one (see controlplane/cli/scenario.py)."""
     made = _made_before(session)
     if args.reset or args.clear:
         _clear(session, made)

@@ -150,8 +150,8 @@ def follow(session: Session, identifier: str, selection: Selection, said: str = 
 def _follow_log(
     session: Session, path: str, query: Query, selection: Selection, reporter: SilenceReporter
 ) -> bool:
-    """Print one log to its end. Return True if the job continues in an attempt that this stream does not
-    show: a resumed stream stays with its attempt."""
+    """Print the log of one attempt to its end. Return whether the job continues in another attempt: a resumed
+    stream shows only the attempt with which it began."""
     for event in resuming(session.client, path, query, session.pause):
         data = json.loads(event.data) if event.data else {}
         if event.name == "end":

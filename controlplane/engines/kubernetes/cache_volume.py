@@ -38,8 +38,8 @@ Report = Callable[[int, int, int], None]
 
 
 class CacheVolume:
-    """The cache volume of one project. `prepare`: creates its namespace; called before a task and never for a
-    question."""
+    """The cache volume of one project. `prepare` creates its namespace; it is called before a task runs, but not by
+    calls that only read."""
 
     def __init__(
         self,

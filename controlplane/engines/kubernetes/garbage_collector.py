@@ -34,11 +34,8 @@ class Sweeper:
         self._swept_at = float("-inf")
 
     def sweep(self, pods: Iterable[Raw]) -> None:
-        """Remove old anchors that belong to none of these pods (all of ours).
-
-        Does something at most once per period; other calls return at once. Raise EngineRefused on every call until
-        removal is permitted.
-        """
+        """Remove old anchors that belong to none of `pods`, which are all pods of this installation. Runs once per
+        period; other calls return at once. Raise EngineRefused on every call while removal is forbidden."""
         if self._clock() - self._swept_at < SWEEP_SECONDS:
             return
         # Taken before the sweep, but stored only after its success, so that a refused sweep is repeated at the next

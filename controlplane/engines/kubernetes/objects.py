@@ -73,7 +73,8 @@ class Objects:
         return self._adopt(names.path_of(body), body)
 
     def make_remembered(self, body: Raw) -> Raw:
-        """As `make`, but without a request for an object that was made less than REMEMBERED_SECONDS ago."""
+        """Create or adopt an object like `make`, but send no request if it was made less than REMEMBERED_SECONDS
+        ago."""
         return self._remembered(names.path_of(body), lambda: self.make(body))
 
     def require_namespace(self, body: Raw) -> Raw:
@@ -82,7 +83,7 @@ class Objects:
         return self._remembered(path, lambda: self._require_namespace(path, body))
 
     def require_queue(self, path: str) -> None:
-        """As `check_queue`, but without a request for a Queue checked less than REMEMBERED_SECONDS ago."""
+        """Check a Queue like `check_queue`, but send no request if it was checked less than REMEMBERED_SECONDS ago."""
         self._remembered(path, lambda: self.check_queue(path))
 
     def check_queue(self, path: str) -> Raw:
@@ -99,7 +100,7 @@ class Objects:
         return found
 
     def forget(self, prefix: str) -> None:
-        """Drop what is remembered of objects under this path, because they were removed or changed."""
+        """Forget the results cached for objects under this path, because these were removed or changed."""
         with self._lock:
             self._seen = {path: seen for path, seen in self._seen.items() if not path.startswith(prefix)}
 

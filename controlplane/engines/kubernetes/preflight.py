@@ -95,8 +95,8 @@ def _found(settings: Mapping[str, Any]) -> tuple[Check, ...]:
 
 
 def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
-    """Run the checks, as `check_cluster` does, on a thread, because resolving a name may exceed every time-out of
-    ours."""
+    """Run the checks of `check_cluster` on a thread of their own: resolving a name may take longer than any of our
+    time-outs."""
     found: list[Check] = []
     # A daemon thread, because one that blocks in the resolver cannot be ended.
     worker = threading.Thread(target=_look, args=(access, profile, found.append), daemon=True)

@@ -127,8 +127,8 @@ class KaiScheduler(Scheduler):
         self._evictions.close()
 
     def _with_trouble(self, said: Verdict | None) -> Verdict | None:
-        """Return the verdict, with an error added while KAI's pod groups or evictions are unreadable, for example
-        after a CRD was removed. Without evictions the verdict itself is still valid."""
+        """Return the verdict, with an error added while pod groups or evictions of KAI cannot be read, for example
+        after a CRD was removed. If only the evictions cannot be read, the verdict itself remains valid."""
         if trouble := self._groups.trouble:
             return Verdict(ENGINE_UNREACHABLE, f"KAI's pod groups cannot be read: {trouble}")
         if trouble := self._evictions.trouble:
