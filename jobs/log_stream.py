@@ -29,7 +29,7 @@ from controlplane.logstore.reader import LogLine, log_path, read_page, tail
 from jobs.access import job_for
 from jobs.lifecycle import is_final
 from jobs.log_ranks import default_log_rank
-from jobs.log_tail import gap_record, line_record
+from jobs.log_tail import gap_record, line_record, size_of
 from jobs.models import Job
 
 POLL_SECONDS = 0.1
@@ -210,7 +210,7 @@ class Follower:
         self._soon = self._soon + 1 if is_soon else self._soon
         for _ in range(round((SOON_SECONDS if is_soon else LOOK_SECONDS) / POLL_SECONDS)):
             await asyncio.sleep(POLL_SECONDS)
-            if _size(self._path) > self._offset:
+            if size_of(self._path) > self._offset:
                 self._soon = 0
                 return
             yield ""
@@ -250,7 +250,7 @@ class Follower:
         """Return whether the log is complete, or nothing was added for LOG_END_SECONDS, in which case its end
         may be lost."""
         now = time.monotonic()
-        if _size(self._path) > self._offset:
+        if size_of(self._path) > self._offset:
             self._quiet_since = now
             return False
         self._quiet_since = self._quiet_since or now
@@ -267,7 +267,7 @@ class Follower:
         return (
             is_ended
             and not self._is_behind(standing)
-            and (self._is_complete or _size(self._path) <= self._offset)
+            and (self._is_complete or size_of(self._path) <= self._offset)
         )
 
     @property
@@ -345,10 +345,3 @@ def _standing(job_id: str, attempt: int | None) -> Standing | None:
     if job is None:
         return None
     return Standing(job.state, job.attempt, job.exit_code, default_log_rank(job, attempt or job.attempt))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

@@ -54,7 +54,7 @@ class LogTail:
         if look_for_attempt and _newest_attempt(self.job_id) != self.attempt:
             self.open()
             return Batch({}, is_fresh=True)
-        size = _size(self.path)
+        size = size_of(self.path)
         if size <= self.offset:
             return self._ended_in_silence() if look_for_attempt else None
         if size - self.offset > BEHIND_BYTES:
@@ -126,7 +126,8 @@ def _newest_attempt(job_id: str) -> int:
     return Job.objects.filter(pk=uuid.UUID(job_id)).values_list("attempt", flat=True).first() or 0
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """Return the size of a log in bytes; 0 for a missing one."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

@@ -29,7 +29,7 @@ from controlplane.models import Project, User
 from controlplane.scheduling.reasons import QUEUED_REASONS
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import Column, Filter, ListView, Row, Text, named
+from dashboards.lists.table import NAME_CONTAINS, Column, Filter, ListView, Row, Text, named
 from dashboards.reads.projects import palette
 from dashboards.templatetags.ui import asked, badge, gpu_use, node_link, ran, since
 from jobs.access import visible_jobs
@@ -178,7 +178,7 @@ JOBS = ListView(
     empty="dashboards/empty/jobs.html",
     verbs=(("stop", _("Stop…")), ("suspend", _("Suspend…")), ("delete", _("Delete…"))),
     filters=(
-        Filter("q", _("Name contains"), lambda jobs, text: jobs.filter(name__icontains=text)),
+        NAME_CONTAINS,
         Filter("state", _("Any state"), _by_state, _states),
         Filter(
             "project",

@@ -26,7 +26,7 @@ from controlplane.models import Cluster, Device, Node, NodePool
 from controlplane.queries.nodes import node_rows
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order, named
+from dashboards.lists.table import NAME_CONTAINS, Column, Filter, ListView, Row, Text, in_order, named
 from dashboards.reads.devices import device_nodes
 from dashboards.reads.projects import palette
 from dashboards.templatetags.ui import since
@@ -177,7 +177,7 @@ NODES = ListView(
     live="nodes jobs usage",
     empty="dashboards/empty/nodes.html",
     filters=(
-        Filter("q", _("Name contains"), lambda nodes, text: nodes.filter(name__icontains=text)),
+        NAME_CONTAINS,
         Filter("state", _("Any state"), _by_condition, _conditions),
         Filter(
             "cluster",

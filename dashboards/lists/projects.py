@@ -13,7 +13,7 @@ from controlplane.models import Cluster, Project
 from controlplane.queries.projects import project_rows
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import Column, Filter, ListView, Row, in_order, named
+from dashboards.lists.table import NAME_CONTAINS, Column, Filter, ListView, Row, in_order, named
 from dashboards.reads.projects import with_bars
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 from jobs.models import Job
@@ -61,7 +61,7 @@ PROJECTS = ListView(
     live="projects jobs",
     empty="dashboards/empty/projects.html",
     filters=(
-        Filter("q", _("Name contains"), lambda projects, text: projects.filter(name__icontains=text)),
+        NAME_CONTAINS,
         Filter(
             "cluster",
             _("Any cluster"),

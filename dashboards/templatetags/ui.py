@@ -165,18 +165,16 @@ def ran(status: dict[str, Any]) -> SafeString | str:
 @register.inclusion_tag("dashboards/parts/input.html", takes_context=True)
 def input(context: RequestContext, name: str, label: str, about: str = "", **options: Any) -> dict[str, Any]:  # noqa: A001 - the template word
     """Return the context of a text field of the submit form, with its error."""
-    return {
-        "name": name,
-        "label": label,
-        "help": about,
-        "value": _raw(context, name),
-        "error": _error(context, name),
-    } | options
+    return _text_field(context, name, label, about) | options
 
 
 @register.inclusion_tag("dashboards/parts/textarea.html", takes_context=True)
 def textarea(context: RequestContext, name: str, label: str, about: str = "") -> dict[str, Any]:
     """Return the context of a multi-line field of the submit form, with its error."""
+    return _text_field(context, name, label, about)
+
+
+def _text_field(context: RequestContext, name: str, label: str, about: str) -> dict[str, Any]:
     return {
         "name": name,
         "label": label,

@@ -9,7 +9,6 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpResponseBase, StreamingHttpResponse
-from rest_framework.parsers import BaseParser
 
 from controlplane import fields
 from controlplane.access import NotVisible, project_for
@@ -22,6 +21,7 @@ from controlplane.api.parsers import StrictJSONParser
 from controlplane.fields import Refused
 from controlplane.models import Project, Role
 from datasets.actions.code import begin_upload, commit_tree, receive_files
+from datasets.api.contents import BytesParser
 from datasets.api.schemas import CODE_TREE
 from datasets.code_archive import write_archive
 from datasets.code_manifest import FILES_MOST, PATH_MOST_BYTES, Entry, file_entry, link_entry
@@ -38,15 +38,10 @@ class ManifestParser(StrictJSONParser):
     most_bytes = MANIFEST_MOST_BYTES
 
 
-class ArchiveParser(BaseParser):
+class ArchiveParser(BytesParser):
     """DRF parser for tar bodies, which passes the body on unparsed."""
 
     media_type = TAR
-
-    def parse(
-        self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
-    ) -> Any:
-        return stream
 
 
 def _entry(value: Any) -> Entry:

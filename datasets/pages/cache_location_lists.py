@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from controlplane.access import Actor
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import Column, Filter, ListView, Row, in_order
+from dashboards.lists.table import NAME_CONTAINS, Column, ListView, Row, in_order
 from dashboards.templatetags.ui import meter
 from datasets.models import Cache, CacheLocation
 from datasets.queries.caches import location_shapes
@@ -81,7 +81,7 @@ CACHE_LOCATIONS = ListView(
     summary=_summary,
     live="caches",
     empty="datasets/empty/cache_locations.html",
-    filters=(Filter("q", _("Name contains"), lambda rows, text: rows.filter(name__icontains=text)),),
+    filters=(NAME_CONTAINS,),
     columns=(
         Column("name", _("Location"), _name, "name"),
         Column("cluster", _("Cluster"), cells.text("cluster"), "cluster__name", "quiet"),

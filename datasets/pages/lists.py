@@ -13,7 +13,7 @@ from django.utils.translation import ngettext
 from controlplane.access import Actor, visible_project_ids, visible_projects
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import Column, Filter, ListView, Row, in_order, named
+from dashboards.lists.table import NAME_CONTAINS, Column, Filter, ListView, Row, in_order, named
 from datasets.models import Dataset, DatasetVersion
 from datasets.queries.datasets import dataset_shapes
 
@@ -74,7 +74,7 @@ DATASETS = ListView(
     summary=_summary,
     empty="datasets/empty/datasets.html",
     filters=(
-        Filter("q", _("Name contains"), lambda datasets, text: datasets.filter(name__icontains=text)),
+        NAME_CONTAINS,
         Filter(
             "project",
             _("Any project"),

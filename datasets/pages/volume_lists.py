@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from controlplane.access import Actor, visible_projects
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import Column, Filter, ListView, Row, in_order, named
+from dashboards.lists.table import NAME_CONTAINS, Column, Filter, ListView, Row, in_order, named
 from dashboards.templatetags.ui import meter
 from datasets.models import Snapshot, Volume
 from datasets.models.volumes import CREATING, DELETING, FAILED, MANY_JOBS, ONE_JOB, PENDING, READY
@@ -120,7 +120,7 @@ VOLUMES = ListView(
     live="volumes jobs",
     empty="datasets/empty_volumes.html",
     filters=(
-        Filter("q", _("Name contains"), lambda volumes, text: volumes.filter(name__icontains=text)),
+        NAME_CONTAINS,
         Filter(
             "project",
             _("Any project"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from datasets.storage.anf_driver import AnfConfig
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.credentials import read_credentials
+from datasets.storage.refusals import not_configured, package_missing
 from datasets.storage.timeouts import DEFAULT_TIMEOUTS, Timeouts
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ class AnfClient:
     def config(self) -> AnfConfig:
         """Return the configured account. Raises Blocked if the storage class is no longer configured."""
         if self._config is None:
-            words = f"The storage class {self._name} is no longer configured; add it to TRAINYARD_STORAGE_CLASSES."
-            raise Blocked("class_not_configured", words)
+            raise not_configured(self._name)
         return self._config
 
     def pools(self) -> list[str]:
@@ -130,8 +130,7 @@ class AnfClient:
         try:
             from datasets.storage.anf_kinds import AzureError, connect
         except ImportError as error:
-            words = f"This storage class needs packages of requirements-netapp.txt: {error}"
-            raise Blocked("package_missing", words, is_passing=False) from error
+            raise package_missing(error) from error
         try:
             if self._client is None:
                 seconds = (self._timeouts.connect_seconds, self._timeouts.answer_seconds)

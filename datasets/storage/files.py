@@ -171,11 +171,7 @@ def write_flushed(staged: Path, target: Path, data: bytes) -> None:
     """Write a file atomically and durably: when this returns, `target` is complete and survives a power cut.
     Flushes this file alone: flushing the file system waits for the writes of all programs."""
     write_new(staged, data)
-    descriptor = os.open(staged, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _fsync(staged, os.O_RDONLY)
     os.rename(staged, target)
     sync_directory(target.parent)
 
@@ -217,7 +213,11 @@ def sync_file_system(path: Path) -> None:
 
 def sync_directory(path: Path) -> None:
     """Flush a directory, so that its file names are on disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _fsync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.credentials import read_credentials
 from datasets.storage.ontap_driver import OntapConfig
+from datasets.storage.refusals import not_configured, package_missing
 from datasets.storage.timeouts import DEFAULT_TIMEOUTS, Timeouts
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ class OntapClient:
     def config(self) -> OntapConfig:
         """Return the configured SVM. Raises Blocked if the storage class is no longer configured."""
         if self._config is None:
-            words = f"The storage class {self._name} is no longer configured; add it to TRAINYARD_STORAGE_CLASSES."
-            raise Blocked("class_not_configured", words)
+            raise not_configured(self._name)
         return self._config
 
     def rows(self, kind: str, fields: str, *keys: str, **query: str) -> list[dict[str, Any]]:
@@ -127,8 +127,7 @@ class OntapClient:
         try:
             from datasets.storage.ontap_kinds import Kinds, connect
         except ImportError as error:
-            words = f"This storage class needs packages of requirements-netapp.txt: {error}"
-            raise Blocked("package_missing", words, is_passing=False) from error
+            raise package_missing(error) from error
         seconds = (self._timeouts.connect_seconds, self._timeouts.answer_seconds)
         return connect(self.config, secrets, seconds), Kinds()
 

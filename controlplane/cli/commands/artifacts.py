@@ -8,6 +8,7 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.commands.datasets import FILE_COLUMNS
+from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import CONFLICT, DONE, NOT_FOUND, USAGE, CliError
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
@@ -81,20 +82,13 @@ def download(args: Namespace, session: Session) -> int:
 def delete_arguments(parser: Parser) -> None:
     parser.examples = ["yard artifact delete train1/model --yes"]
     parser.add_argument("artifact", metavar=_ARTIFACT)
-    parser.add_argument(
-        "-y",
-        "--yes",
-        action="store_true",
-        help="confirm the deletion; without this option nothing is deleted",
-    )
+    add_yes(parser)
 
 
 def delete(args: Namespace, session: Session) -> int:
     """Delete an artifact."""
     found = find_artifact(session, args.artifact)
-    if not args.yes:
-        hint = f"to delete it: yard artifact delete {args.artifact} --yes"
-        raise CliError(f"{args.artifact} cannot be restored", USAGE, hint)
+    require_yes(args, f"{args.artifact} cannot be restored", f"yard artifact delete {args.artifact}")
     answer = session.client.delete(f"artifacts/{found['id']}")
     session.output.object(answer, f"artifact {args.artifact} deleted")
     return DONE

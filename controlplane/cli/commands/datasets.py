@@ -9,6 +9,7 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.client import segment
+from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, USAGE, ApiError, CliError
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
@@ -300,20 +301,14 @@ def tag(args: Namespace, session: Session) -> int:
 def delete_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset delete chest-xray --yes"]
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument(
-        "-y",
-        "--yes",
-        action="store_true",
-        help="confirm the deletion; without this option nothing is deleted",
-    )
+    add_yes(parser)
 
 
 def delete(args: Namespace, session: Session) -> int:
     """Delete a dataset with all its versions."""
     dataset = find_dataset(session, args.name)
-    if not args.yes:
-        detail = f"{args.name} has {dataset['latest']} versions; all of them would be deleted"
-        raise CliError(detail, USAGE, f"to delete it: yard dataset delete {args.name} --yes")
+    lost = f"{args.name} has {dataset['latest']} versions; all of them would be deleted"
+    require_yes(args, lost, f"yard dataset delete {args.name}")
     session.output.object(session.client.delete(f"datasets/{dataset['id']}"), f"dataset {args.name} deleted")
     return DONE
 

@@ -44,15 +44,10 @@ def logs_arguments(parser: Parser) -> None:
         "yard logs hyper1 -t 10",
         "yard logs dist1 --rank 2 --attempt 1",
     ]
-    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    _add_job(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="stay and print lines as they come")
     parser.add_argument("-t", "--tail", type=int, metavar="N", help="only the last N lines")
-    parser.add_argument(
-        "--rank",
-        type=int,
-        metavar="R",
-        help=RANK_HELP,
-    )
+    _add_rank(parser)
     parser.add_argument(
         "--attempt", type=int, metavar="A", help="this start of the job (default: the latest)"
     )
@@ -110,13 +105,8 @@ def _print_pages(session: Session, identifier: str, selection: Selection) -> boo
 
 def attach_arguments(parser: Parser) -> None:
     parser.examples = ["yard attach hyper1"]
-    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
-    parser.add_argument(
-        "--rank",
-        type=int,
-        metavar="R",
-        help=RANK_HELP,
-    )
+    _add_job(parser)
+    _add_rank(parser)
     _add_raw(parser)
 
 
@@ -124,6 +114,14 @@ def attach(args: Namespace, session: Session) -> int:
     """Print the last lines and then every new one; Ctrl-C detaches, and the job continues."""
     follow(session, job_id(session, args.name), Selection(rank=args.rank, tail=ATTACH_LINES, is_raw=args.raw))
     return DONE
+
+
+def _add_job(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+
+
+def _add_rank(parser: Parser) -> None:
+    parser.add_argument("--rank", type=int, metavar="R", help=RANK_HELP)
 
 
 def _add_raw(parser: Parser) -> None:

@@ -6,9 +6,10 @@ from argparse import Namespace
 from typing import Any
 
 from controlplane.cli import formats
-from controlplane.cli.commands.volumes import find_volume, wait_ready
-from controlplane.cli.errors import DONE, NOT_FOUND, USAGE, CliError
-from controlplane.cli.parsing import Parser, duration_seconds
+from controlplane.cli.commands.volumes import add_wait, find_volume, wait_ready
+from controlplane.cli.confirmation import add_yes, require_yes
+from controlplane.cli.errors import DONE, NOT_FOUND, CliError
+from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
@@ -38,7 +39,7 @@ COLUMNS = (
 def create_arguments(parser: Parser) -> None:
     parser.examples = ["yard snapshot create data", "yard snapshot create data --wait"]
     parser.add_argument("volume", metavar="VOLUME")
-    _waits(parser)
+    add_wait(parser)
 
 
 def create(args: Namespace, session: Session) -> int:
@@ -77,7 +78,7 @@ def restore_arguments(parser: Parser) -> None:
     parser.examples = ["yard snapshot restore data@3 --to data-back --wait"]
     parser.add_argument("snapshot", metavar="SNAPSHOT", help="such as data@3")
     parser.add_argument("--to", required=True, metavar="NAME", help="the new volume")
-    _waits(parser)
+    add_wait(parser)
 
 
 def restore(args: Namespace, session: Session) -> int:
@@ -96,23 +97,13 @@ def restore(args: Namespace, session: Session) -> int:
 def delete_arguments(parser: Parser) -> None:
     parser.examples = ["yard snapshot delete data@3 --yes"]
     parser.add_argument("snapshot", metavar="SNAPSHOT", help="such as data@3")
-    parser.add_argument(
-        "-y",
-        "--yes",
-        action="store_true",
-        help="confirm the deletion; without this option nothing is deleted",
-    )
+    add_yes(parser)
 
 
 def delete(args: Namespace, session: Session) -> int:
     """Delete a snapshot."""
     snapshot = find_snapshot(session, args.snapshot)
-    if not args.yes:
-        raise CliError(
-            f"{args.snapshot} cannot be restored",
-            USAGE,
-            f"to delete it: yard snapshot delete {args.snapshot} --yes",
-        )
+    require_yes(args, f"{args.snapshot} cannot be restored", f"yard snapshot delete {args.snapshot}")
     answer = session.client.delete(f"snapshots/{snapshot['id']}")
     session.output.object(answer, f"snapshot {args.snapshot} is being deleted")
     return DONE
@@ -128,10 +119,3 @@ def find_snapshot(session: Session, name: str) -> Row:
             f"there is no snapshot {name!r} in {session.project}", NOT_FOUND, "see: yard snapshot list"
         )
     return rows[0]
-
-
-def _waits(parser: Parser) -> None:
-    parser.add_argument("--wait", action="store_true", help="until it is ready")
-    parser.add_argument(
-        "--timeout", type=duration_seconds, metavar="TIME", help="of --wait; exit code 7 after it"
-    )

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from controlplane.cli import formats
 from controlplane.cli.client import BEING_READ, BUSY_SECONDS
+from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, USAGE, ApiError, CliError
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
@@ -66,7 +67,7 @@ def create_arguments(parser: Parser) -> None:
     parser.add_argument("--class", dest="storage_class", metavar="CLASS", help="storage class")
     parser.add_argument("--access-mode", choices=ACCESS_MODES, help="one job at a time (default), or many")
     parser.add_argument("--tier", metavar="TIER", help="service tier of the class")
-    _waits(parser)
+    add_wait(parser)
 
 
 def create(args: Namespace, session: Session) -> int:
@@ -290,7 +291,7 @@ def clone_arguments(parser: Parser) -> None:
     parser.examples = ["yard volume clone data data-2 --wait"]
     _named(parser)
     parser.add_argument("copy", metavar="NEW")
-    _waits(parser)
+    add_wait(parser)
 
 
 def clone(args: Namespace, session: Session) -> int:
@@ -302,20 +303,14 @@ def clone(args: Namespace, session: Session) -> int:
 def delete_arguments(parser: Parser) -> None:
     parser.examples = ["yard volume delete data --yes"]
     _named(parser)
-    parser.add_argument(
-        "-y",
-        "--yes",
-        action="store_true",
-        help="confirm the deletion; without this option nothing is deleted",
-    )
+    add_yes(parser)
 
 
 def delete(args: Namespace, session: Session) -> int:
     """Delete a volume with its content; its snapshots stay."""
     volume = find_volume(session, args.name)
-    if not args.yes:
-        detail = f"{args.name} holds {formats.binary_size(volume['used_bytes'])}; all of it would be deleted"
-        raise CliError(detail, USAGE, f"to delete it: yard volume delete {args.name} --yes")
+    lost = f"{args.name} holds {formats.binary_size(volume['used_bytes'])}; all of it would be deleted"
+    require_yes(args, lost, f"yard volume delete {args.name}")
     session.output.object(
         session.client.delete(f"volumes/{volume['id']}"), f"volume {args.name} is being deleted"
     )
@@ -367,7 +362,8 @@ def _named(parser: Parser) -> None:
     parser.add_argument("name", metavar="VOLUME")
 
 
-def _waits(parser: Parser) -> None:
+def add_wait(parser: Parser) -> None:
+    """Declare `--wait` and `--timeout`."""
     parser.add_argument("--wait", action="store_true", help="until it is ready")
     parser.add_argument(
         "--timeout", type=duration_seconds, metavar="TIME", help="of --wait; exit code 7 after it"

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 from collections.abc import Sequence
 
 from controlplane.engines.base import RUN_SCRIPT, STDERR, STDOUT
 from controlplane.engines.local import processes
 from controlplane.engines.local.records import Prepared
-from controlplane.engines.local.shell import start_program
+from controlplane.engines.local.shell import exit_code_within, kill_session, start_program
 
 _ENDING_SECONDS = 2.0
 
@@ -75,14 +74,8 @@ class LocalProcess:
         for stream in self._streams:
             stream.close()
         self._epoll.close()
-        session = processes.in_session(self._process.pid, self._ticks, processes.table())
-        processes.kill(session, signal.SIGKILL)
-        self._process.wait()
+        kill_session(self._process, self._ticks)
         return exit_code
 
     def _own_exit_code(self) -> int | None:
-        try:
-            code = self._process.wait(0 if self._outputs else _ENDING_SECONDS)
-        except subprocess.TimeoutExpired:
-            return None
-        return code if code >= 0 else 128 - code
+        return exit_code_within(self._process, 0 if self._outputs else _ENDING_SECONDS)

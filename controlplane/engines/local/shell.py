@@ -64,6 +64,22 @@ def start_program(
         raise _refusal(error, prepared) from error
 
 
+def kill_session(leader: subprocess.Popen[bytes], start_ticks: int) -> None:
+    """Kill the processes of a program's session, and collect the program. `start_ticks`: when it started, so that no
+    session of a process with the same pid is killed."""
+    processes.kill(processes.in_session(leader.pid, start_ticks, processes.table()), signal.SIGKILL)
+    leader.wait()
+
+
+def exit_code_within(program: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Wait for the end of a program. Return its exit code, 128 + n after signal n; None if it runs on."""
+    try:
+        code = program.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    return code if code >= 0 else 128 - code
+
+
 def _refusal(error: OSError, prepared: Prepared) -> EngineRefused:
     """Return the exception that explains why the system started no program."""
     reason = error.strerror or str(error)
@@ -130,19 +146,13 @@ class LocalShell:
         self._is_closed = True
         exit_code = self._own_exit_code()
         os.close(self._master)
-        session = processes.in_session(self._process.pid, self._ticks, processes.table())
-        processes.kill(session, signal.SIGKILL)
-        self._process.wait()
+        kill_session(self._process, self._ticks)
         return exit_code
 
     def _own_exit_code(self) -> int | None:
         """Wait briefly for the exit of the shell, which follows the end of its terminal. Return its exit code or
         None."""
-        try:
-            code = self._process.wait(ENDING_SECONDS if self._has_ended else 0)
-        except subprocess.TimeoutExpired:
-            return None
-        return code if code >= 0 else 128 - code
+        return exit_code_within(self._process, ENDING_SECONDS if self._has_ended else 0)
 
 
 def _shell_of(prepared: Prepared) -> str:

@@ -1,0 +1,15 @@
+"""Reasons for which no storage system of a driver can be opened."""
+
+from datasets.storage.base import Blocked
+
+
+def not_configured(name: str) -> Blocked:
+    """Return the refusal for a storage class that is no longer configured."""
+    words = f"The storage class {name} is no longer configured; add it to TRAINYARD_STORAGE_CLASSES."
+    return Blocked("class_not_configured", words)
+
+
+def package_missing(error: ImportError) -> Blocked:
+    """Return the refusal for a driver whose package is not installed. It is final."""
+    words = f"This storage class needs packages of requirements-netapp.txt: {error}"
+    return Blocked("package_missing", words, is_passing=False)
