@@ -332,13 +332,7 @@ class Capacity:
             # A share is of one device: another may have less memory.
             return tuple(placements)
         pods = Counter(pod.node for pod in placements)
-        # An elastic job frees host resources by workers, too, and those leave whose devices are taken.
-        short = {name for name, count in pods.items() if not self.has_host_capacity_now(name, job, count)}
-        short -= {
-            name
-            for name, count in pods.items()
-            if self._idle_devices(name) * WHOLE_GPU < count * job.milli_gpus
-        }
+        short = {name for name, count in pods.items() if self._lacks_only_host(name, job, count)}
         used: set[tuple[str, int]] = set()
         found = []
         for pod in placements:
@@ -353,10 +347,12 @@ class Capacity:
             found.append(replace(pod, devices=tuple((index, WHOLE_GPU) for index in chosen)))
         return tuple(found)
 
-    def _idle_devices(self, name: str) -> int:
-        """Return how many whole devices of a node are free now and once stopping jobs have ended."""
+    def _lacks_only_host(self, name: str, job: JobView, pods: int) -> bool:
+        """Return whether a node has idle devices for these pods, but not the host resources. An elastic job then
+        frees host resources by workers that leave: those whose devices are assigned."""
         both = zip(self.now.node(name).free, self.soon.node(name).free, strict=True)
-        return sum(now == soon == WHOLE_GPU for now, soon in both)
+        idle = sum(now == soon == WHOLE_GPU for now, soon in both)
+        return idle * WHOLE_GPU >= pods * job.milli_gpus and not self.has_host_capacity_now(name, job, pods)
 
     def start(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
         """Assign free capacity to a job; with `sign` 1, undo that."""
