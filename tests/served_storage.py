@@ -17,6 +17,7 @@ from unittest import mock
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.certificates import make_certificate, server_context
+from tests.serving import serving
 
 # Status, body (text that is not JSON as it is), and headers.
 Answer = tuple[int, dict[str, Any] | str, dict[str, str]]
@@ -125,13 +126,8 @@ def served(storage: ServedStorage) -> Iterator[None]:
     storage.port = server.server_address[1]
     # A mount is a rename here.
     mounts = mock.patch("datasets.storage.volume_files.is_mounted", lambda path, root: path.is_dir())
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        with mounts:
+    with server, serving(server), mounts:
+        try:
             yield
-    finally:
-        storage.ends.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        finally:
+            storage.ends.set()

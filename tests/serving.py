@@ -1,15 +1,18 @@
-"""Run a test's HTTP server in a thread."""
+"""Run a test's server in a thread."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from socketserver import BaseServer
 
+from websockets.sync.server import Server
+
 
 @contextmanager
-def serving(server: BaseServer) -> Iterator[None]:
+def serving(server: BaseServer | Server) -> Iterator[None]:
     """Answer requests until the block ends."""
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    options = {"poll_interval": 0.02} if isinstance(server, BaseServer) else {}
+    thread = threading.Thread(target=server.serve_forever, kwargs=options)
     thread.start()
     try:
         yield

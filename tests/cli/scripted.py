@@ -1,7 +1,6 @@
 """A small HTTP server that answers what a test tells it to, and remembers what it was asked."""
 
 import json
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.waiting import patience, wait_until
+from tests.serving import serving
+from tests.waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,6 @@ def scripted_server() -> Iterator[ScriptedServer]:
     for method in ("GET", "POST", "PATCH", "DELETE"):
         setattr(Handler, f"do_{method}", Handler.handle_any)
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
-    server_state = ScriptedServer(f"http://127.0.0.1:{http.server_address[1]}")
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    server_state = ScriptedServer(f"http://127.0.0.1:{http.server_port}")
+    with http, serving(http):
         yield server_state
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join(patience(5))

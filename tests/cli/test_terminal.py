@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fcntl import ioctl
@@ -21,6 +20,7 @@ from websockets.sync.server import ServerConnection, serve
 
 from tests.cli.conftest import JOB_ID, START, job
 from tests.cli.scripted import events, page, problem
+from tests.serving import serving
 from tests.waiting import patience, wait_until
 
 
@@ -162,12 +162,8 @@ def test_watch_redraws_on_a_change_and_ends_with_ctrl_c(server, terminal):
 
 @contextmanager
 def shell_server(handler: Callable[[ServerConnection], None]) -> Iterator[str]:
-    with serve(handler, "127.0.0.1", 0) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with serve(handler, "127.0.0.1", 0) as server, serving(server):
         yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
-        server.shutdown()
-        thread.join(patience(5))
 
 
 class Shell:
@@ -324,13 +320,10 @@ def test_a_refused_shell_is_4(yard_process, monkeypatch):
     def refuse(connection: ServerConnection, request: Any) -> Any:
         return connection.respond(HTTPStatus.FORBIDDEN, "no")
 
-    with serve(lambda connection: None, "127.0.0.1", 0, process_request=refuse) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    server = serve(lambda connection: None, "127.0.0.1", 0, process_request=refuse)
+    with server, serving(server):
         monkeypatch.setenv("TRAINYARD_URL", f"http://127.0.0.1:{server.socket.getsockname()[1]}")
         ran = yard_process("bash", JOB_ID, input="")
-        server.shutdown()
-        thread.join(patience(5))
     assert ran.returncode == 4
     assert "refused" in ran.stderr
 

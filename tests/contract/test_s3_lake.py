@@ -25,6 +25,7 @@ from tests.contract.lake_opening import CLIENT, open_lake
 from tests.contract.lakes import S3Kit
 from tests.datasets import pack_of
 from tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.serving import serving
 
 LARGE = os.urandom(CONTENT_MOST_BYTES + 1)
 SHORT = ClientConfig(connect_seconds=5, answer_seconds=0.5, request_seconds=2, retry_seconds=2, retries=1)
@@ -47,17 +48,9 @@ def answering(answer: Answer) -> Iterator[BucketConfig]:
 
     for method in ("PUT", "POST", "HEAD", "DELETE"):
         setattr(Handler, f"do_{method}", Handler.do_GET)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        port = server.server_address[1]
-        yield BucketConfig("lake", "", f"http://127.0.0.1:{port}", "us-east-1", ACCESS_KEY, SECRET_KEY)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, serving(server):
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield BucketConfig("lake", "", url, "us-east-1", ACCESS_KEY, SECRET_KEY)
 
 
 def status(code: int, text: bytes = b"") -> Answer:

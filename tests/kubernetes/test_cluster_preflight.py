@@ -2,7 +2,6 @@
 
 import re
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ from controlplane.engines.kubernetes.preflight import FAILED, OK, WARNING, Check
 from controlplane.engines.kubernetes.rbac import NEEDED
 from tests.kube import KubeCluster
 from tests.servers import free_port
+from tests.serving import serving
 from tests.waiting import patience
 
 
@@ -166,15 +166,8 @@ class Page(BaseHTTPRequestHandler):
 
 
 def look_at_a_page(**fields) -> dict[str, Check]:
-    server = HTTPServer(("127.0.0.1", 0), type("OtherPage", (Page,), fields))
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
+    with HTTPServer(("127.0.0.1", 0), type("OtherPage", (Page,), fields)) as server, serving(server):
         return look(kubeconfig_of(f"http://127.0.0.1:{server.server_port}"))
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import queue
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.logstore.reader import read_page, tail
 from controlplane.logstore.writer import LogWriter
+from tests.serving import serving
 from tests.waiting import patience, wait_until
 
 LOG = "/api/v1/namespaces/n/pods/pod/log"
@@ -102,19 +102,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
             return
 
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Node)
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
 
     def pod(*answers: list[bytes | queue.Queue[bytes]]) -> Pod:
         pods.append(Pod(f"http://127.0.0.1:{httpd.server_address[1]}", tmp_path / "pod.log", list(answers)))
         return pods[0]
 
-    yield pod
-    for made in pods:
-        made.copier.close()
-    httpd.shutdown()
-    thread.join()
-    httpd.server_close()
+    with httpd, serving(httpd):
+        yield pod
+        for made in pods:
+            made.copier.close()
 
 
 def may_lack(before: str) -> list[str]:

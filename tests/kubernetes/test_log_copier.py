@@ -21,6 +21,7 @@ from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.kubernetes_api.tokens import ExecToken
 from controlplane.logstore.reader import tail
+from tests.serving import serving
 from tests.waiting import wait_until
 
 
@@ -124,15 +125,8 @@ def node() -> Iterator[str]:
 
 @contextmanager
 def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{httpd.server_address[1]}"
-    finally:
-        httpd.shutdown()
-        thread.join()
-        httpd.server_close()
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd, serving(httpd):
+        yield f"http://127.0.0.1:{httpd.server_port}"
 
 
 def lines_of(path: Path) -> list[str]:

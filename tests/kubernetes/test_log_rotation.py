@@ -1,6 +1,5 @@
 """A node that begins a new file while its log is followed gives no sign of it in the stream."""
 
-import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +17,7 @@ from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.logstore.reader import LogPage, read_page, tail
+from tests.serving import serving
 from tests.waiting import wait_until
 
 HANGS = 1
@@ -59,13 +59,8 @@ def stamped(number: int) -> bytes:
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Node)
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield f"http://127.0.0.1:{httpd.server_address[1]}"
-    httpd.shutdown()
-    thread.join()
-    httpd.server_close()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Node) as httpd, serving(httpd):
+        yield f"http://127.0.0.1:{httpd.server_port}"
 
 
 @pytest.fixture(autouse=True)

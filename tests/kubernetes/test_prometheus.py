@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,6 +12,7 @@ from controlplane.engines.base import DeviceReport, DeviceShare, EngineUnreachab
 from controlplane.engines.kubernetes.dcgm import Holding, read_gpus, usage_of
 from controlplane.engines.kubernetes.prometheus import prometheus_at
 from tests.servers import free_port
+from tests.serving import serving
 from tests.waiting import patience, wait_until
 
 EXPOSED = """\
@@ -57,13 +57,8 @@ class _Exporter(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def exporter() -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Exporter)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Exporter) as server, serving(server):
+        yield server.server_port
 
 
 @pytest.fixture(params=["{}", TARGET_LABELS], ids=["labels-as-they-are", "labels-of-the-target"])

@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kube import KubeCluster
+from tests.serving import serving
 from tools.kube.certificates import write_all
 
 
@@ -41,14 +41,9 @@ def refusing_webhook(kube: KubeCluster, directory: Path, words: str) -> Iterator
     context.load_cert_chain(directory / "server.crt", directory / "server.key")
     with ThreadingHTTPServer((kube.host_address, 0), Handler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
+        with serving(server):
             authority = base64.b64encode((directory / "ca.crt").read_bytes()).decode()
             yield {
                 "url": f"https://{kube.host_address}:{server.server_port}/refuse",
                 "caBundle": authority,
             }
-        finally:
-            server.shutdown()
-            thread.join(5)

@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -19,6 +18,7 @@ from controlplane.loop.engine_pool import close_engines, engine_for
 from controlplane.models import Cluster, Command
 from tests.app.api.client import Api
 from tests.cast import Cast
+from tests.serving import serving
 
 pytestmark = pytest.mark.django_db
 
@@ -58,13 +58,8 @@ class Parrot(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def parrot() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), Parrot)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with HTTPServer(("127.0.0.1", 0), Parrot) as server, serving(server):
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from controlplane.kubernetes_api.channel_socket import V4_PROTOCOL, V5_PROTOCOL,
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.kubernetes_api.errors import ApiError, ApiFailed
 from controlplane.remote_errors import Unreachable
+from tests.serving import serving
 from tests.waiting import patience, wait_until
 
 Handler = Callable[[ServerConnection], None]
@@ -39,14 +40,11 @@ class Tokens:
 
 @contextmanager
 def api_server(handler: Handler, **options) -> Iterator[str]:
-    with serve(handler, "127.0.0.1", 0, subprotocols=[V5_PROTOCOL, V4_PROTOCOL], **options) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with (
+        serve(handler, "127.0.0.1", 0, subprotocols=[V5_PROTOCOL, V4_PROTOCOL], **options) as server,
+        serving(server),
+    ):
+        yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
 
 
 @contextmanager
