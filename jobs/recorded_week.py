@@ -107,8 +107,8 @@ def _recorded(
 
 
 def _left(job: JobView, ran: Sequence[tuple[int, int]], usual: int) -> int:
-    """Return the seconds that an unfinished job is expected to run on. A job past its expected end is assumed
-    to need as much again as it is late."""
+    """Return for how many more seconds an unfinished job is expected to run. A job past its expected end is
+    expected to run as long again as it is overdue."""
     seconds = sum(end - start for start, end in ran)
     expected = job.expected_runtime_seconds or usual
     return expected - seconds if seconds < expected else min(seconds, seconds - expected)

@@ -106,7 +106,8 @@ def _renamed_command(words: list[str]) -> list[str]:
 
 
 def _own_nouns(words: list[str]) -> list[str]:
-    """Put the verb first, and the noun in the number of the command's own name."""
+    """Put the verb before the noun, and use the noun in singular or plural as the command does: `jobs list` becomes
+    `list jobs`."""
     from controlplane.cli.registry import COMMANDS
 
     if len(words) < 2:

@@ -207,12 +207,12 @@ class SettingInvalid(ValueError):
 
 
 def text(env: Mapping[str, str], name: str) -> str:
-    """Return the variable's value, or its declared default."""
+    """Return the value of a variable, or its declared default."""
     return env.get(name, "") or DEFAULTS[name]
 
 
 def integer(env: Mapping[str, str], name: str, low: int, high: int) -> int:
-    """Return a whole number between `low` and `high`. Raises SettingInvalid."""
+    """Return a variable as a whole number. Raise SettingInvalid unless it is one from `low` to `high`."""
     value = text(env, name)
     if not value.isdecimal() or not low <= int(value) <= high:
         raise SettingInvalid(f"{name} must be a whole number from {low} to {high}, not {value!r}.")
@@ -220,7 +220,7 @@ def integer(env: Mapping[str, str], name: str, low: int, high: int) -> int:
 
 
 def switch(env: Mapping[str, str], name: str) -> bool:
-    """Return a boolean. Raise SettingInvalid."""
+    """Return a variable with the value yes or no as a boolean. Raise SettingInvalid for any other value."""
     value = text(env, name).lower()
     if value not in {"yes", "no"}:
         raise SettingInvalid(f"{name} must be yes or no, not {value!r}.")
@@ -228,7 +228,7 @@ def switch(env: Mapping[str, str], name: str) -> bool:
 
 
 def choice(env: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
-    """Return one of the known words, in lower case. Raise SettingInvalid."""
+    """Return a variable in lower case. Raise SettingInvalid unless it is one of the words `known`."""
     value = text(env, name).lower()
     if value not in known:
         raise SettingInvalid(f"{name} must be one of {', '.join(known)}, not {value!r}.")
@@ -236,12 +236,12 @@ def choice(env: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
 
 
 def items(env: Mapping[str, str], name: str) -> list[str]:
-    """Return the comma-separated parts, stripped of blanks."""
+    """Return the comma-separated parts of a variable, stripped of blanks; empty parts are dropped."""
     return [part.strip() for part in text(env, name).split(",") if part.strip()]
 
 
 def networks(env: Mapping[str, str], name: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """Return comma-separated addresses and networks. Raises SettingInvalid."""
+    """Return a variable of comma-separated addresses and networks. Raise SettingInvalid."""
     try:
         return [ipaddress.ip_network(item) for item in items(env, name)]
     except ValueError as error:
@@ -249,7 +249,7 @@ def networks(env: Mapping[str, str], name: str) -> list[ipaddress.IPv4Network | 
 
 
 def json_object(env: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Return a JSON object, {} if the variable is not set. Raise SettingInvalid."""
+    """Return a variable as a JSON object, {} if it is not set. Raise SettingInvalid."""
     try:
         value = json.loads(text(env, name) or "{}")
     except ValueError as error:

@@ -114,8 +114,8 @@ class Reader:
         *,
         is_recheck_due: bool,
     ) -> TickResult:
-        """Return the changes since the last call, and the answers to requests. Identities are checked again if that
-        is due or an event changed their rights."""
+        """Return the changes of the feeds since the last call, and the answers to requests. Identities are checked
+        again if that is due or an event changed their rights."""
         seq = Event.objects.last_seq()
         if seq == self.seq and not requests and not is_recheck_due:
             return TickResult(seq, updates=_log_updates(feeds, []))

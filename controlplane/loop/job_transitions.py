@@ -250,8 +250,9 @@ def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
 
 
 def _last_checkpoint(job: Job) -> dict[str, Any]:
-    """Return the job's progress with the last checkpoint of a stopped attempt, which telemetry may not have
-    read yet. If the logs are not copied from the cluster yet either, telemetry adds it later."""
+    """Return the columns that add the last checkpoint of a stopped attempt to the job's progress: telemetry may not
+    have read the end of the log yet. {} if the log has none, or is not copied from the cluster yet; telemetry adds
+    it later."""
     newest = newest_generations([job]) if KINDS[job.kind].is_elastic else {}
     speaker = next(iter(ranks_of(newest.get(job.pk))), 0)
     path = log_path(settings.LOG_DIR, str(job.pk), job.attempt, speaker)

@@ -345,7 +345,8 @@ def _placed_by_data(details: Details) -> str:
 
 
 def _size(details: Details) -> str:
-    """Return the elastic job's size and its full size, for a sentence."""
+    """Return the part of a sentence with the current and the largest number of workers of an elastic job; "" for
+    any other job."""
     return f" with {details['pods']} of {details['most_pods']} workers" if "most_pods" in details else ""
 
 

@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 
 def silent(_: str) -> None:
-    """Say nothing."""
+    """Ignore the line: for callers without a user to inform."""
 
 
 def open_sink(spec: SinkSpec, say: Say = silent) -> Sink:

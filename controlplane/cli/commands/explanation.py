@@ -50,7 +50,8 @@ def plan_text(name: str, plan: dict[str, Any]) -> str:
 
 
 def _numbers(shortage: dict[str, Any]) -> str:
-    """Return `request 2, free 0, missing 2`; with counts of pods for a gang."""
+    """Return the compared numbers as text: `request 2, free 0, missing 2`. For a gang the text includes its counts
+    of pods."""
     is_gang = (shortage.get("pods") or 1) > 1
     shown = {
         key: value

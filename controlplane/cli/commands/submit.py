@@ -157,8 +157,8 @@ def _submit(args: Namespace, session: Session, kind: str | None) -> int:
 
 
 def _report(args: Namespace, session: Session, job: dict[str, Any]) -> None:
-    """Print the submitted job, to standard error if standard output is for the job's own output; then the
-    next commands."""
+    """Print the submitted job, created volumes, warnings and, unless the command waits for the job, the commands to
+    use next. With --logs it goes to standard error, because standard output is for the job's own output."""
     created = submitted_text(job)
     if args.logs and not session.output.is_data:
         session.output.say(created)

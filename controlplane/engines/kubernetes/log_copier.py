@@ -128,7 +128,7 @@ class LogCopier:
         self._is_used = self._is_closed = False
 
     def want(self, paths: Mapping[str, str]) -> None:
-        """Keep these logs (pod name -> file) up to date, and no others. Returns at once."""
+        """Begin to copy the logs of these pods (pod name -> file), and stop to copy all others. Returns at once."""
         self._is_used = self._is_used or bool(paths)
         self._call(self._take_wanted, dict(paths))
 

@@ -47,8 +47,9 @@ class Reports:
         self.path, self.mark, self.text, self.aged_at = path, (0, 0), "", 0.0
 
     def look(self) -> None:
-        """Report a change of the file, and its age once a second. A heartbeat changes only the file's time, so a
-        new time alone is no change; new text of equal size in the same inode is noticed with the next age."""
+        """Print the status file if it has changed, and the age of its last heartbeat once a second. A heartbeat
+        changes only the file's time, so a new time alone is no change; new text of equal size in the same inode is
+        noticed with the next age."""
         try:
             found = os.stat(self.path)
             mark, is_due = (found.st_ino, found.st_size), time.monotonic() - self.aged_at >= AGE_SECONDS
