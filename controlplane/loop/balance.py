@@ -81,7 +81,8 @@ def _shrink_for_waiting(
     plan: Plan,
     now: datetime,
 ) -> None:
-    """Shrink jobs for waiting ones of their project, if all that wait are of one project."""
+    """Shrink running jobs so that waiting jobs of their project can start. No effect if jobs of several projects
+    wait."""
     projects = {views[hold.job].project for hold in waiting}
     # One without members, such as a program that does not report its membership, has nothing to give.
     ours = {name: one for name, one in working.items() if one.members and views[name].project in projects}

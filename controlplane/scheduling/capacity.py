@@ -98,7 +98,7 @@ class Scorer(Protocol):
     """A strategy that chooses nodes and devices on one FreeCapacity."""
 
     def twin(self) -> Scorer:
-        """Return an equal scorer for a copy of the capacity."""
+        """Return a scorer with the same parameters and without cached scores, for a copy of the capacity."""
         ...
 
     def place_pod(

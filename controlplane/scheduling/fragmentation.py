@@ -50,7 +50,7 @@ class Gradient:
         self._scored: dict[Request, list[tuple[int, _Scored | None]]] = {}
 
     def twin(self) -> Gradient:
-        """Return an equal scorer for a copy of the capacity."""
+        """Return a scorer with the same mix and without cached scores, for a copy of the capacity."""
         return Gradient(self.mix)
 
     def place_pod(

@@ -41,9 +41,9 @@ WEBSOCKET = frozenset({
 def to_pod(
     headers: Headers, *, host: str, scheme: str, client: str, has_own_authorization: bool, service_token: str
 ) -> Headers:
-    """Return the request headers for the job's server. `host`: the public one. `has_own_authorization`: the
-    browser authenticated with our cookie, so the Authorization header is meant for the job. `service_token`:
-    the job's."""
+    """Return the request headers for the job's server. `host`: the public host of the job's port.
+    `has_own_authorization`: the browser authenticated with our cookie, so the Authorization header is meant for the
+    job. `service_token`: the token by which the job's server recognises the gateway."""
     dropped = HOP_BY_HOP | NEVER_TO_A_POD | WEBSOCKET | _named_by_connection(headers)
     if has_own_authorization:
         dropped -= {b"authorization"}
