@@ -13,12 +13,13 @@ from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.wake import wake
-from controlplane.models import Command, Event
+from controlplane.models import Cluster, Command, Event
+from datasets.actions.cache_locations import REMOVE_VOLUME
 from datasets.actions.cache_upkeep import aged_caches
 from datasets.actions.caches import CACHE, EVICT_CACHE, FILL_CACHE, cache_event, evict, refill
 from datasets.aging import to_make_room
 from datasets.cache_shares import Charges, charges
-from datasets.cache_volumes import WAITED_FOR, Caches, caches_of, volume_of
+from datasets.cache_volumes import WAITED_FOR, Caches, caches_of, claimed_volume, volume_of
 from datasets.long_work import DATA, budget_of, refusals
 from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation
@@ -26,7 +27,7 @@ from datasets.queries.caches import free_bytes, key_of, needed_versions
 from datasets.queries.lake import lake_of, manifest_named
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 from datasets.storage.cache import Progress
-from datasets.storage.claims import CLAIM_DELETED, CLAIM_LOST
+from datasets.storage.claims import CLAIM_DELETED, CLAIM_LOST, CacheClaim, cache_claim_name
 
 # Codes retried without limit: other commands free space, and an unreachable S3 server recovers.
 MAKING_ROOM = "making_room"
@@ -36,8 +37,6 @@ LONGEST_REASON = 40
 # Fields of a cache that waits for nothing and has not failed.
 NO_REASON = {"reason": "", "message": ""}
 CHECK_LOCATION = "datasets.check_cache_location"
-# Command.subject_kind
-LOCATION = "cache_location"
 
 
 @register
@@ -48,7 +47,7 @@ class FillCache(CommandHandler):
 
     def run(self, run: CommandRun) -> Charges[str] | None:
         rows = Cache.objects.select_related(
-            "version__dataset__project", "location__cluster", "location__project"
+            "version__dataset__project", "location__cluster", "location__project", "location__parent"
         )
         cache = rows.filter(pk=run.command.subject_id).first()
         if cache is None or not _begin(cache):
@@ -111,7 +110,7 @@ class EvictCache(CommandHandler):
     kind, queue, is_cleanup = EVICT_CACHE, DATA, True
 
     def run(self, run: CommandRun) -> Charges[str] | None:
-        rows = CacheLocation.objects.select_related("cluster", "project")
+        rows = CacheLocation.objects.select_related("cluster", "project", "parent")
         location = rows.filter(pk=run.command.payload["location"]).first()
         if location is None:
             return None
@@ -140,6 +139,20 @@ class EvictCache(CommandHandler):
 
 
 @register
+class RemoveVolume(CommandHandler):
+    """Delete the claim of a project's caches at a location that was deleted."""
+
+    kind, queue, is_cleanup = REMOVE_VOLUME, DATA, True
+
+    def run(self, run: CommandRun) -> None:
+        given = run.command.payload
+        cluster = Cluster.objects.filter(pk=given["cluster"], detached_at=None).first()
+        if cluster is not None:
+            with refusals():
+                claimed_volume(cluster, given["project"], CacheClaim(given["claim"])).delete()
+
+
+@register
 class CheckLocation(CommandHandler):
     """Ask the cluster about the claim of a project's caches, which the watch saw deleted or lost."""
 
@@ -148,7 +161,7 @@ class CheckLocation(CommandHandler):
     def run(self, run: CommandRun) -> list[str]:
         """Return the keys of the trees that were on the location's claim if the claim was deleted or lost, else [].
         A claim that is still being deleted counts as present, because jobs read from it."""
-        rows = CacheLocation.objects.select_related("cluster", "project")
+        rows = CacheLocation.objects.select_related("cluster", "project", "parent")
         location = rows.filter(pk=run.command.subject_id, project__cluster=F("cluster")).first()
         if location is None:
             return []
@@ -162,7 +175,21 @@ class CheckLocation(CommandHandler):
         if result and location is not None and not _fills(location).exists():
             # Caches without their tree are failed and brought again by the upkeep of caches.
             rows = CacheLocation.objects.filter(pk=location.pk, kept_keys=result)
-            rows.update(kept_keys=[], used_bytes=0)
+            if rows.update(kept_keys=[], used_bytes=0):
+                Event.objects.append([_lost(location, len(result))])
+
+
+def _lost(location: CacheLocation, count: int) -> Event:
+    claim = cache_claim_name(location.parent_id)
+    message = f"The cluster lost the volume of {location.name} ({claim}), with {count} caches."
+    data = {"location": location.name, "claim": claim}
+    return Event(
+        kind="cache_location.lost",
+        project_id=location.project_id,
+        actor=SYSTEM.name,
+        message=message,
+        data=data,
+    )
 
 
 def _fills(location: CacheLocation) -> QuerySet[Command]:

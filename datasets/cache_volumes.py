@@ -11,18 +11,22 @@ from django.db.models import F
 from controlplane.commands.run import CommandRun
 from controlplane.config.service_tokens import cache_token
 from controlplane.loop.engine_pool import engine_for
+from controlplane.models import Cluster
 from datasets.long_work import LAKE_AWAY, budget_of
 from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation, DatasetVersion
+from datasets.queries.cache_locations import claim_of, locations_of
 from datasets.queries.caches import keys_at, store_of
 from datasets.queries.code import control_url
 from datasets.queries.lake import manifest_named
-from datasets.storage.base import UNLIMITED, Budget, ContentMissing, Lake
+from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing, Lake
 from datasets.storage.cache import Progress, Report, contents_of
-from datasets.storage.claims import CacheTask
+from datasets.storage.claims import CacheClaim, CacheTask
 
 # Codes of Blocked for which a fill is retried without limit: the lake is away, or another task uses the volume.
 WAITED_FOR = (*LAKE_AWAY, "in_use", "pod_deleted")
+# Codes of Blocked: no pod can fill a volume for the nodes of its location.
+NO_NODES, SEVERAL_NODES = "no_nodes", "several_nodes"
 
 
 class Caches(Protocol):
@@ -46,7 +50,7 @@ class Caches(Protocol):
 
 
 class Volume(Protocol):
-    """The cache volume of a project (implemented by engines.kubernetes.cache_volume)."""
+    """A cache volume of a project (implemented by engines.kubernetes.cache_volume)."""
 
     def run(
         self, task: CacheTask, budget: Budget, report: Callable[[int, int, int], None] = ...
@@ -58,12 +62,16 @@ class Volume(Protocol):
         """Return the problem of the volume's claim, a code of storage.claims; "" for none. Raises Blocked if the
         cluster refuses the request."""
 
+    def delete(self) -> None:
+        """Delete its claim with all that is on it, unless it is gone. Raises Blocked if the cluster refuses the
+        request."""
+
 
 class VolumeEngine(Protocol):
     """Additional methods of engines whose kind has `claims_volumes`."""
 
-    def caches(self, project: str) -> Volume:
-        """Return the volume for a project's caches."""
+    def caches(self, project: str, claim: CacheClaim) -> Volume:
+        """Return a volume for a project's caches."""
 
 
 def caches_of(location: CacheLocation, run: CommandRun) -> Caches:
@@ -75,7 +83,24 @@ def caches_of(location: CacheLocation, run: CommandRun) -> Caches:
 def volume_of(location: CacheLocation) -> Volume:
     """Return the volume of a project's location. Raises EngineUnreachable."""
     assert location.project is not None
-    return cast(VolumeEngine, engine_for(location.cluster)).caches(location.project.name)
+    return claimed_volume(location.cluster, location.project.name, claim_of(location))
+
+
+def claimed_volume(cluster: Cluster, project: str, claim: CacheClaim) -> Volume:
+    """Return the volume of a project with this claim. Raises EngineUnreachable."""
+    return cast(VolumeEngine, engine_for(cluster)).caches(project, claim)
+
+
+def _check_nodes(location: CacheLocation) -> None:
+    """Raise Blocked if no pod can fill the volume for all nodes of its location."""
+    if not locations_of(location.cluster):
+        return
+    claim = claim_of(location)
+    if not claim.nodes:
+        raise Blocked(NO_NODES, f"No node that {location.name} serves is ready and open for pods.")
+    if claim.access_mode == CacheLocation.ONE_NODE and len(claim.nodes) > 1:
+        words = f"{location.name} serves {len(claim.nodes)} nodes, and its ReadWriteOnce volume is for one."
+        raise Blocked(SEVERAL_NODES, words)
 
 
 class VolumeCaches:
@@ -112,6 +137,7 @@ class VolumeCaches:
         cache = Cache.objects.filter(version=UUID(key), location=self._location).first()
         if cache is None:
             raise ContentMissing("The cache was removed meanwhile.")
+        _check_nodes(self._location)
         cluster = self._location.cluster
         task = CacheTask(
             str(self._run.command.pk),

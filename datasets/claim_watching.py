@@ -16,12 +16,13 @@ from controlplane.engines.kinds import engine_kind
 from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command
+from datasets.actions.cache_locations import LOCATION
 from datasets.actions.volumes import CHECK
-from datasets.cache_commands import CHECK_LOCATION, LOCATION
+from datasets.cache_commands import CHECK_LOCATION
 from datasets.models import CacheLocation, Volume
 from datasets.models.volumes import FAILED, READY
 from datasets.queries.volumes import VOLUME
-from datasets.storage.claims import CACHE_CLAIM, CLAIM_TROUBLES, claim_name
+from datasets.storage.claims import CLAIM_TROUBLES, cache_claim_name, claim_name
 
 # Shortest interval between two checks of a claim while the watch says the same.
 CHECKED_EVERY = timedelta(seconds=60)
@@ -54,8 +55,8 @@ def _to_check(cluster: Cluster) -> Iterator[tuple[str, str, str, str]]:
         for key, project, reason in volumes.values_list("pk", "project__name", "reason")
     ]
     wanted += [
-        (CHECK_LOCATION, LOCATION, str(key), project, CACHE_CLAIM, "")
-        for key, project in locations.values_list("pk", "project__name")
+        (CHECK_LOCATION, LOCATION, str(key), project, cache_claim_name(parent), "")
+        for key, project, parent in locations.values_list("pk", "project__name", "parent_id")
     ]
     if not wanted:
         return

@@ -6,7 +6,7 @@ from django.db.models import Q, QuerySet
 from controlplane.actions.errors import Conflict
 from controlplane.app_holdings import Holdings
 from controlplane.models import Project
-from datasets.actions.caches import lose_volume
+from datasets.actions.caches import lose_volumes
 from datasets.models import DatasetVersion, Snapshot, Volume
 from datasets.models.volumes import DELETING
 from datasets.queries.caches import users_of, uses_of
@@ -31,7 +31,7 @@ class DataHoldings(Holdings):
         _refuse_volumes(project, project.volumes.filter(kept), project.snapshots.filter(kept), words)
 
     def leave(self, project: Project) -> None:
-        lose_volume(project)
+        lose_volumes(project)
 
 
 def _refuse_volumes(project: Project, kept: QuerySet[Volume], taken: QuerySet[Snapshot], words: str) -> None:

@@ -6,36 +6,44 @@ from pathlib import Path
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
 from controlplane import fields
 from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
-from controlplane.models import Cluster, Event
+from controlplane.loop.wake import wake
+from controlplane.models import Cluster, Command, Event
 from datasets.actions.caches import location_for
-from datasets.models import CacheLocation
+from datasets.models import Cache, CacheLocation
+from datasets.queries.cache_locations import has_locations
 from datasets.queries.caches import directory_of, has_cache_volumes
+from datasets.storage.claims import cache_claim_name
+
+REMOVE_VOLUME = "datasets.remove_cache_volume"
+# Command.subject_kind
+LOCATION = "cache_location"
 
 MOST_POOLS = 50
 # Prefix (253 characters), slash and name of a label.
 NODE_LABELS = fields.LABEL_NAMES._replace(
     longest=317, words="letters, digits, '-', '_', '.' and '/', and begin and end with a letter or digit"
 )
-# Readers of what a request or form states: `room_bytes` and `node_labels`.
+# Readers of what a request or form states: `room_bytes`, `storage_class` and `node_labels`.
 read_room = fields.whole(0, (1 << 63) - 1)
+read_storage_class = fields.dns_label(63)
 read_labels = fields.mapped(NODE_LABELS, fields.text(63), MOST_POOLS)
 
 
 def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
     """Create a cache location for some nodes of a cluster. `values` (validated): name, node_pools or
-    node_labels, and optionally directory, room_bytes, unused_days.
+    node_labels, and optionally directory (in a cluster with volumes: storage_class, access_mode), room_bytes,
+    unused_days.
 
-    Raises Invalid if the cluster has no cache directories, if `values` names no nodes, or if the directory overlaps
-    another location's or cannot be read; Conflict if the name is in use.
+    Raises Invalid if the cluster can have no such location, if `values` names no nodes or what the cluster's caches
+    have not, or if the directory overlaps another location's or cannot be read; Conflict if the name is in use.
     """
-    if has_cache_volumes(cluster):
-        words = f"Caches of {cluster.name} are on a volume of each project, which all of its nodes mount."
-        raise invalid("/cluster", "no_location", words)
+    _check_kind(cluster, values)
     if not values.get("node_pools") and not values.get("node_labels"):
         raise invalid(
             "/node_pools", "required", "Name the node pools, or the labels of nodes, that read from it."
@@ -51,25 +59,50 @@ def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor
             raise Conflict("name_in_use", detail) from error
         write_audit(actor, "cache_location.create", "cache_location", location.name, after=dict(values))
         Event.objects.append([Event(kind="cache_location.created", actor=actor.name, data=dict(values))])
+        wake()
     return location
+
+
+def _check_kind(cluster: Cluster, values: Mapping[str, Any]) -> None:
+    """Raise Invalid if the cluster uses only one location, or for fields of the other kind of location."""
+    has_volumes = has_cache_volumes(cluster)
+    if has_volumes and not has_locations(cluster):
+        words = (
+            f"The scheduler of {cluster.name} chooses the nodes of its pods, so all of them mount one volume."
+            " Locations of some nodes need the scheduler of Trainyard."
+        )
+        raise invalid("/cluster", "one_location", words)
+    if has_volumes and values.get("directory"):
+        words = f"Caches of {cluster.name} are on volumes; name a storage class instead."
+        raise invalid("/directory", "not_a_directory", words)
+    for name in ("storage_class", "access_mode"):
+        if values.get(name) and not has_volumes:
+            words = f"Caches of {cluster.name} are in directories of its nodes, not on volumes."
+            raise invalid(f"/{name}", "not_a_volume", words)
 
 
 def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
     """Change the size limit, the age limit or the nodes of a location. `changes`: validated values by field. Running
-    jobs continue to read from their location. Raises Invalid if the default location is given nodes, or another one
+    jobs continue to read from their location. Volumes of projects there get a new age limit too, and keep their size:
+    it is that of their claims. Raises Invalid if the default location or a volume is given nodes, or another location
     is left without."""
-    if location.is_default and (changes.get("node_pools") or changes.get("node_labels")):
+    has_own_nodes = not location.is_default and location.project_id is None
+    if not has_own_nodes and (changes.get("node_pools") or changes.get("node_labels")):
         words = f"{location.name} serves all nodes that no other location serves; create another one for some of them."
-        raise invalid("/node_pools", "is_default", words)
+        if not location.is_default:
+            words = f"{location.name} is a volume and serves the nodes of its location; change that one."
+        raise invalid("/node_pools", "is_default" if location.is_default else "is_volume", words)
     with transaction.atomic():
         reread(location, lock=True)
         before = {name: getattr(location, name) for name in changes}
         for name, value in changes.items():
             setattr(location, name, value)
-        if not (location.is_default or location.node_pools or location.node_labels):
+        if has_own_nodes and not (location.node_pools or location.node_labels):
             words = "Name the node pools, or the labels of nodes, that read from it; or delete it."
             raise invalid("/node_pools", "required", words)
         location.save(update_fields=list(changes))
+        if "unused_days" in changes:
+            location.volumes.update(unused_days=location.unused_days)
         write_audit(
             actor, "cache_location.edit", "cache_location", location.name, before=before, after=dict(changes)
         )
@@ -78,22 +111,38 @@ def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor:
 
 
 def delete_location(location: CacheLocation, *, actor: Actor) -> None:
-    """Delete a location; its nodes then use the cluster's default location. Raises Conflict if it has caches
-    or is the default."""
+    """Delete a location with the claims of its volumes; its nodes then use the cluster's default location. Raises
+    Conflict if it has caches, is the default, or is a project's volume."""
     with transaction.atomic():
         reread(location, lock=True)
+        if location.project is not None:
+            words = f"{location.name} is the volume of {location.project.name}; delete the location that it is at."
+            raise Conflict("is_volume", words)
         if location.is_default:
             raise Conflict(
                 "is_default", f"{location.name} serves all other nodes of its cluster and cannot be deleted."
             )
-        if count := location.caches.count():
+        volumes = location.volumes.select_related("project")
+        if count := Cache.objects.filter(Q(location=location) | Q(location__in=volumes)).count():
             detail = f"{location.name} has {count} caches; remove them first: yard dataset uncache"
             raise Conflict("cache_location_in_use", detail)
+        for volume in volumes:
+            _order_removal(volume, cache_claim_name(location.pk))
         write_audit(actor, "cache_location.delete", "cache_location", location.name)
         Event.objects.append(
             [Event(kind="cache_location.deleted", actor=actor.name, data={"name": location.name})]
         )
         location.delete()
+        wake()
+
+
+def _order_removal(volume: CacheLocation, claim: str) -> None:
+    """Queue the removal of the claim of a project's volume, whose row is deleted in this transaction."""
+    assert volume.project is not None
+    payload = {"cluster": volume.cluster_id, "project": volume.project.name, "claim": claim}
+    Command.objects.create(
+        kind=REMOVE_VOLUME, subject_kind=LOCATION, subject_id=str(volume.pk), payload=payload
+    )
 
 
 def _refuse_directory(directory: str) -> None:

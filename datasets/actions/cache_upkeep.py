@@ -12,7 +12,14 @@ from datasets.actions.caches import EVICT_CACHE, TREE, cache_event, evict, refil
 from datasets.actions.job_data import ensure_wanted
 from datasets.aging import Aged, too_old
 from datasets.models import Cache, CacheLocation
-from datasets.queries.caches import key_of, keys_at, needed_versions, wanted_versions, without_their_data
+from datasets.queries.caches import (
+    holds_caches,
+    key_of,
+    keys_at,
+    needed_versions,
+    wanted_versions,
+    without_their_data,
+)
 from datasets.storage.base import Blocked
 from jobs import lifecycle
 from jobs.transitions import Target, send
@@ -24,7 +31,8 @@ RETRY = timedelta(minutes=1)
 def keep_caches(now: datetime) -> None:
     """Do the work that is due at every location. Safe to repeat."""
     _end_jobs_without_data()
-    for location in CacheLocation.objects.select_related("cluster"):
+    locations = CacheLocation.objects.select_related("cluster")
+    for location in filter(holds_caches, locations):
         ensure_wanted(location)
         _retry_failed(location, now)
         _age_out(location, now)

@@ -29,13 +29,38 @@ FILL_CACHE, EVICT_CACHE = "datasets.fill_cache", "datasets.evict_cache"
 CACHE, TREE = "cache", "cache_tree"  # Command.subject_kind
 
 
-def location_for(cluster: Cluster, project: Project | None = None) -> CacheLocation:
-    """Return the cache location for a project's jobs in a cluster; creates it on first use. `project`: may be
-    None only if the cluster's caches are in a directory for all projects. Raises Invalid for a cluster
-    without a location."""
+def location_for(cluster: Cluster, project: Project | None = None, at: str = "") -> CacheLocation:
+    """Return the cache location for a project's jobs in a cluster, or its volume there; creates it on first use.
+    `project`: None for the location as admins see it, without the volumes of projects. `at`: the location's name, by
+    default, and where there is no such location, the cluster's default one. Raises Invalid for a cluster without a
+    location."""
     if words := cache_refusal(cluster):
         raise invalid("/location", "no_location", words)
-    return location_of(cluster, project) or _new_location(cluster, project)
+    named = CacheLocation.objects.filter(cluster=cluster, name=at, project=None) if at else None
+    location = named.select_related("cluster").first() if named is not None else None
+    if location is None or location.is_default:
+        return location_of(cluster, project) or _new_location(cluster, project)
+    return location if project is None else volume_at(location, project)
+
+
+def volume_at(location: CacheLocation, project: Project) -> CacheLocation:
+    """Return where a project's caches at a location are: in a cluster with volumes its own one, created on first use.
+    Raises NotVisible if the location was deleted meanwhile."""
+    if not has_cache_volumes(location.cluster):
+        return location
+    if location.is_default:
+        return location_for(location.cluster, project)
+    if known := location.volumes.select_related("cluster", "parent").filter(project=project).first():
+        return known
+    with transaction.atomic():
+        # Waits for a concurrent deletion.
+        reread(location, lock=True)
+        name = _free_name(f"{location.name}.{project.name}", f"{location.pk}")
+        first = {"name": name, "room_bytes": location.room_bytes, "unused_days": location.unused_days}
+        volume, _ = CacheLocation.objects.get_or_create(
+            parent=location, project=project, cluster=location.cluster, is_default=False, defaults=first
+        )
+    return volume
 
 
 def _new_location(cluster: Cluster, project: Project | None) -> CacheLocation:
@@ -45,13 +70,18 @@ def _new_location(cluster: Cluster, project: Project | None) -> CacheLocation:
         # A detached cluster's name is free for reuse, but its caches stay until they expire.
         for old in CacheLocation.objects.filter(name=name, cluster__detached_at__isnull=False):
             CacheLocation.objects.filter(pk=old.pk).update(name=f"{old.name}-{old.cluster_id}")
-        # An admin may have used the name for a location of another cluster.
-        if CacheLocation.objects.filter(name=name).exclude(cluster=cluster, is_default=True).exists():
-            name = f"{name}-{cluster.pk}"
         location, _ = CacheLocation.objects.get_or_create(
-            cluster=cluster, project=owner, is_default=True, defaults={"name": name}
+            cluster=cluster,
+            project=owner,
+            is_default=True,
+            defaults={"name": _free_name(name, f"{cluster.pk}")},
         )
     return location
+
+
+def _free_name(name: str, suffix: str) -> str:
+    """Return a name for a new location, with the suffix if another location has it already."""
+    return f"{name}-{suffix}" if CacheLocation.objects.filter(name=name).exists() else name
 
 
 def cache_version(version: DatasetVersion, location: CacheLocation, *, actor: Actor) -> Cache:
@@ -115,16 +145,15 @@ def evict(keys: Iterable[Any]) -> list[Cache]:
     return evicted
 
 
-def lose_volume(project: Project) -> None:
-    """Fail the caches on the project's volume in its cluster, which is deleted with the project's namespace.
+def lose_volumes(project: Project) -> None:
+    """Fail the caches on the project's volumes in its cluster, which are deleted with the project's namespace.
     Call it in the transaction that moves the project."""
-    location = CacheLocation.objects.filter(cluster=project.cluster_id, project=project).first()
-    if location is None:
-        return
-    CacheLocation.objects.filter(pk=location.pk).update(kept_keys=[], used_bytes=0)
+    volumes = CacheLocation.objects.filter(cluster=project.cluster_id, project=project)
+    volumes.update(kept_keys=[], used_bytes=0)
     message = f"Its volume was removed when {project.name} moved to another cluster."
     words = {"reason": "project_moved", "message": message, "changed_at": timezone.now()}
-    for cache in location.caches.select_related("version__dataset").order_by("pk"):
+    caches = Cache.objects.filter(location__in=volumes).select_related("version__dataset")
+    for cache in caches.order_by("pk"):
         Cache.objects.filter(pk=cache.pk).update(charged_bytes=0)
         rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.QUEUED, Cache.FILLING, Cache.READY))
         if rows.update(state=Cache.FAILED, **words):

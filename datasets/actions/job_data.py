@@ -1,7 +1,8 @@
 """Verbs on the datasets that jobs mount: record them at submission, and fill caches where the jobs may run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -13,14 +14,18 @@ from django.utils import timezone
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict
 from controlplane.loop.wake import wake
-from controlplane.models import Event
+from controlplane.models import Event, Project
 from controlplane.scheduling.reasons import WAITING_FOR_DATA
-from datasets.actions.caches import cache_event, location_for, want_cache
+from datasets.actions.caches import cache_event, location_for, volume_at, want_cache
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
 from datasets.queries.caches import UNFINISHED, is_used_at, is_wanted_at
 from datasets.queries.job_data import best_location, other_location
 from jobs.lifecycle import QUEUED
 from jobs.models import Job
+
+# The locations without a project, by cluster and name, and where a project's caches at one are.
+Locations = Mapping[tuple[int, str], CacheLocation]
+VolumeOf = Callable[[CacheLocation, Project], CacheLocation]
 
 
 def use_datasets(jobs: Sequence[Job]) -> None:
@@ -61,6 +66,7 @@ def use_datasets(jobs: Sequence[Job]) -> None:
 def _placed(jobs: Sequence[Job], versions: Mapping[str, DatasetVersion]) -> dict[UUID, CacheLocation]:
     """Return the cache location for each of these jobs, which belong to one project, by job id."""
     project = jobs[0].project
+    # The default one takes over what a location serves that is deleted or used no more.
     default, placed = location_for(project.cluster, project), dict[UUID, CacheLocation]()
     # Most jobs of a batch are alike, so each combination is computed once.
     chosen: dict[tuple[Any, ...], CacheLocation] = {}
@@ -68,8 +74,7 @@ def _placed(jobs: Sequence[Job], versions: Mapping[str, DatasetVersion]) -> dict
         alike = _alike(job)
         if alike not in chosen:
             name = best_location(job, [versions[key] for key in _version_keys(job)])
-            rows = CacheLocation.objects.filter(cluster=project.cluster_id, name=name)
-            chosen[alike] = (rows.first() if name else None) or default
+            chosen[alike] = location_for(project.cluster, project, name) if name else default
         placed[job.pk] = chosen[alike]
     return placed
 
@@ -109,33 +114,38 @@ def _known_as(job: Job, version: DatasetVersion) -> str:
 def follow_room(now: datetime) -> None:
     """Fill caches for queued jobs at the location where the scheduler found free GPUs, and at another
     location if a fill failed. Safe to repeat; one query if no cluster has several locations."""
-    rows = CacheLocation.objects.filter(project=None)
+    rows = CacheLocation.objects.filter(project=None).select_related("cluster")
     locations = {(one.cluster_id, one.name): one for one in rows}
     if len(locations) == len({cluster for cluster, _ in locations}):
         return
-    _go_where_room_is(locations)
-    _leave_failed(locations)
+    # The rows of a project's volumes are read once, not for each of its jobs.
+    volume_of = cache(volume_at)
+    _go_where_room_is(locations, volume_of)
+    _leave_failed(locations, volume_of)
 
 
-def _go_where_room_is(locations: Mapping[tuple[int, str], CacheLocation]) -> None:
+def _go_where_room_is(locations: Locations, volume_of: VolumeOf) -> None:
     failed = set(Cache.objects.filter(state=Cache.FAILED).values_list("location_id", "version_id"))
     waiting: dict[str, Any] = {"job__state": QUEUED, "job__reason": WAITING_FOR_DATA}
     uses = DatasetUse.objects.filter(**waiting, job__details__has_key="fill_at", version__isnull=False)
     for use in uses.select_related("job__project", "version__dataset").order_by("pk"):
         location = locations.get((use.job.project.cluster_id, use.job.details["fill_at"]))
+        if location is None:
+            continue
+        own = volume_of(location, use.job.project)
         # A fill failed here since; the scheduler will choose another location.
-        if location is not None and (location.pk, use.version_id) not in failed:
-            _move([use], location)
+        if (own.pk, use.version_id) not in failed:
+            _move([use], own)
 
 
-def _leave_failed(locations: Mapping[tuple[int, str], CacheLocation]) -> None:
+def _leave_failed(locations: Locations, volume_of: VolumeOf) -> None:
     """Move the data of queued jobs away from locations where a fill failed, all data of a job together. Each
     failure excludes one more location, so this terminates."""
     at_own: dict[str, Any] = {
         "version__caches__state": Cache.FAILED,
         "version__caches__location": F("location"),
         "job__state": QUEUED,
-        "location__project": None,
+        "job__project__cluster__in": {cluster for cluster, _ in locations},
     }
     stuck = DatasetUse.objects.filter(**at_own).values("job")
     jobs = Job.objects.filter(pk__in=stuck).select_related("project__cluster").order_by("submit_rank")
@@ -147,7 +157,7 @@ def _leave_failed(locations: Mapping[tuple[int, str], CacheLocation]) -> None:
             chosen[alike] = other_location(job, [use.version for use in uses if use.version is not None])
         location = locations.get((job.project.cluster_id, chosen[alike]))
         if location is not None:
-            _move(uses, location)
+            _move(uses, volume_of(location, job.project))
 
 
 def _move(uses: Sequence[DatasetUse], location: CacheLocation) -> None:

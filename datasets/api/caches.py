@@ -20,8 +20,9 @@ from datasets.actions.cache_locations import (
     edit_location,
     read_labels,
     read_room,
+    read_storage_class,
 )
-from datasets.actions.caches import cache_version, clear_cache, location_for, pin_cache
+from datasets.actions.caches import cache_version, clear_cache, location_for, pin_cache, volume_at
 from datasets.api.schemas import CACHE, CACHE_LOCATION
 from datasets.models import Cache, CacheLocation, DatasetVersion
 from datasets.queries.caches import (
@@ -29,9 +30,11 @@ from datasets.queries.caches import (
     cache_shape,
     cache_shapes,
     has_cache_volumes,
+    is_at,
     location_rows,
     location_shapes,
 )
+from jobs.fields.mounts import ACCESS_MODES, access_mode
 
 LONGEST_DAYS = 3650
 CACHES = Listing(
@@ -43,11 +46,11 @@ CACHES = Listing(
         "project": Filter(
             "version__dataset__project__name__in", query.texts("Of datasets of these projects.")
         ),
-        "location": Filter("location__name__in", query.texts("At these locations.")),
         "state": Filter("state__in", query.choices(Cache.STATES, "In these states.")),
         "version_id": Filter("version_id__in", query.texts("Of these versions, by id.")),
     },
 )
+AT = {"location": query.texts("At these locations, or on volumes of projects there.")}
 LOCATIONS = Listing(CACHE_LOCATION, {"name": ("name",)}, "name")
 NEW_CACHE = {
     "version_id": BodyField(fields.text(36), {**STRING, "format": "uuid"}, is_required=True),
@@ -64,6 +67,8 @@ NEW_LOCATION = {
     "name": BodyField(fields.dns_label(63), STRING, is_required=True),
     "cluster": BodyField(fields.text(50), STRING, is_required=True),
     "directory": BodyField(fields.text(500), STRING),
+    "storage_class": BodyField(read_storage_class, STRING),
+    "access_mode": BodyField(access_mode, {**STRING, "enum": list(ACCESS_MODES)}),
     "room_bytes": BodyField(fields.optional(read_room), nullable(INTEGER)),
     "unused_days": BodyField(fields.whole(1, LONGEST_DAYS), {**INTEGER, "minimum": 1}),
     **PLACE,
@@ -78,10 +83,13 @@ CHANGES = {
 class Caches(ApiView):
     """Caches of all datasets that the caller may see."""
 
-    @operation("List caches", answer=CACHES.schema("Cache"), query=CACHES.parameters())
+    @operation("List caches", answer=CACHES.schema("Cache"), query=CACHES.parameters() | AT)
     def get(self, call: Call) -> Answer:
         _check_ids(call.query["version_id"])
-        return paged(call, visible_caches(call.actor), CACHES, fetch=cache_rows, shape=cache_shapes)
+        rows = visible_caches(call.actor)
+        if (names := call.query["location"]) is not None:
+            rows = rows.filter(is_at(names))
+        return paged(call, rows, CACHES, fetch=cache_rows, shape=cache_shapes)
 
     @operation(
         "Bring a version to a location, its project's own by default; one that is there is the answer",
@@ -196,10 +204,9 @@ def _location_for(actor: Actor, version: DatasetVersion, name: str) -> CacheLoca
     if not name:
         return location_for(project.cluster, project)
     found = visible_locations(actor).filter(name=name, cluster__detached_at=None)
-    location = found.select_related("cluster", "project").first()
+    location = found.select_related("cluster", "project", "parent").first()
     if location is not None and (location.project in (None, project) or version.dataset.is_shared):
-        _check_volume(actor, location, project)
-        return location
+        return _volume(actor, location, project)
     cluster = Cluster.objects.filter(detached_at=None, name=name).first()
     if cluster is None:
         raise NotVisible(f"There is no cache location named {name!r}.")
@@ -208,15 +215,17 @@ def _location_for(actor: Actor, version: DatasetVersion, name: str) -> CacheLoca
     return location_for(cluster, project)
 
 
-def _check_volume(actor: Actor, location: CacheLocation, project: Project) -> None:
-    """Raise Forbidden for another project's volume that the actor may not write to, since a cache uses space
+def _volume(actor: Actor, location: CacheLocation, project: Project) -> CacheLocation:
+    """Return where caches at a location are: for one of all projects, the volume of this project, where there are
+    volumes. Raises Forbidden for another project's volume that the actor may not write to, since a cache uses space
     there and may displace others. Raises Invalid for a volume in a cluster that its project has left."""
-    owner = location.project
-    if owner is None:
-        return
+    if not has_cache_volumes(location.cluster):
+        return location
+    owner = location.project or project
     if owner != project:
         project_for(actor, owner.name, needed=Role.MEMBER)
     _refuse_elsewhere(owner, location.cluster)
+    return volume_at(location, owner) if location.project is None else location
 
 
 def _refuse_elsewhere(project: Project, cluster: Cluster) -> None:

@@ -194,11 +194,17 @@ CACHE_LOCATION = record(
     "Where caches of a cluster are. Nodes in one of `node_pools`, or with all of `node_labels`, read from it; one with"
     " neither is of all nodes that no other location of the cluster has. `room_bytes` null: as much as the disk has."
     " `committed_bytes`: of caches and of fills under way. `free_bytes`: what more fits. Caches that no job used for"
-    " `unused_days` are removed.",
+    " `unused_days` are removed. In a Kubernetes cluster a location without `project` holds no caches: each project has"
+    " a volume there, a location of its own with that `parent`, with a claim of `storage_class` (empty: the cluster's),"
+    " `access_mode` and `room_bytes`.",
     name=STRING,
     cluster=STRING,
+    project=nullable(STRING),
+    parent=nullable(STRING),
     node_pools=listed(STRING),
     node_labels={"type": "object", "additionalProperties": STRING},
+    storage_class=STRING,
+    access_mode={**STRING, "enum": ["ReadWriteMany", "ReadWriteOnce"]},
     room_bytes=nullable(INTEGER),
     used_bytes=INTEGER,
     committed_bytes=INTEGER,

@@ -10,13 +10,23 @@ from datasets.models.datasets import version_name
 
 
 class CacheLocation(models.Model):
-    """A directory near a cluster's GPUs that holds caches, or a volume of a project in its cluster."""
+    """A directory near a cluster's GPUs that holds caches, or a volume of a project in its cluster.
+
+    In a cluster with volumes, a location without a project holds no caches: it states which nodes the volumes of its
+    name serve, of which each project has one (`parent`)."""
+
+    MANY_NODES, ONE_NODE = "ReadWriteMany", "ReadWriteOnce"
 
     # The default location, named as the cluster or as cluster.project, is created on first use. Admins create
     # others for some of the cluster's nodes.
     cluster = models.ForeignKey("controlplane.Cluster", models.CASCADE, related_name="cache_locations")
     # The project whose namespace has the volume; None for a directory, which serves all projects.
     project = models.ForeignKey("controlplane.Project", models.CASCADE, null=True, related_name="+")
+    # For a volume: the location that it belongs to, None for the default one.
+    parent = models.ForeignKey("self", models.CASCADE, null=True, related_name="volumes")
+    # The claims of volumes at this location. "": the storage class of the cluster's settings.
+    storage_class = models.CharField(max_length=253, blank=True, default="", db_default="")
+    access_mode = models.CharField(max_length=20, default=MANY_NODES, db_default=MANY_NODES)
     # For a volume: the trees that the last pod reported.
     kept_keys = models.JSONField(default=list)
     name = models.CharField(max_length=130, unique=True)
@@ -41,7 +51,10 @@ class CacheLocation(models.Model):
                 condition=Q(project=None, is_default=True),
                 name="cache_location_of_cluster",
             ),
-            models.UniqueConstraint(fields=["cluster", "project"], name="cache_location_of_project"),
+            models.UniqueConstraint(
+                fields=["cluster", "project"], condition=Q(is_default=True), name="cache_location_of_project"
+            ),
+            models.UniqueConstraint(fields=["parent", "project"], name="cache_volume_of_project"),
         ]
 
     def __str__(self) -> str:

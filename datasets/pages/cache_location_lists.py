@@ -16,7 +16,7 @@ from dashboards.lists import cells
 from dashboards.lists.table import NAME_CONTAINS, Column, ListView, Row, in_order
 from dashboards.templatetags.ui import meter
 from datasets.models import Cache, CacheLocation
-from datasets.queries.caches import location_shapes
+from datasets.queries.caches import holds_caches, location_shapes, with_relations
 
 # The committed part of a location's size limit from which its bar is coloured: near the limit, fills wait until other
 # caches are removed.
@@ -24,9 +24,9 @@ NEARLY_FULL = 0.9
 
 
 def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
-    locations = in_order(CacheLocation.objects.select_related("cluster", "project"), pks)
+    locations = in_order(with_relations(CacheLocation.objects.all()), pks)
     return [
-        row | {"key": row["name"], "is_admin": actor.is_admin, "project": one.project}
+        row | {"key": row["name"], "is_admin": actor.is_admin, "holds": holds_caches(one)}
         for one, row in zip(locations, location_shapes(locations), strict=True)
     ]
 
@@ -40,7 +40,10 @@ def _name(row: Row) -> str:
 def _nodes(row: Row) -> str:
     """Return the nodes that read from the location, as text."""
     if row["project"] is not None:
-        return gettext("all, as a volume of {project}").format(project=row["project"].name)
+        words = (
+            gettext("volume of {project} for {location}") if row["parent"] else gettext("volume of {project}")
+        )
+        return words.format(project=row["project"], location=row["parent"])
     pools = ", ".join(row["node_pools"])
     labels = ", ".join(f"{name}={value}" for name, value in row["node_labels"].items())
     shown = [gettext("pool {names}").format(names=pools)] if pools else []
@@ -49,6 +52,8 @@ def _nodes(row: Row) -> str:
 
 def _room(row: Row) -> str:
     """Return the committed part of the location's size limit, as a bar with both numbers."""
+    if not row["holds"]:
+        return gettext("{size} for each project").format(size=formats.size(row["room_bytes"]))
     committed, room = row["committed_bytes"], row["room_bytes"]
     total = committed + row["free_bytes"] if room is None else room
     share = committed / total if total else 0.0

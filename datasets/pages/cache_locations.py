@@ -28,10 +28,12 @@ from datasets.actions.cache_locations import (
     edit_location,
     read_labels,
     read_room,
+    read_storage_class,
 )
 from datasets.models import CacheLocation
 from datasets.pages.cache_location_lists import CACHE_LOCATIONS
-from datasets.queries.caches import has_cache_volumes
+from datasets.queries.cache_locations import has_locations
+from datasets.queries.caches import has_cache_volumes, with_relations
 
 LONGEST_DAYS = 3650
 _UNITS = {"Ti": 1 << 40, "Gi": 1 << 30, "Mi": 1 << 20}
@@ -67,10 +69,12 @@ class LocationForm(forms.Form):
     def __init__(self, location: CacheLocation | None, pools: list[str], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         offer(self, "node_pools", pools)
-        if location is not None and location.project is not None:
-            self.fields["room_bytes"].help_text = _("Such as 500Gi; empty for the size of the volume.")
-        if location is not None and location.is_default:
-            # Of all nodes that no other location has.
+        if location is not None and has_cache_volumes(location.cluster):
+            self.fields["room_bytes"].help_text = _(
+                "Such as 500Gi; empty for cache_size of the cluster. Volumes that exist keep their size."
+            )
+        if location is not None and (location.is_default or location.project is not None):
+            # Of all nodes that no other location has, or those of the location that the volume is at.
             del self.fields["node_pools"], self.fields["node_labels"]
 
     def clean_room_bytes(self) -> int | None:
@@ -101,10 +105,28 @@ class NewLocationForm(LocationForm):
             "Where its nodes see it; empty for one below the cache directory of the server."
         ),
     )
+    storage_class = forms.CharField(
+        required=False,
+        max_length=63,
+        label=gettext_lazy("Storage class"),
+        help_text=gettext_lazy("On Kubernetes, of each project's volume there; empty for the cluster's."),
+    )
+    access_mode = forms.ChoiceField(
+        required=False,
+        label=gettext_lazy("Volumes are mounted by"),
+        choices=(
+            ("", gettext_lazy("several nodes (ReadWriteMany)")),
+            (CacheLocation.ONE_NODE, gettext_lazy("one node (ReadWriteOnce)")),
+        ),
+    )
 
     def __init__(self, clusters: list[str], pools: list[str], *args: Any, **kwargs: Any) -> None:
         super().__init__(None, pools, *args, **kwargs)
         offer(self, "cluster", clusters)
+
+    def clean_storage_class(self) -> str:
+        text = self.cleaned_data["storage_class"].strip()
+        return str(_read(read_storage_class, text)) if text else ""
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or self.cleaned_data
@@ -134,7 +156,7 @@ def location_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     posted = request.POST if request.method == "POST" else None
     form = NewLocationForm([one.name for one in clusters], _pools(clusters), posted)
     if posted is not None and form.is_valid():
-        values = dict(form.cleaned_data)
+        values = {name: value for name, value in form.cleaned_data.items() if value not in ("", None)}
         named = values.pop("cluster")
         cluster = next(one for one in clusters if one.name == named)
         try:
@@ -198,8 +220,7 @@ def location_delete(request: HttpRequest, actor: Actor, name: str) -> HttpRespon
 
 def _clusters() -> list[Cluster]:
     """Return the clusters that may have locations of some of their nodes."""
-    attached = Cluster.objects.filter(detached_at=None).order_by("name")
-    return [cluster for cluster in attached if not has_cache_volumes(cluster)]
+    return list(filter(has_locations, Cluster.objects.filter(detached_at=None).order_by("name")))
 
 
 def _pools(clusters: list[Cluster]) -> list[str]:
@@ -208,7 +229,7 @@ def _pools(clusters: list[Cluster]) -> list[str]:
 
 
 def _location(actor: Actor, name: str) -> CacheLocation:
-    location = visible_locations(actor).select_related("cluster", "project").filter(name=name).first()
+    location = with_relations(visible_locations(actor)).filter(name=name).first()
     if location is None:
         raise NotVisible(_("There is no cache location named {name}.").format(name=name[:80]))
     return location

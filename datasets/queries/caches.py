@@ -11,7 +11,7 @@ from django.db.models import Count, F, Q, QuerySet, Sum
 from django.db.models.functions import Least
 
 from controlplane.clusters import quantities
-from controlplane.engines.kinds import engine_kind
+from controlplane.engines.kinds import engine_kind, is_delegated
 from controlplane.models import Cluster, Project
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
 from datasets.queries.code import control_url, data_image, settings_hint
@@ -27,6 +27,11 @@ def has_cache_volumes(cluster: Cluster) -> bool:
     nodes."""
     kind = engine_kind(cluster.engine)
     return kind.claims_volumes and not kind.mounts_volumes
+
+
+def holds_caches(location: CacheLocation) -> bool:
+    """Return whether caches are at this location itself, not on the volumes that projects have there."""
+    return location.project_id is not None or not has_cache_volumes(location.cluster)
 
 
 def cache_refusal(cluster: Cluster) -> str:
@@ -94,6 +99,9 @@ def is_used_at(location: CacheLocation) -> Q:
 def is_wanted_at(location: CacheLocation) -> Q:
     """Return a filter for the mounts of datasets that are served from this location. A mount without a location counts
     for the default location."""
+    if location.is_default and is_delegated(location.cluster.scheduler):
+        # Its own scheduler chooses the nodes, so every pod mounts the default location.
+        return is_used_at(location)
     wanted = Q(location=location.pk)
     return is_used_at(location) & ((wanted | Q(location=None)) if location.is_default else wanted)
 
@@ -167,9 +175,21 @@ def cache_shape(cache: Cache) -> dict[str, Any]:
     }
 
 
+def is_at(names: Sequence[str]) -> Q:
+    """Return a filter for caches at locations with these names, or on volumes of projects there. As in requests for a
+    cache, the name of a cluster is that of its default location."""
+    default = Q(location__is_default=True, location__cluster__name__in=names)
+    return Q(location__name__in=names) | Q(location__parent__name__in=names) | default
+
+
 def location_rows(rows: QuerySet[CacheLocation]) -> list[CacheLocation]:
     """Load locations with the relations that `location_shapes` needs."""
-    return list(rows.select_related("cluster", "project"))
+    return list(with_relations(rows))
+
+
+def with_relations(rows: QuerySet[CacheLocation]) -> QuerySet[CacheLocation]:
+    """Return the same locations with the relations that `location_shapes` needs."""
+    return rows.select_related("cluster", "project", "parent")
 
 
 def location_shapes(locations: Sequence[CacheLocation]) -> list[dict[str, Any]]:
@@ -187,12 +207,16 @@ def location_shapes(locations: Sequence[CacheLocation]) -> list[dict[str, Any]]:
 
 
 def _location_shape(location: CacheLocation, sums: Mapping[str, int]) -> dict[str, Any]:
-    reserved = sums["reserved"]
+    reserved, stated = sums["reserved"], location.parent or location
     return {
         "name": location.name,
         "cluster": location.cluster.name,
-        "node_pools": location.node_pools,
-        "node_labels": location.node_labels,
+        "project": location.project.name if location.project else None,
+        "parent": location.parent.name if location.parent else None,
+        "node_pools": stated.node_pools,
+        "node_labels": stated.node_labels,
+        "storage_class": stated.storage_class,
+        "access_mode": stated.access_mode,
         "room_bytes": room_of(location),
         "used_bytes": location.used_bytes,
         "committed_bytes": location.used_bytes + reserved,
@@ -217,7 +241,7 @@ def free_bytes(location: CacheLocation, reserved: int = 0, written: int = 0) -> 
     bytes promised to running fills; `written`: the part of them that is on the disk already. Raises OSError if the
     disk cannot be examined."""
     # Only a pod could measure the free space of a volume.
-    if location.project_id is not None:
+    if has_cache_volumes(location.cluster):
         return max(0, (room_of(location) or 0) - location.used_bytes - reserved)
     disk = max(0, _free_on_disk(directory_of(location)) - (reserved - written))
     if location.room_bytes is None:
@@ -234,10 +258,11 @@ def _free_on_disk(path: Path) -> int:
 
 
 def room_of(location: CacheLocation) -> int | None:
-    """Return the limit of a location in bytes, None if only its disk limits it."""
-    if location.project_id is None or location.room_bytes is not None:
-        return location.room_bytes
+    """Return the limit of a location in bytes, or of each project's volume there; None if only its disk limits
+    it."""
     cluster = location.cluster
+    if location.room_bytes is not None or not has_cache_volumes(cluster):
+        return location.room_bytes
     size = cluster.settings.get("cache_size") or engine_kind(cluster.engine).knobs["cache_size"].default
     return int(quantities.pieces(str(size)))
 

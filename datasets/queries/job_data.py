@@ -2,21 +2,28 @@
 mount."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
-from django.db.models import Count, Q, QuerySet, Sum, prefetch_related_objects
+from django.db.models import Count, Q, QuerySet, Sum
 
-from controlplane.engines.kinds import engine_kind
 from controlplane.models import Cluster, Node
 from controlplane.models.prepared import prepared
 from datasets.locality import Candidate, Location, choose, choose_other, find, location_of
-from datasets.models import Cache, CacheLocation, DatasetUse, DatasetVersion
+from datasets.models import Cache, DatasetUse, DatasetVersion
+from datasets.queries.cache_locations import (
+    claim_name_at,
+    limits_of,
+    location_names,
+    location_on,
+    locations_of,
+    owner_of,
+)
 from datasets.queries.caches import UNFINISHED, directory_of, eta_seconds, has_cache_volumes
 from datasets.storage.cache import tree_below
-from datasets.storage.claims import CACHE_CLAIM
 from jobs.lifecycle import QUEUED
 from jobs.models import Job
 
@@ -62,27 +69,6 @@ def observe_data(cluster: Cluster, *, has_queued_jobs: bool = True) -> DataView:
     return DataView(_waits(cluster, uses)) if uses else DataView()
 
 
-def locations_of(cluster: Cluster) -> list[Location]:
-    """Return the cluster's cache locations with the nodes that each serves; [] if there is only one, or if the
-    cluster's engine mounts no volumes."""
-    if not engine_kind(cluster.engine).mounts_volumes:
-        return []
-    found = [_location(row) for row in _locations(cluster.pk)]
-    return found if len(found) > 1 else []
-
-
-@prepared
-def _locations(cluster: int) -> QuerySet[CacheLocation]:
-    rows = CacheLocation.objects.filter(cluster=cluster, project=None)
-    return rows.only("name", "node_pools", "node_labels", "is_default")
-
-
-def _location(location: CacheLocation) -> Location:
-    if location.is_default:
-        return Location(location.name)
-    return Location(location.name, tuple(location.node_pools), location.node_labels)
-
-
 @prepared
 def _queued_uses(cluster: int) -> QuerySet[DatasetUse]:
     return _uses(cluster, Q(job__state=QUEUED))
@@ -103,16 +89,16 @@ def _uses(cluster: int, which: Q) -> QuerySet[DatasetUse]:
 def _waits(cluster: Cluster, uses: Sequence[DatasetUse]) -> dict[str, JobData]:
     """Return, by job id, the data of each job whose datasets are not ready; for a cluster with a single
     location."""
-    found = Cache.objects.filter(location__cluster=cluster, version__in={use.version_id for use in uses})
+    versions = {use.version_id for use in uses}
+    found = Cache.objects.filter(location__cluster=cluster, location__is_default=True, version__in=versions)
     caches = {
         (cache.location.project_id, cache.version_id): cache
         for cache in found.select_related("version", "location")
     }
-    is_apart = has_cache_volumes(cluster)
     waits: dict[str, JobData] = {}
     for use in uses:
-        job, project = str(use.job_id), use.job.project_id if is_apart else None
-        cache = caches.get((project, use.version_id)) if use.version_id else None
+        job, owner = str(use.job_id), owner_of(cluster, use.job.project_id)
+        cache = caches.get((owner, use.version_id)) if use.version_id else None
         if job not in waits and (cache is None or cache.state != Cache.READY):
             waits[job] = JobData(is_waiting=True, progress=_progress(use, cache))
     return waits
@@ -125,27 +111,34 @@ def _by_location(cluster: Cluster, locations: Sequence[Location]) -> dict[str, J
         by_job[str(use.job_id)].append(use)
     if not by_job:
         return {}
-    versions = {use.version_id for uses in by_job.values() for use in uses}
-    rows = Cache.objects.filter(location__cluster=cluster, version__in=versions)
-    caches: dict[tuple[str, object], Cache] = {
-        (row.location.name, row.version_id): row for row in rows.select_related("version", "location")
-    }
-    states: dict[tuple[str, object], str] = {key: cache.state for key, cache in caches.items()}
+    by_pk = location_names(cluster)
+    caches = _caches_by_owner(cluster, {use.version_id for uses in by_job.values() for use in uses}, by_pk)
     names = [location.name for location in locations]
     default = next((location.name for location in locations if location.is_default), names[0])
-    by_pk = dict(CacheLocation.objects.filter(cluster=cluster, project=None).values_list("pk", "name"))
     data = {}
     for job, uses in by_job.items():
+        own = caches.get(owner_of(cluster, uses[0].job.project_id), {})
+        states = {key: cache.state for key, cache in own.items()}
         found = find([use.version_id for use in uses], names, states)
         if len(found.ready) == len(names):
             continue
-        locations_of_uses = [by_pk.get(use.location_id or 0, default) for use in uses]
-        waited = [
-            (use, caches.get((location, use.version_id)))
-            for use, location in zip(uses, locations_of_uses, strict=True)
-        ]
+        waited = [(use, own.get((by_pk.get(use.location_id or 0, default), use.version_id))) for use in uses]
         data[job] = _job_data(uses[0], waited, found.ready, found.fillable)
     return data
+
+
+def _caches_by_owner(
+    cluster: Cluster, versions: Collection[UUID | None], names: Mapping[int, str]
+) -> dict[int | None, dict[tuple[str, object], Cache]]:
+    """Return the caches of these versions by (location name, version), for each project that has volumes of its own;
+    None: for all projects."""
+    found: dict[int | None, dict[tuple[str, object], Cache]] = defaultdict(dict)
+    rows = Cache.objects.filter(location__cluster=cluster, version__in=versions)
+    for cache in rows.select_related("version", "location"):
+        # A location may be newer than the names.
+        if (name := names.get(cache.location_id)) is not None:
+            found[cache.location.project_id][name, cache.version_id] = cache
+    return found
 
 
 def _job_data(
@@ -203,13 +196,16 @@ def _candidates(job: Job, versions: Iterable[DatasetVersion]) -> list[Candidate]
         return []
     sizes = {version.pk: version.size_bytes for version in versions}
     rows = Cache.objects.filter(location__cluster=cluster, version__in=sizes).exclude(state=Cache.EVICTING)
-    found = rows.values_list("location__name", "version_id", "state")
-    states = {(location, key): state for location, key, state in found}
+    found = list(
+        rows.filter(location__project=owner_of(cluster, job.project_id)).values_list(
+            "location_id", "version_id", "state"
+        )
+    )
+    by_pk = location_names(cluster)
+    states = {(by_pk.get(location, ""), key): state for location, key, state in found}
     failed = {location for (location, _), state in states.items() if state == Cache.FAILED}
     there = {key for key, state in states.items() if state != Cache.FAILED}
-    limits = dict(
-        CacheLocation.objects.filter(cluster=cluster, project=None).values_list("name", "room_bytes")
-    )
+    limits = limits_of(cluster)
     room = _room(job, locations)
     return [
         Candidate(
@@ -251,29 +247,16 @@ def dataset_mounts(job: Job, node: str = "") -> list[list[Any]]:
     if not job.spec.get("datasets"):
         return []
     cluster = job.project.cluster
+    location = location_on(cluster, node)
     if has_cache_volumes(cluster):
-        top = Path()
+        claim, top = claim_name_at(location), Path()
         return [
-            ["", each["mount_path"], True, CACHE_CLAIM, str(tree_below(top, each["version_id"]))]
+            ["", each["mount_path"], True, claim, str(tree_below(top, each["version_id"]))]
             for each in job.spec["datasets"]
         ]
-    directory = directory_of(_location_on(cluster, node))
+    assert location is not None
+    directory = directory_of(location)
     return [
         [str(tree_below(directory, each["version_id"])), each["mount_path"], True]
         for each in job.spec["datasets"]
     ]
-
-
-def _location_on(cluster: Cluster, node: str) -> CacheLocation:
-    # Cached for all pods of the job.
-    prefetch_related_objects([cluster], "cache_locations")
-    locations = [one for one in cluster.cache_locations.all() if one.project_id is None]
-    if len(locations) == 1:
-        return locations[0]
-    [found] = _nodes(cluster, node).values_list("pool__name", "labels")
-    name = location_of(found[0] or "", found[1], [_location(one) for one in locations])
-    return next(one for one in locations if one.name == name)
-
-
-def _nodes(cluster: Cluster, name: str) -> QuerySet[Node]:
-    return Node.objects.filter(cluster=cluster, name=name)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Name of the claim for a project's caches, in its namespace.
+# Name of the claim for a project's caches at the default location, in its namespace.
 CACHE_CLAIM = "trainyard-caches"
 
 # What is wrong with a claim that was made: reasons of its volume, with what to do.
@@ -36,6 +36,23 @@ def claim_name(volume: str) -> str:
 def snapshot_name(snapshot: str) -> str:
     """Return the name of a snapshot's VolumeSnapshot, in its project's namespace."""
     return f"snapshot-{snapshot}"
+
+
+def cache_claim_name(location: int | None) -> str:
+    """Return the name of the claim for a project's caches at a location; None: the default one."""
+    return CACHE_CLAIM if location is None else f"{CACHE_CLAIM}-{location}"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheClaim:
+    """The claim for a project's caches at one location. `storage_class`, `size_bytes`: "" and 0 for those of the
+    cluster's settings. `nodes`: the nodes that mount it; () for all."""
+
+    name: str = CACHE_CLAIM
+    storage_class: str = ""
+    size_bytes: int = 0
+    access_mode: str = "ReadWriteMany"
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

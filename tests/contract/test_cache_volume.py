@@ -12,7 +12,7 @@ from controlplane.engines.kubernetes.cache_volume import CacheVolume
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.remote_errors import Unreachable
 from datasets.storage.base import UNLIMITED
-from datasets.storage.claims import CacheTask
+from datasets.storage.claims import CacheClaim, CacheTask
 
 ENDED = {
     "metadata": {"resourceVersion": "1", "labels": {}},
@@ -46,7 +46,7 @@ class Cluster:
 
 
 def run(cluster: Cluster) -> Any:
-    volume = CacheVolume(cluster, "team", ClusterProfile(default_image="p"))  # type: ignore[arg-type]  # a double
+    volume = CacheVolume(cluster, "team", ClusterProfile(default_image="p"), CacheClaim())  # type: ignore[arg-type]  # a double
     return volume.run(CacheTask("7", ()), UNLIMITED)
 
 

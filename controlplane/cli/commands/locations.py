@@ -1,4 +1,4 @@
-"""`yard cache-location`: the cache directories of a cluster's nodes."""
+"""`yard cache-location`: the cache directories of a cluster's nodes, or on Kubernetes the volumes for some of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def create_arguments(parser: Parser) -> None:
     """Declare a name, a cluster, and the nodes."""
     parser.examples = [
         "yard cache-location create fast --cluster local --node-pool a100 --directory /nvme/caches",
-        "yard cache-location create zone-b --cluster local --node-label topology.kubernetes.io/zone=b",
+        "yard cache-location create zone-b --cluster prod --node-label zone=b --storage-class nfs-b --room 500Gi",
     ]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--cluster", metavar="C", required=True)
@@ -34,7 +34,18 @@ def create_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--directory", metavar="DIR", help="default: below the cache directory of the server")
     parser.add_argument(
-        "--room", type=size_mib, metavar="SIZE", help="such as 500Gi; default: what its disk has"
+        "--storage-class", metavar="CLASS", help="on Kubernetes, of its volumes; default: the cluster's"
+    )
+    parser.add_argument(
+        "--one-node",
+        action="store_true",
+        help="on Kubernetes: its volumes are ReadWriteOnce, for a location of one node",
+    )
+    parser.add_argument(
+        "--room",
+        type=size_mib,
+        metavar="SIZE",
+        help="such as 500Gi; default: what its disk has; on Kubernetes, of each project's volume",
     )
 
 
@@ -46,6 +57,8 @@ def create(args: Namespace, session: Session) -> int:
         "node_pools": args.node_pool,
         "node_labels": dict(args.node_label),
         "directory": args.directory,
+        "storage_class": args.storage_class,
+        "access_mode": "ReadWriteOnce" if args.one_node else None,
         "room_bytes": args.room and args.room << 20,
     }
     made = session.client.post("cache-locations", {key: value for key, value in body.items() if value})

@@ -1,4 +1,4 @@
-"""The caches of one project in a cluster: a volume in its namespace, on which at most one pod at a time works.
+"""The caches of one project at a location: a volume in its namespace, on which at most one pod at a time works.
 
 The pod downloads contents from the control plane and verifies them (cache_fill.py); this module follows its log
 for the progress. If the caller dies, the pod continues, and a repeat of the task follows the same pod.
@@ -12,13 +12,18 @@ from typing import Any
 
 from controlplane.engines.kubernetes import cache_fill
 from controlplane.engines.kubernetes.config import ClusterProfile
-from controlplane.engines.kubernetes.data_pod_objects import CACHE_POD, CACHE_TASK, cache_claim, cache_pod
+from controlplane.engines.kubernetes.data_pod_objects import (
+    CACHE_TASK,
+    cache_claim,
+    cache_pod,
+    cache_pod_name,
+)
 from controlplane.engines.kubernetes.data_pods import DataPod, end_of, phase_of
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.remote_errors import Unreachable
 from datasets.storage.base import Blocked, Budget
-from datasets.storage.claims import CACHE_CLAIM, CLAIM_DELETED, CacheTask, trouble_of
+from datasets.storage.claims import CLAIM_DELETED, CacheClaim, CacheTask, trouble_of
 
 # The pod reports at least this often.
 SILENCE_SECONDS = 60.0
@@ -38,7 +43,7 @@ Report = Callable[[int, int, int], None]
 
 
 class CacheVolume:
-    """The cache volume of one project. `prepare` creates its namespace; it is called before a task runs, but not by
+    """A cache volume of one project. `prepare` creates its namespace; it is called before a task runs, but not by
     calls that only read."""
 
     def __init__(
@@ -46,17 +51,20 @@ class CacheVolume:
         client: Client,
         project: str,
         profile: ClusterProfile,
+        claim: CacheClaim,
         prepare: Callable[[], object] = lambda: None,
     ) -> None:
         self._client, self._project, self._profile, self._prepare = client, project, profile, prepare
-        self._pod = DataPod(client, profile.namespace_of(project), CACHE_POD, "fills caches")
+        self._claim = claim
+        pod = cache_pod_name(claim.name)
+        self._pod = DataPod(client, profile.namespace_of(project), pod, "fills caches")
 
     def run(self, task: CacheTask, budget: Budget, report: Report = lambda *counts: None) -> Sequence[str]:
         """Execute a task and return the keys of the trees that exist afterwards. Raise Blocked if the pod cannot run
         or fails, ContentMissing if the server lacks a content, what `budget` raises, and Unreachable while the pod's
         log cannot be read; a repeat continues with the same pod."""
         self._prepare()
-        self._pod.create(cache_claim(self._project, self._profile))
+        self._pod.create(cache_claim(self._project, self._profile, self._claim))
         self._start(task)
         try:
             keys = self._follow(budget, report)
@@ -72,13 +80,19 @@ class CacheVolume:
     def trouble(self) -> str:
         """Return the problem of the claim, a code of storage.claims; "" for none. Raises Blocked if the cluster
         refuses the request."""
-        found = self._pod.claim(CACHE_CLAIM)
+        found = self._pod.claim(self._claim.name)
         return CLAIM_DELETED if found is None else trouble_of(found)
+
+    def delete(self) -> None:
+        """Delete the claim with all that is on it, unless it is gone. Raises Blocked if the cluster refuses the
+        request."""
+        self._pod.remove()
+        self._pod.delete_claim(self._claim.name)
 
     def _start(self, task: CacheTask) -> None:
         """Create the pod, or find the existing one of this task. Raise Blocked while another task uses the
         volume."""
-        if self._pod.create(cache_pod(self._project, self._profile, task)):
+        if self._pod.create(cache_pod(self._project, self._profile, self._claim, task)):
             return
         found = self._pod.found()
         if found is not None and found["metadata"]["labels"].get(CACHE_TASK) == task.name:
@@ -87,7 +101,7 @@ class CacheVolume:
         elif found is not None and phase_of(found) in ("Succeeded", "Failed"):
             # A pod that its caller could not remove because it died.
             self._pod.remove()
-        raise Blocked(IN_USE, "Another cache of the project is being filled or cleared.")
+        raise Blocked(IN_USE, "Another cache of the project is being filled or cleared there.")
 
     def _follow(self, budget: Budget, report: Report) -> Sequence[str]:
         keys: Sequence[str] | None = None

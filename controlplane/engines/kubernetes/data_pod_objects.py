@@ -13,20 +13,28 @@ from controlplane.engines.kubernetes import cache_fill, manifests, names
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.pod_scripts import python
 from controlplane.kubernetes_api.names import FIELD_MANAGER
-from datasets.storage.claims import CACHE_CLAIM, CacheTask
+from datasets.storage.claims import CACHE_CLAIM, CacheClaim, CacheTask
 
 CONTAINER = "main"
 CACHE_POD, CACHE_TASK, CACHE_ROOT = "trainyard-cache-filler", "trainyard.io/cache-task", "/caches"
 
 
-def cache_claim(project: str, profile: ClusterProfile) -> dict[str, Any]:
-    """Return the claim of the volume that holds a project's caches."""
-    metadata = _metadata(CACHE_CLAIM, project, profile)
-    return manifests.claim_of(metadata, "ReadWriteMany", profile.cache_storage_class, profile.cache_size)
+def cache_pod_name(claim: str) -> str:
+    """Return the name of the pod that works on a claim of caches."""
+    return CACHE_POD + claim.removeprefix(CACHE_CLAIM)
 
 
-def cache_pod(project: str, profile: ClusterProfile, task: CacheTask) -> dict[str, Any]:
-    """Return the pod of a task. Its fixed name is the lock of the volume: a namespace has at most one such pod."""
+def cache_claim(project: str, profile: ClusterProfile, claim: CacheClaim) -> dict[str, Any]:
+    """Return the claim of a volume that holds caches of a project."""
+    metadata = _metadata(claim.name, project, profile)
+    storage_class = claim.storage_class or profile.cache_storage_class
+    size = str(claim.size_bytes) if claim.size_bytes else profile.cache_size
+    return manifests.claim_of(metadata, claim.access_mode, storage_class, size)
+
+
+def cache_pod(project: str, profile: ClusterProfile, claim: CacheClaim, task: CacheTask) -> dict[str, Any]:
+    """Return the pod of a task. Its name, fixed for the claim, is the lock of the volume: at most one such pod works
+    on it."""
     env = {
         cache_fill.ROOT: CACHE_ROOT,
         cache_fill.KEY: task.key,
@@ -36,14 +44,15 @@ def cache_pod(project: str, profile: ClusterProfile, task: CacheTask) -> dict[st
         cache_fill.HASH: task.digest,
     }
     return pod(
-        CACHE_POD,
+        cache_pod_name(claim.name),
         project,
         profile,
-        claim=CACHE_CLAIM,
+        claim=claim.name,
         root=CACHE_ROOT,
         command=python(cache_fill),
         env=env,
         labels={CACHE_TASK: task.name},
+        among=claim.nodes,
     )
 
 
@@ -60,11 +69,12 @@ def pod(
     is_read_only: bool = False,
     seconds: int | None = None,
     node: str = "",
+    among: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return a pod that mounts the claim at `root`, with the image for python3 from the cluster's settings.
 
     `seconds`: its longest run time, None: unlimited. `node`: the node whose pods already use the claim; "" leaves the
-    choice to the cluster's scheduler.
+    choice to the cluster's scheduler, `among` these nodes if there are any.
     """
     container = {
         "name": CONTAINER,
@@ -90,6 +100,7 @@ def pod(
         "nodeName": node,
         # With a fixed node, the kubelet refuses a pod whose node selector does not match.
         "nodeSelector": {} if node else dict(profile.node_selector),
+        "affinity": manifests.on_nodes(among),
         "tolerations": [dict(one) for one in profile.tolerations],
         "securityContext": manifests.pod_security(profile),
         "containers": [manifests.without_empty(container)],

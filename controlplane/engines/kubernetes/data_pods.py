@@ -53,6 +53,13 @@ class DataPod:
         """Return a claim of the pod's namespace; None if absent. Raise Blocked."""
         return self._read(f"{names.list_path('PersistentVolumeClaim', self._namespace)}/{name}")
 
+    def delete_claim(self, name: str) -> None:
+        """Delete a claim of the pod's namespace, unless it is gone. Raise Blocked."""
+        try:
+            self._client.delete(f"{names.list_path('PersistentVolumeClaim', self._namespace)}/{name}")
+        except ApiError as error:
+            raise Blocked("refused", line(str(error)), is_passing=True) from error
+
     def _read(self, path: str, query: Mapping[str, str] = {}) -> Raw | None:
         try:
             found: Raw = self._client.get(path, query)

@@ -63,7 +63,7 @@ from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw, key_of
 from controlplane.kubernetes_api.reflector import Reflector
 from controlplane.logstore.reader import LogPage, log_path, read_page
-from datasets.storage.claims import CLAIM_DELETED, trouble_of
+from datasets.storage.claims import CLAIM_DELETED, CacheClaim, trouble_of
 from datasets.storage.csi import ClaimKind, CsiVolumes
 
 # How long a stop or forget waits until the rest of an ended pod's log is copied.
@@ -222,9 +222,9 @@ class KubernetesEngine:
         found: str | None = self._claims.get(key_of(self._profile.namespace_of(project), claim))
         return CLAIM_DELETED if found is None else found
 
-    def caches(self, project: str) -> CacheVolume:
-        """Return the cache volume of a project."""
-        return CacheVolume(self.client, project, self._profile, lambda: self._make_namespace(project))
+    def caches(self, project: str, claim: CacheClaim) -> CacheVolume:
+        """Return a cache volume of a project."""
+        return CacheVolume(self.client, project, self._profile, claim, lambda: self._make_namespace(project))
 
     def _make_namespace(self, project: str) -> None:
         self._objects.require_namespace(tenancy.namespace(project, self._profile))

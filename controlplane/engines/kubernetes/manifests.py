@@ -409,12 +409,18 @@ def _affinity(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
     """Return the affinity to the chosen node. Not by `nodeName`: with an affinity kube-scheduler still checks and
     binds the pod, which taints, device plugins and WaitForFirstConsumer volumes need."""
     if spec.node:
-        fields = [{"key": "metadata.name", "operator": "In", "values": [spec.node]}]
-        return _required([{"matchFields": fields}])
+        return on_nodes([spec.node])
     if spec.node_pools:
         terms = profile.pool_terms(spec.node_pools)
         return _required([{"matchExpressions": expressions} for expressions in terms])
     return {}
+
+
+def on_nodes(nodes: Iterable[str]) -> dict[str, Any]:
+    """Return the affinity of a pod that may run on these nodes; {} for any."""
+    # A field takes one value in each term; terms are alternatives.
+    fields = [{"key": "metadata.name", "operator": "In", "values": [node]} for node in nodes]
+    return _required([{"matchFields": [each]} for each in fields]) if fields else {}
 
 
 def _required(terms: list[dict[str, Any]]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Engine:
     def volumes(self, *_: object) -> "Engine":
         return self
 
-    def caches(self, project: str) -> "Engine":
+    def caches(self, project: str, claim: Any) -> "Engine":
         return self
 
     def provision(self, volume: str, budget: object) -> None:

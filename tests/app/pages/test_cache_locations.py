@@ -53,7 +53,7 @@ def test_a_volume_of_a_project_is_shown_to_its_members_alone(cast: Cast, locatio
     CacheLocation.objects.create(
         cluster=location.cluster, project=cast.project, name="memory.team-a", room_bytes=1
     )
-    assert "as a volume of team-a" in text_of(signed_in(cast, "ben"), "/cache-locations")
+    assert "volume of team-a" in text_of(signed_in(cast, "ben"), "/cache-locations")
     assert "memory.team-a" not in text_of(signed_in(cast, "chi"), "/cache-locations")
 
 

@@ -1,0 +1,106 @@
+"""Read the cache locations of a cluster: the nodes that each serves, and the volumes that projects have there."""
+
+from django.db.models import Prefetch, QuerySet, prefetch_related_objects
+
+from controlplane.engines.kinds import engine_kind, is_delegated
+from controlplane.models import Cluster, Node
+from controlplane.models.prepared import prepared
+from datasets.locality import Location, location_of
+from datasets.models import CacheLocation
+from datasets.queries.caches import has_cache_volumes, room_of
+from datasets.storage.claims import CacheClaim, cache_claim_name
+
+# The longest list of nodes among which a pod may run: each is a term of its affinity.
+MOST_NODES = 100
+
+
+def has_locations(cluster: Cluster) -> bool:
+    """Return whether the cluster can have several cache locations: its nodes read caches, and Trainyard chooses the
+    node of each pod."""
+    mounts = engine_kind(cluster.engine).mounts_volumes
+    return mounts or (has_cache_volumes(cluster) and not is_delegated(cluster.scheduler))
+
+
+def locations_of(cluster: Cluster) -> list[Location]:
+    """Return the cluster's cache locations with the nodes that each serves; [] if it has or uses only one."""
+    if not has_locations(cluster):
+        return []
+    found = [_location(row) for row in _locations(cluster.pk)]
+    return found if len(found) > 1 else []
+
+
+@prepared
+def _locations(cluster: int) -> QuerySet[CacheLocation]:
+    rows = CacheLocation.objects.filter(cluster=cluster, project=None)
+    return rows.only("name", "node_pools", "node_labels", "is_default")
+
+
+def _location(location: CacheLocation) -> Location:
+    if location.is_default:
+        return Location(location.name)
+    return Location(location.name, tuple(location.node_pools), location.node_labels)
+
+
+def owner_of(cluster: Cluster, project_id: int) -> int | None:
+    """Return the project whose volumes hold the caches that a project's jobs mount; None: one location holds those
+    of all projects."""
+    return project_id if has_cache_volumes(cluster) else None
+
+
+def location_names(cluster: Cluster) -> dict[int, str]:
+    """Return the name of the location to which each row of the cluster belongs, by its id: a volume belongs to its
+    parent, or to the default location."""
+    columns = ("pk", "name", "parent__name", "project_id", "is_default")
+    found = list(CacheLocation.objects.filter(cluster=cluster).values_list(*columns))
+    shared = (name for _, name, _, project, is_default in found if is_default and project is None)
+    default = next(shared, cluster.name)
+    return {pk: name if project is None else parent or default for pk, name, parent, project, _ in found}
+
+
+def limits_of(cluster: Cluster) -> dict[str, int | None]:
+    """Return the limits of the cluster's locations in bytes, by name; None: only the disk limits them."""
+    rows = CacheLocation.objects.filter(cluster=cluster, project=None).select_related("cluster")
+    return {location.name: room_of(location) for location in rows}
+
+
+def location_on(cluster: Cluster, node: str) -> CacheLocation | None:
+    """Return the location that a node reads from. None: the cluster's default one, of which there is no row."""
+    if not has_locations(cluster):
+        return None
+    # Read once for all pods of a job.
+    shared = Prefetch("cache_locations", CacheLocation.objects.filter(project=None))
+    prefetch_related_objects([cluster], shared)
+    locations = list(cluster.cache_locations.all())
+    if len(locations) < 2:
+        return locations[0] if locations else None
+    [found] = Node.objects.filter(cluster=cluster, name=node).values_list("pool__name", "labels")
+    name = location_of(found[0] or "", found[1], [_location(one) for one in locations])
+    return next(one for one in locations if one.name == name)
+
+
+def claim_name_at(location: CacheLocation | None) -> str:
+    """Return the name of the claim, in each project's namespace, for its caches at a location of the cluster; None: the
+    default one."""
+    return cache_claim_name(None if location is None or location.is_default else location.pk)
+
+
+def claim_of(volume: CacheLocation) -> CacheClaim:
+    """Return the claim of a project's volume. Its nodes are of those that its location serves now."""
+    location, nodes = volume.parent, nodes_of(volume)
+    if location is None:
+        return CacheClaim(nodes=nodes)
+    size, name = volume.room_bytes or 0, cache_claim_name(location.pk)
+    return CacheClaim(name, location.storage_class, size, location.access_mode, nodes)
+
+
+def nodes_of(volume: CacheLocation) -> tuple[str, ...]:
+    """Return nodes that read from a project's volume and may run pods, at most MOST_NODES; () if the cluster has one
+    location, or the location no such nodes."""
+    locations = locations_of(volume.cluster)
+    if not locations:
+        return ()
+    usable = Node.objects.filter(cluster=volume.cluster, is_ready=True, is_cordoned=False, is_closed=False)
+    rows = usable.order_by("name").values_list("name", "pool__name", "labels")
+    wanted = location_names(volume.cluster).get(volume.pk)
+    found = [name for name, pool, labels in rows if location_of(pool or "", labels, locations) == wanted]
+    return tuple(found[:MOST_NODES])
