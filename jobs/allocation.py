@@ -1,12 +1,12 @@
 """Record GPU capacity and allocation as change points: one row per change gives exact values over any range."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
 
 from controlplane.models import Cluster, Device, Project, Sample
+from controlplane.models.prepared import AnyModel, Rows, prepared
 from controlplane.telemetry.metrics import CHANGE_POINT, GPU_CAPACITY, GPUS_ALLOCATED
 from jobs.models import Allocation
 
@@ -17,13 +17,31 @@ def record_allocation(now: datetime) -> None:
     Call it in the transaction that takes or releases allocations, after the write. The subject is the name, so that
     the history of a deleted project can still be drawn.
     """
+    by_project, by_cluster = dict(_held_by_project()), dict(_held_by_cluster())
+    _write(GPUS_ALLOCATED, "project", _last_of_projects(), by_project, now)
+    _write(GPUS_ALLOCATED, "cluster", _last_of_clusters(), by_cluster, now)
+
+
+@prepared
+def _held_by_project() -> Rows[Allocation]:
     held = Allocation.objects.filter(released_at=None).values_list("pod__job__project_id")
-    by_project = dict(held.annotate(sum=Sum("milli_gpus")).order_by())
+    return held.annotate(sum=Sum("milli_gpus")).order_by()
+
+
+@prepared
+def _held_by_cluster() -> Rows[Device]:
     devices = Device.objects.values_list("node__cluster_id")
-    by_cluster = dict(devices.annotate(sum=Sum("allocated_milli")).order_by())
-    projects, clusters = Project.objects.all(), Cluster.objects.all()
-    _write(GPUS_ALLOCATED, "project", _with_last(GPUS_ALLOCATED, "project", projects), by_project, now)
-    _write(GPUS_ALLOCATED, "cluster", _with_last(GPUS_ALLOCATED, "cluster", clusters), by_cluster, now)
+    return devices.annotate(sum=Sum("allocated_milli")).order_by()
+
+
+@prepared
+def _last_of_projects() -> Rows[Project]:
+    return _with_last(GPUS_ALLOCATED, "project", Project.objects.all())
+
+
+@prepared
+def _last_of_clusters() -> Rows[Cluster]:
+    return _with_last(GPUS_ALLOCATED, "cluster", Cluster.objects.all())
 
 
 def record_capacity(cluster: Cluster, now: datetime) -> None:
@@ -36,15 +54,14 @@ def record_capacity(cluster: Cluster, now: datetime) -> None:
     _write(GPU_CAPACITY, "cluster", last, {cluster.pk: gpus * 1000}, now)
 
 
-def _with_last(
-    metric: str, by: str, subjects: QuerySet[Any]
-) -> Iterator[tuple[int, str, float | None, datetime | None]]:
-    """Yield (id, name, last value, time of the last value) for every subject; each comes from the index of
+def _with_last(metric: str, by: str, subjects: QuerySet[AnyModel]) -> Rows[AnyModel]:
+    """Return (id, name, last value, time of the last value) for every subject; each comes from the index of
     Sample."""
     points = Sample.objects.filter(metric=metric, by=by, subject=OuterRef("name"), step_seconds=CHANGE_POINT)
     newest = points.order_by("-at")
     columns = {"last": Subquery(newest.values("total")[:1]), "last_at": Subquery(newest.values("at")[:1])}
-    yield from subjects.annotate(**columns).values_list("pk", "name", *columns)
+    rows: Rows[AnyModel] = subjects.annotate(**columns).values_list("pk", "name", *columns)
+    return rows
 
 
 def _write(

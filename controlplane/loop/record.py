@@ -24,6 +24,7 @@ from controlplane.loop.observe import HoldStatus, Observation
 from controlplane.loop.podspecs import start_payload
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
 from controlplane.models.bulk_update import Change, change_rows
+from controlplane.models.prepared import Rows, prepared
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.plan import Hold, Plan, Preempt, Start
 from controlplane.scheduling.view import PodPlacement
@@ -72,18 +73,21 @@ def record(
     called when the first commands are committed.
     """
     holds = _changed_holds(cluster, plan, seen)
-    shares = _changed_shares(plan, seen)
     recorded = Recorded(held=len(holds))
-    if plan.preempts or holds or shares:
+    if plan.preempts or holds:
         jobs = _jobs(job for preempt in plan.preempts for job in (preempt.job, preempt.beneficiary))
         with transaction.atomic():
             preempted = _record_preempts(plan.preempts, jobs)
-            Event.objects.append([*preempted, *_record_holds(holds), *_record_shares(cluster, shares)])
+            Event.objects.append([*preempted, *_record_holds(holds)])
         recorded.preempted = len(preempted)
         if preempted:
             on_orders()
     if plan.starts:
         recorded.started = _record_starts(plan.starts, _Nodes(cluster), now, on_orders)
+    # Written last, because no start depends on it.
+    if shares := _changed_shares(plan, seen):
+        with transaction.atomic():
+            Event.objects.append(_record_shares(cluster, shares))
     return recorded
 
 
@@ -91,14 +95,27 @@ class _Nodes:
     """Maps the names that a plan uses to primary keys of the cluster's nodes and devices."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.node_ids = dict(Node.objects.filter(cluster=cluster).values_list("name", "pk"))
-        rows = Device.objects.filter(node__cluster=cluster).values_list(
-            "node__name", "index", "pk", "memory_mib"
-        )
+        self.node_ids = dict(_nodes(cluster.pk))
         self.devices: dict[tuple[str, int], int] = {}
         self.memory_mib: dict[tuple[str, int], int] = {}
-        for node, index, pk, memory_mib in rows:
+        for node, index, pk, memory_mib in _devices(cluster.pk):
             self.devices[node, index], self.memory_mib[node, index] = pk, memory_mib
+
+
+@prepared
+def _nodes(cluster: int) -> Rows[Node]:
+    return Node.objects.filter(cluster=cluster).values_list("name", "pk")
+
+
+@prepared
+def _devices(cluster: int) -> Rows[Device]:
+    devices = Device.objects.filter(node__cluster=cluster)
+    return devices.values_list("node__name", "index", "pk", "memory_mib")
+
+
+@prepared
+def _projects(cluster: int) -> Rows[Project]:
+    return Project.objects.filter(cluster=cluster).values_list("name", "pk")
 
 
 def _jobs(keys: Iterable[str]) -> Mapping[str, Job]:
@@ -369,7 +386,7 @@ def _changed_shares(plan: Plan, seen: Observation) -> Mapping[str, tuple[int, fl
 
 def _record_shares(cluster: Cluster, shares: Mapping[str, tuple[int, float | None]]) -> list[Event]:
     events = []
-    ids = dict(Project.objects.filter(cluster=cluster).values_list("name", "pk")) if shares else {}
+    ids = dict(_projects(cluster.pk))
     for name, (share, usage) in shares.items():
         if name in ids:
             Project.objects.filter(pk=ids[name]).update(fair_share_milli=share, recent_usage=usage)
