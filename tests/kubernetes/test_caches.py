@@ -12,9 +12,12 @@ from controlplane.access import SYSTEM
 from controlplane.engines.kubernetes.data_pod_objects import CACHE_POD
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.models import Project
+from datasets.actions.cache_locations import create_location, delete_location
 from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.caches import clear_cache
 from datasets.models import Cache, CacheLocation
+from datasets.storage.claims import cache_claim_name
+from jobs.actions import delete_job
 from jobs.models import Job
 from tests.builders import make_counters, make_job
 from tests.datasets import make_dataset, make_version
@@ -26,6 +29,7 @@ from tests.waiting import wait_until
 from tools.kube.parts import IMAGE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+GPU_NODE = {"nvidia.com/gpu.memory": "32768"}
 SMALL = {"gpus": 0, "cpus": 0.1, "memory_mib": 128}
 ONE = {"train/a.txt": "first", "b.txt": "second"}
 TWO = {**ONE, "b.txt": "another"}
@@ -47,7 +51,7 @@ def yard(kube_node: KubeCluster, tmp_path: Path, own_lakes: Path) -> Iterator[Ya
             "default_image": IMAGE,
             "image_pull_policy": "Never",
             # the other node runs no containers
-            "node_selector": {"nvidia.com/gpu.memory": "32768"},
+            "node_selector": GPU_NODE,
         }
         yard = Yard(kube_node, tmp_path, **sent)
         yard.cluster.settings = sent
@@ -88,6 +92,30 @@ def test_jobs_read_versions_that_a_pod_brought_once_and_cannot_change_them(yard:
     assert newer.state == "ready"
     pods = ("get", "pods", "-A", "-o", "name")
     wait_until(lambda: CACHE_POD not in yard.kube.kubectl(*pods), 30, "the removal of the pod")
+
+
+def test_a_location_of_one_node_is_filled_read_and_removed_there(yard: Yard) -> None:
+    project = yard.project()
+    yard.tick()
+    values = {
+        "name": "disk-a",
+        "node_labels": GPU_NODE,
+        "access_mode": "ReadWriteOnce",
+        "room_bytes": 64 << 20,
+    }
+    location = create_location(yard.cluster, values, actor=SYSTEM)
+    make_version(make_dataset(project), ONE)
+    yard.until_succeeded(reader(project, "job", 1, "firstsecond"))
+    cache = Cache.objects.get()
+    assert (cache.state, cache.location.name) == ("ready", f"disk-a.{project.name}")
+    claims = ("get", "pvc", "-n", f"{yard.prefix}{project.name}", "-o", "name")
+    claim = f"persistentvolumeclaim/{cache_claim_name(location.pk)}"
+    assert yard.kube.kubectl(*claims).split() == [claim]
+    clear_cache(cache, actor=SYSTEM)
+    yard.until(lambda: not Cache.objects.exists(), "its end", 60)
+    delete_location(location, actor=SYSTEM)
+    delete_job(Job.objects.get(), actor=SYSTEM)
+    yard.until(lambda: claim not in yard.kube.kubectl(*claims), "the end of its claim", 60)
 
 
 def reader(project: Project, name: str, version: int, words: str) -> Job:
