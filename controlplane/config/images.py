@@ -23,7 +23,8 @@ class ImageUnknown(LookupError):
 @dataclass(frozen=True, slots=True)
 class Image:
     """One entry of the catalogue. `files` are copied into a pod's new working directory, like the files of a
-    container image."""
+    container image. `preload`: modules that the image's Python programs import first; the local engine forks such a
+    program from a process that has imported them."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -32,6 +33,7 @@ class Image:
     env: Mapping[str, str] = field(default_factory=dict)
     working_dir: str | None = None
     files: tuple[Path, ...] = ()
+    preload: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ def _image(name: str, entry: Mapping[str, Any], folder: Path) -> Image:
         env={key: str(value) for key, value in _table(entry, "env").items()},
         working_dir=working_dir,
         files=tuple(folder / file for file in _texts(entry, "files")),
+        preload=_texts(entry, "preload"),
     )
 
 

@@ -37,6 +37,7 @@ from controlplane.engines.local.gauges import Gauges
 from controlplane.engines.local.inventory import NvmlInventory, has_real_gpus, open_inventory
 from controlplane.engines.local.mpi import prepare_launch
 from controlplane.engines.local.ports import lease_ports, release_ports
+from controlplane.engines.local.preloading import ForkServers, recipe_for
 from controlplane.engines.local.records import ELASTIC, PodDir, Prepared
 from controlplane.engines.local.shell import LocalShell
 from controlplane.engines.local.shim_start import ShimStarter, is_readable
@@ -81,11 +82,15 @@ class LocalEngine(EngineDefaults):
         self._final: dict[str, PodReport] = {}
         self._gauges = Gauges()
         self._shims = ShimStarter()
+        self._fork_servers = ForkServers(self._pods_dir / ".fork-server.err")
         # For an engine that is dropped without `close`.
         weakref.finalize(self, self._shims.close)
+        weakref.finalize(self, self._fork_servers.close)
 
     def close(self) -> None:
+        """End what waits for pods to start; pods run on."""
         self._shims.close()
+        self._fork_servers.close()
 
     def nodes(self) -> tuple[NodeReport, ...]:
         return self._inventory.nodes()
@@ -102,8 +107,9 @@ class LocalEngine(EngineDefaults):
         if self._mark_of_end(pod).exists():
             self._remove(pod)
             return
-        if pod.start_record() is None and pod.exit_record() is None and pod.prepared() is not None:
-            self._shims.start(pod)
+        prepared = pod.prepared()
+        if pod.start_record() is None and pod.exit_record() is None and prepared is not None:
+            self._start_shim(pod, prepared)
 
     def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
         base.check_pod_name(pod_name)
@@ -265,7 +271,7 @@ class LocalEngine(EngineDefaults):
         argv = tuple(expand(argument, env) for argument in command)
         log_path = spec.log_path or str(self._state_dir / "logs" / spec.name / "0.log")
         work_dir, stored_spec = str(places["work"]), replace(spec, log_path=log_path)
-        return Prepared(stored_spec, argv, env, work_dir, ports, self._log_most_bytes)
+        return Prepared(stored_spec, argv, env, work_dir, ports, self._log_most_bytes, image.preload)
 
     def _rank_environments(self, spec: PodSpec) -> dict[str, dict[str, str]]:
         """Return, by pod, the variables of a launcher's ranks that differ from its own."""
@@ -294,6 +300,11 @@ class LocalEngine(EngineDefaults):
         launch = job_dir / f"launch-{spec.attempt}"
         checkpoints = checkpoint_directory(self._state_dir, spec.job_id)
         return {"work": work, "checkpoints": checkpoints, "library": library, "launch": launch}
+
+    def _start_shim(self, pod: PodDir, prepared: Prepared) -> None:
+        recipe = recipe_for(prepared.preload, prepared.argv, prepared.env)
+        if recipe is None or not self._fork_servers.start(recipe, pod.path):
+            self._shims.start(pod)
 
 
 def _check_text(spec: PodSpec) -> None:

@@ -38,7 +38,7 @@ ELASTIC = "elastic"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A pod with resolved command line, environment and ports, before its start."""
+    """A pod with resolved command line, environment and ports, before its start. `preload`: see Image."""
 
     spec: PodSpec
     argv: tuple[str, ...]
@@ -46,6 +46,7 @@ class Prepared:
     work_dir: str
     ports: Mapping[int, int]
     log_most_bytes: int
+    preload: tuple[str, ...] = ()
 
     @property
     def token(self) -> str:
@@ -146,6 +147,7 @@ class PodDir:
             work_dir=stored["work_dir"],
             ports={int(declared): port for declared, port in stored["ports"].items()},
             log_most_bytes=stored.get("log_most_bytes", 0),
+            preload=tuple(stored.get("preload", ())),
         )
 
     def exchange(self, membership: str) -> MemberReport:

@@ -72,10 +72,10 @@ class Launch:
 
 class Child:
     """The command's process, which waits for `go` before it executes the command, so that the start record is
-    written first."""
+    written first. `run` becomes the command: it does not return."""
 
-    def __init__(self, launch: Launch, scratch: str) -> None:
-        self._launch, self._scratch = launch, scratch
+    def __init__(self, launch: Launch, scratch: str, run: Callable[[Launch], None]) -> None:
+        self._launch, self._scratch, self._run = launch, scratch, run
         self.out, out_write = _pipe()
         self.err, err_write = _pipe()
         go_read, self._go = os.pipe()
@@ -96,7 +96,7 @@ class Child:
         return (what, int(number)) if what else None
 
     def _become(self, go: int, failure: int, out: int, err: int) -> None:
-        """Execute the command in the child process; never returns."""
+        """Become the command in the child process; never returns."""
         what = "exec"
         try:
             os.setsid()
@@ -105,9 +105,6 @@ class Child:
             os.close(self._go)
             if os.read(go, 1) != b"g":
                 os._exit(NOT_EXECUTABLE)
-            # Python ignores these two signals, and an ignored signal survives exec.
-            for number in (SIGPIPE, SIGXFSZ):
-                libc.signal(number, None)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(out, 1)
             os.dup2(err, 2)
@@ -117,18 +114,25 @@ class Child:
             what = "chdir"
             os.chdir(self._launch.values["work"])
             what = "exec"
-            os.execvpe(self._launch.argv[0], self._launch.argv, self._launch.env)
+            self._run(self._launch)
         except OSError as error:
             os.write(failure, f"{what} {error.errno}".encode())
-        finally:
             os._exit(NOT_FOUND)
+
+
+def execute(launch: Launch) -> None:
+    """Become the command by exec. Raises OSError."""
+    # Python ignores these two signals, and an ignored signal survives exec.
+    for number in (SIGPIPE, SIGXFSZ):
+        libc.signal(number, None)
+    os.execvpe(launch.argv[0], launch.argv, launch.env)
 
 
 class Shim:
     """The life of one pod from its start record to its exit record."""
 
-    def __init__(self, pod_dir: str) -> None:
-        self._dir = pod_dir
+    def __init__(self, pod_dir: str, run: Callable[[Launch], None]) -> None:
+        self._dir, self._run = pod_dir, run
         self._launch = Launch(f"{pod_dir}/launch")
         self._output = Output(self._launch.values["log"], int(self._launch.values["log_most_bytes"]))
         self._control = _open_fifo(f"{pod_dir}/control")
@@ -145,7 +149,7 @@ class Shim:
         if os.path.exists(f"{self._dir}/stop"):
             self._finish("stopped", None)
             return
-        child = Child(self._launch, f"{self._dir}/view")
+        child = Child(self._launch, f"{self._dir}/view", self._run)
         self._record_start(child)
         failure = child.go()
         os.write(started, b"1")
@@ -330,10 +334,16 @@ def main(pod_dir: str) -> int:
         os.read(started, 1)
         return 0 if any(os.path.exists(f"{pod_dir}/{name}") for name in ("start", "exit")) else EXIT_LOCKED
     os.close(started)
+    supervise(pod_dir, started_write, execute)
+    return 0
+
+
+def supervise(pod_dir: str, started: int, run: Callable[[Launch], None]) -> None:
+    """Be the pod's shim until the pod's end, if it has no other. `started`: the write end of a pipe, written once the
+    command runs. `run`: see Child."""
     _leave_standard_streams(pod_dir)
     if _lock(f"{pod_dir}/lock") and not _has_record(pod_dir):
-        Shim(pod_dir).run(started_write)
-    return 0
+        Shim(pod_dir, run).run(started)
 
 
 def _has_record(pod_dir: str) -> bool:

@@ -1,0 +1,157 @@
+"""Fork shims of pods from a process that has imported a program's modules: `python fork_server.py SOCKET_FD MODULE...`.
+
+Each message on the socket names a pod's directory and brings the write end of a pipe (see `shim.supervise`). Such a
+shim's command is the Python program itself, without an exec, so its imports take no time. The server ends with the
+engine that started it (its end of the socket closes), or when it has had nothing to do for IDLE_SECONDS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)).rsplit(os.sep, 3)[0])
+
+from controlplane.engines.local import processes, shim
+from controlplane.engines.local.preloading import NO_TOKEN, is_program
+
+# Without this file's directory and what this file and `shim` put before it, which no pod has on its path.
+_PATH = sys.path[3:]
+IDLE_SECONDS = 600.0
+LONGEST_MESSAGE = 4096
+# Positions in /proc/self/stat after the command's name: the addresses of arguments and environment.
+_ARGUMENTS, _ENVIRONMENT = 45, 47
+
+
+class Command(BaseException):
+    """Raised in the process that becomes a pod's command, to leave the server's frames behind."""
+
+    def __init__(self, launch: shim.Launch) -> None:
+        super().__init__()
+        self.launch = launch
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a shim for each message until the engine has closed its end. Raises Command in the process of a
+    command."""
+    # The kernel then forgets shims that end: nobody waits for them.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    while poll.poll(IDLE_SECONDS * 1000):
+        message, pipes, _, _ = socket.recv_fds(control, LONGEST_MESSAGE, 1)
+        if not message:
+            return
+        if os.fork() == 0:
+            control.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setsid()
+            _show_words([sys.executable, shim.__file__, os.fsdecode(message)])
+            shim.supervise(os.fsdecode(message), pipes[0], become)
+            os._exit(0)
+        os.close(pipes[0])
+
+
+def become(launch: shim.Launch) -> None:
+    """Leave for the command: in this process if it is a Python program, otherwise by exec. Raises Command, or
+    OSError as exec does."""
+    if not is_program(launch.argv) or not _is_there(launch.argv[1]):
+        shim.execute(launch)
+    raise Command(launch)
+
+
+def run(launch: shim.Launch) -> None:
+    """Run the program as `python` does; ends by SystemExit or the program's own exception."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    _show_words(launch.argv)
+    _show_token(launch.env[processes.TOKEN_VARIABLE])
+    os.environ.clear()
+    os.environ.update(launch.env)
+    # Read at the start of an interpreter.
+    time.tzset()
+    _draw_numbers_anew()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "controlplane"]:
+        del sys.modules[name]
+    name, *arguments = launch.argv[1:] if launch.argv[1] != "-m" else launch.argv[2:]
+    sys.orig_argv, sys.argv = list(launch.argv), [name, *arguments]
+    if launch.argv[1] == "-m":
+        sys.path[:] = [os.getcwd(), *_PATH]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[:] = [os.path.dirname(os.path.realpath(name)), *_PATH]
+        runpy.run_path(os.path.abspath(name), run_name="__main__")
+
+
+def _is_there(name: str) -> bool:
+    return name == "-m" or os.path.isfile(name)
+
+
+def _draw_numbers_anew() -> None:
+    """Seed NumPy's global generator, which all forks would share; those of `random` and torch need no help."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _show_words(words: Sequence[str]) -> None:
+    """Let the process table show these words as the command line, or as many as there is room for."""
+    start, size = _place(_ARGUMENTS)
+    shown = os.fsencode("\0".join(words))[: size - 1]
+    ctypes.memmove(start, shown.ljust(size, b"\0"), size)
+
+
+def _show_token(token: str) -> None:
+    """Let the process table show the pod's token in the environment, by which a pod's processes are found."""
+    start, size = _place(_ENVIRONMENT)
+    none = f"{processes.TOKEN_VARIABLE}={NO_TOKEN}".encode()
+    shown = f"{processes.TOKEN_VARIABLE}={token}".encode()
+    at = ctypes.string_at(start, size).index(none)
+    ctypes.memmove(start + at, shown, len(none))
+
+
+def _place(position: int) -> tuple[int, int]:
+    """Return the address and the size of the memory that the process table shows; see the constants above."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = map(int, fields[position : position + 2])
+    return start, end - start
+
+
+def _show_error(kind: type[BaseException], error: BaseException, found: TracebackType | None) -> None:
+    """Print the program's error without the frames of this file and of runpy, which no user's program has."""
+    ours = (__file__, runpy.__file__, "<frozen runpy>")
+    while found is not None and found.tb_frame.f_code.co_filename in ours:
+        found = found.tb_next
+    sys.__excepthook__(kind, error.with_traceback(found), found)
+
+
+def main() -> None:
+    """Import the modules, serve, and become a pod's command in the processes of commands."""
+    control, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
+    for name in modules:
+        importlib.import_module(name)
+    # Collecting garbage would write to memory that the forks share.
+    gc.freeze()
+    launch = None
+    try:
+        serve(control)
+    except Command as command:
+        launch = command.launch
+    if launch is None:
+        return
+    sys.excepthook = _show_error
+    run(launch)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Start pods from a fork server (fork_server.py), which has the modules of their programs imported."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.engines.local.processes import TOKEN_VARIABLE
+from controlplane.engines.local.shim_start import is_readable
+
+SERVER = Path(__file__).with_name("fork_server.py")
+PYTHONS = ("python", "python3")
+# As long as a pod's token, which replaces it.
+NO_TOKEN = "0" * 32
+# Variables that the interpreter and libraries read when they are loaded: a fork has those of its server.
+_READ_AT_START = re.compile(
+    r"(PATH$|LANG|LC_|LD_|PYTHON|TORCH|PYTORCH|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|NUMEXPR_|MALLOC_|GLIBC_|ATEN_|DNNL_|ONEDNN_)"
+)
+# How long a start waits for the server, which may have to import the modules first.
+WAIT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a fork server was started with, which its pods must have in common."""
+
+    modules: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...]
+
+
+def recipe_for(modules: Sequence[str], argv: Sequence[str], env: Mapping[str, str]) -> Recipe | None:
+    """Return the recipe of a pod's server; None for one that has to be started by exec."""
+    is_ours = env.get("PATH", "").partition(":")[0] == str(Path(sys.executable).parent)
+    if not modules or not is_ours or not is_program(argv):
+        return None
+    return Recipe(
+        tuple(modules), tuple(sorted(item for item in env.items() if _READ_AT_START.match(item[0])))
+    )
+
+
+def is_program(argv: Sequence[str]) -> bool:
+    """Return whether this is `python -m MODULE ...` or `python FILE ...`."""
+    if len(argv) < 2 or argv[0] not in PYTHONS:
+        return False
+    return len(argv) > 2 if argv[1] == "-m" else not argv[1].startswith("-")
+
+
+class ForkServers:
+    """The fork server of one engine: at most one, of the first recipe that is asked for, because it takes some hundred
+    MB. Another takes its place once it has ended. Thread-safe."""
+
+    def __init__(self, errors: Path) -> None:
+        self._errors = errors
+        self._lock = threading.Lock()
+        self._recipe: Recipe | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        # Those whose server ended before it had forked anything: an import failed.
+        self._refused: set[Recipe] = set()
+        self._has_served = False
+
+    def start(self, recipe: Recipe, pod_dir: Path) -> bool:
+        """Fork the pod's shim and wait until it runs the command, or has found that the pod needs none. Return False
+        if there is no server for it, or it does not answer in time."""
+        control = self._server_of(recipe)
+        if control is None:
+            return False
+        started, write = os.pipe()
+        try:
+            socket.send_fds(control, [os.fsencode(pod_dir)], [write])
+        except OSError:
+            # It has ended. The next start begins another.
+            return False
+        finally:
+            os.close(write)
+        return self._is_answered(started)
+
+    def close(self) -> None:
+        """End the server. Pods that it started run on."""
+        with self._lock:
+            self._end()
+
+    def _server_of(self, recipe: Recipe) -> socket.socket | None:
+        with self._lock:
+            if self._process is not None and self._process.poll() is not None:
+                if not self._has_served and self._recipe is not None:
+                    self._refused.add(self._recipe)
+                self._end()
+            if self._process is None and recipe not in self._refused:
+                self._begin(recipe)
+            return self._control if recipe == self._recipe else None
+
+    def _begin(self, recipe: Recipe) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        env = {**dict(recipe.variables), TOKEN_VARIABLE: NO_TOKEN}
+        command = [sys.executable, str(SERVER), str(theirs.fileno()), *recipe.modules]
+        with theirs, open(self._errors, "ab") as errors:
+            self._process = subprocess.Popen(
+                command, env=env, cwd="/", pass_fds=[theirs.fileno()], start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+            )  # fmt: skip
+        self._control, self._recipe, self._has_served = ours, recipe, False
+
+    def _end(self) -> None:
+        if self._process is not None and self._control is not None:
+            self._control.close()
+            self._process.kill()
+            self._process.wait()
+        self._process = self._control = self._recipe = None
+
+    def _is_answered(self, started: int) -> bool:
+        try:
+            # The end of the pipe without a word: the server has ended, or the pod has another shim.
+            is_answered = is_readable(started, WAIT_SECONDS) and os.read(started, 1) != b""
+        finally:
+            os.close(started)
+        self._has_served |= is_answered
+        return is_answered
