@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.cli import formats
-from controlplane.cli.errors import FAILED, NOT_FOUND, CliError
+from controlplane.cli.errors import FAILED, NOT_FOUND, ApiError, CliError
 from controlplane.cli.session import Session
 from datasets.ingest.engine import Progress, Synced, sync_tree
+from datasets.ingest.nearby import machine_mark, sink_nearby
 from datasets.ingest.packs import CONTENT_MOST_BYTES, checked_contents
 from datasets.ingest.tree import SourceMissing, stays_inside
 from datasets.ingest.upload import UploadRefused, http_sink, sink_of_server
-from datasets.ingest.worker import WorkerFailed
+from datasets.ingest.worker import SinkSpec, WorkerFailed
 from datasets.manifests import EXECUTABLE, LINK, Entry, Manifest, ManifestInvalid, checked, decode
 
 # Contents requested at once.
@@ -62,16 +63,17 @@ class Binding:
         return self._folder / f"{dataset}.index"
 
 
-def send_directory(session: Session, dataset: dict[str, Any], binding: Binding, *, is_full: bool) -> Synced:
-    """Send the contents that the server lacks, and the manifest. Raises CliError for files that could not be
-    read."""
-    newest = _newest(session, dataset)
+def send_directory(
+    session: Session, dataset: dict[str, Any], binding: Binding, *, newest: str, is_full: bool, adopt: str
+) -> Synced:
+    """Store the contents that the server lacks, and the manifest. `newest`: the manifest hash of the newest version;
+    `adopt`: see `_read`. Raises CliError for files that could not be read."""
     index = binding.index(dataset["id"])
-    found = _read(session, dataset, binding, None if is_full else index, newest)
+    found = _read(session, dataset, binding, None if is_full else index, newest, adopt)
     if found.manifest is not None and _send_manifest(session, dataset, found.manifest):
         # According to the index the server has contents that it has lost: read everything again.
         index.unlink(missing_ok=True)
-        found = _read(session, dataset, binding, index, "")
+        found = _read(session, dataset, binding, index, "", adopt)
         assert found.manifest is not None, "without a base there is always a manifest"
         if lacking := _send_manifest(session, dataset, found.manifest):
             raise CliError(f"the server lacks the content of {lacking} files or more; try again", FAILED)
@@ -79,13 +81,22 @@ def send_directory(session: Session, dataset: dict[str, Any], binding: Binding, 
 
 
 def _read(
-    session: Session, dataset: dict[str, Any], binding: Binding, index: Path | None, newest: str
+    session: Session, dataset: dict[str, Any], binding: Binding, index: Path | None, newest: str, adopt: str
 ) -> Synced:
+    """Walk and read the directory. `adopt`: how large files become contents of a lake on this machine
+    (datasets.storage.files.Sharing)."""
     sink = sink_of_server(session.config.url, session.client.authorization(), dataset["id"])
     meter = Meter("sending")
     say = Announcer(meter, session.output.aside)
+    read = partial(sync_tree, binding.directory, sink, index=index, base=newest, report=meter.report, say=say)
     try:
-        found = sync_tree(binding.directory, sink, index=index, base=newest, report=meter.report, say=say)
+        try:
+            found = read(nearby=partial(_nearby, session, dataset, adopt))
+        except WorkerFailed as error:
+            if not error.code:
+                raise
+            # The lake cannot be used from here: the server says why, or waits until it can.
+            found = read()
     except (SourceMissing, WorkerFailed, UploadRefused) as error:
         raise CliError(str(error), NOT_FOUND if isinstance(error, SourceMissing) else FAILED) from error
     finally:
@@ -101,6 +112,18 @@ def _read(
     return found
 
 
+def _nearby(session: Session, dataset: dict[str, Any], adopt: str) -> SinkSpec | None:
+    """Return the sink into the dataset's lake if it is on this machine and this user may write it."""
+    if not (machine := machine_mark()):
+        return None
+    try:
+        found = session.get(f"datasets/{dataset['id']}/content/nearby", machine=machine)
+    except ApiError:
+        # A server of an earlier version.
+        return None
+    return sink_nearby(found["folder"], found["mark"], adopt) if found["folder"] else None
+
+
 def _send_manifest(session: Session, dataset: dict[str, Any], manifest: Manifest) -> int:
     headers = session.client.authorization()
     sink = http_sink(session.config.url, headers, dataset["id"], say=session.output.aside)
@@ -108,12 +131,6 @@ def _send_manifest(session: Session, dataset: dict[str, Any], manifest: Manifest
         return sink.put_manifest(manifest.encode())[1]
     except UploadRefused as error:
         raise CliError(str(error), FAILED) from error
-
-
-def _newest(session: Session, dataset: dict[str, Any]) -> str:
-    if not dataset["latest"]:
-        return ""
-    return str(session.get(f"versions/{dataset['latest_id']}")["manifest"])
 
 
 def fetch_version(session: Session, version: dict[str, Any], target: Path) -> int:

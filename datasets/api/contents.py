@@ -11,19 +11,20 @@ from rest_framework.parsers import BaseParser
 from controlplane.access import NotVisible
 from controlplane.api import query
 from controlplane.api.bodies import Schema
-from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, listed, record, ref
+from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, listed, nullable, record, ref
 from controlplane.api.operations import Answer, Call, operation
 from controlplane.api.problems import Problem
 from controlplane.models import Project, Role
 from datasets.access import dataset_for, version_for
 from datasets.actions.datasets import keep_manifest
 from datasets.api.lake_views import LakeView
+from datasets.ingest.nearby import folder_mark, machine_mark
 from datasets.ingest.packs import PackInvalid, pack_index
 from datasets.manifests import DIGEST_BYTES, Entry, Manifest, compare
 from datasets.models import DatasetVersion
 from datasets.previews import media_type
 from datasets.queries.datasets import child_shape, diff_shape, find_version
-from datasets.queries.lake import lake_of, manifest_named
+from datasets.queries.lake import lake_folder, lake_of, manifest_named
 from datasets.queries.volume_files import BYTES, PIECE_BYTES
 from datasets.storage.base import ContentDamaged, ContentMissing
 
@@ -77,6 +78,27 @@ class Lacking(LakeView):
         lacking = lake.lacking(digests)
         lake.renew(set(digests) - lacking)
         return Answer({"lacking": [place for place, digest in enumerate(digests) if digest in lacking]})
+
+
+class Nearby(LakeView):
+    """Whether the lake is on the caller's machine."""
+
+    @operation(
+        "Say in which folder the lake is, to a caller on the server's machine",
+        answer=record(
+            "Null if the caller is elsewhere, or the lake is not a folder.",
+            folder=nullable(STRING),
+            mark=nullable(STRING),
+        ),
+        query={"machine": query.text("The caller's machine: SHA-256 of the format's name and the boot id.")},
+    )
+    def get(self, call: Call, dataset_id: str) -> Answer:
+        dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
+        # Only processes of this machine can name it: others do not learn where the server keeps its files.
+        if not (machine := machine_mark()) or call.query["machine"] != machine:
+            return Answer({"folder": None, "mark": None})
+        folder = lake_folder(dataset.project)
+        return Answer({"folder": folder and str(folder), "mark": folder and folder_mark(str(folder))})
 
 
 class Packs(LakeView):

@@ -44,6 +44,7 @@ urlpatterns = [
     path("datasets/<str:dataset_id>/tags", datasets.Tags.as_view(), name="dataset-tags"),
     path("datasets/<str:dataset_id>/tags/<str:tag>", datasets.TagDetail.as_view(), name="dataset-tag"),
     path("datasets/<str:dataset_id>/content/lacking", contents.Lacking.as_view(), name="content-lacking"),
+    path("datasets/<str:dataset_id>/content/nearby", contents.Nearby.as_view(), name="content-nearby"),
     path("datasets/<str:dataset_id>/content/packs", contents.Packs.as_view(), name="content-packs"),
     path(
         "datasets/<str:dataset_id>/content/parts/<str:sha256>", contents.Parts.as_view(), name="content-part"

@@ -52,6 +52,7 @@ def sync_tree(
     *,
     index: Path | None = None,
     base: str = "",
+    nearby: Callable[[], SinkSpec | None] = lambda: None,
     workers: int = 0,
     report: Callable[[Progress], bool] = lambda _: True,
     say: Say = silent,
@@ -59,9 +60,10 @@ def sync_tree(
     """Read a directory into the lake behind `sink`.
 
     `index`: the file in which the last sync of this directory into this lake stored its stat index; None
-    reads everything. `base`: the manifest hash of the newest version. `report` returns False to cancel. `say` gets a
-    line when the sink has to wait, possibly from another thread. Files that could not be read are in `failed`, and then
-    `manifest` is None. Raises SourceMissing, Cancelled, WorkerFailed and what the sink raises.
+    reads everything. `base`: the manifest hash of the newest version. `nearby` is asked before more than a few files
+    are read; the sink that it returns is used instead. `report` returns False to cancel. `say` gets a line when the
+    sink has to wait, possibly from another thread. Files that could not be read are in `failed`, and then `manifest` is
+    None. Raises SourceMissing, Cancelled, WorkerFailed and what the sink raises.
     """
     # Taken before the walk: a file that changes during the walk is newer, and is read again next time.
     walked_ns, start = time.time_ns(), os.fsencode(root)
@@ -71,7 +73,7 @@ def sync_tree(
     if changes.is_same and base and known.version == base:
         return Synced(None, base, found.files, 0, 0, found.skipped)
     job = _Job(found, changes, report, say)
-    job.read(start, sink, workers or min(4, os.cpu_count() or 1))
+    job.read(start, sink, nearby, workers or min(4, os.cpu_count() or 1))
     if job.failed:
         return Synced(None, "", found.files, len(changes.places), job.bytes_done, found.skipped, job.failed)
     manifest = manifest_of(found)
@@ -112,7 +114,7 @@ class _Job:
         self.failed: list[tuple[bytes, Failed]] = []
         self.files_done = self.bytes_done = 0
 
-    def read(self, root: bytes, sink: SinkSpec, workers: int) -> None:
+    def read(self, root: bytes, sink: SinkSpec, nearby: Callable[[], SinkSpec | None], workers: int) -> None:
         """Read every changed file and write its digest into the walk."""
         if not self._places:
             return
@@ -121,6 +123,7 @@ class _Job:
             self._take(self._places, reader.read(self._wanted(self._places)))
             reader.flush()
             return
+        sink = nearby() or sink
         crew = [Worker(root, sink, self._say) for _ in range(workers)]
         try:
             self._share_out(crew)

@@ -90,6 +90,16 @@ def lake_address(key: str) -> tuple[Path, BucketConfig | None]:
     return settings.LAKE_DIR / key, None if config is None else config.below(key)
 
 
+def lake_folder(project: Project) -> Path | None:
+    """Return the folder of the project's lake, created if missing; None if its content is in a bucket. Raises
+    Blocked."""
+    folder, bucket = lake_address(str(project.pk))
+    if bucket is not None:
+        return None
+    lake_of(project)
+    return folder
+
+
 def manifest_named(project: Project, name: str) -> Manifest:
     """Return a manifest of the project's lake. Raises ContentMissing, also for a damaged one."""
     key = project.pk, name

@@ -245,9 +245,9 @@ class FolderLake(IndexedLake[ContentIndex]):
     def _shares(self, path: bytes, mtime_ns: int, fresh: Path, adopt: Sharing) -> bool:
         """Make `fresh` share the bytes of a file; return False if the file system cannot or the file was
         written to since."""
-        shared = adopt != Sharing.COPY and (
-            reflink(path, fresh) or (adopt == Sharing.HARD_LINK and hard_link(path, fresh))
-        )
+        # An executable is not linked: contents have no such mode, and the file would lose it.
+        may_link = adopt == Sharing.HARD_LINK and not os.stat(path).st_mode & 0o111
+        shared = adopt != Sharing.COPY and (reflink(path, fresh) or (may_link and hard_link(path, fresh)))
         # Compare after linking: this detects writes before the link, and later ones do not reach a reflink.
         if shared and os.stat(path).st_mtime_ns != mtime_ns:
             os.unlink(fresh)

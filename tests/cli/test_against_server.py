@@ -367,3 +367,16 @@ def test_a_job_runs_the_code_of_a_directory_and_another_the_same(yard, running, 
     shown = [json.loads(yard("describe", "job", f"code{number}", "-o", "json").stdout) for number in (1, 3)]
     assert shown[0]["code"] == shown[1]["code"]
     assert "Code:" in yard("describe", "job", "code1").stdout
+
+
+def test_a_sync_on_the_servers_machine_shares_large_files_with_the_lake(yard, environment, tmp_path):
+    for number in range(201):
+        (tmp_path / f"{number}.txt").write_text(f"file {number}")
+    large = tmp_path / "large.bin"
+    large.write_bytes(os.urandom(300_000))
+    assert yard("dataset", "init", "near", str(tmp_path)).returncode == 0
+    ran = yard("dataset", "sync", str(tmp_path), "--link")
+    assert "near@1: 202 files" in ran.stdout, ran.stderr
+    assert (large.stat().st_nlink, large.stat().st_mode & 0o777) == (2, 0o444)
+    assert "nothing changed" in yard("dataset", "sync", str(tmp_path)).stdout
+    assert "202 files are intact" in yard("dataset", "verify", "near").stdout

@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
-from datasets.ingest import upload
+from datasets.ingest import nearby, upload
 from datasets.ingest.engine import ALONE_FILES, sync_tree
+from datasets.ingest.nearby import folder_mark, sink_nearby
 from datasets.ingest.reader import Content
 from datasets.ingest.upload import HttpSink, UploadRefused, sink_of_server
 from datasets.ingest.worker import Worker, WorkerFailed
+from datasets.storage.files import Sharing
+from datasets.storage.folder import FolderLake
+from datasets.storage.sinks import sink_of_folder
 from tests.serving import serving
 
 
@@ -267,3 +271,49 @@ def test_a_worker_that_is_killed_while_it_waits_is_named(server: Yard, tmp_path:
         worker.finish()
     worker.kill()
     assert said
+
+
+def many(root: Path) -> Path:
+    """A directory with more files than are read without worker processes."""
+    root.mkdir()
+    for number in range(ALONE_FILES + 1):
+        (root / f"{number:03}").write_text(str(number))
+    return root
+
+
+def test_many_files_go_into_a_lake_on_this_machine_and_not_to_the_server(server: Yard, tmp_path: Path):
+    lake = FolderLake(tmp_path / "lake")
+    folder = str(lake.root)
+    sink = sink_of_server(server.url, {}, "xray")
+    found = sync_tree(
+        many(tmp_path / "source"),
+        sink,
+        nearby=lambda: sink_nearby(folder, folder_mark(folder), Sharing.REFLINK.value),
+    )
+    assert found.manifest is not None
+    assert lake.lacking(found.manifest.contents()) == set()
+    assert (server.packs, server.longest) == (0, 0)
+
+
+def test_few_files_do_not_ask_for_a_lake_nearby(tmp_path: Path):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a").write_text("alpha")
+
+    def asked() -> None:
+        raise AssertionError("A request more, for one file.")
+
+    assert sync_tree(tmp_path / "source", sink_of_folder(tmp_path / "lake"), nearby=asked).manifest
+
+
+def test_a_lake_is_nearby_only_if_it_is_the_same_folder_of_the_same_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder, other = tmp_path / "lake", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    mark = folder_mark(str(folder))
+    assert sink_nearby(str(folder), mark, Sharing.REFLINK.value) == sink_of_folder(folder)
+    assert sink_nearby(str(other), mark, Sharing.REFLINK.value) is None
+    assert sink_nearby(str(tmp_path / "none"), mark, Sharing.REFLINK.value) is None
+    monkeypatch.setattr(nearby.os, "geteuid", lambda: folder.stat().st_uid + 1)
+    assert sink_nearby(str(folder), mark, Sharing.REFLINK.value) is None

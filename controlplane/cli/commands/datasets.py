@@ -105,6 +105,11 @@ def sync_arguments(parser: Parser) -> None:
     )
     parser.add_argument("-m", "--message", metavar="TEXT", default="", help="what this version is")
     parser.add_argument("--full", action="store_true", help="read every file, including unchanged ones")
+    parser.add_argument(
+        "--link",
+        action="store_true",
+        help="large files become read-only hard links of the lake's, if it is on this disk",
+    )
 
 
 def sync(args: Namespace, session: Session) -> int:
@@ -113,15 +118,23 @@ def sync(args: Namespace, session: Session) -> int:
 
     binding = Binding(session, Path(args.directory))
     dataset = _dataset_of(session, binding, args.name)
-    found = send_directory(session, dataset, binding, is_full=args.full)
+    newest = session.get(f"versions/{dataset['latest_id']}") if dataset["latest"] else None
+    found = send_directory(
+        session,
+        dataset,
+        binding,
+        newest=newest["manifest"] if newest else "",
+        is_full=args.full,
+        adopt="hard_link" if args.link else "reflink",
+    )
     binding.remember(dataset["id"])
     for skipped in found.skipped[:SKIPPED_SHOWN]:
         session.output.say(f"skipped {skipped.path.decode(errors='backslashreplace')}: {skipped.reason}")
     if len(found.skipped) > SKIPPED_SHOWN:
         session.output.say(f"skipped {len(found.skipped) - SKIPPED_SHOWN} more")
     if found.manifest is None:
-        version = session.get(f"versions/{dataset['latest_id']}")
-        session.output.object(version, f"{dataset['name']}@{version['number']}: nothing changed")
+        assert newest is not None, "nothing changed since a version"
+        session.output.object(newest, f"{dataset['name']}@{newest['number']}: nothing changed")
         return DONE
     body = {"manifest": found.version, "parent": dataset["latest"], "message": args.message}
     version = session.client.post(f"datasets/{dataset['id']}/versions", body)

@@ -34,6 +34,7 @@ REST: dict[str, dict[str, Rule]] = {
     "datasets/<str:dataset_id>/tags": {"POST": MEMBERS_WRITE},
     "datasets/<str:dataset_id>/tags/<str:tag>": {"DELETE": MEMBERS_WRITE},
     "datasets/<str:dataset_id>/content/lacking": {"POST": MEMBERS_WRITE},
+    "datasets/<str:dataset_id>/content/nearby": {"GET": MEMBERS_WRITE},
     "datasets/<str:dataset_id>/content/packs": {"PUT": MEMBERS_WRITE},
     "datasets/<str:dataset_id>/content/parts/<str:sha256>": {"GET": MEMBERS_WRITE, "PUT": MEMBERS_WRITE},
     "datasets/<str:dataset_id>/content/manifests": {"PUT": MEMBERS_WRITE},

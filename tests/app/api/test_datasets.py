@@ -5,6 +5,7 @@ from hashlib import sha256
 import pytest
 
 from controlplane.models import AuditEntry, Event
+from datasets.ingest.nearby import folder_mark, machine_mark
 from datasets.models import Dataset, DatasetVersion
 from datasets.queries import lake as lake_module
 from datasets.queries.lake import lake_of
@@ -56,6 +57,23 @@ def test_a_first_version_and_a_second(api, cast, dataset):
     assert (shown["latest"], shown["latest_id"], shown["files"]) == (2, second.body["id"], 3)
     assert Event.objects.filter(kind="dataset.version_created").count() == 2
     assert AuditEntry.objects.filter(verb="dataset.commit", actor="ben").count() == 2
+
+
+def test_only_a_caller_on_this_machine_learns_where_the_lake_is(api, dataset):
+    path, folder = f"datasets/{dataset.pk}/content/nearby", str(lake_of(dataset.project).root)
+    assert api("ben").get(f"{path}?machine={machine_mark()}").body == {
+        "folder": folder,
+        "mark": folder_mark(folder),
+    }
+    elsewhere = {"folder": None, "mark": None}
+    assert api("ben").get(f"{path}?machine={'0' * 64}").body == elsewhere
+    assert api("ben").get(path).body == elsewhere
+
+
+def test_a_machine_without_an_identity_is_near_nothing(api, dataset, monkeypatch, tmp_path):
+    monkeypatch.setattr("datasets.ingest.nearby._BOOT_ID", tmp_path / "none")
+    assert machine_mark() == ""
+    assert api("ben").get(f"datasets/{dataset.pk}/content/nearby?machine=").body["folder"] is None
 
 
 def test_of_two_syncs_at_once_the_second_is_told_the_new_parent(api, dataset):

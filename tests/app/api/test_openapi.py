@@ -93,6 +93,7 @@ READS = [
     "datasets/{dataset_id}",
     "datasets/{dataset_id}/versions",
     "datasets/{dataset_id}/versions/{version}",
+    "datasets/{dataset_id}/content/nearby",
     "datasets/{dataset_id}/registrations/{registration_id}",
     "datasets/{dataset_id}/content/parts/{sha256}",
     "versions/{version_id}",
