@@ -26,8 +26,8 @@ from datasets.models import Cache, CacheLocation
 from datasets.queries.caches import free_bytes, key_of, needed_versions
 from datasets.queries.lake import lake_of, manifest_named
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
-from datasets.storage.cache import Progress
 from datasets.storage.claims import CLAIM_DELETED, CLAIM_LOST, CacheClaim, cache_claim_name
+from datasets.storage.tree_fill import Progress
 
 # Codes retried without limit: other commands free space, and an unreachable S3 server recovers.
 MAKING_ROOM = "making_room"

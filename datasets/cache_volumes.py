@@ -20,8 +20,8 @@ from datasets.queries.caches import keys_at, store_of
 from datasets.queries.code import control_url
 from datasets.queries.lake import manifest_named
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing, Lake
-from datasets.storage.cache import Progress, Report, contents_of
 from datasets.storage.claims import CacheClaim, CacheTask
+from datasets.storage.tree_fill import Progress, Report, contents_of
 
 # Codes of Blocked for which a fill is retried without limit: the lake is away, or another task uses the volume.
 WAITED_FOR = (*LAKE_AWAY, "in_use", "pod_deleted")

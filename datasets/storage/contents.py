@@ -8,10 +8,9 @@ version only new contents are added. A dict of them would take 150 MB in every p
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # Pack name of a content with its own file.
 WHOLE = ""
@@ -25,9 +24,9 @@ CREATE TABLE IF NOT EXISTS contents (
 """
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Located:
-    """Location of a content: at `offset` in a pack, or in its own file (`pack` is WHOLE)."""
+class Located(NamedTuple):
+    """Location of a content: at `offset` in a pack, or in its own file (`pack` is WHOLE). A tuple, because a version
+    has hundreds of thousands: they are made and sorted in C."""
 
     pack: str
     offset: int
@@ -67,9 +66,27 @@ class ContentIndex:
                 "SELECT packs.name, contents.offset, contents.size, contents.digest FROM contents"  # noqa: S608  # marks
                 f" JOIN packs ON packs.id = contents.pack WHERE contents.digest IN ({marks})"
             )
-            found += (Located(*row) for row in self._rows(sql, some))
+            found += map(Located._make, self._rows(sql, some))
         found.sort()
         return found
+
+    def files_of(self, digests: Iterable[bytes]) -> tuple[set[str], list[bytes]]:
+        """Return the names of the packs that hold these contents, and those contents that have their own file; omits
+        unknown ones."""
+        packs: set[str] = set()
+        alone: list[bytes] = []
+        for some in _chunks(digests):
+            marks = ",".join("?" * len(some))
+            sql = (
+                "SELECT DISTINCT packs.name, CASE packs.name WHEN '' THEN digest END FROM contents"  # noqa: S608  # marks
+                f" JOIN packs ON packs.id = contents.pack WHERE digest IN ({marks})"
+            )
+            for name, digest in self._rows(sql, some):
+                if digest is None:
+                    packs.add(name)
+                else:
+                    alone.append(digest)
+        return packs, alone
 
     def add(self, located: Sequence[Located]) -> None:
         """Add contents; known ones keep their location."""

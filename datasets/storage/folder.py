@@ -22,7 +22,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from uuid import uuid4
@@ -64,6 +63,8 @@ from datasets.storage.parts import append, locked_part
 
 # Objects removed under one lock, which blocks flushes.
 _REMOVED_AT_ONCE = 200
+# Contents that lie behind one another are read at once up to this size.
+_READ_BYTES = 1 << 20
 # Larger contents have their own file, which can be shared by link.
 WHOLE_BYTES = 256 << 10
 _FOLDERS = ("objects", "packs", "manifests", "parts", "staging", "quarantine")
@@ -76,7 +77,10 @@ class FolderLake(IndexedLake[ContentIndex]):
         super().__init__(root, _FOLDERS, ContentIndex)
 
     def renew(self, digests: Iterable[bytes]) -> None:
-        for path in {self.path_of(one) for one in self._index.locate(set(digests))}:
+        packs, alone = self._index.files_of(set(digests))
+        for path in [self._path("packs", name) for name in packs]:
+            renew_file(path)
+        for path in [self._path("objects", digest.hex()) for digest in alone]:
             renew_file(path)
 
     def put_pack(self, pack: memoryview) -> None:
@@ -154,8 +158,11 @@ class FolderLake(IndexedLake[ContentIndex]):
 
     def contents(self, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
         with self._opened(located[0]) as file:
-            for one in located:
-                yield one.digest, os.pread(file.fileno(), one.size_bytes, one.offset)
+            for some in _adjacent(located):
+                start = some[0].offset
+                data = os.pread(file.fileno(), some[-1].offset + some[-1].size_bytes - start, start)
+                for one in some:
+                    yield one.digest, data[one.offset - start : one.offset - start + one.size_bytes]
 
     def place(self, located: Located, target: Path, mode: int) -> None:
         with self._opened(located) as file:
@@ -316,7 +323,7 @@ class FolderLake(IndexedLake[ContentIndex]):
 
     def _adopt_pack(self, path: Path, name: str) -> list[Located]:
         try:
-            places = [replace(place, pack=name) for place in places_in(path)]
+            places = [place._replace(pack=name) for place in places_in(path)]
         except PackInvalid:
             path.unlink()
             return []
@@ -405,6 +412,19 @@ class FolderLake(IndexedLake[ContentIndex]):
 
     def _all(self, folder: str) -> Iterator[Path]:
         return (path for shelf in sorted((self.root / folder).iterdir()) for path in shelf.iterdir())
+
+
+def _adjacent(located: Sequence[Located]) -> Iterator[list[Located]]:
+    """Split contents of one file into groups without gaps of at most _READ_BYTES, or of one content."""
+    some: list[Located] = []
+    for one in located:
+        is_next = some and one.offset == some[-1].offset + some[-1].size_bytes
+        if some and not (is_next and one.offset + one.size_bytes - some[0].offset <= _READ_BYTES):
+            yield some
+            some = []
+        some.append(one)
+    if some:
+        yield some
 
 
 def _file_key(located: Located) -> str | bytes:

@@ -12,9 +12,10 @@ import pytest
 
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
 from datasets.storage.base import Budget, Cancelled, ContentDamaged, Lake
-from datasets.storage.cache import LOCK, CacheStore, Progress
+from datasets.storage.cache import LOCK, CacheStore
 from datasets.storage.contents import Located
 from datasets.storage.folder import WHOLE_BYTES
+from datasets.storage.tree_fill import Progress
 from tests.contract.lakes import LakeKit
 from tests.datasets import pack_of
 from tests.servers import CHECKOUT
