@@ -7,7 +7,7 @@ from controlplane.cli.parsing import Parser
 
 
 def add_yes(parser: Parser) -> None:
-    """Declare the option."""
+    """Declare the option `--yes`."""
     help_text = "confirm the deletion; without this option nothing is deleted"
     parser.add_argument("-y", "--yes", action="store_true", help=help_text)
 

@@ -294,11 +294,7 @@ def volume_ready(volume_id: str, measured: Measured | None) -> None:
 
 def volume_waits(volume_id: str, reason: str, message: str) -> None:
     """Record why a volume does not exist yet; its creation is retried."""
-    words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
-    with transaction.atomic():
-        rows = Volume.objects.filter(pk=volume_id, state=CREATING).exclude(**words)
-        if rows.update(**words):
-            happened("volume.waiting", Volume.objects.get(pk=volume_id), "system")
+    _note_problem("volume.waiting", volume_id, CREATING, reason, message)
 
 
 def volume_failed(volume_id: str, reason: str, message: str) -> None:
@@ -310,11 +306,16 @@ def volume_failed(volume_id: str, reason: str, message: str) -> None:
 
 def volume_not_removed(volume_id: str, reason: str, message: str) -> None:
     """Record why a deleted volume still exists; its removal is retried."""
+    _note_problem("volume.not_removed", volume_id, DELETING, reason, message)
+
+
+def _note_problem(event: str, volume_id: str, state: str, reason: str, message: str) -> None:
+    """Record a problem of a volume in this state; append the event only if it is not the recorded one."""
     words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
     with transaction.atomic():
-        rows = Volume.objects.filter(pk=volume_id, state=DELETING).exclude(**words)
+        rows = Volume.objects.filter(pk=volume_id, state=state).exclude(**words)
         if rows.update(**words):
-            happened("volume.not_removed", Volume.objects.get(pk=volume_id), "system")
+            happened(event, Volume.objects.get(pk=volume_id), "system")
 
 
 def volume_gone(volume_id: str) -> None:
