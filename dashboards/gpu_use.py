@@ -26,7 +26,7 @@ class Use(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class UseLook:
+class UseStyle:
     """How a class of utilisation is shown. `word`: its label. `colour`: a token of static/css/tokens.css, "" for
     none."""
 
@@ -34,12 +34,12 @@ class UseLook:
     colour: str
 
 
-LOOKS: dict[Use, UseLook] = {
-    Use.UNKNOWN: UseLook("not measured", ""),
-    Use.FREE: UseLook("free", ""),
-    Use.IDLE: UseLook("idle", "warning"),
-    Use.LOW: UseLook("low", "warning"),
-    Use.BUSY: UseLook("busy", "good"),
+LOOKS: dict[Use, UseStyle] = {
+    Use.UNKNOWN: UseStyle("not measured", ""),
+    Use.FREE: UseStyle("free", ""),
+    Use.IDLE: UseStyle("idle", "warning"),
+    Use.LOW: UseStyle("low", "warning"),
+    Use.BUSY: UseStyle("busy", "good"),
 }
 # Classes whose label is shown beside the number.
 SAID_ALOUD = frozenset({Use.IDLE, Use.LOW})

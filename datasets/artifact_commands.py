@@ -7,7 +7,7 @@ from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.models import Command, Project
-from datasets.actions.artifacts import KEEP, Kept, artifact_failed, artifact_ready, artifact_waits
+from datasets.actions.artifacts import KEEP, StoredArtifact, artifact_failed, artifact_ready, artifact_waits
 from datasets.ingest.engine import Progress, Synced, sync_tree
 from datasets.ingest.tree import Directory, SourceMissing, walk
 from datasets.ingest.worker import WorkerFailed
@@ -31,7 +31,7 @@ class KeepArtifact(CommandHandler):
     # lake.
     max_tries, backoff_seconds = 50, (1, 5, 30, 300)
 
-    def run(self, run: CommandRun) -> Kept | None:
+    def run(self, run: CommandRun) -> StoredArtifact | None:
         artifact = (
             Artifact.objects.select_related("project__cluster").filter(pk=run.command.subject_id).first()
         )
@@ -45,7 +45,7 @@ class KeepArtifact(CommandHandler):
         # An admin must free space first; keep the artifact until then.
         return refusal.code == DISK_FULL or super().may_retry(command, refusal)
 
-    def on_done(self, command: Command, result: Kept | None) -> None:
+    def on_done(self, command: Command, result: StoredArtifact | None) -> None:
         if result is not None:
             artifact_ready(command.subject_id, result)
 
@@ -87,7 +87,7 @@ def _synced(project: Project, root: Path, run: CommandRun) -> Synced:
         raise CommandRefused("output_not_stored", str(error), is_passing=True) from error
 
 
-def _kept(artifact: Artifact, found: Synced) -> Kept:
+def _kept(artifact: Artifact, found: Synced) -> StoredArtifact:
     if found.manifest is None:
         names = ", ".join(shown(path) for path, _ in found.failed[:NAMED])
         words = f"{len(found.failed)} files could not be read: {names}."
@@ -98,7 +98,7 @@ def _kept(artifact: Artifact, found: Synced) -> Kept:
     notes = (
         f"Left out: {names}{f' and {len(left) - NAMED} more' if len(left) > NAMED else ''}." if left else ""
     )
-    return Kept(found.manifest.hash, len(found.manifest), found.manifest.size_bytes, notes)
+    return StoredArtifact(found.manifest.hash, len(found.manifest), found.manifest.size_bytes, notes)
 
 
 def _store(project: Project, manifest: Manifest) -> None:

@@ -26,24 +26,24 @@ MOVES: dict[str, frozenset[str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class StateLook:
+class StateStyle:
     """How a state is shown: its label, and its colour as the name of a token in static/css/tokens.css."""
 
     label: str
     colour: str
 
 
-LOOKS: dict[str, StateLook] = {
-    QUEUED: StateLook("Queued", "warning"),
-    STARTING: StateLook("Starting", "accent"),
-    RUNNING: StateLook("Running", "good"),
-    SCALING: StateLook("Scaling", "accent"),
-    SUSPENDED: StateLook("Suspended", "second"),
-    STOPPING: StateLook("Stopping", "warning"),
-    SUCCEEDED: StateLook("Succeeded", "good"),
-    FAILED: StateLook("Failed", "bad"),
-    STOPPED: StateLook("Stopped", "second"),
-    TIMED_OUT: StateLook("Timed out", "bad"),
+LOOKS: dict[str, StateStyle] = {
+    QUEUED: StateStyle("Queued", "warning"),
+    STARTING: StateStyle("Starting", "accent"),
+    RUNNING: StateStyle("Running", "good"),
+    SCALING: StateStyle("Scaling", "accent"),
+    SUSPENDED: StateStyle("Suspended", "second"),
+    STOPPING: StateStyle("Stopping", "warning"),
+    SUCCEEDED: StateStyle("Succeeded", "good"),
+    FAILED: StateStyle("Failed", "bad"),
+    STOPPED: StateStyle("Stopped", "second"),
+    TIMED_OUT: StateStyle("Timed out", "bad"),
 }
 
 

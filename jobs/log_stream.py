@@ -67,7 +67,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LogState:
     """The part of a job's state that decides whether its log can still grow. `rank`: whose log is shown by
     default (jobs.log_ranks)."""
 
@@ -178,7 +178,7 @@ class Follower:
         """Yield new output, or "" when there is none; stops after the end event."""
         while True:
             job = self.wanted.job_id, self.wanted.attempt
-            standing = await _reads.read(("job", *job), SOON_SECONDS / 2, _standing, *job)
+            standing = await _reads.read(("job", *job), SOON_SECONDS / 2, _log_state, *job)
             if standing is None:
                 yield _event("end", {"state": None, "exit_code": None})
                 return
@@ -222,7 +222,7 @@ class Follower:
         page = (self._path, f"{self._attempt}-{self._rank}", self._offset, lines, self.wanted.search)
         return await _reads.read(page, POLL_SECONDS / 2, read_part, *page)
 
-    def _must_move_on(self, standing: Standing) -> bool:
+    def _must_move_on(self, standing: LogState) -> bool:
         return self.wanted.attempt is None and standing.attempt != self._attempt
 
     def _next_attempt(self, attempt: int) -> str:
@@ -235,7 +235,7 @@ class Follower:
         self._offset, self._is_complete, self._quiet_since = 0, False, None
         return _event("attempt", {"attempt": attempt})
 
-    def _choose_rank(self, standing: Standing) -> None:
+    def _choose_rank(self, standing: LogState) -> None:
         """Switch to the pod whose log is shown by default now, after all output of the previous one has been
         sent."""
         if self._rank is None:
@@ -256,10 +256,10 @@ class Follower:
         self._quiet_since = self._quiet_since or now
         return self._is_complete or now - self._quiet_since >= LOG_END_SECONDS
 
-    def _is_behind(self, standing: Standing) -> bool:
+    def _is_behind(self, standing: LogState) -> bool:
         return self.wanted.rank is None and self._rank != standing.rank
 
-    def _is_over(self, standing: Standing) -> bool:
+    def _is_over(self, standing: LogState) -> bool:
         is_ended = is_final(standing.state)
         if self.wanted.attempt is not None and self.wanted.attempt < standing.attempt:
             # The log of an earlier attempt does not grow.
@@ -340,8 +340,8 @@ def _canonical(job_id: str) -> str:
         return job_id
 
 
-def _standing(job_id: str, attempt: int | None) -> Standing | None:
+def _log_state(job_id: str, attempt: int | None) -> LogState | None:
     job = Job.objects.filter(pk=uuid.UUID(job_id)).only("kind", "state", "attempt", "exit_code").first()
     if job is None:
         return None
-    return Standing(job.state, job.attempt, job.exit_code, default_log_rank(job, attempt or job.attempt))
+    return LogState(job.state, job.attempt, job.exit_code, default_log_rank(job, attempt or job.attempt))

@@ -21,7 +21,7 @@ RENEWED_EVERY = timedelta(minutes=1)
 _ASKED = ("project__name", "user_id", "spec__image", "milli_gpus", "pods_wanted")
 
 
-class KeptRunTimes:
+class RunTimeCache:
     """Expected run times of a cluster's unfinished jobs that declare none, cached between observations. A job
     keeps the run time learned when it was first seen, so that a plan does not change with every job that
     ends."""

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from controlplane.engines.base import DepartmentReport, ProjectReport
-from controlplane.loop.observe import KeptJobs
+from controlplane.loop.observe import JobCache
 from controlplane.loop.pod_diff import DiffCache
 from controlplane.models import Cluster
 from controlplane.scheduling.incremental import Scheduler
@@ -38,7 +38,7 @@ class ClusterContext:
     planned_at: float = 0.0
     plan_seconds: float = 0.0
     diffs: DiffCache = field(default_factory=DiffCache)
-    jobs: KeptJobs = field(default_factory=KeptJobs)
+    jobs: JobCache = field(default_factory=JobCache)
     scheduler: Scheduler = field(default_factory=Scheduler)
     equal_holds: tuple[object, object] = (None, None)
     awaited: Mapping[str, Awaited] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from controlplane.scheduling.view import (
     ProjectView,
     placements_from_lists,
 )
-from controlplane.telemetry.usage import KeptUsage, half_life_of
+from controlplane.telemetry.usage import UsageCache, half_life_of
 from datasets.locality import Location, location_of
 from datasets.queries.job_data import NO_DATA, DataView, JobData, observe_data
 from datasets.queries.volumes import volume_waits
@@ -34,7 +34,7 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Job, Pod
 from jobs.queries import plain_rows
 from jobs.row_cache import RowCache
-from jobs.run_times import KeptRunTimes
+from jobs.run_times import RunTimeCache
 
 # States in which the attempt has started. In earlier states the row still has the previous attempt's start
 # time.
@@ -108,7 +108,7 @@ def observe(
     cluster: Cluster,
     now: datetime,
     nodes_with_orphans: frozenset[str] = frozenset(),
-    kept: "KeptJobs | None" = None,
+    kept: "JobCache | None" = None,
 ) -> Observation:
     """Read a cluster's rows into a view. Rows may change between the queries, so decisions are recorded under
     guards.
@@ -117,7 +117,7 @@ def observe(
     observations of this cluster; without it everything is read anew.
     """
     holders = _Placements(cluster)
-    kept = KeptJobs() if kept is None else kept
+    kept = JobCache() if kept is None else kept
     rows = kept.rows_of(cluster, now)
     waits = _waits(cluster, now, rows)
     kept.note(rows, holders, waits)
@@ -164,14 +164,14 @@ def observe_job(job: Job) -> JobView:
 
 def observe_recorded(cluster: Cluster, now: datetime, jobs: QuerySet[Job]) -> Mapping[str, JobView]:
     """Return jobs in any state, including ended ones, as they were when submitted; by id."""
-    learned, found = KeptRunTimes(), dict[str, JobView]()
+    learned, found = RunTimeCache(), dict[str, JobView]()
     learned.renew(cluster, now, ())
     for row in plain_rows(jobs, _JOB_COLUMNS):
         found[row["id"]] = _job_view({**row, **_AS_SUBMITTED}, learned.of(row), (), (), (), NO_DATA)
     return found
 
 
-class KeptJobs:
+class JobCache:
     """The jobs of one cluster as the last observation read them. Unchanged jobs stay the same objects in the
     next observation, so that the scheduler compares, and the loop writes, only what changed."""
 
@@ -179,8 +179,8 @@ class KeptJobs:
         self.views: tuple[JobView, ...] = ()
         self.holds: Mapping[str, HoldStatus] = {}
         self._rows = RowCache(_JOB_COLUMNS)
-        self.usage = KeptUsage()
-        self._run_times = KeptRunTimes()
+        self.usage = UsageCache()
+        self._run_times = RunTimeCache()
         self._known: dict[str, tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]] = {}
 
     def rows_of(self, cluster: Cluster, now: datetime) -> list[Mapping[str, Any]]:

@@ -69,7 +69,7 @@ def _held(start: datetime, end: datetime) -> Mapping[int, float]:
     return held
 
 
-class KeptUsage:
+class UsageCache:
     """A cache of the recent usage of a cluster's projects, read again after RENEWED_EVERY."""
 
     def __init__(self) -> None:

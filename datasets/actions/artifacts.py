@@ -24,7 +24,7 @@ ORDERED_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredArtifact:
     """A directory stored in the lake. `notes`: sentences about files that were left out."""
 
     manifest: str
@@ -81,7 +81,7 @@ def keep_artifacts(_: datetime | None = None) -> None:
             _end(artifact.pk, Artifact.WAITING, Artifact.SKIPPED, reason="job_not_succeeded", message=words)
 
 
-def artifact_ready(artifact_id: str, kept: Kept) -> None:
+def artifact_ready(artifact_id: str, kept: StoredArtifact) -> None:
     """Record that an artifact is stored in the lake. Call it in the transaction that ends the command."""
     fields = {
         "manifest": kept.manifest,

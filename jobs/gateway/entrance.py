@@ -43,7 +43,7 @@ NO_HOST = (
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class PortRedirect:
     """A redirect to a job's port. `target`: the path and query on the job's host. `is_back`: the job's host sent
     the browser here to sign in."""
 
@@ -69,7 +69,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await refuse(scope, send, 429, error.code, str(error), may_come=True)
 
 
-async def _respond(scope: Scope, send: Send, visit: Visit, credential: Credential | None) -> None:
+async def _respond(scope: Scope, send: Send, visit: PortRedirect, credential: Credential | None) -> None:
     job_id, port, client = visit.address.job_id, visit.address.port, client_address(scope)
     try:
         await in_thread(credential, client, find_port, credential, job_id, port)
@@ -82,7 +82,7 @@ async def _respond(scope: Scope, send: Send, visit: Visit, credential: Credentia
         await _send_on(scope, send, visit, credential)
 
 
-async def _send_on(scope: Scope, send: Send, visit: Visit, credential: Credential) -> None:
+async def _send_on(scope: Scope, send: Send, visit: PortRedirect, credential: Credential) -> None:
     host = host_of(scope)
     if not settings.SERVICES.is_reachable_from(host):
         detail = NO_HOST.format(host=host, port=settings.PORT)
@@ -101,14 +101,16 @@ async def _send_on(scope: Scope, send: Send, visit: Visit, credential: Credentia
     await redirect(send, f"{origin}{ENTER}?{urlencode(fields)}")
 
 
-async def _ask_to_sign_in(scope: Scope, send: Send, visit: Visit, credential: Credential | None) -> None:
+async def _ask_to_sign_in(
+    scope: Scope, send: Send, visit: PortRedirect, credential: Credential | None
+) -> None:
     if can_sign_in(scope, credential):
         await redirect(send, f"/login?next={quote(visit.path, safe='/')}")
     else:
         await ask_for_token(scope, send, credential)
 
 
-def _visit(scope: Scope) -> Visit | None:
+def _visit(scope: Scope) -> PortRedirect | None:
     raw_path = (scope.get("raw_path") or quote(scope["path"]).encode()).partition(b"?")[0]
     match = PATH.fullmatch(raw_path)
     if match is None:
@@ -117,8 +119,8 @@ def _visit(scope: Scope) -> Visit | None:
     rest, query_string = match["rest"] or b"/", scope.get("query_string", b"")
     if rest.decode("latin-1") == OPEN:
         target = query(scope).get("next", "/")
-        return Visit(address, target if TARGET.fullmatch(target) else "/", is_back=True)
+        return PortRedirect(address, target if TARGET.fullmatch(target) else "/", is_back=True)
     whole = UNESCAPED.sub(
         lambda found: b"%%%02X" % found[0][0], rest + (b"?" + query_string if query_string else b"")
     )
-    return Visit(address, whole.decode("ascii"), is_back=False)
+    return PortRedirect(address, whole.decode("ascii"), is_back=False)

@@ -69,7 +69,7 @@ FOREIGN = "Another site's page may not do this."
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProxyTarget:
     """A parsed request to a job's port. `address`: the job and its port. `target`: path and query, as received.
     `origin`: the origin of the job's pages. `own_origin`: the origin of the control plane's pages in the same
     browser."""
@@ -104,14 +104,14 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
             await refuse(scope, send, 429, error.code, str(error), may_come=True, job_url=asked.job_url)
 
 
-async def _respond(scope: Scope, receive: Receive, send: Send, asked: Asked) -> None:
+async def _respond(scope: Scope, receive: Receive, send: Send, asked: ProxyTarget) -> None:
     if scope["path"] == ENTER and scope["method"] == "GET":
         await _enter(scope, send, asked)
     else:
         await _http(scope, receive, send, asked)
 
 
-async def _enter(scope: Scope, send: Send, asked: Asked) -> None:
+async def _enter(scope: Scope, send: Send, asked: ProxyTarget) -> None:
     """Exchange a ticket for a cookie and redirect to the original address."""
     fields = query(scope)
     key = await in_thread(
@@ -133,7 +133,7 @@ async def _enter(scope: Scope, send: Send, asked: Asked) -> None:
         await redirect(send, place, cookies.set_cookie(cookies.service_cookie_name(), value, seconds))
 
 
-async def _http(scope: Scope, receive: Receive, send: Send, asked: Asked) -> None:
+async def _http(scope: Scope, receive: Receive, send: Send, asked: ProxyTarget) -> None:
     credential = _credential(scope, asked.address)
     try:
         # Reject cross-site requests: browsers send the cookie with requests of any site's page.
@@ -152,7 +152,7 @@ async def _http(scope: Scope, receive: Receive, send: Send, asked: Asked) -> Non
 
 
 async def _forward(
-    scope: Scope, receive: Receive, send: Send, asked: Asked, service: Service, credential: Credential
+    scope: Scope, receive: Receive, send: Send, asked: ProxyTarget, service: Service, credential: Credential
 ) -> None:
     """Copy request and response until one side ends or access is lost."""
     reply = _Reply(send)
@@ -216,7 +216,7 @@ async def _carry_answer(pod: Exchange, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _websocket(scope: Scope, receive: Receive, send: Send, asked: Asked | None) -> None:
+async def _websocket(scope: Scope, receive: Receive, send: Send, asked: ProxyTarget | None) -> None:
     """Connect a websocket; refuse before the handshake with the status that HTTP would get."""
     status, service, credential = 404, None, None
     if asked is not None and not scope["path"].startswith(OURS):
@@ -242,11 +242,11 @@ async def _websocket(scope: Scope, receive: Receive, send: Send, asked: Asked | 
     await carry_websocket(scope, receive, send, service, asked.target.decode("ascii"), headers, rights)
 
 
-async def _admit(scope: Scope, credential: Credential | None, asked: Asked) -> Service:
+async def _admit(scope: Scope, credential: Credential | None, asked: ProxyTarget) -> Service:
     return await admit_service(credential, asked.address.job_id, asked.address.port, client_address(scope))
 
 
-def _asked(scope: Scope) -> Asked | None:
+def _asked(scope: Scope) -> ProxyTarget | None:
     host, services = host_of(scope), settings.SERVICES
     address = services.find(host)
     raw_path = (scope.get("raw_path") or quote(scope["path"]).encode()).partition(b"?")[0]
@@ -254,7 +254,7 @@ def _asked(scope: Scope) -> Asked | None:
         return None
     query_string = scope.get("query_string", b"")
     target = raw_path + (b"?" + query_string if query_string else b"")
-    return Asked(
+    return ProxyTarget(
         address,
         UNESCAPED.sub(lambda match: b"%%%02X" % match[0][0], target),
         services.origin(address, host),
@@ -296,7 +296,9 @@ def _has_token_of_ours(scope: Scope) -> bool:
     )
 
 
-async def _ask_to_sign_in(scope: Scope, send: Send, asked: Asked, credential: Credential | None) -> None:
+async def _ask_to_sign_in(
+    scope: Scope, send: Send, asked: ProxyTarget, credential: Credential | None
+) -> None:
     """Redirect a page load to the control plane's sign-in."""
     if can_sign_in(scope, credential):
         await redirect(send, asked.entrance, cookies.set_cookie(PROBE, "1", PROBE_SECONDS))

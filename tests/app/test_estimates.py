@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from controlplane.loop.observe import KeptJobs, observe
+from controlplane.loop.observe import JobCache, observe
 from controlplane.models import Cluster
 from controlplane.scheduling.estimates import StartRange
 from jobs.estimate_record import EstimateCounts, estimate_counts, record_estimate
@@ -51,7 +51,7 @@ def test_a_declared_run_time_wins_and_a_time_limit_bounds(cast: Cast):
     assert found.late[str(limited.pk)] == 120
 
 
-def expected_in(cluster: Cluster, job: Job, kept: KeptJobs | None = None, later: int = 0) -> int | None:
+def expected_in(cluster: Cluster, job: Job, kept: JobCache | None = None, later: int = 0) -> int | None:
     """What the scheduler sees of a job's run time."""
     view = observe(cluster, timezone.now() + timedelta(seconds=later), kept=kept).view
     return next(one.expected_runtime_seconds for one in view.jobs if one.id == str(job.pk))
@@ -68,7 +68,7 @@ def test_the_scheduler_sees_learned_run_times_of_jobs_that_declare_none(cast: Ca
 
 
 def test_a_learned_run_time_stays_while_the_job_is_unfinished(cast: Cast):
-    cluster, kept = Cluster.objects.get(), KeptJobs()
+    cluster, kept = Cluster.objects.get(), JobCache()
     job = make_job(cast.project, "new", cast.ben)
     assert expected_in(cluster, job, kept) is None
     for number in range(3):

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from controlplane.access import Actor
 from controlplane.actions.clusters import edit_cluster
-from controlplane.loop.observe import KeptJobs, observe
+from controlplane.loop.observe import JobCache, observe
 from controlplane.loop.record import record
 from controlplane.models import Cluster, Project, Sample
 from controlplane.scheduling.cycle import decide
@@ -70,7 +70,7 @@ def test_use_of_another_clusters_gpus_does_not_count(cast: Cast, settings):
     assert usage_seen() == alone
 
 
-def usage_seen(kept: KeptJobs | None = None, later: timedelta = timedelta()) -> dict[str, float]:
+def usage_seen(kept: JobCache | None = None, later: timedelta = timedelta()) -> dict[str, float]:
     """What the scheduler sees."""
     seen = observe(Cluster.objects.earliest("pk"), timezone.now() + later, kept=kept).view
     return {project.name: project.usage for project in seen.projects}
@@ -120,7 +120,7 @@ def cycle(cluster: Cluster) -> None:
 
 def test_past_use_is_read_again_after_a_while(cast: Cast, settings):
     settings.USAGE_HALF_LIFE = DAY
-    kept = KeptJobs()
+    kept = JobCache()
     before = usage_seen(kept)
     held(cast.project, 1, hours_before(timezone.now(), 1), 100)
     assert usage_seen(kept) == before
@@ -129,7 +129,7 @@ def test_past_use_is_read_again_after_a_while(cast: Cast, settings):
 
 def test_another_half_life_counts_at_once(cast: Cast, settings):
     settings.USAGE_HALF_LIFE = DAY
-    kept = KeptJobs()
+    kept = JobCache()
     held(cast.project, 1, hours_before(timezone.now(), 1), 100)
     before = usage_seen(kept)
     settings.USAGE_HALF_LIFE = HOUR

@@ -124,7 +124,9 @@ async def test_a_connection_that_breaks_is_a_named_refusal(tunnel, monkeypatch, 
     monkeypatch.setattr(asyncio.StreamReader, "read", read)
     monkeypatch.setattr(proxy, "until_refused", lambda *_: wait())
     scope = {"method": "GET", "headers": [(b"accept", accept.encode())], "scheme": "http", "path": "/"}
-    asked = proxy.Asked(ServiceAddress("job", 8888), b"/", "http://job-8888.localhost", "http://localhost")
+    asked = proxy.ProxyTarget(
+        ServiceAddress("job", 8888), b"/", "http://job-8888.localhost", "http://localhost"
+    )
     await proxy._forward(scope, wait, send, asked, service(tunnel), Credential("token", "x"))
     start, body = sent[0], sent[1]["body"]
     assert start["status"] == status

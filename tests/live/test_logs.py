@@ -136,8 +136,8 @@ def test_the_pod_that_speaks_for_an_elastic_job_is_followed(server, elastic, hea
 
 def test_the_last_lines_of_a_worker_that_leaves_are_followed(server, elastic, headers, monkeypatch):
     """They are written after the generation without it began."""
-    looks, standing = [], logstream._standing
-    monkeypatch.setattr(logstream, "_standing", lambda *job: looks.append(job) or standing(*job))
+    looks, standing = [], logstream._log_state
+    monkeypatch.setattr(logstream, "_log_state", lambda *job: looks.append(job) or standing(*job))
     path = log_path(settings.LOG_DIR, str(elastic.pk), 1, 0)
     path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
     marked = headers | {"Last-Event-ID": "1-0-0"}
@@ -171,7 +171,7 @@ def test_the_silence_of_a_worker_that_leaves_is_counted_anew(monkeypatch, betwee
     follower = logstream.Follower(logstream.Wanted("none", None, None, 0, None, None))
 
     def rank_shown(attempt: int, rank: int) -> int:
-        standing = logstream.Standing("running", attempt, None, rank)
+        standing = logstream.LogState("running", attempt, None, rank)
         if follower._must_move_on(standing):
             follower._next_attempt(attempt)
         follower._choose_rank(standing)

@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.loop import record as recording
-from controlplane.loop.observe import KeptJobs, observe
+from controlplane.loop.observe import JobCache, observe
 from controlplane.loop.record import record
 from controlplane.models import Command, Event
 from controlplane.scheduling.plan import Plan, Start
@@ -68,7 +68,7 @@ def test_starts_for_which_a_cycle_has_no_time_are_left_to_the_next(plant, monkey
 
 def test_after_a_read_that_failed_jobs_that_have_left_are_not_seen_any_more(plant, monkeypatch):
     make_job(make_project())
-    kept = KeptJobs()
+    kept = JobCache()
     assert len(observe(plant.cluster, plant.clock(), kept=kept).view.jobs) == 1
     with monkeypatch.context() as broken:
         broken.setattr(RowCache, "read", lambda *_: 1 // 0)

@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.2
 _CLEAR_SECONDS = 60.0
 
 
-class Standing(NamedTuple):
+class ScenarioState(NamedTuple):
     """State of the four projects: GPUs by project, job counts, devices in use."""
 
     allocated: tuple[float, ...]
@@ -80,7 +80,7 @@ def demo_four_teams(args: Namespace, session: Session) -> int:
         return DONE
     _prepare(session, made, is_among_others=args.anyway)
     expected = expectations()
-    before, results = _standing(session), []
+    before, results = _state_now(session), []
     for step in steps():
         session.output.line(_announcement(step))
         session.output.flush()
@@ -160,18 +160,18 @@ def _shell_line() -> str:
     return f"i=0; while [ $i -lt 1800 ]; do i=$((i+1)); echo '{report}'; sleep 2; done"
 
 
-def _settled(session: Session, expected: Expected, seconds: float) -> Standing:
+def _settled(session: Session, expected: Expected, seconds: float) -> ScenarioState:
     """Return the cluster's state once it is as expected, or after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
-        standing = _standing(session)
+        standing = _state_now(session)
         is_quiet = not standing.moving and standing.is_as(expected)
         if is_quiet or time.monotonic() >= deadline:
             return standing
         session.pause(_POLL_SECONDS)
 
 
-def _standing(session: Session) -> Standing:
+def _state_now(session: Session) -> ScenarioState:
     rows = _jobs(session)
     allocated = dict.fromkeys(QUOTAS, 0.0)
     states: dict[str, set[str]] = {"running": set(), "queued": set()}
@@ -182,7 +182,7 @@ def _standing(session: Session) -> Standing:
     running, waiting = frozenset(states.pop("running")), frozenset(states.pop("queued"))
     moving = frozenset(name for names in states.values() for name in names)
     rounded = tuple(round(allocated[name], 3) for name in QUOTAS)
-    return Standing(rounded, running, waiting, moving, _devices_in_use(session))
+    return ScenarioState(rounded, running, waiting, moving, _devices_in_use(session))
 
 
 def _jobs(session: Session) -> list[dict[str, Any]]:
@@ -204,7 +204,7 @@ def _announcement(step: Step) -> str:
     return f"{step.number:>2}/20  {step.project} submits {names}: {step.kind}, {gpus}"
 
 
-def _outcome(before: Standing, after: Standing, expected: Expected) -> str:
+def _outcome(before: ScenarioState, after: ScenarioState, expected: Expected) -> str:
     shares = "  ".join(
         f"{name} {formats.gpus(count)}/{QUOTAS[name]}"
         for name, count in zip(QUOTAS, after.allocated, strict=True)

@@ -83,7 +83,7 @@ class _WantedLog:
         return problem != known
 
     async def wait(self, seconds: float) -> None:
-        """Wait for a change of the pod, at most so long."""
+        """Wait for a change of the pod, at most for `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.changed.wait()

@@ -156,7 +156,7 @@ class Memberships:
             logger.error("a connection to an elastic pod could not be opened or closed", exc_info=error)
 
     def _pause(self, member: _Member, connection: _Connection | None) -> None:
-        """Delay the next connection to the pod, the last of which has ended; None if it could not be opened."""
+        """Delay the next connection to a pod. `connection`: the one that has ended, None if none could be opened."""
         if connection is not None:
             longer = min(2 * member.pause, LONGEST_PAUSE_SECONDS)
             member.pause = PAUSE_SECONDS if connection.was_useful() else longer

@@ -1,5 +1,5 @@
-"""Start the shims of pods. One is started in advance and waits for its pod, so that a pod does not wait for the start
-of an interpreter, which takes as long as everything else of its own start.
+"""Start the shims of pods. One shim is started in advance and waits for a pod, because starting an interpreter takes
+half of the time in which a pod starts.
 """
 
 import os

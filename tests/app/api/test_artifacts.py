@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import AuditEntry, Command, Event
-from datasets.actions.artifacts import KEEP, Kept, artifact_ready, keep_artifacts
+from datasets.actions.artifacts import KEEP, StoredArtifact, artifact_ready, keep_artifacts
 from datasets.actions.lake_collection import collect_lake
 from datasets.ingest.worker import WorkerFailed
 from datasets.models import Artifact
@@ -194,7 +194,7 @@ def test_an_artifact_goes_with_its_job_also_while_it_is_kept(cast):
     keep_artifacts()
     artifact = Artifact.objects.get()
     job.delete()
-    artifact_ready(str(artifact.pk), Kept("0" * 64, 1, 1))
+    artifact_ready(str(artifact.pk), StoredArtifact("0" * 64, 1, 1))
     keep_output()
     assert not Artifact.objects.exists()
     assert Command.objects.get(kind=KEEP).state == Command.DONE

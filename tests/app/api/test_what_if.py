@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from controlplane.models import AuditEntry, Cluster, Device, Event, Project
 from controlplane.simulation.client import SimulationFailed
-from controlplane.telemetry.usage import KeptUsage
+from controlplane.telemetry.usage import UsageCache
 from jobs.models import Attempt, Job
 from jobs.what_if import week_simulator
 from tests.app.api.client import Api
@@ -50,7 +50,7 @@ def test_a_quota_says_who_starts_and_who_stops_and_changes_nothing(full: Job, ap
 
 def test_past_use_counts_with_the_change_too(full: Job, api: AsPerson, monkeypatch):
     Project.objects.update(over_quota_weight_milli=1000)
-    monkeypatch.setattr(KeptUsage, "of", lambda *given: {full.project_id: 1.0})
+    monkeypatch.setattr(UsageCache, "of", lambda *given: {full.project_id: 1.0})
     reply = api("ana").post(WHAT_IF, {"gpu_quota": 0})
     shares = {one["project"]: one["fair_share_gpus"] for one in reply.body["projects"]}
     assert shares["team-a"] == {"before": 0, "after": 0}
