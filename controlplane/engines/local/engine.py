@@ -88,7 +88,7 @@ class LocalEngine(EngineDefaults):
         weakref.finalize(self, self._fork_servers.close)
 
     def close(self) -> None:
-        """End what waits for pods to start; pods run on."""
+        """End the spare shim and the fork server. Pods continue to run."""
         self._shims.close()
         self._fork_servers.close()
 

@@ -63,8 +63,8 @@ def serve(control: socket.socket) -> None:
 
 
 def become(launch: shim.Launch) -> None:
-    """Leave for the command: in this process if it is a Python program, otherwise by exec. Raises Command, or
-    OSError as exec does."""
+    """Become the pod's command. Raise Command if it is a Python program that this process can run itself; any other
+    is executed, which raises OSError if it fails."""
     if not is_program(launch.argv) or not _is_there(launch.argv[1]):
         shim.execute(launch)
     raise Command(launch)
@@ -136,7 +136,8 @@ def _show_error(kind: type[BaseException], error: BaseException, found: Tracebac
 
 
 def main() -> None:
-    """Import the modules, serve, and become a pod's command in the processes of commands."""
+    """Import the modules, then fork shims for the engine. In a process that is forked to become a pod's command,
+    run the command."""
     control, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
     for name in modules:
         importlib.import_module(name)

@@ -29,14 +29,16 @@ WAIT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a fork server was started with, which its pods must have in common."""
+    """The modules that a fork server has imported, and the variables that its interpreter and they read at their
+    start. All pods of the server need the same ones."""
 
     modules: tuple[str, ...]
     variables: tuple[tuple[str, str], ...]
 
 
 def recipe_for(modules: Sequence[str], argv: Sequence[str], env: Mapping[str, str]) -> Recipe | None:
-    """Return the recipe of a pod's server; None for one that has to be started by exec."""
+    """Return the recipe of the fork server from which the pod can be started; None for a pod that has to be started
+    by exec."""
     is_ours = env.get("PATH", "").partition(":")[0] == str(Path(sys.executable).parent)
     if not modules or not is_ours or not is_program(argv):
         return None

@@ -339,8 +339,8 @@ def main(pod_dir: str) -> int:
 
 
 def supervise(pod_dir: str, started: int, run: Callable[[Launch], None]) -> None:
-    """Be the pod's shim until the pod's end, if it has no other. `started`: the write end of a pipe, written once the
-    command runs. `run`: see Child."""
+    """Run the pod as its shim until it has ended. Does nothing if another shim has the pod, or had it. `started`:
+    the write end of a pipe, written once the command runs. `run`: see Child."""
     _leave_standard_streams(pod_dir)
     if _lock(f"{pod_dir}/lock") and not _has_record(pod_dir):
         Shim(pod_dir, run).run(started)
