@@ -16,7 +16,7 @@ from bench.attack.plant import Plant, Samples, attack, measure, plant
 from bench.harness import Row, quantile, report
 
 SECONDS, CALM_SECONDS = 30.0, 10.0
-LEAD_SECONDS = 1.0  # an attack has begun before the first sample
+LEAD_SECONDS = 1.0  # of an attack before the first sample, and after the last one
 BAR_MS = 500.0
 # Making the jobs and stopping them takes longer than most attacks, so they are made for the attack that lists them.
 ON_CLONES, CLONES = "lists of large specs", 60
@@ -32,19 +32,19 @@ def main() -> None:
         report("attack", run(Path(directory), options.names or list(ATTACKS), options.seconds))
 
 
-def run(directory: Path, names: list[str], seconds: float) -> list[Row]:
-    """Return a row for each attack."""
+def run(directory: Path, names: list[str], seconds: float, lead: float = LEAD_SECONDS) -> list[Row]:
+    """Return a row for each attack, which lasts `lead` seconds longer at both ends."""
     clones = CLONES if ON_CLONES in names else 0
     with plant(directory, clones) as made:
         measure(made, min(2.0, seconds))  # what is loaded on first use
         calm = measure(made, min(CALM_SECONDS, seconds))
-        return [row(name, calm, *under_attack(made, name, seconds)) for name in names]
+        return [row(name, calm, *under_attack(made, name, seconds, lead)) for name in names]
 
 
-def under_attack(made: Plant, name: str, seconds: float) -> tuple[Samples, dict[str, int]]:
+def under_attack(made: Plant, name: str, seconds: float, lead: float) -> tuple[Samples, dict[str, int]]:
     """The other user's samples during an attack, and the attack's answers."""
-    with attack(made, name, seconds + 2 * LEAD_SECONDS) as attacking:
-        measure(made, LEAD_SECONDS)
+    with attack(made, name, seconds + 2 * lead) as attacking:
+        measure(made, lead)
         samples = measure(made, seconds)
         output, _ = attacking.communicate(timeout=seconds + 120)
     answers: dict[str, int] = json.loads(output or b"{}")

@@ -1,6 +1,7 @@
 """The attacks, each a client process of its own: python -m bench.attack.attacks NAME TARGET SECONDS.
 
-TARGET is JSON (see `Target`). Every attack ends by itself after SECONDS and prints how often it got which answer.
+TARGET is JSON (see `Target`). Every attack prints a line when it begins, ends by itself after SECONDS and prints how
+often it got which answer.
 """
 
 import asyncio
@@ -260,6 +261,7 @@ ATTACKS: dict[str, Attack] = {
 def main(name: str, target: str, seconds: str) -> None:
     """Run one attack and print its answers as JSON."""
     answers: Answers = Counter()
+    print("begun", flush=True)
     asyncio.run(ATTACKS[name](Target(**json.loads(target)), float(seconds), answers))
     print(json.dumps(answers))
 

@@ -86,10 +86,14 @@ def plant(directory: Path, clones: int) -> Iterator[Plant]:
 
 
 def attack(made: Plant, name: str, seconds: float) -> "subprocess.Popen[bytes]":
-    """Start an attack. It has a lower priority than the instance: attackers have machines of their own."""
+    """Start an attack and wait until it has begun. It has a lower priority than the instance: attackers have machines
+    of their own."""
     arguments = [name, orjson.dumps(asdict(made.target)).decode(), str(seconds)]
     command = ["nice", "-n", "10", sys.executable, "-m", "bench.attack.attacks", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE)
+    attacking = subprocess.Popen(command, stdout=subprocess.PIPE)
+    if attacking.stdout:
+        attacking.stdout.readline()
+    return attacking
 
 
 def measure(made: Plant, seconds: float) -> Samples:

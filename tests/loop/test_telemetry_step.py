@@ -17,7 +17,8 @@ from tests.builders import make_job, make_node, make_project
 from tests.engines import give_engine
 from tests.loop.plant import Plant
 
-IDLE_SECONDS = 20
+IDLE_SECONDS = 10
+LONG_SECONDS = 3 * IDLE_SECONDS  # much longer than WATCH_GAP_SECONDS too
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +96,7 @@ def expect_a_new_clock(plant: Plant, job: Job) -> None:
 def test_nobody_is_called_idle_while_what_measures_is_away(plant, monkeypatch):
     job = notebook(plant)
     monkeypatch.setattr(plant.engine, "usage", be_away)
-    watch(plant, 30)
+    watch(plant, 3 * IDLE_SECONDS // 2)
     assert standing(job)[0] == "running"
     monkeypatch.undo()
     expect_a_new_clock(plant, job)
@@ -109,7 +110,7 @@ def test_nobody_is_called_idle_while_a_cluster_is_away(plant, monkeypatch, measu
     say(plant, job, gpu_utilization=0.0)
     watch(plant, 2)
     plant.engine.faults.is_unreachable = True
-    watch(plant, 60)
+    watch(plant, LONG_SECONDS)
     plant.engine.faults.is_unreachable = False
     plant.tick()  # the loop is back before the next look
     assert standing(job)[0] == "running"
@@ -119,7 +120,7 @@ def test_nobody_is_called_idle_while_a_cluster_is_away(plant, monkeypatch, measu
 def test_what_is_not_known_is_not_idle_and_what_a_pod_says_is_known(plant, monkeypatch):
     monkeypatch.setattr(plant.engine, "usage", know_nothing(plant.engine))
     job = notebook(plant)
-    watch(plant, 30)
+    watch(plant, 3 * IDLE_SECONDS // 2)
     assert standing(job)[0] == "running"
     say(plant, job, gpu_utilization=0.0)
     expect_a_new_clock(plant, job)
@@ -153,7 +154,7 @@ def test_one_clusters_gap_is_not_anothers(plant, other, monkeypatch):
     """Whatever keeps us from looking at one cluster, its jobs run on and the idle jobs of the others end."""
     far, near = notebook(plant, "team-b", other), notebook(plant)
     monkeypatch.setattr("controlplane.loop.telemetry_step.collect", broken)
-    watch(plant, 30)
+    watch(plant, 3 * IDLE_SECONDS // 2)
     assert standing(far)[0] == "running"
     assert standing(near) == ("timed_out", "interactive_idle")
 
@@ -161,7 +162,7 @@ def test_one_clusters_gap_is_not_anothers(plant, other, monkeypatch):
 def test_a_cluster_that_waits_for_a_look_was_not_watched(plant, other):
     job = notebook(plant, "team-b", other)
     Cluster.objects.filter(pk=other.pk).update(state=Cluster.CHECKING)
-    watch(plant, 60)
+    watch(plant, LONG_SECONDS)
     Cluster.objects.filter(pk=other.pk).update(state=Cluster.ATTACHED)
     plant.tick()
     assert standing(job)[0] == "running"

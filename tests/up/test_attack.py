@@ -19,7 +19,7 @@ ATTACKS = {
 
 
 def test_other_users_are_answered_under_attack(tmp_path: Path) -> None:
-    rows = run(tmp_path / "state", list(ATTACKS), 1.0)
+    rows = run(tmp_path / "state", list(ATTACKS), 0.75, 0.25)
     for row, answer in zip(rows, ATTACKS.values(), strict=True):
         assert max(row.samples) < LOST_MS, row.note
         assert f"{answer}: " in row.note
