@@ -40,8 +40,8 @@ class Program:
         self.job.refresh_from_db()
 
     def in_seconds(self, seconds: int) -> None:
-        for _ in range(0, seconds, 5):
-            self.plant.tick(5.0)
+        for _ in range(0, seconds, 10):
+            self.plant.tick(10.0)
             self.act()
         self.settle()
 

@@ -46,10 +46,10 @@ class Two:
     def sizes(self) -> dict[str, int]:
         return {one.job.name: len(live(one.job)) for one in (self.flat, self.steep)}
 
-    def turn(self, until: dict[str, int] | None = None, times: int = 60) -> dict[str, int]:
-        """Let 5 s pass so many times, or until the jobs have these sizes."""
+    def turn(self, until: dict[str, int] | None = None, times: int = 30) -> dict[str, int]:
+        """Let 10 s pass so many times, or until the jobs have these sizes."""
         for _ in range(times):
-            self.plant.tick(5.0)
+            self.plant.tick(10.0)
             self.flat.act()
             self.steep.act()
             if self.sizes() == until:
@@ -65,7 +65,7 @@ def two(plant, *, eta: float | None = 36_000.0, steep: int = 12, quota: int = 8,
     flat.settle()
     bounds["workers"] = steep
     found = Two(plant, flat, Program(plant, make_job(project, "steep", kind="elastic", **bounds, **fields)))
-    assert found.turn({"flat": 15, "steep": 1}, 30) == {"flat": 15, "steep": 1}
+    assert found.turn({"flat": 15, "steep": 1}, 15) == {"flat": 15, "steep": 1}
     if eta is not None:
         Job.objects.update(progress={"eta_seconds": eta})
     return found
@@ -77,21 +77,21 @@ def given() -> int:
 
 def test_workers_move_to_a_job_that_gains_more_by_them_and_stay_there(plant):
     jobs = two(plant)
-    assert jobs.turn({"flat": 4, "steep": 12}, 150) == {"flat": 4, "steep": 12}
-    assert jobs.turn(times=15) == {"flat": 4, "steep": 12}
+    assert jobs.turn({"flat": 4, "steep": 12}, 75) == {"flat": 4, "steep": 12}
+    assert jobs.turn(times=8) == {"flat": 4, "steep": 12}
     assert {one.state for one in ScaleOperation.objects.filter(cause="balance")} == {"succeeded"}
     assert not ScaleOperation.objects.filter(state__in=("pending", "running")).exists()
 
 
 def test_nothing_moves_between_jobs_that_do_not_report_how_long_they_will_take(plant):
-    assert two(plant, eta=None).turn(times=30) == {"flat": 15, "steep": 1}
+    assert two(plant, eta=None).turn(times=15) == {"flat": 15, "steep": 1}
 
 
 def test_nothing_moves_while_a_job_of_the_project_waits_that_cannot_be_served(plant):
     jobs = two(plant)
     # Each of the two jobs keeps a worker on a node.
     make_job(jobs.flat.job.project, "waits", gpus=8, workers=2)
-    assert jobs.turn(times=30) == {"flat": 15, "steep": 1}
+    assert jobs.turn(times=15) == {"flat": 15, "steep": 1}
     assert given() == 1
 
 
@@ -110,9 +110,9 @@ def test_a_node_is_left_for_a_pod_that_has_no_room_on_any(plant, gpus):
     plant.engine.finish(f"{fill.pk}-1-0")
     waits = make_job(project, "waits", gpus=gpus)
 
-    def turn(times: int) -> None:
+    def turn(times: int, seconds: float = 5.0) -> None:
         for _ in range(times):
-            plant.tick(5.0)
+            plant.tick(seconds)
             for program in programs:
                 program.act()
 
@@ -123,7 +123,7 @@ def test_a_node_is_left_for_a_pod_that_has_no_room_on_any(plant, gpus):
     given = ScaleOperation.objects.filter(cause="balance")
     assert {(one.state, one.lost_steps) for one in given} == {("succeeded", 0)}
     count = ScaleOperation.objects.count()
-    turn(24)
+    turn(12, 10.0)
     assert ScaleOperation.objects.count() == count
 
 
@@ -145,7 +145,7 @@ def test_a_job_that_another_project_stopped_gets_workers_of_its_own_project(plan
 
 def test_a_job_takes_nothing_that_its_quota_does_not_allow(plant):
     jobs = two(plant, quota=1, preemptible=False)
-    assert jobs.turn(times=40) == {"flat": 15, "steep": 1}
+    assert jobs.turn(times=20) == {"flat": 15, "steep": 1}
     assert given() == 1
 
 
