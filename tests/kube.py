@@ -11,6 +11,7 @@ code 143 when they are deleted. KWOK's default would strip finalizers; tools/kub
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import secrets
@@ -19,8 +20,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -76,6 +76,8 @@ class KubeCluster:
         self.kubeconfig, self.ca = self.state_dir / "kubeconfig", self.state_dir / "ca.crt"
         self.kubeconfig_text = self.kubeconfig.read_text()
         self._context = ssl.create_default_context(cafile=str(self.ca))
+        self._idle: list[http.client.HTTPSConnection] = []
+        weakref.finalize(self, _close_all, self._idle)
 
     def api(
         self, method: str, path: str, body: Any = None, *, kind: str = "application/json", token: str = ""
@@ -83,14 +85,33 @@ class KubeCluster:
         """One call: status and decoded answer. An HTTP error is an answer; no connection raises OSError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": kind}
-        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
+        status, text = self._answer(method, path, data, headers)
+        is_plain = status >= 400 and text[:1] != b"{"
+        return status, text.decode(errors="replace") if is_plain else json.loads(text or b"null")
+
+    def _answer(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        """One call, on a connection of an earlier one: a handshake takes longer than most calls. A call on a
+        connection that the server had closed meanwhile is sent again."""
         try:
-            with urllib.request.urlopen(request, timeout=patience(20), context=self._context) as answer:
-                return answer.status, json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:
-            with error:
-                text = error.read()
-            return error.code, json.loads(text) if text[:1] == b"{" else text.decode(errors="replace")
+            connection = self._idle.pop()
+        except IndexError:
+            connection = http.client.HTTPSConnection(self.network.inside, context=self._context)
+        is_kept, connection.timeout = connection.sock is not None, patience(20)
+        try:
+            if is_kept:
+                connection.sock.settimeout(connection.timeout)
+            connection.request(method, path, data, headers)
+            with connection.getresponse() as answer:
+                found = answer.status, answer.read()
+        except BaseException as error:
+            connection.close()
+            if is_kept and isinstance(error, ConnectionError):
+                return self._answer(method, path, data, headers)
+            raise
+        self._idle.append(connection)
+        return found
 
     def must(self, method: str, path: str, body: Any = None, *, kind: str = "application/json") -> Any:
         """As `api`, where only success will do: the decoded answer."""
@@ -363,6 +384,11 @@ def _missing_packages() -> list[str]:
     if not Path(CNI_PROGRAMS, "bridge").exists():
         missing.add("containernetworking-plugins")
     return sorted(missing)
+
+
+def _close_all(connections: Sequence[http.client.HTTPSConnection]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def _finds(program: str) -> bool:
