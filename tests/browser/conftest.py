@@ -34,7 +34,14 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # Pages of one person share a process: to start one and to compile the scripts anew takes half of a page's CPU time.
+    "--renderer-process-limit=1",
 ]
+OF_A_PAGE = {
+    "viewport",
+    "color_scheme",
+    "reduced_motion",
+}  # settings that Playwright can give to a page by itself
 HARMLESS = (
     # Plotly and xterm set style attributes and add style elements, which the policy refuses; our own sheets stand in
     "Applying inline style violates",
@@ -204,18 +211,65 @@ def patient(context: BrowserContext) -> BrowserContext:
     return context
 
 
+@pytest.fixture(scope="session")
+def kept(browser: Browser, sessions: dict[str, Any], running: Yard) -> Iterator["Kept"]:
+    """A context for each person, for the pages of all tests."""
+    kept = Kept(browser, sessions, running.server.url)
+    yield kept
+    kept.close()
+
+
+class Kept:
+    """Contexts that tests share. An idle page keeps the process of each, so that a test's page needs no new one."""
+
+    def __init__(self, browser: Browser, sessions: dict[str, Any], url: str) -> None:
+        self._browser, self._sessions, self._url = browser, sessions, url
+        self._idle: dict[str, Page] = {}
+
+    def page_of(self, name: str, viewport: ViewportSize = DESKTOP, **media: Any) -> Page:
+        """A new page of this person."""
+        if name not in self._idle:
+            context = self._browser.new_context(storage_state=self._sessions[name], viewport=DESKTOP)
+            self._idle[name] = patient(context).new_page()
+            self._idle[name].goto(f"{self._url}/healthz")
+        page = self._idle[name].context.new_page()
+        if viewport != DESKTOP:
+            page.set_viewport_size(viewport)
+        if media:
+            page.emulate_media(**media)
+        return page
+
+    def clear(self) -> None:
+        """Close what a test has opened and forget what its pages have stored."""
+        for name, idle in self._idle.items():
+            opened = [page for page in idle.context.pages if page is not idle]
+            for page in opened:
+                page.close()
+            if opened:
+                idle.evaluate("localStorage.clear()")
+                idle.context.clear_cookies()
+                idle.context.add_cookies(self._sessions[name]["cookies"])
+
+    def close(self) -> None:
+        """Close all contexts."""
+        for idle in self._idle.values():
+            idle.context.close()
+
+
 @pytest.fixture
-def open_as(browser: Browser, sessions: dict[str, Any], yard: Yard) -> Iterator[Open]:
+def open_as(browser: Browser, sessions: dict[str, Any], kept: Kept, yard: Yard) -> Iterator[Open]:
     """Open a page as somebody, optionally with other settings of the browser; nothing may go wrong on any of them."""
     contexts: list[BrowserContext] = []
     pages: list[Watched] = []
 
+    def new_page(name: str, settings: dict[str, Any]) -> Page:
+        if settings.keys() <= OF_A_PAGE:
+            return kept.page_of(name, **settings)
+        contexts.append(browser.new_context(storage_state=sessions[name], **{"viewport": DESKTOP} | settings))
+        return patient(contexts[-1]).new_page()
+
     def open_page(name: str, path: str = "/", **settings: Any) -> Watched:
-        context = patient(
-            browser.new_context(storage_state=sessions[name], **({"viewport": DESKTOP} | settings))
-        )
-        contexts.append(context)
-        watched = Watched(context.new_page(), yard.server.url).watch()
+        watched = Watched(new_page(name, settings), yard.server.url).watch()
         pages.append(watched)
         watched.go(path)
         return watched
@@ -223,4 +277,5 @@ def open_as(browser: Browser, sessions: dict[str, Any], yard: Yard) -> Iterator[
     yield open_page
     for context in contexts:
         context.close()
+    kept.clear()
     assert [trouble for watched in pages for trouble in watched.troubles] == []

@@ -46,7 +46,7 @@ def test_nothing_jumps_while_a_job_waits_starts_runs_logs_and_ends(yard: Yard, o
     pages = []
     for size in SIZES:
         for tab in ("", "/logs"):
-            watched = open_as("ana", "/tokens", viewport=size)
+            watched = open_as("ana", "/healthz", viewport=size)
             watched.page.add_init_script(f"({WATCH_SHIFTS})()")
             watched.go(f"/jobs/{job}{tab}")
             watched.is_live()
