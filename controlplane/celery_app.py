@@ -29,7 +29,8 @@ app.conf.update(
         "visibility_timeout": 120,
         "socket_timeout": 2,
         "socket_connect_timeout": 1,
-        "unacked_restore_interval": 1,
+        # Each look for messages of dead workers is three requests, in every worker. The rows find them too.
+        "unacked_restore_interval": 10,
         "unacked_restore_throttle": 1,
     },
     imports=["controlplane.loop.tasks", "controlplane.commands.tasks"],

@@ -1,9 +1,12 @@
 """One web process: uvicorn on a listening socket that the supervisor keeps open."""
 
+import asyncio
+import contextlib
 import importlib
 import os
 import socket
 import sys
+from types import FrameType
 
 import django
 import uvicorn
@@ -14,6 +17,29 @@ from controlplane.http.connections import Limits, ServerConfig
 
 # After this time open event streams and websockets are closed; clients continue by event number.
 GRACE_SECONDS = 3
+# The interval at which uvicorn writes the Date header anew.
+TICK_SECONDS = 1.0
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, woken by the signal that ends it. uvicorn itself asks ten times a second whether one has come,
+    which was most of the work of an idle web process."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def main_loop(self) -> None:
+        self._exiting, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        # At a count of 0 uvicorn writes the header; it returns whether to exit.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._exiting.wait()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        # Before the loop runs, its first tick finds the signal.
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._exiting.set)
 
 
 def serve(handle: int, ready_reader: int) -> None:
@@ -32,7 +58,7 @@ def serve(handle: int, ready_reader: int) -> None:
     config = ServerConfig(
         "controlplane.asgi:application", limits, lifespan="auto", timeout_graceful_shutdown=GRACE_SECONDS
     )
-    uvicorn.Server(config).run(sockets=[socket.socket(fileno=handle)])
+    Server(config).run(sockets=[socket.socket(fileno=handle)])
 
 
 if __name__ == "__main__":
