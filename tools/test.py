@@ -48,19 +48,18 @@ STATIC_CHECKS = {
     # It runs Django's system checks first, as most commands do.
     "migrations": ["manage.py", "makemigrations", "--check", "--dry-run"],
 }
-# Lanes that another lane waits for come first, then the longest, so that none runs alone at the end. Clusters create
-# and remove networks, which Chromium takes for lost connections, so the browser's lane has its own network. Test
-# folders not named here run in one more lane.
+# The order in which lanes begin. It keeps both cores of a small machine busy to the end: the longest first, and last
+# those that wait for others and are busy throughout; a lane that mostly waits leaves a core idle if it is among the
+# last. Clusters create and remove networks, which Chromium takes for lost connections, so the browser's lane has its
+# own network. Test folders not named here run in one more lane.
 ON_SQLITE = (
+    Lane("engines and scenarios", [*PYTEST, "tests/contract", "tests/scenarios", "-m", "not real_node"]),
+    Lane("browser", [*PYTEST, "tests/gateway", "tests/browser"], needs_still_network=True),
     Lane("pages and API", [*PYTEST, "tests/app"]),
     Lane("loop and feed", [*PYTEST, "tests/loop", "tests/live"]),
     Lane("Kubernetes, a real node", [*PYTEST, "tests/kubernetes", "tests/contract", "-m", "real_node"]),
-    Lane("browser", [*PYTEST, "tests/gateway", "tests/browser"], needs_still_network=True),
-    Lane("Kubernetes, fake nodes", [*PYTEST, "tests/kubernetes", "-m", "not real_node"]),
-)
-SHORT = (
     Lane("make up and faults", [*PYTEST, "tests/up", "tests/faults"]),
-    Lane("engines and scenarios", [*PYTEST, "tests/contract", "tests/scenarios", "-m", "not real_node"]),
+    Lane("Kubernetes, fake nodes", [*PYTEST, "tests/kubernetes", "-m", "not real_node"]),
 )
 # Lanes that also run on PostgreSQL: a whole control plane, and of the lanes that use the database those tests
 # whose queries no other test makes (tests/statements.py), as recorded on SQLite. If a lane fails before it
@@ -77,15 +76,11 @@ def main() -> int:
     with ExitStack() as stack:
         records = Path(stack.enter_context(TemporaryDirectory(prefix="trainyard-records-")))
         ready = migrated.make(Path(stack.enter_context(TemporaryDirectory(prefix="trainyard-migrated-"))))
-        long, short = (
-            [
-                replace(recorded(lane, records) if lane.name in TWICE else lane, variables=ready)
-                for lane in lanes
-            ]
-            for lanes in ((*ON_SQLITE, of_other_folders()), SHORT)
-        )
-        lanes = [*static_checks(), *long, *on_postgres(stack, records), *short]
-        return run(lanes, at_once=AT_ONCE)
+        on_sqlite = [
+            replace(recorded(lane, records) if lane.name in TWICE else lane, variables=ready)
+            for lane in (*ON_SQLITE, of_other_folders())
+        ]
+        return run([*static_checks(), *on_sqlite, *on_postgres(stack, records)], at_once=AT_ONCE)
 
 
 def install_packages() -> None:
@@ -129,7 +124,7 @@ def compile_torch() -> None:
 
 def of_other_folders() -> Lane:
     """Return a lane with the tests that no other lane names."""
-    named = {word for lane in (*ON_SQLITE, *SHORT) for word in lane.arguments}
+    named = {word for lane in ON_SQLITE for word in lane.arguments}
     found = sorted(path for path in (ROOT / "tests").iterdir() if any(path.rglob("test_*.py")))
     others = [name for name in (f"tests/{path.name}" for path in found) if name not in named]
     return Lane("all other suites", [*PYTEST, *others])
@@ -164,7 +159,7 @@ def on_postgres(stack: ExitStack, records: Path) -> Iterator[Lane]:
         for lane in ON_SQLITE
         if lane.name in TWICE
     ]
-    for number, lane in enumerate([ON_BOTH, *twice]):
+    for number, lane in enumerate([*twice, ON_BOTH]):
         subprocess.run([home / "createdb", f"--maintenance-db={url}", f"lane{number}"], check=True)
         variables = {"DATABASE_URL": f"{url.rpartition('/')[0]}/lane{number}"}
         yield replace(lane, name=f"{lane.name} on PostgreSQL", variables=variables)
