@@ -268,6 +268,7 @@ class PodSpec:
     # Resource name -> Kubernetes quantity.
     extra_resources: Mapping[str, str] = field(default_factory=dict, metadata={KUBERNETES_ONLY: True})
     mounts: tuple[Mount, ...] = ()
+    has_equal_mounts: bool = True  # all pods of the attempt have these mounts
     is_elastic: bool = False  # the attempt's pods may change while it runs; a file lists them
     code: CodeSource | None = None
 
@@ -495,6 +496,5 @@ def is_job_id(text: str) -> bool:
 def check_pod_name(name: str) -> None:
     """Raise EngineRefused unless the name is valid as a file name and as a Kubernetes name."""
     if not POD_NAME.fullmatch(name):
-        raise EngineRefused(
-            INVALID_POD, f"{name!r} is not a pod name: use small letters, digits, '-' and '.'."
-        )
+        words = f"{name!r} is not a pod name: use small letters, digits, '-' and '.'."
+        raise EngineRefused(INVALID_POD, words)

@@ -20,7 +20,7 @@ from controlplane.logstore.reader import log_path
 from controlplane.models import Project
 from controlplane.scheduling.view import PodPlacement
 from datasets.queries.code import code_source
-from datasets.queries.job_data import dataset_mounts
+from datasets.queries.job_data import dataset_mounts, has_equal_mounts
 from datasets.queries.volumes import volume_mount
 from jobs.fields.declared import DECLARED
 from jobs.kinds.base import PodShape
@@ -71,6 +71,7 @@ def start_payload(
             *(list(_mount(job.project, mount)) for mount in job.spec.get("volumes", ())),
             *dataset_mounts(job, placement.node),
         ],
+        "has_equal_mounts": has_equal_mounts(job, {at.node for at in placements.values()}),
     }
 
 

@@ -15,20 +15,25 @@ from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, signed_in
 from datasets.access import cache_for, dataset_for
 from datasets.actions.caches import cache_version, clear_cache, location_for, pin_cache
+from datasets.queries.cache_locations import locations_of
 from datasets.queries.datasets import find_version
 
 
 @require_POST
 @signed_in
 def cache_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Fill a cache of a version at the location of its project's cluster."""
+    """Fill a cache of a version at a location of its project's cluster, by default that of all other nodes."""
     dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
     version = find_version(dataset, request.POST.get("version", ""))
     if version is None:
         messages.error(request, _("{name} has no such version.").format(name=dataset.name))
         return redirect("dataset-page", dataset.pk)
+    named = request.POST.get("location", "")
+    if named and named not in {one.name for one in locations_of(dataset.project.cluster)}:
+        messages.error(request, _("There is no cache location named {name}.").format(name=named[:80]))
+        return redirect("dataset-page", dataset.pk)
     try:
-        location = location_for(dataset.project.cluster, dataset.project)
+        location = location_for(dataset.project.cluster, dataset.project, named)
     except Invalid as refusal:
         messages.error(request, str(refusal.errors[0].detail))
         return redirect("dataset-page", dataset.pk)

@@ -1,6 +1,7 @@
 """Pages of datasets: the list, one dataset with its history, caches and jobs, and its deletion."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponseBase
@@ -19,6 +20,7 @@ from datasets.access import dataset_for, visible_datasets
 from datasets.actions.datasets import delete_dataset
 from datasets.models import Cache, Dataset, DatasetRegistration
 from datasets.pages.lists import DATASETS
+from datasets.queries.cache_locations import location_names, locations_of, owner_of
 from datasets.queries.caches import cache_rows, cache_shapes, jobs_with
 from datasets.queries.datasets import dataset_shape, version_rows, version_shapes
 from datasets.queries.registrations import registration_shape
@@ -40,18 +42,16 @@ def dataset_page(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRes
     """Show one dataset: its versions, its caches, and the jobs that mount it."""
     dataset = dataset_for(actor, dataset_id)
     versions = version_shapes(version_rows(dataset.versions.whole().order_by("-number")[:VERSIONS_SHOWN]))
-    caches = cache_shapes(
-        cache_rows(Cache.objects.filter(version__dataset=dataset).order_by("-created_at", "pk"))
-    )
-    cached = {each["version_id"]: each for each in caches}
+    rows = cache_rows(Cache.objects.filter(version__dataset=dataset).order_by("-created_at", "pk"))
+    locations = _locations_without(dataset, rows)
     visible = visible_project_ids(actor)
     context = {
         **dataset_context(actor, dataset),
-        "versions": [version | {"cache": cached.get(version["id"])} for version in versions],
+        "versions": [version | {"may_cache": locations(version["id"])} for version in versions],
         "has_more_versions": dataset.latest > len(versions),
         "registrations": _registrations(dataset),
-        "subsets": _subsets(dataset, cached),
-        "caches": caches,
+        "subsets": _subsets(dataset, locations),
+        "caches": cache_shapes(rows),
         "uses": jobs_with(dataset, None if visible is None else list(visible))[:JOBS_SHOWN],
     }
     return show(request, actor, "datasets/dataset.html", context)
@@ -66,10 +66,24 @@ def _registrations(dataset: Dataset) -> list[dict[str, Any]]:
     return [registration_shape(row) for row in shown]
 
 
-def _subsets(dataset: Dataset, cached: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _locations_without(dataset: Dataset, caches: Sequence[Cache]) -> Callable[[str], list[str]]:
+    """Return a function from a version's id to the names of the locations at which the project may cache it: the ones
+    without it. [""] stands for the only location of a cluster."""
+    cluster = dataset.project.cluster
+    ordered = sorted(locations_of(cluster), key=lambda location: (not location.is_default, location.name))
+    names = [location.name for location in ordered]
+    known, owner = location_names(cluster) if names else {}, owner_of(cluster, dataset.project_id)
+    cached: dict[str, set[str]] = defaultdict(set)
+    for cache in caches:
+        if not names or cache.location.project_id == owner:
+            cached[str(cache.version_id)].add(known.get(cache.location_id, ""))
+    return lambda version: [name for name in names or [""] if name not in cached[version]]
+
+
+def _subsets(dataset: Dataset, locations: Callable[[str], list[str]]) -> list[dict[str, Any]]:
     rows = dataset.versions.exclude(subset="").order_by("-number", "subset")[:SUBSETS_SHOWN]
     return [
-        subset | {"name": f"{subset['number']}/{subset['subset']}", "cache": cached.get(subset["id"])}
+        subset | {"name": f"{subset['number']}/{subset['subset']}", "may_cache": locations(subset["id"])}
         for subset in version_shapes(version_rows(rows))
     ]
 

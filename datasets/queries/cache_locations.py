@@ -1,5 +1,7 @@
 """Read the cache locations of a cluster: the nodes that each serves, and the volumes that projects have there."""
 
+from collections.abc import Collection
+
 from django.db.models import Prefetch, QuerySet, prefetch_related_objects
 
 from controlplane.engines.kinds import engine_kind, is_delegated
@@ -65,17 +67,23 @@ def limits_of(cluster: Cluster) -> dict[str, int | None]:
 
 def location_on(cluster: Cluster, node: str) -> CacheLocation | None:
     """Return the location that a node reads from. None: the cluster's default one, of which there is no row."""
+    return locations_on(cluster, [node])[node]
+
+
+def locations_on(cluster: Cluster, nodes: Collection[str]) -> dict[str, CacheLocation | None]:
+    """Return the location that each of these nodes reads from. None: the cluster's default one, of which there is no
+    row."""
     if not has_locations(cluster):
-        return None
+        return dict.fromkeys(nodes)
     # Read once for all pods of a job.
     shared = Prefetch("cache_locations", CacheLocation.objects.filter(project=None))
     prefetch_related_objects([cluster], shared)
-    locations = list(cluster.cache_locations.all())
-    if len(locations) < 2:
-        return locations[0] if locations else None
-    [found] = Node.objects.filter(cluster=cluster, name=node).values_list("pool__name", "labels")
-    name = location_of(found[0] or "", found[1], [_location(one) for one in locations])
-    return next(one for one in locations if one.name == name)
+    rows = {one.name: one for one in cluster.cache_locations.all()}
+    if len(rows) < 2:
+        return dict.fromkeys(nodes, next(iter(rows.values()), None))
+    locations = [_location(one) for one in rows.values()]
+    found = Node.objects.filter(cluster=cluster, name__in=nodes).values_list("name", "pool__name", "labels")
+    return {name: rows[location_of(pool or "", labels, locations)] for name, pool, labels in found}
 
 
 def claim_name_at(location: CacheLocation | None) -> str:

@@ -20,6 +20,7 @@ from datasets.queries.cache_locations import (
     location_names,
     location_on,
     locations_of,
+    locations_on,
     owner_of,
 )
 from datasets.queries.caches import UNFINISHED, directory_of, eta_seconds, has_cache_volumes
@@ -260,3 +261,11 @@ def dataset_mounts(job: Job, node: str = "") -> list[list[Any]]:
         [str(tree_below(directory, each["version_id"])), each["mount_path"], True]
         for each in job.spec["datasets"]
     ]
+
+
+def has_equal_mounts(job: Job, nodes: Collection[str]) -> bool:
+    """Return whether the job's pods on these nodes mount its datasets from one location. One query in a cluster with
+    several locations."""
+    if len(nodes) < 2 or not job.spec.get("datasets"):
+        return True
+    return len(set(locations_on(job.project.cluster, nodes).values())) < 2

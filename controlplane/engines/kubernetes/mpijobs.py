@@ -30,8 +30,11 @@ OWN_WORDS = ("TRAINYARD_RANK", "TRAINYARD_NODE", "TRAINYARD_GPU_DEVICES", "TRAIN
 def suits(spec: PodSpec, profile: ClusterProfile) -> bool:
     """Return whether the operator can run the attempt; the same for each of its pods.
 
-    It cannot if pods request GPU shares: such a request depends on the node, but one template serves all hosts.
+    It cannot if pods request GPU shares or mount different claims: these depend on the node, but one template serves
+    all hosts.
     """
+    if not spec.has_equal_mounts:
+        return False
     is_whole = all(share.milli_gpus == 1000 for share in spec.devices)
     return mpi.needs_launch(spec) and spec.world_size > 1 and is_whole and profile.gives_to_mpi_operator
 

@@ -20,7 +20,7 @@ from datasets.cache_commands import CHECK_LOCATION
 from datasets.claim_watching import check_claims
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
 from datasets.queries.caches import room_of
-from datasets.queries.job_data import dataset_mounts, observe_data
+from datasets.queries.job_data import dataset_mounts, has_equal_mounts, observe_data
 from datasets.storage.claims import CACHE_CLAIM, CLAIM_DELETED, CacheClaim, CacheTask
 from jobs.models import Job
 from tests.builders import make_cluster, make_job
@@ -149,6 +149,10 @@ def test_pods_mount_the_claim_of_the_location_of_their_node(cast: Cast, xray: Da
     tree = f"trees/{key}"
     assert mounts["dgx1-1"] == [["", "/data", True, CACHE_CLAIM, tree]]
     assert mounts["dgx1-2"] == [["", "/data", True, f"{CACHE_CLAIM}-{zone.pk}", tree]]
+    # By this the MPI operator, which gives all hosts the same mounts, gets no gang over two locations.
+    assert has_equal_mounts(job, {"dgx1-2"})
+    assert not has_equal_mounts(job, {"dgx1-1", "dgx1-2"})
+    assert has_equal_mounts(make_job(cast.project, "without"), {"dgx1-1", "dgx1-2"})
 
 
 def test_the_scheduler_sees_where_the_data_of_each_project_is(cast: Cast, xray: Dataset, zone: CacheLocation):
@@ -334,3 +338,23 @@ def test_an_admin_makes_a_location_of_volumes_in_the_page(client: Any, cast: Cas
     assert "Delete" not in edit
     assert client.post("/cache-locations/zone-b/delete").status_code == 302
     assert not CacheLocation.objects.filter(name__startswith="zone-b").exists()
+
+
+def test_the_page_of_a_dataset_offers_the_locations_that_lack_a_version(
+    client: Any, cast: Cast, xray: Dataset, zone: CacheLocation
+):
+    client.force_login(cast.ben)
+    address, offer = f"/datasets/{xray.pk}", "<option>{}</option>"
+    page = client.get(address).content.decode()
+    assert page.index(offer.format("memory")) < page.index(offer.format("zone-b"))
+    said = client.post(f"{address}/cache", {"version": "1", "location": "zone-b"}, follow=True)
+    assert "xray@1 is being cached at zone-b.team-a." in said.content.decode()
+    assert caches() == {("zone-b.team-a", "queued")}
+    page = client.get(address).content.decode()
+    assert offer.format("zone-b") not in page
+    assert offer.format("memory") in page
+    said = client.post(f"{address}/cache", {"version": "1", "location": "zone-c"}, follow=True)
+    assert "There is no cache location named zone-c." in said.content.decode()
+    client.post(f"{address}/cache", {"version": "1", "location": "memory"})
+    assert caches() == {("zone-b.team-a", "queued"), ("memory.team-a", "queued")}
+    assert "<option>" not in client.get(address).content.decode()

@@ -112,4 +112,5 @@ def test_single_pods_and_shares_are_launched_by_us():
     assert not mpijobs.suits(spec(), PROFILE)
     assert not mpijobs.suits(replace(LAUNCHER, world_size=1, launches=LAUNCHER.launches[:1]), PROFILE)
     assert not mpijobs.suits(replace(LAUNCHER, devices=(DeviceShare(0, 500, 1),)), PROFILE)
+    assert not mpijobs.suits(replace(HOST, has_equal_mounts=False), ClusterProfile(has_mpi_operator=True))
     assert mpijobs.suits(HOST, ClusterProfile(has_mpi_operator=True))
