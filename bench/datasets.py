@@ -9,7 +9,6 @@ import argparse
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,10 +23,7 @@ from bench.harness import Row, report
 from tests import servers
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-YARD = (
-    f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); "
-    "from controlplane.cli.__main__ import main; sys.exit(main())"
-)
+YARD = CHECKOUT / ".venv" / "bin" / "yard"  # what `make install` makes
 IN_DIRECTORY = 1000  # files
 QUIET_SECONDS = 2.5  # after which a file's time is trusted: ours reads younger ones again
 
@@ -41,12 +37,13 @@ class Profile:
     file_bytes: int
     others: dict[str, float]
     is_flushed: bool = False
+    is_linked: bool = False  # store them once more with --link, into the lake of another project
 
 
 PROFILES = (
     Profile("4 KB", 100_000, 4_000, {"DVC": 10, "restic": 2}),
     Profile("20 KB", 100_000, 20_000, {"DVC": 6, "restic": 2, "borg": 2}, is_flushed=True),
-    Profile("400 KB", 20_000, 400_000, {"DVC": 6}),
+    Profile("400 KB", 20_000, 400_000, {"DVC": 6}, is_linked=True),
 )
 
 
@@ -77,6 +74,12 @@ class Bench:
         for other, faster in profile.others.items():
             stored[other] = self._first(found[other], profile.is_flushed)
             self._row(f"first version, {count:,} x {profile.name}", ours, other, stored[other], 1 / faster)
+        if profile.is_linked:
+            self.yard("-p", "linked", "dataset", "init", name, str(tree))
+            linked = self._timed(lambda: self.yard("-p", "linked", "dataset", "sync", str(tree), "--link"))
+            self._row(
+                f"the same with --link, {count:,} x {profile.name}", linked, "DVC", stored["DVC"], 1 / 6
+            )
         if profile.is_flushed:
             copied = self._timed(
                 lambda: subprocess.run(["cp", "-r", tree, self._work / "copy"], check=True), True
@@ -90,8 +93,7 @@ class Bench:
 
     def yard(self, *words: str) -> None:
         """Run `yard` as a user does."""
-        command = [sys.executable, "-I", "-c", YARD, *words]
-        subprocess.run(command, env=self._environment, check=True, capture_output=True)
+        subprocess.run([YARD, *words], env=self._environment, check=True, capture_output=True)
 
     def _follow(self, tree: Path, count: int, name: str, found: dict[str, Peer]) -> None:
         """Syncs without a change and with one, and the files beside the GPUs."""
@@ -197,7 +199,8 @@ def main() -> None:
     parser.add_argument("--peers")
     arguments = parser.parse_args()
     with directories(arguments) as (work, home), servers.control_plane(work / "state") as running:
-        running.call("POST", "/api/v1/projects", {"name": "bench", "gpu_quota": 16})
+        for project in ("bench", "linked"):
+            running.call("POST", "/api/v1/projects", {"name": project, "gpu_quota": 8})
         bench = Bench(work, home, arguments.scale, running)
         for profile in PROFILES:
             bench.profile(profile)

@@ -21,7 +21,7 @@ from datasets.ingest.tree import walk
 from datasets.manifests import decode
 from datasets.storage.cache import CacheStore
 from datasets.storage.folder import FolderLake
-from datasets.storage.sinks import sink_of_folder
+from datasets.storage.folder_sink import sink_of_folder
 from datasets.storage.volumes import FolderVolumes
 
 KILLS = 10

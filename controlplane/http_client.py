@@ -10,8 +10,9 @@ LONGEST_WAIT_SECONDS = 30.0
 # Statuses with which the server asks to retry later; it has written nothing.
 LATER = frozenset({429, 502, 503})
 # Codes of such answers that stay until an operator corrects a setting (datasets.storage.bucket): a person who waits is
-# told at once instead.
-FINAL = frozenset({"no_such_host", "not_trusted", "no_bucket", "not_writable"})
+# told at once instead. `no_such_host` is none of them: name servers that follow services deny the name of one that is
+# being restarted.
+FINAL = frozenset({"not_trusted", "no_bucket", "not_writable"})
 # A pause of at least this many seconds is announced, and a request that has no answer by then.
 SAID_SECONDS = 2.5
 

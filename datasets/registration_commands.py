@@ -26,7 +26,8 @@ from datasets.models import DatasetRegistration, DatasetVersion
 from datasets.queries.datasets import shown
 from datasets.queries.lake import lake_address
 from datasets.storage.files import Sharing
-from datasets.storage.sinks import sink_of_bucket, sink_of_folder
+from datasets.storage.folder_sink import sink_of_folder
+from datasets.storage.sinks import sink_of_bucket
 
 NAMED = 5
 # Shortest interval between two progress reports.

@@ -137,13 +137,12 @@ def _to_commit(
         raise Conflict("content_missing", f"{error} Send it, then commit again.") from error
     # The parent's contents are in use; only those that are new may have been collected since they were sent.
     new = set(manifest.contents()).difference(old.contents())
-    lacking = lake.lacking(new)
+    # This transaction commits after `in_use` ends, so a collection in between does not see the version.
+    # Collections keep young content: `keep` makes the version's content young, however old it is.
+    lacking = lake.keep(new)
     if lacking:
         detail = f"{len(lacking)} contents of this version are not in the lake; send them, then commit again."
         raise Conflict("content_missing", detail)
-    # This transaction commits after `in_use` ends, so a collection in between does not see the version.
-    # Collections keep young content: renewing the version's content makes it young, however old it is.
-    lake.renew(new)
     return before, manifest, compare(old, manifest)
 
 

@@ -74,9 +74,7 @@ class Lacking(LakeView):
     def post(self, call: Call, dataset_id: str) -> Answer:
         dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
         digests = _digests(_body(call))
-        lake = lake_of(dataset.project)
-        lacking = lake.lacking(digests)
-        lake.renew(set(digests) - lacking)
+        lacking = lake_of(dataset.project).keep(digests)
         return Answer({"lacking": [place for place, digest in enumerate(digests) if digest in lacking]})
 
 

@@ -1,16 +1,18 @@
 """Create the manifest of a directory. Digests of unchanged files come from the stat index; worker processes
 read the others."""
 
+import operator
 import os
 import selectors
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from datasets.ingest.reader import Failed, Read, Reader, Wanted
-from datasets.ingest.tree import Changes, Directory, Skipped, StatIndex, Walk, load_index, save_index, walk
+from datasets.ingest.tree import Changes, Skipped, StatIndex, Walk, load_index, save_index, walk
 from datasets.ingest.worker import Say, SinkSpec, Worker, open_sink, silent
 from datasets.manifests import DIGEST_BYTES, Manifest, checked
 
@@ -76,7 +78,7 @@ def sync_tree(
     job.read(start, sink, nearby, workers or min(4, os.cpu_count() or 1))
     if job.failed:
         return Synced(None, "", found.files, len(changes.places), job.bytes_done, found.skipped, job.failed)
-    manifest = manifest_of(found)
+    manifest = job.manifest or manifest_of(found)
     # Saved only after all contents are stored: the index of a failed sync would hide missing contents.
     if index:
         save_index(index, manifest.hash, found, walked_ns)
@@ -85,34 +87,30 @@ def sync_tree(
 
 def manifest_of(found: Walk) -> Manifest:
     """Return the manifest of a walk all of whose digests are known."""
-    rows: list[tuple[bytes, int, int, bytes]] = []
+    paths: list[bytes] = []
     for directory in found.directories:
         prefix = directory.path + b"/" if directory.path else b""
-        digests = bytes(directory.digests)
-        rows += (
-            (prefix + row[0], row[1], row[2], digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES])
-            for at, row in enumerate(directory.rows)
-        )
-    rows.sort()
-    return checked(
-        Manifest(
-            [row[0] for row in rows],
-            bytes(row[1] for row in rows),
-            array("Q", [row[2] for row in rows]),
-            b"".join(row[3] for row in rows),
-        )
-    )
+        paths += [prefix + row[0] for row in directory.rows]
+    rows = [row for directory in found.directories for row in directory.rows]
+    digests = b"".join(directory.digests for directory in found.directories)
+    manifest = Manifest(paths, bytes([row[1] for row in rows]), array("Q", [row[2] for row in rows]), digests)
+    # Directories are in order, their files too; only names around "/" and files beside directories change the order.
+    if any(map(operator.gt, paths, islice(paths, 1, None))):
+        manifest = manifest.only(sorted(range(len(paths)), key=paths.__getitem__))
+    return checked(manifest)
 
 
 class _Job:
     """The reading phase of one sync."""
 
     def __init__(self, found: Walk, changes: Changes, report: Callable[[Progress], bool], say: Say) -> None:
-        self._directories, self._places = found.directories, changes.places
+        self._found, self._directories, self._places = found, found.directories, changes.places
         self._report, self._say = report, say
         self._bytes = sum(self._row(place)[2] for place in self._places)
         self.failed: list[tuple[bytes, Failed]] = []
         self.files_done = self.bytes_done = 0
+        # Made while worker processes flush; None if there were none, or files failed.
+        self.manifest: Manifest | None = None
 
     def read(self, root: bytes, sink: SinkSpec, nearby: Callable[[], SinkSpec | None], workers: int) -> None:
         """Read every changed file and write its digest into the walk."""
@@ -127,6 +125,10 @@ class _Job:
         crew = [Worker(root, sink, self._say) for _ in range(workers)]
         try:
             self._share_out(crew)
+            for worker in crew:
+                worker.begin_flush()
+            if not self.failed:
+                self.manifest = manifest_of(self._found)
             for worker in crew:
                 worker.finish()
         finally:
@@ -174,19 +176,19 @@ class _Job:
             if isinstance(result, str):
                 self.failed.append((self._path(place), result))
                 continue
-            self._write(self._directories[place[0]], place[1], result)
-            self.bytes_done += result[1]
+            digest, size, mtime = result
+            directory, at = self._directories[place[0]], place[1]
+            if not directory.digests:
+                directory.digests = bytearray(len(directory.rows) * DIGEST_BYTES)
+            directory.digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES] = digest
+            row = directory.rows[at]
+            if row[2] != size or row[3] != mtime:
+                # Changed since the walk.
+                directory.rows[at] = (row[0], row[1], size, mtime, row[4])
+            self.bytes_done += size
         self.files_done += len(places)
         if not self._report(Progress(self.files_done, len(self._places), self.bytes_done, self._bytes)):
             raise Cancelled
-
-    def _write(self, directory: Directory, at: int, result: Read) -> None:
-        digest, size, mtime = result
-        if not directory.digests:
-            directory.digests = bytearray(len(directory.rows) * DIGEST_BYTES)
-        directory.digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES] = digest
-        name, kind, _, _, inode = directory.rows[at]
-        directory.rows[at] = (name, kind, size, mtime, inode)
 
     def _row(self, place: tuple[int, int]) -> tuple[bytes, int, int, int, int]:
         return self._directories[place[0]].rows[place[1]]

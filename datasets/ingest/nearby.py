@@ -14,7 +14,7 @@ from datasets.ingest.worker import SinkSpec
 # Part of every mark: a `yard` that writes another format finds no lake.
 _FORMAT = b"trainyard-lake-1"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_SINK = "datasets.storage.sinks:folder_sink"
+_SINK = "datasets.storage.folder_sink:folder_sink"
 
 
 def machine_mark() -> str:

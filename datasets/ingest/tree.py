@@ -14,6 +14,7 @@ from datasets.manifests import DIGEST_BYTES, EXECUTABLE, FILE, LINK
 # system's clock, without a new mtime; it is read again next time.
 RACY_NS = 2_000_000_000
 _FORMAT = 1
+_TYPE = 0o170000
 _CHECK_BYTES = 16
 # An mtime that no file has, so that the row never matches.
 _UNKNOWN = -1
@@ -98,7 +99,8 @@ def _read_directory(root: bytes, path: bytes, skipped: list[Skipped]) -> tuple[l
                 # Removed since the directory was listed; a sync must tolerate changes by running programs.
                 continue
             mode = status.st_mode
-            if stat.S_ISREG(mode):
+            # As stat.S_ISREG, without a call for each file.
+            if mode & _TYPE == stat.S_IFREG:
                 kind = EXECUTABLE if mode & 0o100 else FILE
             elif stat.S_ISLNK(mode) and stays_inside(prefix, os.readlink(entry.path)):
                 kind = LINK

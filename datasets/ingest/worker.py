@@ -56,7 +56,7 @@ class Worker:
     """A child process that reads files below `root` into a sink. `say` gets the lines about what it waits for."""
 
     def __init__(self, root: bytes, sink: SinkSpec, say: Say = silent) -> None:
-        self._say = say
+        self._say, self._is_flushing = say, False
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _START, str(_ROOT)],
             stdin=subprocess.PIPE,
@@ -83,9 +83,15 @@ class Worker:
             return None
         return list(answer)
 
+    def begin_flush(self) -> None:
+        """Make the worker flush what it stored; `finish` waits for it. May be repeated. Raises WorkerFailed."""
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._send(())
+
     def finish(self) -> None:
         """Make the worker flush and exit. Raises WorkerFailed."""
-        self._send(())
+        self.begin_flush()
         while self.results() is None:
             pass
         self.kill()

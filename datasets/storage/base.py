@@ -103,6 +103,9 @@ class Lake(Protocol):
         """Protect stored contents from `collect` by making them young: a sync that does not send them relies
         on them."""
 
+    def keep(self, digests: Iterable[bytes]) -> set[bytes]:
+        """Do what `renew` and `lacking` do, in one pass: protect the contents that are stored, return the others."""
+
     def put_pack(self, pack: memoryview) -> None:
         """Store the contents of a pack (datasets.ingest.packs) from an untrusted source. Raises PackInvalid
         before storing anything."""

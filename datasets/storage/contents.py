@@ -10,8 +10,9 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+V = TypeVar("V")
 # Pack name of a content with its own file.
 WHOLE = ""
 # Limit on the parameters of one SQL statement.
@@ -32,6 +33,14 @@ class Located(NamedTuple):
     offset: int
     size_bytes: int
     digest: bytes
+
+
+class Files(NamedTuple):
+    """Which contents are known, the packs that hold some of them, and those that have their own file."""
+
+    known: set[bytes]
+    packs: set[str]
+    alone: list[bytes]
 
 
 class ContentIndex:
@@ -70,23 +79,24 @@ class ContentIndex:
         found.sort()
         return found
 
-    def files_of(self, digests: Iterable[bytes]) -> tuple[set[str], list[bytes]]:
-        """Return the names of the packs that hold these contents, and those contents that have their own file; omits
-        unknown ones."""
-        packs: set[str] = set()
-        alone: list[bytes] = []
-        for some in _chunks(digests):
+    def files_of(self, digests: Iterable[bytes]) -> Files:
+        """Return which of these contents are known, and the files that hold them."""
+        found = Files(set(), set(), [])
+        packs: set[int] = set()
+        whole = self._rows("SELECT id FROM packs WHERE name = ?", (WHOLE,))
+        # Sorted, as the index is: neighbours are on the same page.
+        for some in _chunks(sorted(digests)):
             marks = ",".join("?" * len(some))
-            sql = (
-                "SELECT DISTINCT packs.name, CASE packs.name WHEN '' THEN digest END FROM contents"  # noqa: S608  # marks
-                f" JOIN packs ON packs.id = contents.pack WHERE digest IN ({marks})"
-            )
-            for name, digest in self._rows(sql, some):
-                if digest is None:
-                    packs.add(name)
-                else:
-                    alone.append(digest)
-        return packs, alone
+            rows = self._rows(f"SELECT digest, pack FROM contents WHERE digest IN ({marks})", some)  # noqa: S608  # marks
+            found.known.update(row[0] for row in rows)
+            packs.update(row[1] for row in rows)
+            if whole:
+                found.alone.extend(digest for digest, pack in rows if pack == whole[0][0])
+        for numbers in _chunks(packs):
+            marks = ",".join("?" * len(numbers))
+            rows = self._rows(f"SELECT name FROM packs WHERE id IN ({marks})", numbers)  # noqa: S608  # marks
+            found.packs.update(row[0] for row in rows if row[0] != WHOLE)
+        return found
 
     def add(self, located: Sequence[Located]) -> None:
         """Add contents; known ones keep their location."""
@@ -141,7 +151,7 @@ class ContentIndex:
             return self._database.execute(sql, values).fetchall()
 
 
-def _chunks(digests: Iterable[bytes]) -> Iterator[list[bytes]]:
-    source = iter(digests)
+def _chunks(values: Iterable[V]) -> Iterator[list[V]]:
+    source = iter(values)
     while some := list(islice(source, _AT_ONCE)):
         yield some

@@ -76,17 +76,18 @@ class FolderLake(IndexedLake[ContentIndex]):
     def __init__(self, root: Path) -> None:
         super().__init__(root, _FOLDERS, ContentIndex)
 
-    def renew(self, digests: Iterable[bytes]) -> None:
-        packs, alone = self._index.files_of(set(digests))
-        for path in [self._path("packs", name) for name in packs]:
-            renew_file(path)
-        for path in [self._path("objects", digest.hex()) for digest in alone]:
-            renew_file(path)
+    def keep(self, digests: Iterable[bytes]) -> set[bytes]:
+        wanted = set(digests)
+        files = self._index.files_of(wanted)
+        for name in files.packs:
+            renew_file(self._path("packs", name))
+        for digest in files.alone:
+            renew_file(self._path("objects", digest.hex()))
+        return wanted - files.known
 
     def put_pack(self, pack: memoryview) -> None:
         contents = [Content(digest, bytes(data)) for digest, data in checked_contents(pack)]
-        lacking = self.lacking(content.digest for content in contents)
-        self.renew({content.digest for content in contents} - lacking)
+        lacking = self.keep(content.digest for content in contents)
         self.flush(self.put_contents([content for content in contents if content.digest in lacking]))
 
     def put_contents(self, contents: Sequence[Content], adopt: Sharing = Sharing.REFLINK) -> list[Located]:

@@ -51,6 +51,13 @@ class IndexedLake(ABC, Generic[Index]):
         """Return an encoded manifest. Raises ContentMissing."""
 
     @abstractmethod
+    def keep(self, digests: Iterable[bytes]) -> set[bytes]:
+        """Protect stored contents from `collect`; return those that are not stored."""
+
+    def renew(self, digests: Iterable[bytes]) -> None:
+        self.keep(digests)
+
+    @abstractmethod
     def _fill_index(self) -> None:
         """Add everything that is stored to the new index."""
 

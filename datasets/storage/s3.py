@@ -74,16 +74,18 @@ class S3Lake(IndexedLake[AgedIndex]):
         self._bucket, self._pieces = bucket, Pieces(bucket)
         super().__init__(root, _FOLDERS, AgedIndex)
 
-    def renew(self, digests: Iterable[bytes]) -> None:
-        keys = {key_of(one) for one in self._index.locate(set(digests))}
+    def keep(self, digests: Iterable[bytes]) -> set[bytes]:
+        wanted = set(digests)
+        files = self._index.files_of(wanted)
+        keys = [*(shelf_key("packs", name) for name in files.packs), *map(object_key, files.alone)]
         with self._lock("removal", fcntl.LOCK_SH):
             self._index.renew(keys, time.time())
+        return wanted - files.known
 
     def put_pack(self, pack: memoryview) -> None:
         contents = list(checked_contents(pack))
         digests = {digest for digest, _ in contents}
-        lacking = self.lacking(digests)
-        self.renew(digests - lacking)
+        lacking = self.keep(digests)
         if lacking == digests:
             self._store_pack(pack, bytes(read_index(pack)[1]))
         elif lacking:

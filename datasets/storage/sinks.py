@@ -1,4 +1,4 @@
-"""Sinks that write into a lake on the same machine; worker processes open them (see datasets.ingest.worker)."""
+"""Sinks that store into a lake of any kind; worker processes open them (see datasets.ingest.worker)."""
 
 import os
 import sys
@@ -11,55 +11,7 @@ from datasets.ingest.reader import Content, FileChanged
 from datasets.ingest.worker import Say, SinkSpec, silent
 from datasets.storage.base import ContentDamaged, Lake
 from datasets.storage.bucket_config import BucketConfig
-from datasets.storage.contents import Located
-from datasets.storage.files import Sharing
-from datasets.storage.folder import FolderLake
-
-# Upper bound of what must be stored again after a process is killed.
-FLUSH_BYTES = 512 << 20
-
-
-class FolderSink:
-    """Stores contents in a folder lake on this machine; implements datasets.ingest.reader.Sink. `adopt`: how a file
-    outside the lake becomes a content. Flushes by itself after FLUSH_BYTES."""
-
-    def __init__(self, lake: FolderLake, adopt: Sharing) -> None:
-        self._lake, self._adopt = lake, adopt
-        self._unflushed: list[Located] = []
-        self._unflushed_bytes = 0
-
-    def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
-        lacking = self._lake.lacking(digests)
-        self._lake.renew(set(digests) - lacking)
-        return lacking
-
-    def put_contents(self, contents: Sequence[Content]) -> None:
-        self._written(self._lake.put_contents(contents, self._adopt))
-
-    def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
-        self._written([self._lake.put_file(digest, path, size_bytes, self._adopt)])
-
-    def flush(self) -> None:
-        self._lake.flush(self._unflushed)
-        self._unflushed, self._unflushed_bytes = [], 0
-
-    def _written(self, located: Sequence[Located]) -> None:
-        self._unflushed += located
-        self._unflushed_bytes += sum(one.size_bytes for one in located)
-        if self._unflushed_bytes >= FLUSH_BYTES:
-            self.flush()
-
-
-def folder_sink(root: str, adopt: str, *, say: Say = silent) -> FolderSink:
-    """Return a sink into the folder lake at `root`; called in the worker process. `adopt`: the value of a
-    Sharing, how large files become contents. `say` is not used: writing to a folder never waits."""
-    return FolderSink(FolderLake(Path(root)), Sharing(adopt))
-
-
-def sink_of_folder(root: Path, adopt: Sharing = Sharing.REFLINK) -> SinkSpec:
-    """Return the spec of a sink into a folder lake; workers open it."""
-    return f"{__name__}:folder_sink", (str(root), adopt.value)
-
+from datasets.storage.folder_sink import sink_of_folder
 
 # Bytes read at once from a large file.
 PART_BYTES = 16 << 20
@@ -73,9 +25,7 @@ class LakeSink:
         self._lake = lake
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
-        lacking = self._lake.lacking(digests)
-        self._lake.renew(set(digests) - lacking)
-        return lacking
+        return self._lake.keep(digests)
 
     def put_contents(self, contents: Sequence[Content]) -> None:
         index = pack_index((content.digest, len(content.data)) for content in contents)

@@ -171,6 +171,7 @@ class TreeFill:
             try:
                 for brought in threads.map(lambda piece: self._piece(piece, wanted), _pieces(located)):
                     self._note(brought, sum(self._sizes[name] for name in brought))
+                    self._budget.check()
             except BaseException:
                 threads.shutdown(cancel_futures=True)
                 raise

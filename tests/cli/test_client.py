@@ -107,9 +107,9 @@ def test_a_request_that_waits_long_says_for_what_and_until_when(server, slept):
 
 
 def test_what_an_operator_has_to_correct_is_refused_at_once(server, client, slept):
-    wrong = problem(503, "no_such_host", "The lake's name does not resolve.", headers={"Retry-After": "30"})
+    wrong = problem(503, "not_trusted", "The lake's certificate is refused.", headers={"Retry-After": "30"})
     server.on("POST", "datasets/1/versions", wrong)
-    with pytest.raises(ApiError, match="does not resolve"):
+    with pytest.raises(ApiError, match="is refused"):
         client.post("datasets/1/versions", {})
     assert slept == []
 

@@ -22,7 +22,7 @@ from datasets.storage.base import Blocked
 from datasets.storage.contents import WHOLE
 from datasets.storage.files import Sharing
 from datasets.storage.folder import WHOLE_BYTES, FolderLake
-from datasets.storage.sinks import sink_of_folder
+from datasets.storage.folder_sink import sink_of_folder
 from tests.waiting import wait_until
 
 # Not "!" at its start, which a test writes there to damage it.
@@ -240,7 +240,7 @@ SYNC = """
 import sys
 from pathlib import Path
 from datasets.ingest.engine import sync_tree
-from datasets.storage.sinks import sink_of_folder
+from datasets.storage.folder_sink import sink_of_folder
 sync_tree(Path(sys.argv[1]), sink_of_folder(Path(sys.argv[2])), workers=2)
 """
 

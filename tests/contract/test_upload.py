@@ -19,7 +19,7 @@ from datasets.ingest.upload import HttpSink, UploadRefused, sink_of_server
 from datasets.ingest.worker import Worker, WorkerFailed
 from datasets.storage.files import Sharing
 from datasets.storage.folder import FolderLake
-from datasets.storage.sinks import sink_of_folder
+from datasets.storage.folder_sink import sink_of_folder
 from tests.serving import serving
 
 
@@ -89,7 +89,7 @@ def test_what_an_upload_waits_for_is_said_before_each_long_pause(monkeypatch: py
     ]
 
 
-@pytest.mark.parametrize("code", ["no_such_host", "not_trusted", "no_bucket", "not_writable"])
+@pytest.mark.parametrize("code", ["not_trusted", "no_bucket", "not_writable"])
 def test_what_only_an_operator_can_mend_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, code: str):
     said: list[str] = []
     refused = (503, "30", b'{"code": "%s", "detail": "Correct TRAINYARD_LAKE."}' % code.encode())
@@ -97,6 +97,18 @@ def test_what_only_an_operator_can_mend_is_refused_at_once(monkeypatch: pytest.M
     with pytest.raises(UploadRefused, match="Correct TRAINYARD_LAKE"):
         sink.put_manifest(b"")
     assert said == []
+
+
+def test_a_name_that_is_denied_while_its_service_restarts_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    denied = (503, "30", b'{"code": "no_such_host", "detail": "The name does not resolve."}')
+    sink = answers_of(
+        monkeypatch, denied, denied, (200, None, b'{"manifest": "m", "lacking": 0}'), lines=said
+    )
+    assert sink.put_manifest(b"") == ("m", 0)
+    assert said == [
+        f"The name does not resolve. Next attempt in 30 s ({attempt} of 6)." for attempt in (2, 3)
+    ]
 
 
 class Yard(ThreadingHTTPServer):

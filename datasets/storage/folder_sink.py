@@ -1,0 +1,54 @@
+"""The sink that writes into a folder lake on the same machine. Worker processes open it (see datasets.ingest.worker);
+it loads nothing that only buckets need."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from datasets.ingest.reader import Content
+from datasets.ingest.worker import Say, SinkSpec, silent
+from datasets.storage.contents import Located
+from datasets.storage.files import Sharing
+from datasets.storage.folder import FolderLake
+
+# Upper bound of what must be stored again after a process is killed.
+FLUSH_BYTES = 512 << 20
+
+
+class FolderSink:
+    """Stores contents in a folder lake on this machine; implements datasets.ingest.reader.Sink. `adopt`: how a file
+    outside the lake becomes a content. Flushes by itself after FLUSH_BYTES."""
+
+    def __init__(self, lake: FolderLake, adopt: Sharing) -> None:
+        self._lake, self._adopt = lake, adopt
+        self._unflushed: list[Located] = []
+        self._unflushed_bytes = 0
+
+    def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
+        return self._lake.keep(digests)
+
+    def put_contents(self, contents: Sequence[Content]) -> None:
+        self._written(self._lake.put_contents(contents, self._adopt))
+
+    def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
+        self._written([self._lake.put_file(digest, path, size_bytes, self._adopt)])
+
+    def flush(self) -> None:
+        self._lake.flush(self._unflushed)
+        self._unflushed, self._unflushed_bytes = [], 0
+
+    def _written(self, located: Sequence[Located]) -> None:
+        self._unflushed += located
+        self._unflushed_bytes += sum(one.size_bytes for one in located)
+        if self._unflushed_bytes >= FLUSH_BYTES:
+            self.flush()
+
+
+def folder_sink(root: str, adopt: str, *, say: Say = silent) -> FolderSink:
+    """Return a sink into the folder lake at `root`; called in the worker process. `adopt`: the value of a
+    Sharing, how large files become contents. `say` is not used: writing to a folder never waits."""
+    return FolderSink(FolderLake(Path(root)), Sharing(adopt))
+
+
+def sink_of_folder(root: Path, adopt: Sharing = Sharing.REFLINK) -> SinkSpec:
+    """Return the spec of a sink into a folder lake; workers open it."""
+    return f"{__name__}:folder_sink", (str(root), adopt.value)
