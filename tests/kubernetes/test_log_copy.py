@@ -15,7 +15,7 @@ from controlplane.logstore.reader import read_page
 
 
 class Streams:
-    """Streams of a node's present file; an unfinished one goes on for ever."""
+    """Streams of a node's present file; an unfinished one falls silent."""
 
     def __init__(self, output: bytes, *, is_finished: bool) -> None:
         self.output, self.is_finished = output, is_finished
@@ -32,7 +32,7 @@ class Stream:
     async def readany(self) -> bytes:
         output, self.output = self.output, b""
         if not output and not self.is_finished:
-            await asyncio.Event().wait()
+            raise TimeoutError
         return output
 
 
@@ -47,15 +47,10 @@ class Log:
         self.copy = LogCopy(str(path))
 
     def read(self, output: bytes, *, is_finished: bool = True, **source: Any) -> tuple[list[str], list[str]]:
-        """Read one stream, and leave one that goes on; return the lines and gaps that are stored."""
-
-        async def read() -> None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.05 if not is_finished else None):
-                    streams = cast(LogStreams, Streams(output, is_finished=is_finished))
-                    await self.copy.read(LogSource("/log", "main", True, **source), streams)
-
-        asyncio.run(read())
+        """Read one stream; return the lines and gaps that are stored."""
+        streams = cast(LogStreams, Streams(output, is_finished=is_finished))
+        with contextlib.suppress(TimeoutError):
+            asyncio.run(self.copy.read(LogSource("/log", "main", True, **source), streams))
         page = read_page(self.copy.path)
         return [found.text for found in page.lines], [gap.message for gap in page.gaps]
 
