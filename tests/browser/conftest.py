@@ -1,6 +1,9 @@
 """One running control plane and one Chromium for all browser tests: real processes, real sockets, four people."""
 
+import json
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +45,24 @@ OF_A_PAGE = {
     "color_scheme",
     "reduced_motion",
 }  # settings that Playwright can give to a page by itself
+SESSION = "yard_session"
+MAKE_SESSIONS = """
+import json, sys
+import django
+django.setup()
+from django.contrib.auth import login
+from django.contrib.sessions.backends.db import SessionStore
+from django.http import HttpRequest
+from controlplane.models import User
+keys = {}
+for user in User.objects.filter(username__in=sys.argv[1:]):
+    request = HttpRequest()
+    request.session = SessionStore()
+    login(request, user)
+    request.session.save()
+    keys[user.username] = request.session.session_key
+print(json.dumps(keys))
+"""
 HARMLESS = (
     # Plotly and xterm set style attributes and add style elements, which the policy refuses; our own sheets stand in
     "Applying inline style violates",
@@ -161,7 +182,8 @@ def running(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with servers.control_plane(tmp_path_factory.mktemp("browser")) as server:
         yard = Yard(server)
         for name in PEOPLE:
-            yard.call("POST", "/users", {"username": name, "password": PASSWORD, "is_admin": name == "root"})
+            password = {"password": PASSWORD} if name == "ana" else {}
+            yard.call("POST", "/users", {"username": name, "is_admin": name == "root", **password})
         members = [{"user": name, "role": role} for name, role in PEOPLE.items() if role]
         yard.call("POST", "/projects", {"name": "team-a", "gpu_quota": 4, "members": members})
         yard.call("POST", "/projects", {"name": "team-b", "gpu_quota": 2})
@@ -190,19 +212,34 @@ def browser(playwright: Playwright, browser_path: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def sessions(browser: Browser, running: Yard) -> dict[str, Any]:
-    """Everybody's cookies, got at the sign-in page."""
-    kept: dict[str, Any] = {}
-    for name in PEOPLE:
-        context = patient(browser.new_context())
-        page = context.new_page()
-        page.goto(f"{running.server.url}/login")
-        page.fill("#username", name)
-        page.fill("#password", PASSWORD)
-        page.click("button.primary")
-        page.wait_for_selector("#live")
-        kept[name] = context.storage_state()
-        context.close()
+    """Everybody's cookies: ana's, got at the sign-in page, and those of sessions of the others."""
+    context = patient(browser.new_context())
+    page = context.new_page()
+    page.goto(f"{running.server.url}/login?next=/tokens")
+    page.fill("#username", "ana")
+    page.fill("#password", PASSWORD)
+    page.click("button.primary")
+    page.wait_for_url("**/tokens")
+    kept: dict[str, Any] = {"ana": context.storage_state()}
+    context.close()
+    for name, key in session_keys(running.server).items():
+        cookies = [
+            cookie | {"value": key} if cookie["name"] == SESSION else cookie
+            for cookie in kept["ana"]["cookies"]
+        ]
+        kept[name] = {"cookies": cookies, "origins": []}
     return kept
+
+
+def session_keys(server: servers.ControlPlane) -> dict[str, str]:
+    """Sessions of all people but ana, as a sign-in makes them. Without the hash of a password, which takes a third of a
+    second of a core each time."""
+    names = [name for name in PEOPLE if name != "ana"]
+    environment = server.environment | {"DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+    command = [sys.executable, "-c", MAKE_SESSIONS, *names]
+    made = subprocess.run(command, cwd=servers.CHECKOUT, env=environment, check=True, stdout=subprocess.PIPE)
+    keys: dict[str, str] = json.loads(made.stdout)
+    return keys
 
 
 def patient(context: BrowserContext) -> BrowserContext:
