@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
@@ -62,9 +63,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def needed(names: Iterable[str], recorded: Mapping[str, frozenset[int]], always: set[str]) -> set[str]:
     """The tests that stay: `always`, those without a record, and so many others that together all is asked; a test
-    that asks most that no other has asked is taken first."""
+    that asks most that no other has asked is taken first, and left out where all that it asks is asked again later."""
     names = list(names)
-    stay = {name for name in names if name in always or name not in recorded}
+    kept = {name for name in names if name in always or name not in recorded}
+    stay = set(kept)
     asked = {ask for name in stay for ask in recorded.get(name, ())}
     # what a test adds only shrinks: one that still adds as much as when it was counted is the first
     heap = [(-len(recorded[name]), name) for name in names if name not in stay]
@@ -77,6 +79,11 @@ def needed(names: Iterable[str], recorded: Mapping[str, frozenset[int]], always:
             asked |= recorded[name]
         elif adds:
             heappush(heap, (-adds, name))
+    times = Counter(ask for name in stay for ask in recorded.get(name, ()))
+    for name in sorted(stay - kept, key=lambda name: (-len(recorded[name]), name)):
+        if all(times[ask] > 1 for ask in recorded[name]):
+            stay.remove(name)
+            times.subtract(recorded[name])
     return stay
 
 

@@ -92,6 +92,8 @@ def test_one_that_commits_stays_if_several_connections_wrote(tmp_path: Path, wri
         ({"a": {1, 2, 3}, "b": {3, 4}}, {"b"}, {"a", "b"}),
         ({"a": {1}, "b": {1, 2}}, {"b"}, {"b"}),
         ({"a": set()}, set(), set()),
+        ({"a": {1, 2, 3, 4}, "b": {1, 2, 5}, "c": {3, 4, 6}}, set(), {"b", "c"}),
+        ({"a": {1, 2, 3, 4}, "b": {1, 2, 5}, "c": {3, 4, 6}}, {"a"}, {"a", "b", "c"}),
     ],
 )
 def test_everything_that_is_asked_is_asked_by_one_that_stays(
