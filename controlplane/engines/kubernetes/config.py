@@ -118,12 +118,14 @@ class ClusterProfile(Settings):
 
     def may_ask_for(self, resource: str) -> bool:
         """Return whether jobs may request this resource. GPUs are refused under every other name, shared
-        (nvidia.com/gpu.shared) or partitioned (nvidia.com/mig-1g.10gb)."""
+        (nvidia.com/gpu.shared) or partitioned (nvidia.com/mig-1g.10gb); so are processors and memory."""
         vendor, _, _ = self.gpu_resource.rpartition("/")
         is_gpu = resource == self.gpu_resource or resource.startswith(
             (f"{self.gpu_resource}.", f"{self.gpu_resource}-", f"{vendor}/mig-")
         )
-        return not is_gpu and resource.startswith(self.extra_resources)
+        # Jobs request these in their own fields, in other units.
+        is_own_field = resource in ("cpu", "memory")
+        return not (is_gpu or is_own_field) and resource.startswith(self.extra_resources)
 
     def priority_class(self, is_preemptible: bool) -> str:
         """Return the PriorityClass of preemptible or non-preemptible pods."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.clusters import quantities
-from controlplane.engines.base import NodeReport
+from controlplane.engines.base import EngineRefused, NodeReport
 from controlplane.engines.kubernetes import inventory, names
 from controlplane.engines.kubernetes.config import KAI, PLACEMENTS, ClusterProfile
 
@@ -90,6 +90,14 @@ def test_what_jobs_may_ask_for_beside_gpus_is_told_less_what_others_hold():
     }
     there["smarter-devices/fuse"] = "999E"
     assert report(node(capacity=there, allocatable=there)).extras["smarter-devices/fuse"] == 2**62
+
+
+def test_processors_and_memory_are_no_extra_resources():
+    profile = replace(PROFILE, extra_resources=("cpu", "memory"))
+    found = report(node(), pod(cpu="1500m", memory="1Gi"), profile=profile)
+    assert (found.milli_cpus, found.memory_mib, found.extras) == (6500, 64512, {})
+    with pytest.raises(EngineRefused, match="gives jobs no cpu"):
+        profile.check_extra_resources(["cpu"])
 
 
 @pytest.mark.parametrize(
