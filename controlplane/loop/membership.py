@@ -233,6 +233,8 @@ def _parsed(text: str) -> dict[str, Any]:
             "busy_seconds": _seconds(data["busy_seconds"]),
             "epochs_done": _count(data["epochs_done"]),
             "epochs_exact": _count(data["epochs_exact"]),
+            # Programs of older releases do not say it.
+            "is_stray": data.get("is_stray") is True,
             "switches": [_parsed_switch(switch) for switch in data["switches"]],
         }
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -323,6 +325,7 @@ def _worker(attended: Attended, pod: Pod) -> Worker:
         said.get("generation", 0),
         pod.exit_code,
         attended.silent.get(pod.rank, 0.0),
+        said.get("is_stray", False),
     )
 
 

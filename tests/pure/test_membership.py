@@ -74,6 +74,10 @@ def test_who_lost_one_another_form_again_once_all_say_so():
     assert answer(some) == Answer()
     every = standing(training(0, state="broken"), training(1, state="broken"))
     assert answer(every) == Answer((0, 1), rules.REFORM)
+    one_asks = standing(training(0, state="broken", is_stray=True), training(1))
+    assert answer(one_asks) == Answer((0, 1), rules.REFORM)
+    earlier = standing(training(0, state="broken", generation=2, is_stray=True), training(1, generation=2))
+    assert answer(earlier) == Answer()
     already = standing(training(0, state="broken", generation=2), training(1, state="broken", generation=2))
     assert answer(already) == Answer()
 

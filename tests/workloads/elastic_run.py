@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import distributed
+
 from tests.waiting import slowness
-from workloads.common import membership
+from workloads.common import elastic, membership
 from workloads.elastic.launch import Crew
 from workloads.elastic.train import main as train
 
@@ -33,10 +35,18 @@ RESIZES = 6
 class Story:
     """The crew, and how to wait for it on a machine of any speed."""
 
-    def __init__(self, folder: Path, name: str, epochs: int) -> None:
+    def __init__(
+        self, folder: Path, name: str, epochs: int, prepare: Callable[[], None] = lambda: None
+    ) -> None:
+        """`prepare` is called in each worker before its training."""
         os.environ["TRAINYARD_CHECKPOINT_DIR"] = str(folder / name / "checkpoints")
         arguments = [*ARGUMENTS, "--epochs", str(epochs)]
-        self.crew = Crew(folder / name, lambda: train(arguments) + 99 * ("torch._dynamo" in sys.modules))
+
+        def work() -> int:
+            prepare()
+            return train(arguments) + 99 * ("torch._dynamo" in sys.modules)
+
+        self.crew = Crew(folder / name, work)
 
     def until(self, is_so: Callable[[], bool]) -> None:
         self.crew.until(is_so, 30 * slowness())
@@ -152,6 +162,46 @@ def abandoned(folder: Path) -> dict[str, Any]:
         story.crew.close()
 
 
+def astray(folder: Path) -> dict[str, Any]:
+    """A member of three cannot join a generation that its peers wait for: it reaches no store in generation 2,
+    and gives generation 4 up when the others are in it already, with connections that stay open."""
+    story = Story(folder, "astray", 100_000, fail_to_join)
+    try:
+        story.grow(3)
+        for _ in range(2):
+            before = story.crew.generation
+            story.crew.publish(story.crew.members)
+            story.until(lambda before=before: story.crew.generation > before + 1)
+            story.switched()
+        return story.end()
+    finally:
+        story.crew.close()
+
+
+def fail_to_join() -> None:
+    """Let worker 1 fail once in generation 2 and once in generation 4, as on a machine or network that is too slow."""
+    if os.environ["TRAINYARD_RANK"] != "1":
+        return
+    store_of, agree = elastic._Membered._store_of, elastic.World._agree_on_state
+    failed, kept = set[int](), []
+
+    def fail_in(generation: int, now: int) -> None:
+        if now == generation and generation not in failed:
+            failed.add(generation)
+            raise OSError("timed out")
+
+    def reach(self: elastic._Membered, member: membership.Member) -> object:
+        fail_in(2, self._world.generation)
+        return store_of(self, member)
+
+    def agree_on_state(self: elastic.World) -> int:
+        kept.append(distributed.distributed_c10d._get_default_group())
+        fail_in(4, self.generation)
+        return agree(self)
+
+    elastic._Membered._store_of, elastic.World._agree_on_state = reach, agree_on_state
+
+
 def whole(folder: Path) -> dict[str, Any]:
     """To the end of its epochs."""
     story = Story(folder, "whole", 3)
@@ -169,7 +219,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     os.environ["TRAINYARD_WORLD_SIZE"] = "2"
     json.dump(
-        {story.__name__: story(folder) for story in (planned, failures, stuck, abandoned, whole)}, sys.stdout
+        {story.__name__: story(folder) for story in (planned, failures, stuck, abandoned, astray, whole)},
+        sys.stdout,
     )
 
 

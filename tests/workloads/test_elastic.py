@@ -15,7 +15,7 @@ from torch import distributed
 from torch._C._distributed_c10d import HashStore
 
 from tests.waiting import slowness
-from workloads.common import elastic
+from workloads.common import groups
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -85,6 +85,14 @@ def test_a_leaver_that_dies_in_its_last_step_does_not_hold_up_the_others(told: d
     assert {one["lost_steps"] for one in found} == {0}
 
 
+def test_a_member_that_cannot_join_a_generation_does_not_hold_up_the_others(told: dict[str, Any]):
+    """They waited for it in their group: for ever where it had not arrived, else for the limit of a call, 60 s."""
+    found = switches(told["astray"])
+    assert max(one["pause_seconds"] for one in found) < 55
+    assert {one["generation"] for one in found} >= {3, 5}
+    assert {(one["lost_steps"], one["repeated_steps"]) for one in found} == {(0, 0)}
+
+
 def test_who_leaves_by_plan_ends_with_0_and_who_is_stopped_with_143(told: dict[str, Any]):
     codes = told["planned"]["exit_codes"]
     left = {number for number, status in told["planned"]["statuses"].items() if status["generation"] < 7}
@@ -121,9 +129,9 @@ def test_a_group_that_could_not_be_built_does_not_change_the_name_of_the_next():
         distributed.init_process_group(
             "gloo", store=HashStore(), rank=0, world_size=2, timeout=timedelta(seconds=0.05)
         )
-    elastic._dissolve()
+    groups.dissolve()
     distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         assert module._get_default_group().group_name == "0"
     finally:
-        elastic._dissolve()
+        groups.dissolve()

@@ -14,7 +14,6 @@ generation without it and form again in process. Under torchrun, MPI or plain va
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
 import signal
@@ -35,6 +34,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from workloads.common import membership
 from workloads.common.distributed import joined_ranks
 from workloads.common.finite import not_finite
+from workloads.common.groups import dissolve, give_up
 from workloads.common.membership import Mailbox, Member, Membership, Status, Switch
 from workloads.common.sampling import Epochs, Policy, digest_of
 from workloads.common.stopping import StopRequest
@@ -47,6 +47,8 @@ COLLECTIVE_SECONDS = 60.0
 POLL_SECONDS = 0.003
 LOOK = timedelta(seconds=0.05)  # between looks at the membership in a collective call that lasts
 BEAT_SECONDS = 0.5
+# How long a member that could not join, or lost its peers, waits for the next generation before it asks for one.
+STRAY_SECONDS = float(os.environ.get("TRAINYARD_ELASTIC_STRAY_SECONDS", "1"))
 # Repeated failures of the same members at the same step: then the cause is not a lost peer.
 MOST_REFORMS = 3
 # Time after SIGTERM to wait for peers to get one too; otherwise they continue without this worker.
@@ -61,10 +63,6 @@ class ProgramError(Exception):
 
 class PeerLost(RuntimeError):
     """A member of this generation is gone, according to the owner of the membership."""
-
-
-# Abandoned calls with their process groups, kept alive because their destructor would wait for the call.
-_given_up: list[tuple[distributed.Work, distributed.ProcessGroup]] = []
 
 
 class Replica(Protocol):
@@ -290,7 +288,7 @@ class World:
                 work.wait(LOOK)
             except RuntimeError:
                 if not work.is_completed() and self._member.is_broken():
-                    _give_up(work)
+                    give_up(work)
                     raise PeerLost("a member of this generation is gone") from None
         work.wait()
 
@@ -339,7 +337,7 @@ class _Membered:
             except (RuntimeError, OSError):
                 is_planned = False
             if lost is None:
-                _dissolve()
+                dissolve()
                 self._peers.clear()
                 self._note_broken(found.generation)
         world._has_state = True
@@ -355,7 +353,7 @@ class _Membered:
         if self._reforms > MOST_REFORMS:
             raise error
         print(f"elastic: generation {self._world.generation} broke: {_first_line(error)}", flush=True)
-        _dissolve()
+        dissolve()
         self._note_broken(self._world.generation)
         self.switch(is_planned=False, interrupted=1)
 
@@ -366,12 +364,13 @@ class _Membered:
     def close(self) -> None:
         """Leave the group. Heartbeats continue until the process ends: the work after the training may take
         long, and a member without heartbeat is killed."""
-        _dissolve()
+        dissolve()
         if self._status.state != membership.LEFT:
             self._update(membership.LEFT)
 
     def _await_newer(self, than: int) -> Membership | None:
         """Wait for a newer generation; return None if the job is stopped first."""
+        began = time.monotonic()
         while True:
             found = self._mailbox.membership()
             if found is not None and found.generation > than:
@@ -381,11 +380,16 @@ class _Membered:
                     return found
             if self._world._stop:
                 return None
+            is_alone = self._status.state == membership.BROKEN and not self._status.is_stray
+            if is_alone and time.monotonic() - began > STRAY_SECONDS:
+                # The others wait for this one in their group, and would until the limit of a call.
+                self._status.is_stray = True
+                self._update(membership.BROKEN)
             time.sleep(POLL_SECONDS)
 
     def _form(self, found: Membership) -> bool:
         """Build the process group of a generation. Return False if a newer one was published meanwhile."""
-        _dissolve()
+        dissolve()
         world, rank = self._world, found.rank_of(self._status.id)
         assert rank is not None
         world._enter(rank, len(found.members), found.generation)
@@ -428,7 +432,7 @@ class _Membered:
         return self._peers[member.address]
 
     def _note_broken(self, generation: int) -> None:
-        self._status.generation = generation
+        self._status.generation, self._status.is_stray = generation, False
         self._update(membership.BROKEN)
 
     def _note_switch(self, pause: float, lost: int, interrupted: int, is_planned: bool) -> None:
@@ -437,6 +441,7 @@ class _Membered:
             world.generation, world.step, world.size, time.time(), pause, lost, 0, interrupted, is_planned
         )
         self._status.switches.append(cost)
+        self._status.is_stray = False
         self._update(membership.TRAINING)
         if world.is_first:
             print(
@@ -447,7 +452,7 @@ class _Membered:
 
     def _leave(self) -> None:
         self._world.has_left = True
-        _dissolve()
+        dissolve()
         self._update(membership.LEFT)
 
     def _update(self, state: str, *, is_urgent: bool = True) -> None:
@@ -478,21 +483,6 @@ def _of_the_program() -> Iterator[None]:
         yield
     except (RuntimeError, OSError) as error:
         raise ProgramError(f"The state of the training cannot be shared: {error}") from error
-
-
-def _dissolve() -> None:
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
-    # torch numbers groups even if building one failed; without resetting the count, the next group would have
-    # another name than on the peers, and all later ones would wait forever.
-    distributed.distributed_c10d._world.group_count = 0
-
-
-def _give_up(work: distributed.Work) -> None:
-    _given_up[:] = [one for one in _given_up if not one[0].is_completed()]
-    _given_up.append((work, distributed.distributed_c10d._get_default_group()))
-    # So that the process can end without waiting for it.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_given_up))
 
 
 def _first_line(error: BaseException) -> str:

@@ -148,11 +148,16 @@ class Crew:
         return any(self.workers[number].exit_code == 0 for number in self.members)
 
     def _is_broken(self, alive: Sequence[int]) -> bool:
-        """Return whether all members abandoned this generation although all of them are alive."""
+        """Return whether all members abandoned this generation although all of them are alive, or one has waited
+        for the next one for a while."""
         statuses = [self.workers[number].status for number in alive]
-        return all(
+        broken = [
             one is not None and one.state == membership.BROKEN and one.generation == self.generation
             for one in statuses
+        ]
+        strays = (one is not None and one.is_stray for one in statuses)
+        return all(broken) or any(
+            is_broken and stray for is_broken, stray in zip(broken, strays, strict=True)
         )
 
     def _has_lost_leaver(self, alive: Sequence[int]) -> bool:
