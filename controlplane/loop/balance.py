@@ -28,6 +28,7 @@ from controlplane.loop.shrinking import BALANCE, begin_shrink, has_finisher
 from controlplane.scheduling import reasons
 from controlplane.scheduling.division import Claim, after_moves
 from controlplane.scheduling.fit import pools_for, request_of
+from controlplane.scheduling.limits import is_backing_off
 from controlplane.scheduling.plan import Hold, Plan
 from controlplane.scheduling.scale_down import PendingJob, ShrinkableJob, workers_to_remove
 from controlplane.scheduling.spare import room_after, usable_nodes
@@ -88,7 +89,9 @@ def _shrink_for_waiting(
     ours = {name: one for name, one in working.items() if one.members and views[name].project in projects}
     if len(projects) > 1 or not all(map(_is_calm, ours.values())):
         return
-    queues = _queues([views[hold.job] for hold in waiting if _lack(hold) in LACKS_GPUS], seen)
+    lacking = (views[hold.job] for hold in waiting if _lack(hold) in LACKS_GPUS)
+    # What leaves for a job in back-off would stand idle, or grow back.
+    queues = _queues((view for view in lacking if not is_backing_off(view, seen.view.now)), seen)
     given, usable = _given(ours), _open_nodes(seen)
     giving = {
         name for name, one in ours.items() if _may_shrink(one, views[name], usable, given[name], now - REST)

@@ -192,19 +192,23 @@ def _mark_line(mark: Mark) -> dict[str, Any]:
 
 
 def _mark_texts(marks: Sequence[Mark], axes: Axes, strokes: Sequence[Stroke]) -> list[dict[str, Any]]:
-    """Return the labels beside the marks' lines; of marks that are close together only the last gets a
-    label."""
+    """Return the labels beside the marks' lines, those that would leave the chart on the left of their line; of marks
+    that are close together only the last gets a label."""
     ends = axes.x_range or _ends(strokes)
     if not ends:
         return []
     low, high = map(_number, ends)
-    places = [(_number(mark.x) - low) / ((high - low) or 1.0) for mark in marks]
-    following = [*places, math.inf][1:]
-    return [
-        _mark_text(mark, is_left=place > 1 - MARK_SHARE)
-        for mark, place, after in zip(marks, places, following, strict=True)
-        if after - place >= MARK_SHARE
-    ]
+    found: list[dict[str, Any]] = []
+    next_line = next_label = math.inf
+    for mark in reversed(marks):
+        place = (_number(mark.x) - low) / ((high - low) or 1.0)
+        is_left = place > 1 - MARK_SHARE
+        begin, end = (place - MARK_SHARE, place) if is_left else (place, place + MARK_SHARE)
+        if end <= min(next_label, math.inf if is_left else next_line):
+            found.append(_mark_text(mark, is_left=is_left))
+            next_label = begin
+        next_line = place
+    return found[::-1]
 
 
 def _mark_text(mark: Mark, *, is_left: bool) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Sum
+
 from dashboards.charts.figures import Mark
 from dashboards.charts.palette import Theme
 from dashboards.charts.series import Chart
@@ -12,6 +14,7 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Generation, Job, Pod, ScaleOperation
 
 MARKS_MOST, ROWS_MOST = 12, 50
+TOTALS = ("pause_seconds", "lost_steps", "repeated_steps")
 Row = dict[str, Any]
 
 
@@ -49,6 +52,8 @@ def timeline(job: Job, now: datetime, theme: Theme) -> Chart:
 def workers(job: Job) -> Row:
     """Return the template context for the page of an elastic job's workers."""
     rows = list(_generations(job).order_by("-number")[:ROWS_MOST])
+    # Of all attempts: what the job lost when it started again counts, too.
+    every = Generation.objects.filter(attempt__job=job)
     bounds = KINDS[job.kind].bounds(job.spec) or (1, 1)
     operations = list(ScaleOperation.objects.filter(job=job).order_by("-created_at")[:ROWS_MOST])
     return {
@@ -60,11 +65,9 @@ def workers(job: Job) -> Row:
         "generations": rows,
         "operations": operations,
         "running": next((one for one in operations if one.state in OPEN_STATES), None),
-        "pause_seconds": sum(row.pause_seconds or 0.0 for row in rows),
+        **every.aggregate(**{name: Sum(name, default=0) for name in TOTALS}),
         "epochs_done": max((row.epochs_done for row in rows), default=0),
         "epochs_exact": max((row.epochs_exact for row in rows), default=0),
-        "lost_steps": sum(row.lost_steps or 0 for row in rows),
-        "repeated_steps": sum(row.repeated_steps or 0 for row in rows),
     }
 
 

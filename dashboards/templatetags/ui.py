@@ -222,7 +222,7 @@ _WORDS = {
         "growth": gettext_lazy("grows into idle GPUs"),
         "reclaim": gettext_lazy("its GPUs are reclaimed"),
         "spot": gettext_lazy("its provider withdraws the node"),
-        "balance": gettext_lazy("others of its project gain more"),
+        "balance": gettext_lazy("for others of its project"),
         "start": gettext_lazy("all are ready"),
         "loss": gettext_lazy("a worker was lost"),
         "reform": gettext_lazy("workers lost contact"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pytest
 
@@ -33,6 +34,17 @@ def test_a_waiting_job_gets_workers_that_others_of_its_project_have_beyond_their
         plant.engine.finish(f"{waits.pk}-1-{rank}")
     program.in_seconds(30)
     assert len(live(program.job)) == 16
+
+
+def test_nobody_leaves_for_a_job_before_the_end_of_its_back_off(plant):
+    program = started(plant, workers=16, most=16)
+    waits = make_job(program.job.project, "waits", gpus=1)
+    Job.objects.filter(pk=waits.pk).update(not_before=plant.clock() + timedelta(minutes=5))
+    program.in_seconds(120)
+    assert not ScaleOperation.objects.filter(cause="balance").exists()
+    program.in_seconds(300)
+    waits.refresh_from_db()
+    assert (waits.state, len(live(program.job))) == ("running", 15)
 
 
 @dataclass

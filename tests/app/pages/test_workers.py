@@ -54,6 +54,31 @@ def test_it_shows_generations_changes_and_their_proof(yard, visit):
     assert [(mark.x, mark.text) for mark in generation_marks(job)] == [(120.0, "3 workers")]
 
 
+def test_totals_are_of_all_attempts(yard, visit):
+    job = elastic(yard)
+    Generation.objects.filter(number=2).update(lost_steps=5, repeated_steps=3, pause_seconds=1.5)
+    Job.objects.filter(pk=job.pk).update(attempt=2)
+    second = Attempt.objects.create(job=job, number=2)
+    cost = {"pause_seconds": 0.25, "lost_steps": 1, "repeated_steps": 1, "interrupted_steps": 0}
+    Generation.objects.create(
+        attempt=second, number=1, cause="start", members=[{"id": 0, "address": ""}], **cost
+    )
+    page = visit(yard.cast.ben).get(f"/jobs/{job.pk}/workers").content.decode()
+    for name, total in (("Steps lost", "6"), ("Steps repeated", "4"), ("Paused in all", "1.79 s")):
+        assert f"<dt>{name}</dt><dd>{total}</dd>" in page
+
+
+def test_what_served_a_waiting_job_is_not_said_to_serve_one_that_gains_more(yard, visit):
+    job = elastic(yard)
+    ScaleOperation.objects.create(
+        job=job, requested_by="Trainyard", from_workers=3, to_workers=2, state="succeeded", attempt=1,
+        cause="balance", message="A job of its project waits for them.",
+    )  # fmt: skip
+    page = visit(yard.cast.ben).get(f"/jobs/{job.pk}/workers").content.decode()
+    assert "for others of its project" in page
+    assert "gain more" not in page
+
+
 def test_the_log_of_the_worker_that_speaks_for_the_job_is_shown_first(yard, visit):
     job = elastic(yard)
     assert '<option value="0" selected>' in visit(yard.cast.ben).get(f"/jobs/{job.pk}").content.decode()

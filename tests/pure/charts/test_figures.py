@@ -9,7 +9,7 @@ import pytest
 
 from dashboards.charts.allocation import allocation_chart, carried, quota_chart, usage
 from dashboards.charts.curves import CURVES, Run, curve_chart, joined
-from dashboards.charts.figures import Mark, nice_ceiling
+from dashboards.charts.figures import Axes, Mark, Stroke, line_figure, nice_ceiling
 from dashboards.charts.palette import Theme
 from dashboards.charts.series import MOST_POINTS, Chart, Line, with_gaps
 from dashboards.charts.templates import template_json
@@ -153,6 +153,28 @@ def test_attempts_are_one_curve_with_marks():
     assert list(figure.data[1].y) == [2, 1]  # what the first attempt had reached is not hidden
     assert [label.text for label in figure.layout.annotations] == ["attempt 2"]
     assert figure.layout.shapes[0].x0 == 3
+
+
+@pytest.mark.parametrize(
+    ("steps", "labels"),
+    [
+        ((10, 50), ["10 right", "50 right"]),
+        ((10, 15, 50), ["15 right", "50 right"]),
+        # The last one's label is on the left of its line.
+        ((75, 92), ["92 left"]),
+        ((50, 92), ["50 right", "92 left"]),
+        ((20, 90, 95, 98), ["20 right", "98 left"]),
+    ],
+)
+def test_labels_of_marks_do_not_overlap(steps: tuple[int, ...], labels: list[str]):
+    stroke = Stroke("a", "a", [(0.0, 1.0), (100.0, 1.0)], "#000000")
+    axes = Axes("Step", "y", (0.0, 1.0), x_range=(0.0, 100.0))
+    figure = line_figure(
+        [stroke], axes, theme="light", marks=[Mark(float(step), str(step)) for step in steps]
+    )
+    texts = [one for one in figure["layout"]["annotations"] if one.get("yref") == "paper" and one["y"] == 1]
+    sides = {"left": "right", "right": "left"}
+    assert [f"{one['text']} {sides[one['xanchor']]}" for one in texts] == labels
 
 
 def test_an_attempt_without_reports_hides_nothing():
