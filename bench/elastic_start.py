@@ -110,22 +110,16 @@ def submit_by_rest(running: servers.ControlPlane, name: str) -> None:
 
 def submit_by_command(running: servers.ControlPlane, name: str) -> None:
     """`yard submit-elastic`, whose own start counts."""
-    words = [
-        str(YARD),
-        "submit-elastic",
-        name,
-        "-i",
-        "elastic",
-        "--workers",
-        str(WORKERS),
-        "--min-workers",
-        "1",
-    ]
-    words += ["--max-workers", "4", "-g", "1", "--cpu", "0.1", "--memory", "1Gi"]
+    words = [str(YARD), "submit-elastic", name, "-i", "elastic", "-g", "1", "--cpu", "0.1", "--memory", "1Gi"]
+    words += ["--workers", str(WORKERS), "--min-workers", "1", "--max-workers", "4"]
     words += [word for item in ENVIRONMENT.items() for word in ("-e", "=".join(item))]
-    settings = {"TRAINYARD_URL": running.url, "TRAINYARD_TOKEN": running.token, "TRAINYARD_PROJECT": PROJECT}
-    env = {**os.environ, **settings, "TRAINYARD_CONFIG": str(running.state_dir / "yard.json")}
-    subprocess.run(words, check=True, env=env, stdout=subprocess.DEVNULL)
+    subprocess.run(words, check=True, env=settings(running), capture_output=True)
+
+
+def settings(running: servers.ControlPlane) -> dict[str, str]:
+    """The environment of `yard` for this control plane."""
+    server = {"TRAINYARD_URL": running.url, "TRAINYARD_TOKEN": running.token, "TRAINYARD_PROJECT": PROJECT}
+    return {**os.environ, **server, "TRAINYARD_CONFIG": str(running.state_dir / "yard.json")}
 
 
 def first_step(logs: Callable[[], Iterable[Path]], since: float) -> float:

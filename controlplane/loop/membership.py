@@ -234,7 +234,7 @@ def _parsed(text: str) -> dict[str, Any]:
             "epochs_done": _count(data["epochs_done"]),
             "epochs_exact": _count(data["epochs_exact"]),
             # Programs of older releases do not say it.
-            "is_stray": data.get("is_stray") is True,
+            "is_stuck": data.get("is_stuck") is True,
             "switches": [_parsed_switch(switch) for switch in data["switches"]],
         }
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -325,7 +325,7 @@ def _worker(attended: Attended, pod: Pod) -> Worker:
         said.get("generation", 0),
         pod.exit_code,
         attended.silent.get(pod.rank, 0.0),
-        said.get("is_stray", False),
+        said.get("is_stuck", False),
     )
 
 

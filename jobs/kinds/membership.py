@@ -25,7 +25,7 @@ FROZEN_SECONDS = 10.0
 class Worker:
     """One pod of the attempt. `state`: the state that the worker reported last, "" before its first report.
     `generation`: the last one that it joined. `exit_code`: None while it runs. `silent_seconds`: the time since its
-    last heartbeat. `is_stray`: it is BROKEN and asks for another generation."""
+    last heartbeat. `is_stuck`: it is BROKEN and asks for another generation."""
 
     rank: int
     is_alive: bool
@@ -33,7 +33,7 @@ class Worker:
     generation: int = 0
     exit_code: int | None = None
     silent_seconds: float = 0.0
-    is_stray: bool = False
+    is_stuck: bool = False
 
     @property
     def has_finished(self) -> bool:
@@ -107,8 +107,8 @@ def answer(standing: Standing) -> Answer:
         return Answer(stay, LOSS) if len(stay) >= standing.fewest else Answer()
     # Only living members count: the loop may see a member's death later than its peers do.
     broken = [one for rank in alive if _is_broken(one := standing.workers[rank], standing.generation)]
-    # A stray one could not join, or gave up alone: the others may wait for it in a call without an end.
-    if len(broken) == len(alive) or any(one.is_stray for one in broken):
+    # One that is stuck could not join, or gave up alone: the others may wait for it in a call without an end.
+    if len(broken) == len(alive) or any(one.is_stuck for one in broken):
         return Answer(standing.members, REFORM)
     if any(_is_lost(standing.workers[rank]) for rank in _switching_leavers(standing)):
         # The others' call waits for it: gloo can miss that a connection is closed. They look at the membership.

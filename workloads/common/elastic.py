@@ -48,7 +48,7 @@ POLL_SECONDS = 0.003
 LOOK = timedelta(seconds=0.05)  # between looks at the membership in a collective call that lasts
 BEAT_SECONDS = 0.5
 # How long a member that could not join, or lost its peers, waits for the next generation before it asks for one.
-STRAY_SECONDS = float(os.environ.get("TRAINYARD_ELASTIC_STRAY_SECONDS", "1"))
+STUCK_SECONDS = float(os.environ.get("TRAINYARD_ELASTIC_STUCK_SECONDS", "1"))
 # Repeated failures of the same members at the same step: then the cause is not a lost peer.
 MOST_REFORMS = 3
 # Time after SIGTERM to wait for peers to get one too; otherwise they continue without this worker.
@@ -380,10 +380,10 @@ class _Membered:
                     return found
             if self._world._stop:
                 return None
-            is_alone = self._status.state == membership.BROKEN and not self._status.is_stray
-            if is_alone and time.monotonic() - began > STRAY_SECONDS:
+            is_alone = self._status.state == membership.BROKEN and not self._status.is_stuck
+            if is_alone and time.monotonic() - began > STUCK_SECONDS:
                 # The others wait for this one in their group, and would until the limit of a call.
-                self._status.is_stray = True
+                self._status.is_stuck = True
                 self._update(membership.BROKEN)
             time.sleep(POLL_SECONDS)
 
@@ -432,7 +432,7 @@ class _Membered:
         return self._peers[member.address]
 
     def _note_broken(self, generation: int) -> None:
-        self._status.generation, self._status.is_stray = generation, False
+        self._status.generation, self._status.is_stuck = generation, False
         self._update(membership.BROKEN)
 
     def _note_switch(self, pause: float, lost: int, interrupted: int, is_planned: bool) -> None:
@@ -441,7 +441,7 @@ class _Membered:
             world.generation, world.step, world.size, time.time(), pause, lost, 0, interrupted, is_planned
         )
         self._status.switches.append(cost)
-        self._status.is_stray = False
+        self._status.is_stuck = False
         self._update(membership.TRAINING)
         if world.is_first:
             print(

@@ -70,7 +70,7 @@ class Switch:
 @dataclass(slots=True)
 class Status:
     """A worker's own report. `busy_seconds`: mean time per step without waiting for others. `epochs_exact`:
-    how many of the `epochs_done` epochs used every sample exactly once. `is_stray`: it is BROKEN, and no
+    how many of the `epochs_done` epochs used every sample exactly once. `is_stuck`: it is BROKEN, and no
     generation has followed for a while, so its peers may still wait for it."""
 
     id: int
@@ -81,7 +81,7 @@ class Status:
     busy_seconds: float = 0.0
     epochs_done: int = 0
     epochs_exact: int = 0
-    is_stray: bool = False
+    is_stuck: bool = False
     switches: list[Switch] = field(default_factory=list)
 
 

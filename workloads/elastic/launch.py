@@ -155,9 +155,9 @@ class Crew:
             one is not None and one.state == membership.BROKEN and one.generation == self.generation
             for one in statuses
         ]
-        strays = (one is not None and one.is_stray for one in statuses)
+        stuck = (one is not None and one.is_stuck for one in statuses)
         return all(broken) or any(
-            is_broken and stray for is_broken, stray in zip(broken, strays, strict=True)
+            is_broken and is_stuck for is_broken, is_stuck in zip(broken, stuck, strict=True)
         )
 
     def _has_lost_leaver(self, alive: Sequence[int]) -> bool:

@@ -1,0 +1,162 @@
+"""Scale-outs that cannot be satisfied: what the training and the machine notice of them.
+
+A running control plane, an elastic job of two workers that trains, and three operations by `yard scaleout`: more GPUs
+than are free, newcomers that never report, and newcomers that die at once. Each has to be rolled back, with no step
+delayed, no generation, and no pod or process left. Run: python -m bench.elastic_refused
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from bench.elastic_kubernetes import Yard
+from bench.elastic_start import ENVIRONMENT, JOB, LIMIT_SECONDS, PROJECT, YARD, settings
+from bench.harness import Row, report
+from tests import servers
+from tests.waiting import wait_until
+
+GPUS, MEMBERS, TIMEOUT_SECONDS = 16, 2, 5
+ALIVE = ("pending", "starting", "running", "stopping")
+# Every worker writes when it completes a step; newcomers behave as they are told.
+PROGRAM = """
+import os, sys, time
+rank = int(os.environ["TRAINYARD_RANK"])
+if rank >= 2 and os.path.exists(os.environ["DIE"]):
+    sys.exit(7)
+if rank >= 2:
+    time.sleep(1000)
+from workloads.common import elastic
+complete = elastic.World._complete
+def note(world, batch):
+    complete(world, batch)
+    if world.rank == 0:
+        with open(os.environ["STEPS"], "a") as file:
+            file.write(f"{time.time()}\\n")
+elastic.World._complete = note
+from workloads.elastic.train import main
+sys.exit(main([]))
+"""
+
+
+@dataclass
+class Refused:
+    """What was seen of the operations. `usual` and `gaps`: the longest time without a step before and during each, in
+    seconds. `stray`: pods, processes, GPUs and attempts that are not as before."""
+
+    usual: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    took: list[float] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)
+    stray: int = 0
+
+
+def main() -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
+        with servers.control_plane(Path(directory) / "state") as running:
+            try:
+                report("elastic_refused", rows(measured(running)))
+            finally:
+                running.stop_jobs()
+
+
+def measured(running: servers.ControlPlane) -> Refused:
+    """Begin each operation while the job trains, and look at what is left once it is over."""
+    found, yard, state = Refused(), Yard(running), running.state_dir
+    job = submitted(yard, state)
+    before = look(running, job)
+    for name, count in (("no room", 2 * GPUS), ("never ready", 2), ("end at once", 2)):
+        if name == "end at once":
+            (state / "die").touch()
+        quiet = time.time()
+        wait_until(lambda quiet=quiet: time.time() > quiet + TIMEOUT_SECONDS, what="steps to compare with")
+        began = time.time()
+        found.usual.append(longest_gap(state / "steps", quiet, began))
+        scaled_out(running, count)
+        operation = yard.operations(job)[0]
+        with suppress(AssertionError):  # what is left is counted
+            wait_until(lambda: look(running, job) == before, timeout=20, what="the end of the newcomers")
+        found.gaps.append(longest_gap(state / "steps", began, time.time()))
+        found.stray += sum(abs(now - then) for now, then in zip(look(running, job), before, strict=True))
+        found.took.append(time.time() - began)
+        found.ends.append(f"{name}: {operation['state']}, {operation['message']}")
+        found.pauses.append(operation["pause_seconds"] or 0.0)
+    return found
+
+
+def submitted(yard: Yard, state: Path) -> str:
+    """The id of a job of MEMBERS workers that train."""
+    yard.call("POST", "/projects", {"name": PROJECT, "gpu_quota": 4 * GPUS})
+    (state / "program.py").write_text(PROGRAM)
+    env = {**ENVIRONMENT, "STEPS": str(state / "steps"), "DIE": str(state / "die")}
+    sizes = {"workers": MEMBERS, "max_workers": 3 * GPUS}
+    command = ["python", str(state / "program.py")]
+    body = {**JOB, "name": "trains", "env": env, "command": command, **sizes}
+    job = yard.call("POST", f"/projects/{PROJECT}/jobs", body)["id"]
+    wait_until((state / "steps").exists, timeout=LIMIT_SECONDS, what="the first step")
+    return str(job)
+
+
+def scaled_out(running: servers.ControlPlane, count: int) -> None:
+    """`yard scaleout --wait`, which says by exit code 1 that the change was rolled back."""
+    words = [
+        str(YARD),
+        "scaleout",
+        "trains",
+        "--count",
+        str(count),
+        "--timeout",
+        f"{TIMEOUT_SECONDS}s",
+        "--wait",
+    ]
+    done = subprocess.run(words, env=settings(running), capture_output=True, text=True, check=False)
+    if done.returncode != 1:
+        raise RuntimeError(f"yard scaleout ended with {done.returncode}: {done.stdout}{done.stderr}")
+
+
+def look(running: servers.ControlPlane, job: str) -> tuple[int, int, int, int]:
+    """Pods that are not gone, processes that have the job's id in their environment, GPUs held, generations."""
+    yard = Yard(running)
+    pods = [one for one in yard.call("GET", f"/jobs/{job}/pods")["results"] if one["state"] in ALIVE]
+    shown = yard.call("GET", f"/jobs/{job}")["status"]
+    return len(pods), len(processes_of(job)), shown["allocated_gpus"], shown["attempt"]
+
+
+def processes_of(job: str) -> list[int]:
+    """Every process with the job's variables, of pods that are known or not."""
+    needle, found = f"TRAINYARD_JOB_ID={job}".encode(), []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if needle in entry.read_bytes():
+                found.append(int(entry.parent.name))
+    return found
+
+
+def longest_gap(file: Path, since: float, until: float) -> float:
+    """The longest time without a step between these moments, in seconds."""
+    times = [at for line in file.read_text().split() if since <= (at := float(line)) <= until]
+    return max(later - earlier for earlier, later in pairwise(times))
+
+
+def rows(found: Refused) -> list[Row]:
+    """A pause is time that the operation took from the training; the longest gap between two steps is printed beside
+    that of as long a time without an operation."""
+    work = "scale-out that cannot be satisfied"
+    return [
+        Row(f"{work}: pause of the training", "0 s", "s", found.pauses, limit=0, note="; ".join(found.ends)),
+        Row(f"{work}: longest time without a step", "-", "s", found.gaps, peer="5 s before", peer_samples=found.usual),
+        Row(f"{work}: stray pods, processes and GPUs after the time-out", "0", "left", [found.stray], limit=0),
+        Row(f"{work}: time-out of {TIMEOUT_SECONDS} s to all as before", "-", "s", found.took),
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
