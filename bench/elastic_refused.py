@@ -13,6 +13,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,9 +29,9 @@ ALIVE = ("pending", "starting", "running", "stopping")
 PROGRAM = """
 import os, sys, time
 rank = int(os.environ["TRAINYARD_RANK"])
-if rank >= 2 and os.path.exists(os.environ["DIE"]):
-    sys.exit(7)
-if rank >= 2:
+if rank >= int(os.environ["COLD"]):
+    if os.path.exists(os.environ["DIE"]):
+        sys.exit(7)
     time.sleep(1000)
 from workloads.common import elastic
 complete = elastic.World._complete
@@ -38,7 +39,7 @@ def note(world, batch):
     complete(world, batch)
     if world.rank == 0:
         with open(os.environ["STEPS"], "a") as file:
-            file.write(f"{time.time()}\\n")
+            file.write(f"{time.time()} {world.generation} {world.size}\\n")
 elastic.World._complete = note
 from workloads.elastic.train import main
 sys.exit(main([]))
@@ -71,13 +72,13 @@ def main() -> None:
 def measured(running: servers.ControlPlane) -> Refused:
     """Begin each operation while the job trains, and look at what is left once it is over."""
     found, yard, state = Refused(), Yard(running), running.state_dir
-    job = submitted(yard, state)
+    job = submitted(yard, state, MEMBERS, cold=MEMBERS)
     before = look(running, job)
     for name, count in (("no room", 2 * GPUS), ("never ready", 2), ("end at once", 2)):
         if name == "end at once":
             (state / "die").touch()
         quiet = time.time()
-        wait_until(lambda quiet=quiet: time.time() > quiet + TIMEOUT_SECONDS, what="steps to compare with")
+        wait_until(partial(is_past, quiet + TIMEOUT_SECONDS), what="steps to compare with")
         began = time.time()
         found.usual.append(longest_gap(state / "steps", quiet, began))
         scaled_out(running, count)
@@ -92,12 +93,16 @@ def measured(running: servers.ControlPlane) -> Refused:
     return found
 
 
-def submitted(yard: Yard, state: Path) -> str:
-    """The id of a job of MEMBERS workers that train."""
+def is_past(moment: float) -> bool:
+    return time.time() > moment
+
+
+def submitted(yard: Yard, state: Path, workers: int, cold: int = 1_000_000) -> str:
+    """The id of a job that trains. Ranks from `cold` on never get ready."""
     yard.call("POST", "/projects", {"name": PROJECT, "gpu_quota": 4 * GPUS})
     (state / "program.py").write_text(PROGRAM)
-    env = {**ENVIRONMENT, "STEPS": str(state / "steps"), "DIE": str(state / "die")}
-    sizes = {"workers": MEMBERS, "max_workers": 3 * GPUS}
+    env = {**ENVIRONMENT, "STEPS": str(state / "steps"), "DIE": str(state / "die"), "COLD": str(cold)}
+    sizes = {"workers": workers, "max_workers": 3 * GPUS}
     command = ["python", str(state / "program.py")]
     body = {**JOB, "name": "trains", "env": env, "command": command, **sizes}
     job = yard.call("POST", f"/projects/{PROJECT}/jobs", body)["id"]
@@ -123,26 +128,27 @@ def scaled_out(running: servers.ControlPlane, count: int) -> None:
 
 
 def look(running: servers.ControlPlane, job: str) -> tuple[int, int, int, int]:
-    """Pods that are not gone, processes that have the job's id in their environment, GPUs held, generations."""
+    """Pods that are not gone, processes of pods, GPUs held, generations."""
     yard = Yard(running)
     pods = [one for one in yard.call("GET", f"/jobs/{job}/pods")["results"] if one["state"] in ALIVE]
     shown = yard.call("GET", f"/jobs/{job}")["status"]
-    return len(pods), len(processes_of(job)), shown["allocated_gpus"], shown["attempt"]
+    return len(pods), len(processes_of(running.state_dir)), shown["allocated_gpus"], shown["attempt"]
 
 
-def processes_of(job: str) -> list[int]:
-    """Every process with the job's variables, of pods that are known or not."""
-    needle, found = f"TRAINYARD_JOB_ID={job}".encode(), []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
+def processes_of(state: Path) -> list[int]:
+    """The workers and the supervisors of pods of this state directory."""
+    marks, found = (f"{state}/program.py".encode(), f"{state}/pods/".encode()), []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            if needle in entry.read_bytes():
+            words = entry.read_bytes()
+            if any(mark in words for mark in marks):
                 found.append(int(entry.parent.name))
     return found
 
 
 def longest_gap(file: Path, since: float, until: float) -> float:
     """The longest time without a step between these moments, in seconds."""
-    times = [at for line in file.read_text().split() if since <= (at := float(line)) <= until]
+    times = [at for line in file.read_text().splitlines() if since <= (at := float(line.split()[0])) <= until]
     return max(later - earlier for earlier, later in pairwise(times))
 
 
