@@ -207,7 +207,7 @@ def _cause(message: str) -> tuple[str, str]:
     return "unreachable", "it answers incorrectly; try again later."
 
 
-# Codes of Blocked that an operator must end; every other request fails in the same way until then.
+# Codes of Blocked that an operator must end, if the name does not come back by itself; until then every request fails.
 NO_SUCH_HOST, NOT_TRUSTED = "no_such_host", "not_trusted"
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w{1,40})")
 _STATUS = re.compile(r"status code: (\d{3})\b")
