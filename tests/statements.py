@@ -16,8 +16,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from heapq import heapify, heappop, heappush
 from pathlib import Path
+from time import process_time
 from types import FrameType
 from typing import Any
 
@@ -56,34 +56,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     recorded = {name: frozenset(one["asks"]) for name, one in found.items()}
     lonely = {name for name, one in found.items() if one["writers"] <= 1}
     always = {item.nodeid for item in items if commits(item)} - lonely
-    stay = needed([item.nodeid for item in items], recorded, always)
+    seconds = {name: one.get("seconds", 0.0) for name, one in found.items()}
+    stay = needed([item.nodeid for item in items], recorded, always, seconds)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in stay])
     items[:] = [item for item in items if item.nodeid in stay]
 
 
-def needed(names: Iterable[str], recorded: Mapping[str, frozenset[int]], always: set[str]) -> set[str]:
-    """The tests that stay: `always`, those without a record, and so many others that together all is asked; a test
-    that asks most that no other has asked is taken first, and left out where all that it asks is asked again later."""
-    names = list(names)
-    kept = {name for name in names if name in always or name not in recorded}
-    stay = set(kept)
-    asked = {ask for name in stay for ask in recorded.get(name, ())}
-    # what a test adds only shrinks: one that still adds as much as when it was counted is the first
-    heap = [(-len(recorded[name]), name) for name in names if name not in stay]
-    heapify(heap)
-    while heap:
-        counted, name = heappop(heap)
-        adds = len(recorded[name] - asked)
-        if adds == -counted and adds:
-            stay.add(name)
-            asked |= recorded[name]
-        elif adds:
-            heappush(heap, (-adds, name))
-    times = Counter(ask for name in stay for ask in recorded.get(name, ()))
-    for name in sorted(stay - kept, key=lambda name: (-len(recorded[name]), name)):
-        if all(times[ask] > 1 for ask in recorded[name]):
+def needed(
+    names: Iterable[str],
+    recorded: Mapping[str, frozenset[int]],
+    always: set[str],
+    seconds: Mapping[str, float] | None = None,
+) -> set[str]:
+    """The tests that stay: `always`, those without a record, and so many others that together all is asked. One after
+    the other goes of which everything is asked by those that are left, first what takes most CPU seconds."""
+    stay = set(names)
+    counts = Counter(ask for name in stay for ask in recorded.get(name, ()))
+
+    def dearest_first(name: str) -> tuple[float, int]:
+        return -(seconds or {}).get(name, 0.0), len(recorded[name])
+
+    may_go = sorted((stay & recorded.keys()) - always, reverse=True)
+    for name in sorted(may_go, key=dearest_first):
+        if all(counts[ask] > 1 for ask in recorded[name]):
             stay.remove(name)
-            times.subtract(recorded[name])
+            counts.subtract(recorded[name])
     return stay
 
 
@@ -127,7 +124,11 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._asked, self._writers, self._is_refused = set(), set(), False
-        return (yield)
+        began = process_time()
+        result = yield
+        if item.nodeid in self._recorded:
+            self._recorded[item.nodeid]["seconds"] = round(process_time() - began, 3)
+        return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.passed and not self._is_refused:
