@@ -140,18 +140,21 @@ class GitSource:
         return [blob for line in lines if (blob := _blob(line)) is not None]
 
     def _listing(self, commit: str) -> bytes:
-        """Return git's listing of the commit's tree, truncated beyond the limit: a few tree objects that
+        """Return git's listing of the commit's tree, truncated beyond the limits: a few tree objects that
         reference one another repeatedly can describe billions of files."""
         command = ("ls-tree", "-r", "-z", "--long", "--full-tree", commit)
         with self._start(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as git:
             assert git.stdout is not None
-            listing: bytes = git.stdout.read(LISTING_MOST_BYTES)
-            if len(listing) == LISTING_MOST_BYTES:
-                git.kill()
-                return listing
+            listing, files = bytearray(), 0
+            while piece := git.stdout.read(_CHUNK_BYTES):
+                listing += piece
+                files += piece.count(b"\0")
+                if files > FILES_MOST or len(listing) >= LISTING_MOST_BYTES:
+                    git.kill()
+                    return bytes(listing)
         if git.returncode:
             raise GitRefused("git_failed", "git cannot list the files of the commit.")
-        return listing
+        return bytes(listing)
 
     def _fetch(self, command: Sequence[str], most_bytes: int, check: Callable[[], None]) -> None:
         """Run a git command, each of whose files may have at most `most_bytes`. `check` is called repeatedly and may

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controlplane.commands.dispatch import carry_out_due
-from datasets.git_source import is_allowed
+from datasets.git_source import GitSource, is_allowed
 from datasets.models import CodeImport, CodeTree
 from datasets.queries.code import code_of
 from tests.app.api.client import Api
@@ -129,8 +129,15 @@ def test_an_import_that_fails_says_why(api: AsPerson, repository: Path, settings
     assert fetched(api("ben"), repository)["reason"]["code"] in ("tree_too_large", "repository_too_large")
 
 
-def test_a_tree_of_trees_that_name_one_another_is_not_listed_whole(api: AsPerson, repository: Path):
+def test_a_tree_of_trees_that_name_one_another_is_not_listed_whole(
+    api: AsPerson, repository: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Six objects that stand for a million files."""
+    listings: list[bytes] = []
+    listing = GitSource._listing
+    monkeypatch.setattr(
+        GitSource, "_listing", lambda *words: listings.append(listing(*words)) or listings[-1]
+    )
     line = f"100644 blob {git(repository, 'rev-parse', 'HEAD:train.py')}\t"
     for _ in range(6):
         tree = git(repository, "mktree", said="".join(f"{line}{name}\n" for name in range(10)))
@@ -138,6 +145,7 @@ def test_a_tree_of_trees_that_name_one_another_is_not_listed_whole(api: AsPerson
     git(repository, "update-ref", "refs/heads/many", git(repository, "commit-tree", "-m", "many", tree))
     found = fetched(api("ben"), repository, "many")
     assert found["reason"] == {"code": "too_many_files", "message": "The commit has more than 20000 files."}
+    assert [len(one) < 4 << 20 for one in listings] == [True]
 
 
 def test_a_commit_that_is_too_large_is_refused_before_it_is_read(
