@@ -207,6 +207,17 @@ class Torchrun:
             time.sleep(0.02)
         raise TimeoutError(f"torchrun made no step with {workers} workers")
 
+    def any_step(self, since: float, limit: float) -> float:
+        """Wait for a step after `since`, in a world of any size; return the seconds it took. Raises TimeoutError."""
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            text = "".join(path.read_text(errors="replace") for path in self.folder.glob("*.log"))
+            times = [at for at in map(float, re.findall(r'"at": ([0-9.]+)', text)) if at > since]
+            if times:
+                return min(times) - since
+            time.sleep(0.05)
+        raise TimeoutError("torchrun made no step")
+
     def kill(self, agent: subprocess.Popen[bytes], which: int) -> None:
         """Send an agent and its workers a signal; for SIGTERM the agent alone, which ends its workers."""
         children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
