@@ -89,7 +89,7 @@ def test_a_member_that_cannot_join_a_generation_does_not_hold_up_the_others(told
     """They waited for it in their group: for ever where it had not arrived, else for the limit of a call, 60 s."""
     found = switches(told["astray"])
     assert max(one["pause_seconds"] for one in found) < 55
-    assert {one["generation"] for one in found} >= {3, 5}
+    assert max(one["generation"] for one in found) >= 5
     assert {(one["lost_steps"], one["repeated_steps"]) for one in found} == {(0, 0)}
 
 
