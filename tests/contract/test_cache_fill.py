@@ -18,7 +18,7 @@ import pytest
 from controlplane.engines.kubernetes import cache_fill, data_pod_objects
 from controlplane.engines.kubernetes.config import ClusterProfile
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
-from datasets.storage.claims import CacheTask
+from datasets.storage.claims import CacheClaim, CacheTask
 from tests.servers import CHECKOUT
 from tests.serving import serving
 from tests.waiting import patience
@@ -51,9 +51,9 @@ class Control:
     def fill(self, key: str, *keep: str) -> subprocess.CompletedProcess[str]:
         """Run the pod's command in its environment, with the paths of this machine."""
         task = CacheTask("7", keep, key, self.url, "token", self.manifest.hash)
-        container = data_pod_objects.cache_pod("team", ClusterProfile(default_image="p"), task)["spec"][
-            "containers"
-        ][0]
+        profile = ClusterProfile(default_image="p")
+        pod = data_pod_objects.cache_pod("team", profile, CacheClaim(), task)
+        container = pod["spec"]["containers"][0]
         variables = {each["name"]: each["value"] for each in container["env"]}
         _, *arguments = container["command"]
         return subprocess.run(
