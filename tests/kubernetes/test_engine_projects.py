@@ -11,7 +11,7 @@ from controlplane.engines import base
 from controlplane.engines.base import EngineRefused
 from controlplane.engines.kubernetes import garbage_collector, names, tenancy_sync
 from controlplane.engines.kubernetes.engine import KubernetesEngine
-from datasets.storage.claims import CLAIM_DELETED, NAMESPACE_DELETED
+from datasets.storage.claims import CLAIM_DELETED, NAMESPACE_DELETED, CacheClaim
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
 from tests.kube import MERGE, KubeCluster
 from tests.kubernetes.engine_case import REPORT, Case
@@ -199,7 +199,7 @@ def test_questions_about_volumes_and_caches_make_no_namespace(kube: KubeCluster,
     engine = KubernetesEngine(settings, tmp_path)
     volumes = engine.volumes(PROJECT, "standard", 1 << 20, "ReadWriteOnce")
     assert volumes.trouble("one") == NAMESPACE_DELETED
-    assert engine.caches(PROJECT).trouble() == CLAIM_DELETED
+    assert engine.caches(PROJECT, CacheClaim()).trouble() == CLAIM_DELETED
     volumes.remove("one")
     assert kube.api("GET", namespace)[0] == 404
     engine.sync_projects((REPORT,))
