@@ -209,8 +209,9 @@ def test_pods_without_an_agent_are_asked_more_and_more_rarely(pods: Pods, monkey
 def test_a_connection_that_lasted_before_its_first_report_is_opened_again_soon(
     pods: Pods, lasted: float, pause: float
 ):
-    pods.ask("pod")
-    wait_until(lambda: pods.connections("pod"), 20, "the connection")
+    pods.ask("pod", "given")
+    # Its time counts from when it is served.
+    wait_until(lambda: pods.connections("pod") and pods.connections("pod")[0].written, 20, "the connection")
     (connection,) = pods.connections("pod")
     pods.now += lasted
     connection.is_ended = True

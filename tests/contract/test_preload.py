@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,17 @@ print(json.dumps({{
 
 
 @pytest.fixture
-def case(tmp_path: Path) -> Iterator[EngineCase]:
-    (tmp_path / "images.toml").write_text(f'[images.ready]\npreload = ["{MODULE}"]\n')
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineCase]:
+    # On a busy machine a server takes seconds to start.
+    monkeypatch.setattr(preloading, "WAIT_SECONDS", 100.0)
     case = make_case("local", tmp_path)
+    image(case, "")
     yield case
     case.close()
+
+
+def image(case: EngineCase, more: str, module: str = MODULE) -> None:
+    (case.state_dir / "images.toml").write_text(f'[images.ready]\npreload = ["{module}"]\n{more}\n')
 
 
 def program(case: EngineCase, text: str, *arguments: str, name: str = "program.py", **fields: Any) -> PodSpec:
@@ -63,16 +70,29 @@ def started(case: EngineCase, spec: PodSpec) -> StartRecord:
     return record
 
 
+def servers() -> list[psutil.Process]:
+    """The fork servers of this process's engines."""
+    return [one for one in psutil.Process().children() if str(preloading.SERVER) in words_of(one)]
+
+
 def server(case: EngineCase) -> psutil.Process:
     """The engine's fork server."""
-    (found,) = (one for one in psutil.Process().children() if str(preloading.SERVER) in words_of(one))
+    (found,) = servers()
     return found
 
 
-def test_a_program_finds_its_modules_imported_and_all_else_as_by_exec(case: EngineCase):
-    forked = told(case, program(case, TELL, "one", "two words", env={"MY": "own"}))
-    # PYTHON... variables are read at the start of an interpreter, which the first server has made with others.
-    by_exec = told(case, program(case, TELL, "one", "two words", env={"MY": "own", "PYTHONHASHSEED": "1"}))
+@pytest.mark.parametrize("of_image", ["", 'env = {PYTHONSAFEPATH = "1"}'])
+def test_a_program_finds_its_modules_imported_and_all_else_as_by_exec(case: EngineCase, of_image: str):
+    image(case, of_image)
+    (case.state_dir / "program.py").write_text(TELL)
+
+    def run(**variables: str) -> dict[str, Any]:
+        words = "python", "program.py", "one", "two words"
+        env, work = {"MY": "own", **variables}, str(case.state_dir)
+        return told(case, case.start(*words, image="ready", env=env, working_dir=work))
+
+    # PYTHON... variables of a user are read at the start of an interpreter, so such a pod needs one of its own.
+    forked, by_exec = run(), run(PYTHONHASHSEED="1")
     assert (forked.pop("has"), by_exec.pop("has")) == (True, False)
     assert forked.pop("drawn") != by_exec.pop("drawn")
     tokens = []
@@ -93,10 +113,8 @@ def test_a_module_runs_by_its_name_and_forks_draw_numbers_of_their_own(case: Eng
     library = case.state_dir / "library"
     library.mkdir()
     (library / "tells.py").write_text(TELL)
-    specs = [
-        case.start("python", "-m", "tells", "x", image="ready", env={"PYTHONPATH": str(library)})
-        for _ in range(2)
-    ]
+    image(case, f'env = {{PYTHONPATH = "{library}"}}')
+    specs = [case.start("python", "-m", "tells", "x", image="ready") for _ in range(2)]
     first, second = (told(case, spec) for spec in specs)
     assert (first["has"], first["name"], first["file"]) == (True, "__main__", "tells.py")
     assert first["argv"][1:] == ["x"]
@@ -115,6 +133,14 @@ def test_a_module_runs_by_its_name_and_forks_draw_numbers_of_their_own(case: Eng
             "import threading as t, time; t.Thread(target=lambda: (time.sleep(0.2), print('later'))).start()",
             0,
             "later\n",
+        ),
+        (
+            (
+                "import os, tempfile, threading\nkept = tempfile.TemporaryDirectory()\n"
+                "threading.Timer(0.2, os.listdir, [kept.name]).start()"
+            ),
+            0,
+            "",
         ),
     ],
 )
@@ -144,6 +170,9 @@ def test_a_program_that_is_missing_is_told_by_python_itself(case: EngineCase):
     spec = case.start("python", "no-such.py", image="ready")
     assert case.wait_end(spec).exit_code == 2
     assert "can't open file" in case.text(spec)
+    spec = case.start("python", "-m", "no_such", image="ready")
+    assert case.wait_end(spec).exit_code == 1
+    assert case.text(spec) == f"{sys.executable}: No module named no_such\n"
 
 
 def test_its_shim_ends_it_after_the_grace_and_with_all_of_its_children(case: EngineCase):
@@ -198,10 +227,39 @@ def test_a_server_that_was_killed_is_replaced(case: EngineCase):
 
 
 def test_modules_that_cannot_be_imported_leave_the_error_to_the_program(case: EngineCase):
-    (case.state_dir / "images.toml").write_text('[images.ready]\npreload = ["no_such_module"]\n')
+    image(case, "", "no_such_module")
     for _ in range(2):
         assert not told(case, program(case, TELL))["has"]
     assert (case.state_dir / "pods" / ".fork-server.err").read_text().count("ModuleNotFoundError") == 1
+
+
+def test_what_a_user_sets_runs_in_the_users_pods_alone(case: EngineCase):
+    library = case.state_dir / "library"
+    library.mkdir()
+    (library / "sitecustomize.py").write_text(f"open('{case.state_dir}/ran', 'a').write('x')\n")
+    assert not told(case, program(case, TELL, env={"PYTHONPATH": str(library)}))["has"]
+    assert servers() == []
+    assert (case.state_dir / "ran").read_text() == "x"
+
+
+def test_a_relative_path_means_the_pods_directory(case: EngineCase):
+    (case.state_dir / "lib").mkdir()
+    (case.state_dir / "lib" / "beside.py").write_text("print('found')")
+    image(case, 'env = {PYTHONPATH = "lib"}')
+    spec = program(case, "import beside", working_dir=str(case.state_dir))
+    assert (case.wait_end(spec).exit_code, case.text(spec)) == (0, "found\n")
+
+
+def test_an_import_that_never_ends_holds_no_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(preloading, "WAIT_SECONDS", 0.01)
+    (tmp_path / "endless.py").write_text("while True:\n    import time\n    time.sleep(1)\n")
+    recipe = preloading.Recipe(("endless",), (("PYTHONPATH", str(tmp_path)),))
+    fork_servers = preloading.ForkServers(tmp_path / "errors")
+    try:
+        # More than a socket holds.
+        assert not any(fork_servers.start(recipe, tmp_path) for _ in range(2000))
+    finally:
+        fork_servers.close()
 
 
 def test_a_pod_that_was_stopped_before_its_start_is_not_started(case: EngineCase):

@@ -1,6 +1,7 @@
 """The copier's thread goes on, whatever one pod or the login does."""
 
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -52,6 +53,39 @@ def test_a_login_that_fails_is_tried_with_pauses(tmp_path: Path) -> None:
     pauses = [later - earlier for earlier, later in zip(login.asked, login.asked[1:], strict=False)]
     assert pauses[0] >= 0.05
     assert pauses[2] >= 0.2
+
+
+class SlowLogin(Login):
+    """A login program that does not end before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = threading.Event()
+
+    def current(self) -> str | None:
+        self.asked.append(time.monotonic())
+        self.may_end.wait(60)
+        raise EngineUnreachable("The login program failed.")
+
+
+def test_a_slow_login_of_one_cluster_does_not_hold_the_logs_of_another(tmp_path: Path) -> None:
+    slow, quick = SlowLogin(), Login()
+    copiers = [
+        LogCopier(
+            Client(Access("http://127.0.0.1:9", None, login)), lambda name: LogSource("/log", "main", True)
+        )
+        for login in (slow, quick)
+    ]
+    try:
+        # More than an event loop has threads.
+        copiers[0].want({f"pod-{number}": str(tmp_path / f"{number}.log") for number in range(40)})
+        wait_until(lambda: len(slow.asked) >= min(32, (os.cpu_count() or 1) + 4), 20, "the slow logins")
+        copiers[1].want({"pod": str(tmp_path / "pod.log")})
+        wait_until(lambda: quick.asked, 20, "the other cluster's login")
+    finally:
+        slow.may_end.set()
+        for copier in copiers:
+            copier.close()
 
 
 def test_one_odd_pod_is_logged_once_and_stops_nobody(

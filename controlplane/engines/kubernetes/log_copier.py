@@ -222,6 +222,9 @@ class LogCopier:
         wanted.was_seen = wanted.was_seen or source is not None
         if source is not None and source.end_word and wanted.ended_at is None:
             wanted.ended_at, wanted.copy.pause_seconds = time.monotonic(), PAUSE_SECONDS
+        elif source is not None and not source.end_word:
+            # The pod runs, also one that counted as dead until its node came back.
+            wanted.ended_at = None
         return source
 
     async def _try(self, wanted: _WantedLog, source: LogSource | None) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import random
 import resource
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 
@@ -43,6 +44,8 @@ class LogStreams:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        # Threads of its own, so that a cluster whose login or rate limit is slow does not delay the logs of others.
+        self._threads = ThreadPoolExecutor(thread_name_prefix="log-turns")
         # The number of streams is limited by the caller; the library's own limit of 100 would keep the other logs
         # waiting. No time limit, because streams last as long as their pods.
         self._session = aiohttp.ClientSession(
@@ -53,6 +56,7 @@ class LogStreams:
 
     async def close(self) -> None:
         await self._session.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @contextlib.asynccontextmanager
     async def open(
@@ -61,8 +65,8 @@ class LogStreams:
         """Context manager that opens a followed log. `path`: the pod's path in the API, up to `/log`. Raise
         ApiError if the server refuses the request, EngineUnreachable or one of aiohttp's errors if it does not
         answer."""
-        access = self._client.access
-        headers = await asyncio.to_thread(self._take_turn, path, query, turn_seconds)
+        access, on_thread = self._client.access, asyncio.get_running_loop().run_in_executor
+        headers = await on_thread(self._threads, self._take_turn, path, query, turn_seconds)
         timeout = aiohttp.ClientTimeout(
             # Randomised, so that streams that began together do not all end together.
             total=None,
@@ -79,14 +83,14 @@ class LogStreams:
         ) as response:
             # This try fails like any other, and the next one has new credentials.
             if response.status == 401:
-                await asyncio.to_thread(access.renew, headers)
+                await on_thread(self._threads, access.renew, headers)
             if response.status == 429 or response.status >= 500:
                 self._client.put_off(response.headers)
             if response.status != 200:
                 raise ApiError(response.status, without_token(await response.read(), headers))
             yield response.content
 
-    def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> Mapping[str, str]:
+    def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> dict[str, str]:
         """Wait for the rate limit, and return the headers to send. Credentials may come from a login program."""
         self._client.take_turn("GET", path, query, priority=FOLLOW, timeout_seconds=turn_seconds)
         return self._client.access.headers()

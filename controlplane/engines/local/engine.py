@@ -302,7 +302,7 @@ class LocalEngine(EngineDefaults):
         return {"work": work, "checkpoints": checkpoints, "library": library, "launch": launch}
 
     def _start_shim(self, pod: PodDir, prepared: Prepared) -> None:
-        recipe = recipe_for(prepared.preload, prepared.argv, prepared.env)
+        recipe = recipe_for(prepared.preload, prepared.argv, prepared.env, prepared.spec.env)
         if recipe is None or not self._fork_servers.start(recipe, pod.path):
             self._shims.start(pod)
 

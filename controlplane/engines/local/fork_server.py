@@ -1,12 +1,14 @@
 """Fork shims of pods from a process that has imported a program's modules: `python fork_server.py SOCKET_FD MODULE...`.
 
-Each message on the socket names a pod's directory and brings the write end of a pipe (see `shim.supervise`). Such a
-shim's command is the Python program itself, without an exec, so its imports take no time. The server ends with the
-engine that started it (its end of the socket closes), or when it has had nothing to do for IDLE_SECONDS.
+When the modules are imported the server sends READY. Each message to it names a pod's directory and brings the write
+end of a pipe (see `shim.supervise`). Such a shim's command is the Python program itself, without an exec, so its
+imports take no time. The server ends with the engine that started it (its end of the socket closes), or when it has had
+nothing to do for IDLE_SECONDS.
 """
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import gc
 import importlib
@@ -18,16 +20,19 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)).rsplit(os.sep, 3)[0])
 
 from controlplane.engines.local import processes, shim
 from controlplane.engines.local.preloading import NO_TOKEN, is_program
 
-# Without this file's directory and what this file and `shim` put before it, which no pod has on its path.
-_PATH = sys.path[3:]
+# Without what this file and `shim` put first, and this file's directory after that, which no pod has on its path.
+_PATH = sys.path[2:] if sys.flags.safe_path else sys.path[3:]
 IDLE_SECONDS = 600.0
+# Imports that take longer never end.
+IMPORT_SECONDS = 300
+READY = b"ready"
 LONGEST_MESSAGE = 4096
 # Positions in /proc/self/stat after the command's name: the addresses of arguments and environment.
 _ARGUMENTS, _ENVIRONMENT = 45, 47
@@ -82,14 +87,33 @@ def run(launch: shim.Launch) -> None:
     _draw_numbers_anew()
     for name in [name for name in sys.modules if name.partition(".")[0] == "controlplane"]:
         del sys.modules[name]
+    # Directories that were not there when the server looked for a module.
+    sys.path_importer_cache.clear()
     name, *arguments = launch.argv[1:] if launch.argv[1] != "-m" else launch.argv[2:]
     sys.orig_argv, sys.argv = list(launch.argv), [name, *arguments]
+    # The interpreter still uses the dictionary of this file's module after the program.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules["__main__"]))
+    # The program's stays until the end as well: threads and functions called at exit need what it has defined.
+    program = sys.modules["__main__"] = ModuleType("__main__")
+    vars(program)["__builtins__"] = builtins
     if launch.argv[1] == "-m":
-        sys.path[:] = [os.getcwd(), *_PATH]
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
+        _set_path(os.getcwd())
+        # What Python itself calls for `-m`.
+        runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # typeshed lacks it
     else:
-        sys.path[:] = [os.path.dirname(os.path.realpath(name)), *_PATH]
-        runpy.run_path(os.path.abspath(name), run_name="__main__")
+        _set_path(os.path.dirname(os.path.realpath(name)))
+        _run_file(os.path.abspath(name), program)
+
+
+def _set_path(own: str) -> None:
+    sys.path[:] = [*([] if sys.flags.safe_path else [own]), *_PATH]
+
+
+def _run_file(path: str, program: ModuleType) -> None:
+    vars(program).update(__file__=path, __cached__=None)
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, vars(program))
 
 
 def _is_there(name: str) -> bool:
@@ -139,12 +163,16 @@ def main() -> None:
     """Import the modules, then fork shims for the engine. In a process that is forked to become a pod's command,
     run the command."""
     control, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
+    # Kills this process, which then counts as one whose import failed.
+    signal.alarm(IMPORT_SECONDS)
     for name in modules:
         importlib.import_module(name)
+    signal.alarm(0)
     # Collecting garbage would write to memory that the forks share.
     gc.freeze()
     launch = None
     try:
+        control.send(READY)
         serve(control)
     except Command as command:
         launch = command.launch

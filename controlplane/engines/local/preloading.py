@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ NO_TOKEN = "0" * 32
 _READ_AT_START = re.compile(
     r"(PATH$|LANG|LC_|LD_|PYTHON|TORCH|PYTORCH|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|NUMEXPR_|MALLOC_|GLIBC_|ATEN_|DNNL_|ONEDNN_)"
 )
-# How long a start waits for the server, which may have to import the modules first.
+# How long starts wait for a new server's imports, and each for its answer.
 WAIT_SECONDS = 10.0
 
 
@@ -36,11 +37,17 @@ class Recipe:
     variables: tuple[tuple[str, str], ...]
 
 
-def recipe_for(modules: Sequence[str], argv: Sequence[str], env: Mapping[str, str]) -> Recipe | None:
+def recipe_for(
+    modules: Sequence[str], argv: Sequence[str], env: Mapping[str, str], chosen: Collection[str]
+) -> Recipe | None:
     """Return the recipe of the fork server from which the pod can be started; None for a pod that has to be started
-    by exec."""
+    by exec. `chosen`: the variables that the job's user has set. Those that are read at the start can run code of the
+    user (PYTHONPATH, LD_PRELOAD), which belongs into the user's pod and not into the server."""
     is_ours = env.get("PATH", "").partition(":")[0] == str(Path(sys.executable).parent)
-    if not modules or not is_ours or not is_program(argv):
+    is_users = any(_READ_AT_START.match(name) for name in chosen)
+    # Entries of a relative path mean other directories in the server.
+    is_absolute = all(os.path.isabs(entry) for entry in env.get("PYTHONPATH", "/").split(":"))
+    if not modules or not is_ours or is_users or not is_absolute or not is_program(argv):
         return None
     return Recipe(
         tuple(modules), tuple(sorted(item for item in env.items() if _READ_AT_START.match(item[0])))
@@ -48,10 +55,10 @@ def recipe_for(modules: Sequence[str], argv: Sequence[str], env: Mapping[str, st
 
 
 def is_program(argv: Sequence[str]) -> bool:
-    """Return whether this is `python -m MODULE ...` or `python FILE ...`."""
+    """Return whether this is `python -m MODULE ...` or `python FILE.py ...`."""
     if len(argv) < 2 or argv[0] not in PYTHONS:
         return False
-    return len(argv) > 2 if argv[1] == "-m" else not argv[1].startswith("-")
+    return len(argv) > 2 if argv[1] == "-m" else argv[1].endswith(".py") and not argv[1].startswith("-")
 
 
 class ForkServers:
@@ -64,38 +71,43 @@ class ForkServers:
         self._recipe: Recipe | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        # Those whose server ended before it had forked anything: an import failed.
+        # When the server was started, monotonic.
+        self._began_at = 0.0
+        # Those whose server ended before it was ready: an import failed.
         self._refused: set[Recipe] = set()
-        self._has_served = False
+        self._is_closed = False
 
     def start(self, recipe: Recipe, pod_dir: Path) -> bool:
         """Fork the pod's shim and wait until it runs the command, or has found that the pod needs none. Return False
         if there is no server for it, or it does not answer in time."""
         control = self._server_of(recipe)
-        if control is None:
+        # A server that is not ready gets no message, because it might never read it.
+        if control is None or not _is_ready(control, self._began_at + WAIT_SECONDS - time.monotonic()):
             return False
         started, write = os.pipe()
         try:
             socket.send_fds(control, [os.fsencode(pod_dir)], [write])
         except OSError:
-            # It has ended. The next start begins another.
+            # It has ended, and the next start begins another; or it has stopped to read.
+            os.close(started)
             return False
         finally:
             os.close(write)
-        return self._is_answered(started)
+        return _is_answered(started)
 
     def close(self) -> None:
-        """End the server. Pods that it started run on."""
+        """End the server, and begin no other. Pods that it started run on."""
         with self._lock:
+            self._is_closed = True
             self._end()
 
     def _server_of(self, recipe: Recipe) -> socket.socket | None:
         with self._lock:
             if self._process is not None and self._process.poll() is not None:
-                if not self._has_served and self._recipe is not None:
+                if self._recipe is not None and self._control is not None and not _is_ready(self._control, 0):
                     self._refused.add(self._recipe)
                 self._end()
-            if self._process is None and recipe not in self._refused:
+            if self._process is None and recipe not in self._refused and not self._is_closed:
                 self._begin(recipe)
             return self._control if recipe == self._recipe else None
 
@@ -108,7 +120,9 @@ class ForkServers:
                 command, env=env, cwd="/", pass_fds=[theirs.fileno()], start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
             )  # fmt: skip
-        self._control, self._recipe, self._has_served = ours, recipe, False
+        # A server that was stopped by a signal must not hold the starts of all pods.
+        ours.settimeout(WAIT_SECONDS)
+        self._control, self._recipe, self._began_at = ours, recipe, time.monotonic()
 
     def _end(self) -> None:
         if self._process is not None and self._control is not None:
@@ -117,11 +131,20 @@ class ForkServers:
             self._process.wait()
         self._process = self._control = self._recipe = None
 
-    def _is_answered(self, started: int) -> bool:
-        try:
-            # The end of the pipe without a word: the server has ended, or the pod has another shim.
-            is_answered = is_readable(started, WAIT_SECONDS) and os.read(started, 1) != b""
-        finally:
-            os.close(started)
-        self._has_served |= is_answered
-        return is_answered
+
+def _is_ready(control: socket.socket, seconds: float) -> bool:
+    """Wait until the server has imported its modules. Return False if it has not in time, or has ended before. Its word
+    stays unread, for all starts to find."""
+    try:
+        return is_readable(control.fileno(), max(0.0, seconds)) and control.recv(1, socket.MSG_PEEK) != b""
+    except (OSError, ValueError):
+        # Another thread has closed this end, because the server has ended.
+        return False
+
+
+def _is_answered(started: int) -> bool:
+    try:
+        # The end of the pipe without a word: the server has ended, or the pod has another shim.
+        return is_readable(started, WAIT_SECONDS) and os.read(started, 1) != b""
+    finally:
+        os.close(started)
