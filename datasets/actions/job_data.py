@@ -11,8 +11,8 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from controlplane.access import SYSTEM
-from controlplane.actions.errors import Conflict
+from controlplane.access import SYSTEM, NotVisible
+from controlplane.actions.errors import Conflict, Invalid
 from controlplane.loop.wake import wake
 from controlplane.models import Event, Project
 from controlplane.scheduling.reasons import WAITING_FOR_DATA
@@ -25,7 +25,7 @@ from jobs.models import Job
 
 # The locations without a project, by cluster and name, and where a project's caches at one are.
 Locations = Mapping[tuple[int, str], CacheLocation]
-VolumeOf = Callable[[CacheLocation, Project], CacheLocation]
+VolumeOf = Callable[[CacheLocation, Project], CacheLocation | None]
 
 
 def use_datasets(jobs: Sequence[Job]) -> None:
@@ -119,7 +119,7 @@ def follow_room(now: datetime) -> None:
     if len(locations) == len({cluster for cluster, _ in locations}):
         return
     # The rows of a project's volumes are read once, not for each of its jobs.
-    volume_of = cache(volume_at)
+    volume_of = cache(_volume_at)
     _go_where_room_is(locations, volume_of)
     _leave_failed(locations, volume_of)
 
@@ -130,11 +130,9 @@ def _go_where_room_is(locations: Locations, volume_of: VolumeOf) -> None:
     uses = DatasetUse.objects.filter(**waiting, job__details__has_key="fill_at", version__isnull=False)
     for use in uses.select_related("job__project", "version__dataset").order_by("pk"):
         location = locations.get((use.job.project.cluster_id, use.job.details["fill_at"]))
-        if location is None:
-            continue
-        own = volume_of(location, use.job.project)
+        own = location and volume_of(location, use.job.project)
         # A fill failed here since; the scheduler will choose another location.
-        if (own.pk, use.version_id) not in failed:
+        if own is not None and (own.pk, use.version_id) not in failed:
             _move([use], own)
 
 
@@ -156,8 +154,18 @@ def _leave_failed(locations: Locations, volume_of: VolumeOf) -> None:
         if alike not in chosen:
             chosen[alike] = other_location(job, [use.version for use in uses if use.version is not None])
         location = locations.get((job.project.cluster_id, chosen[alike]))
-        if location is not None:
-            _move(uses, volume_of(location, job.project))
+        own = location and volume_of(location, job.project)
+        if own is not None:
+            _move(uses, own)
+
+
+def _volume_at(location: CacheLocation, project: Project) -> CacheLocation | None:
+    """Return `volume_at`; None if the location was deleted meanwhile, or an admin removed what caches of its cluster
+    need. Jobs of other clusters do not wait for that."""
+    try:
+        return volume_at(location, project)
+    except (Invalid, NotVisible):
+        return None
 
 
 def _move(uses: Sequence[DatasetUse], location: CacheLocation) -> None:

@@ -195,6 +195,17 @@ def test_data_is_brought_to_where_the_scheduler_found_room_and_leaves_what_faile
     assert DatasetUse.objects.get(job=jobs[0]).location.name == "zone-b.team-a"
 
 
+def test_a_cluster_whose_settings_forbid_caches_keeps_no_other_from_moving_data(
+    cast: Cast, xray: Dataset, zone: CacheLocation
+):
+    submit(cast)
+    Job.objects.update(reason="waiting_for_data", details={"fill_at": "memory"})
+    before = DatasetUse.objects.get().location
+    Cluster.objects.update(settings={})
+    follow_room(timezone.now())
+    assert DatasetUse.objects.get().location == before
+
+
 def test_a_gang_over_two_locations_waits_until_both_have_its_data(
     cast: Cast, xray: Dataset, zone: CacheLocation
 ):
