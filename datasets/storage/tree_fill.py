@@ -147,6 +147,8 @@ class TreeFill:
         return True
 
     def _is_intact(self, name: str) -> bool:
+        # It may be large.
+        self._budget.check()
         try:
             file = os.open(content_path(name), os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._contents)
         except FileNotFoundError:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,14 @@ def test_a_cancelled_fill_ends_between_two_pieces(lake: Lake, store: CacheStore)
     assert store.keys() == {"v"}
     store.remove("v")
     assert store.keys() == set()
+
+
+def test_a_fill_may_be_cancelled_before_each_content_that_it_verifies(lake: Lake, store: CacheStore):
+    manifest, checks = many(lake, 50), count()
+    store.fill("v", lake, manifest)
+    shutil.rmtree(store.tree("v"))
+    store.fill("v", lake, manifest, Budget(is_cancelled=lambda: next(checks) < 0))
+    assert next(checks) >= len(manifest)
 
 
 def test_damaged_content_of_the_lake_is_not_served(kit: LakeKit, lake: Lake, store: CacheStore):
