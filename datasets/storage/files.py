@@ -25,6 +25,8 @@ _CHUNK_BYTES = 4 << 20
 # Interval of attempts to get a lock within a time limit.
 _LOCK_POLL_SECONDS = 0.05
 READ_ONLY = 0o444
+# Error numbers of a full disk, or of a user's full quota.
+FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 @contextmanager
@@ -227,7 +229,7 @@ def _fsync(path: Path, flags: int) -> None:
 def blocked(error: OSError) -> Blocked | OSError:
     """Return Blocked with advice for an error of the file system, or the error itself if it is of another
     kind."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL_DISK:
         return Blocked(
             "disk_full", "The disk of this storage is full; free space, then repeat: what was stored is kept."
         )

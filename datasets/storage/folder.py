@@ -46,6 +46,7 @@ from datasets.storage.base import (
 from datasets.storage.checks import damaged_in, places_in
 from datasets.storage.contents import WHOLE, ContentIndex, Located
 from datasets.storage.files import (
+    FULL_DISK,
     READ_ONLY,
     Sharing,
     blocked,
@@ -106,12 +107,17 @@ class FolderLake(IndexedLake[ContentIndex]):
         self, digest: bytes, path: bytes, size_bytes: int, adopt: Sharing = Sharing.REFLINK
     ) -> Located:
         """Write a large local file that had this digest; pass the result to `flush` to index it. Raises
-        FileChanged."""
+        FileChanged, Blocked if the disk is full, and OSError for errors that may be those of the file."""
         status = os.stat(path)
-        with self._staged() as fresh:
-            if not self._shares(path, status.st_mtime_ns, fresh, adopt):
-                self._copy(digest, path, size_bytes, fresh)
-            os.rename(fresh, self._named("objects", digest.hex()))
+        try:
+            with self._staged() as fresh:
+                if not self._shares(path, status.st_mtime_ns, fresh, adopt):
+                    self._copy(digest, path, size_bytes, fresh)
+                os.rename(fresh, self._named("objects", digest.hex()))
+        except OSError as error:
+            if error.errno in FULL_DISK:
+                raise blocked(error) from error
+            raise
         return Located(WHOLE, 0, size_bytes, digest)
 
     def flush(self, written: Sequence[Located]) -> None:
@@ -252,17 +258,19 @@ class FolderLake(IndexedLake[ContentIndex]):
 
     def _shares(self, path: bytes, mtime_ns: int, fresh: Path, adopt: Sharing) -> bool:
         """Make `fresh` share the bytes of a file; return False if the file system cannot or the file was
-        written to since."""
-        # An executable is not linked: contents have no such mode, and the file would lose it.
-        may_link = adopt == Sharing.HARD_LINK and not os.stat(path).st_mode & 0o111
-        shared = adopt != Sharing.COPY and (reflink(path, fresh) or (may_link and hard_link(path, fresh)))
-        # Compare after linking: this detects writes before the link, and later ones do not reach a reflink.
-        if shared and os.stat(path).st_mtime_ns != mtime_ns:
-            os.unlink(fresh)
+        written to or removed since."""
+        if adopt == Sharing.COPY:
             return False
-        if shared:
-            os.chmod(fresh, READ_ONLY)
-        return shared
+        # Removed or renamed since it was read, as temporary files are.
+        with suppress(FileNotFoundError):
+            may_link = adopt == Sharing.HARD_LINK and _is_linkable(os.stat(path))
+            shared = reflink(path, fresh) or (may_link and hard_link(path, fresh))
+            # Compare after linking: this detects writes before the link, and later ones do not reach a reflink.
+            if shared and os.stat(path).st_mtime_ns == mtime_ns:
+                os.chmod(fresh, READ_ONLY)
+                return True
+        fresh.unlink(missing_ok=True)
+        return False
 
     def _copy(self, digest: bytes, path: bytes, size: int, fresh: Path) -> None:
         with open(path, "rb", buffering=0) as source, open(fresh, "xb", buffering=0) as target:
@@ -426,6 +434,12 @@ def _adjacent(located: Sequence[Located]) -> Iterator[list[Located]]:
         some.append(one)
     if some:
         yield some
+
+
+def _is_linkable(status: os.stat_result) -> bool:
+    """Return whether a file loses nothing but its write permissions if it becomes a content by hard link. Contents are
+    readable by all and executable by none, and only the owner of a file may change its mode."""
+    return status.st_mode & 0o555 == READ_ONLY and os.geteuid() in (0, status.st_uid)
 
 
 def _file_key(located: Located) -> str | bytes:

@@ -1,5 +1,6 @@
 """What a sync does and survives, and what only the lake in a folder does."""
 
+import errno
 import os
 import signal
 import socket
@@ -44,6 +45,8 @@ def source(tmp_path: Path) -> Path:
     (root / "a.txt").write_bytes(b"alpha")
     (root / "sub" / "twin.txt").write_bytes(b"alpha")
     (root / "sub" / "large.bin").write_bytes(LARGE)
+    # A private one is not linked, and a test before may have set the control plane's umask.
+    (root / "sub" / "large.bin").chmod(0o644)
     (root / "run.sh").write_bytes(b"#!/bin/sh\n")
     (root / "run.sh").chmod(0o755)
     (root / "sub" / "link").symlink_to("../a.txt")
@@ -234,6 +237,43 @@ def test_adopted_files_are_read_only_and_share_their_bytes(source, lake):
     stored, original = lake.path_of(located).stat(), (source / "sub" / "large.bin").stat()
     assert stored.st_ino == original.st_ino or stored.st_nlink == 1  # linked, or reflinked where the disk can
     assert stored.st_mode & 0o222 == 0
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
+def test_a_link_takes_nothing_but_the_right_to_write(source, lake, mode):
+    """A private file would become readable by every user of the machine; an executable would lose its mode."""
+    file = source / "sub" / "large.bin"
+    file.chmod(mode)
+    sync_tree(source, sink_of_folder(lake.root, Sharing.HARD_LINK))
+    assert (file.stat().st_nlink, file.stat().st_mode & 0o777) == (1, mode)
+
+
+def test_a_file_of_another_user_is_copied(source, lake, monkeypatch):
+    file = source / "sub" / "large.bin"
+    monkeypatch.setattr("datasets.storage.folder.os.geteuid", lambda: file.stat().st_uid + 1)
+    sync_tree(source, sink_of_folder(lake.root, Sharing.HARD_LINK))
+    assert not lake.lacking([sha256(LARGE).digest()])
+    assert file.stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("adopt", Sharing)
+def test_a_file_that_is_renamed_after_it_was_read_is_stored_as_it_was_read(source, lake, adopt):
+    file = source / "sub" / "large.bin"
+    content = Content(sha256(LARGE).digest(), LARGE, os.fsencode(file), file.stat().st_mtime_ns)
+    file.rename(source / "final.bin")
+    lake.flush(lake.put_contents([content], adopt))
+    assert lake.read(content.digest) == LARGE
+
+
+def test_a_full_disk_is_no_unreadable_file(source, lake, monkeypatch):
+    def full(*_: object) -> bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("datasets.storage.folder.hash_file", full)
+    with pytest.raises(Blocked, match="disk of this storage is full"):
+        lake.put_file(
+            sha256(LARGE).digest(), os.fsencode(source / "sub" / "large.bin"), len(LARGE), Sharing.COPY
+        )
 
 
 SYNC = """

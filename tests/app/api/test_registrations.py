@@ -91,9 +91,11 @@ def test_files_are_linked_where_an_admin_says_so_and_become_read_only(
     api: Any, cast: Cast, dataset: Dataset, source: Path, settings: django_settings
 ):
     settings.DATASET_SOURCES = [f"{source}:link"]
+    lake, large = lake_of(cast.project), source / "sub/large.bin"
+    # The control plane's umask makes files private, which are copied.
+    large.chmod(0o644)
     register(api, dataset, source)
     work()
-    lake, large = lake_of(cast.project), source / "sub/large.bin"
     [located] = lake.locate([manifest_of({"x": LARGE}).digest(0)])
     stored = lake.path_of(located)
     assert stored.stat().st_mode & 0o222 == 0
