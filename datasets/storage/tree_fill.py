@@ -188,6 +188,10 @@ class TreeFill:
             # The locations did not change, so the contents are missing.
             if moved == list(located):
                 raise
+            for path in (
+                path for one in located for name in wanted[one.digest] for path in self._paths[name]
+            ):
+                self._remove(path)
             for some in _pieces(moved):
                 self._piece(some, wanted)
         return [name for one in located for name in wanted[one.digest]]
@@ -205,17 +209,12 @@ class TreeFill:
 
     def _place(self, located: Located, name: str) -> None:
         first = self._paths[name][0]
-        self._remove(first)
         self._lake.place(located, self._part / os.fsdecode(first), _mode(name))
 
     def _write(self, path: bytes, content: bytes, mode: int) -> None:
+        # Fails if the name is taken: by another one, where the file system ignores the case of names.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            file = os.open(path, flags, mode, dir_fd=self._tree)
-        except FileExistsError:
-            # Written before its pack was found to have been moved.
-            self._remove(path)
-            file = os.open(path, flags, mode, dir_fd=self._tree)
+        file = os.open(path, flags, mode, dir_fd=self._tree)
         try:
             written = os.write(file, content)
             while written < len(content):
@@ -248,9 +247,6 @@ class TreeFill:
         for path in others:
             try:
                 os.link(first, path, src_dir_fd=self._tree, dst_dir_fd=self._tree)
-            except FileExistsError:
-                # Of an earlier attempt.
-                continue
             except OSError as error:
                 # The content has as many links as the file system allows: use a copy.
                 if error.errno != errno.EMLINK:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from itertools import count
@@ -192,6 +193,18 @@ def test_a_fill_may_be_cancelled_before_each_content_that_it_verifies(lake: Lake
     shutil.rmtree(store.tree("v"))
     store.fill("v", lake, manifest, Budget(is_cancelled=lambda: next(checks) < 0))
     assert next(checks) >= len(manifest)
+
+
+def test_two_names_that_are_one_to_the_file_system_make_no_tree(lake: Lake, store: CacheStore):
+    """As "A" and "a" where it ignores case: the one would have the other's content."""
+    kept(lake, FILES | {"other": (FILE, b"other")})
+    for second in (b"alpha", b"other"):
+        contents = (b"alpha", second, b"other")
+        digests = b"".join(sha256(content).digest() for content in contents)
+        manifest = Manifest([b"a", b"a", b"b"], bytes([FILE] * 3), array("Q", map(len, contents)), digests)
+        with pytest.raises(FileExistsError):
+            store.fill("v", lake, manifest)
+        assert not store.tree("v").exists()
 
 
 def test_damaged_content_of_the_lake_is_not_served(kit: LakeKit, lake: Lake, store: CacheStore):
