@@ -147,7 +147,8 @@ def _ended(standing: Standing) -> Answer:
     """Return the actions for a training that has ended. If all living members lost a peer in the last step,
     they form a generation to complete it; else an open operation fails and its joining workers stop."""
     alive = _alive(standing, standing.members)
-    if alive and all(_is_broken(standing.workers[rank], standing.generation) for rank in alive):
+    # Whichever generation they lost: in a newer one they would wait for the members that have finished.
+    if alive and all(standing.workers[rank].state == BROKEN for rank in alive):
         return Answer(alive, LOSS)
     if standing.operation is None:
         return Answer()

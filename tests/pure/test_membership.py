@@ -178,6 +178,10 @@ def test_a_training_that_ends_takes_its_newcomers_along():
 
 def test_a_member_that_lost_its_peers_in_the_last_step_does_it_alone():
     assert answer(standing(gone(0, 0), training(1, state="broken"))) == Answer((1,), rules.LOSS)
+    # It waits in the newest generation for a member that had completed the last step before.
+    waits = training(1, state="broken", generation=2, is_stuck=True)
+    assert answer(standing(gone(0, 0), waits)) == Answer((1,), rules.LOSS)
+    assert answer(standing(gone(0, 0), waits, training(2, state="left", generation=2))) == Answer()
     assert answer(standing(gone(0, 0), training(1))) == Answer()
 
 

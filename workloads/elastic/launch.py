@@ -152,7 +152,10 @@ class Crew:
         for the next one for a while."""
         statuses = [self.workers[number].status for number in alive]
         broken = [
-            one is not None and one.state == membership.BROKEN and one.generation == self.generation
+            one is not None
+            and one.state == membership.BROKEN
+            # Members that have finished join no newer generation either.
+            and (one.generation == self.generation or self._is_over())
             for one in statuses
         ]
         stuck = (one is not None and one.is_stuck for one in statuses)
