@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
-from datasets.storage.base import Budget, Cancelled, ContentDamaged, Lake
+from datasets.storage.base import Budget, Cancelled, ContentDamaged, ContentMissing, Lake
 from datasets.storage.cache import LOCK, CacheStore
 from datasets.storage.contents import Located
 from datasets.storage.folder import WHOLE_BYTES
@@ -31,6 +31,7 @@ FILES = {
     "empty": (FILE, b""),
     "link": (LINK, b"sub/a"),
 }
+TWICE = {"a": b"alpha", "again": b"alpha", "b": b"beta", "c": b"gamma"}
 # Fills with a program that is killed once it has brought half of the contents.
 KILLED = """
 import os, signal, sys
@@ -249,6 +250,33 @@ def test_content_that_a_collection_moves_during_a_fill_is_found_again(
     monkeypatch.setattr(lake, "contents", collect_first)
     store.fill("v", lake, manifest)
     assert (store.tree("v") / "a").read_bytes() == b"alpha"
+
+
+class Elsewhere(list[Located]):
+    """Locations that differ from all others."""
+
+    def __eq__(self, _: object) -> bool:
+        return False
+
+    __hash__ = None
+
+
+def test_a_collection_in_the_middle_of_a_pack_repeats_what_was_written_of_it(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    manifest = kept(lake, {name: (FILE, content) for name, content in TWICE.items()})
+    contents, locate, moves = lake.contents, lake.locate, iter([True])
+
+    def lost_in_the_middle(located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
+        for place, found in enumerate(contents(located)):
+            if place == 1 and next(moves, False):
+                raise ContentMissing("Its pack was removed.")
+            yield found
+
+    monkeypatch.setattr(lake, "contents", lost_in_the_middle)
+    monkeypatch.setattr(lake, "locate", lambda digests: Elsewhere(locate(digests)))
+    store.fill("v", lake, manifest)
+    assert {path.name: path.read_bytes() for path in store.tree("v").iterdir()} == TWICE
 
 
 class Killed(BaseException):
