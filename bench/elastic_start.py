@@ -99,7 +99,7 @@ def submitted(
     asked = time.time()
     submit(running, name)
     job = Yard(running).call("GET", f"/projects/{PROJECT}/jobs?name={name}")["results"][0]["id"]
-    took = first_step(lambda: running.state_dir.glob(f"**/*{job}*/**/*.log"), asked)
+    took = first_step(lambda: (running.state_dir / "logs").glob(f"**/*{job}*/**/*.log"), asked)
     running.stop_jobs()
     return took
 
