@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from time import process_time
 from types import FrameType
 from typing import Any
 
@@ -56,28 +55,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     recorded = {name: frozenset(one["asks"]) for name, one in found.items()}
     lonely = {name for name, one in found.items() if one["writers"] <= 1}
     always = {item.nodeid for item in items if commits(item)} - lonely
-    seconds = {name: one.get("seconds", 0.0) for name, one in found.items()}
-    stay = needed([item.nodeid for item in items], recorded, always, seconds)
+    stay = needed([item.nodeid for item in items], recorded, always)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in stay])
     items[:] = [item for item in items if item.nodeid in stay]
 
 
-def needed(
-    names: Iterable[str],
-    recorded: Mapping[str, frozenset[int]],
-    always: set[str],
-    seconds: Mapping[str, float] | None = None,
-) -> set[str]:
+def needed(names: Iterable[str], recorded: Mapping[str, frozenset[int]], always: set[str]) -> set[str]:
     """The tests that stay: `always`, those without a record, and so many others that together all is asked. One after
-    the other goes of which everything is asked by those that are left, first what takes most CPU seconds."""
+    the other goes of which everything is asked by those that are left, first what asks least. Not by the time that they
+    take, which differs from run to run."""
     stay = set(names)
     counts = Counter(ask for name in stay for ask in recorded.get(name, ()))
-
-    def dearest_first(name: str) -> tuple[float, int]:
-        return -(seconds or {}).get(name, 0.0), len(recorded[name])
-
     may_go = sorted((stay & recorded.keys()) - always, reverse=True)
-    for name in sorted(may_go, key=dearest_first):
+    for name in sorted(may_go, key=lambda name: len(recorded[name])):
         if all(counts[ask] > 1 for ask in recorded[name]):
             stay.remove(name)
             counts.subtract(recorded[name])
@@ -124,11 +114,7 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self._asked, self._writers, self._is_refused = set(), set(), False
-        began = process_time()
-        result = yield
-        if item.nodeid in self._recorded:
-            self._recorded[item.nodeid]["seconds"] = round(process_time() - began, 3)
-        return result
+        return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.passed and not self._is_refused:

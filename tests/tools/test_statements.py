@@ -104,14 +104,6 @@ def test_everything_that_is_asked_is_asked_by_one_that_stays(
     assert needed([*recorded, "new"], asks, always) == {*stays, "new"}
 
 
-def test_of_two_that_ask_the_same_the_one_that_takes_less_time_stays():
-    asks: Asks = {"slow": frozenset({1, 2, 3}), "quick": frozenset({1, 2}), "other": frozenset({3})}
-    assert needed(asks, asks, set()) == {"slow"}
-    assert needed(asks, asks, set(), {"slow": 3.0, "quick": 0.1, "other": 0.1}) == {"quick", "other"}
-    assert needed(asks, asks, set(), {"slow": 0.1, "quick": 3.0, "other": 0.2}) == {"slow"}
-    assert needed(asks, asks, {"slow"}, {"slow": 3.0}) == {"slow"}
-
-
 @pytest.mark.django_db(transaction=True)
 def test_one_that_commits_is_found_by_its_marker(request: pytest.FixtureRequest):
     assert commits(request.node)
