@@ -233,6 +233,14 @@ def test_modules_that_cannot_be_imported_leave_the_error_to_the_program(case: En
     assert (case.state_dir / "pods" / ".fork-server.err").read_text().count("ModuleNotFoundError") == 1
 
 
+def test_forks_share_no_key_of_multiprocessing(case: EngineCase):
+    image(case, "", "multiprocessing")
+    text = "import multiprocessing as m; print(m.current_process().authkey.hex())"
+    specs = [program(case, text) for _ in range(2)]
+    assert {case.wait_end(spec).exit_code for spec in specs} == {0}
+    assert len({case.text(spec) for spec in specs}) == 2
+
+
 def test_what_a_user_sets_runs_in_the_users_pods_alone(case: EngineCase):
     library = case.state_dir / "library"
     library.mkdir()

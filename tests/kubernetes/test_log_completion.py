@@ -40,28 +40,25 @@ def write(path: Path, *, is_complete: bool) -> None:
 def test_another_process_is_waited_for_and_not_for_ever(ends: LogEnds, clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "pod.log"
     write(path, is_complete=False)
-    assert not ends.is_read("pod", path, 3600.0)  # however long ago the pod ended
+    assert not ends.is_read("pod", path, has_begun=True)
     clock.now = LOG_SECONDS - 1
-    assert not ends.is_read("pod", path, 7200.0)
+    assert not ends.is_read("pod", path, has_begun=True)
     clock.now = LOG_SECONDS + 1
-    assert ends.is_read("pod", path, 7200.0)
+    assert ends.is_read("pod", path, has_begun=True)
     ends.forget("pod")
-    assert not ends.is_read("pod", path, 7200.0)
+    assert not ends.is_read("pod", path, has_begun=True)
     write(path, is_complete=True)
-    assert ends.is_read("pod", path, 7200.0)
+    assert ends.is_read("pod", path, has_begun=True)
 
 
-@pytest.mark.parametrize(
-    ("ended_seconds_ago", "is_read"),
-    [(None, True), (1.0, True), (3600.0, False)],  # never began; ended since we began; ended in our absence
-)
-def test_after_an_absence_nobody_has_begun_to_read_yet(
-    ends: LogEnds, clock: Clock, tmp_path: Path, ended_seconds_ago: float | None, is_read: bool
+@pytest.mark.parametrize(("has_begun", "is_read"), [(False, True), (True, False)])
+def test_a_short_pod_may_end_before_anybody_has_begun_to_read(
+    ends: LogEnds, clock: Clock, tmp_path: Path, has_begun: bool, is_read: bool
 ) -> None:
-    clock.now = 2.0
-    assert ends.is_read("pod", tmp_path / "pod.log", ended_seconds_ago) is is_read
-    clock.now = BEGINNING_SECONDS + 1
-    assert ends.is_read("pod", tmp_path / "pod.log", ended_seconds_ago)
+    clock.now = 3600.0
+    assert ends.is_read("pod", tmp_path / "pod.log", has_begun=has_begun) is is_read
+    clock.now += BEGINNING_SECONDS + 1
+    assert ends.is_read("pod", tmp_path / "pod.log", has_begun=has_begun)
 
 
 def test_what_we_read_ourselves_is_waited_for_as_long_as_it_takes(tmp_path: Path) -> None:
@@ -73,6 +70,6 @@ def test_what_we_read_ourselves_is_waited_for_as_long_as_it_takes(tmp_path: Path
     wait_until(lambda: copier.is_wanted("pod"), what="the copier to have heard")
     try:
         for clock.now in (0.0, 2 * LOG_SECONDS):
-            assert not ends.is_read("pod", path, 3600.0)
+            assert not ends.is_read("pod", path, has_begun=True)
     finally:
         copier.close()

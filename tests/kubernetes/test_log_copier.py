@@ -16,7 +16,7 @@ import pytest
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import log_copier, names
 from controlplane.engines.kubernetes.log_copier import LogCopier
-from controlplane.engines.kubernetes.log_copy import LogSource
+from controlplane.engines.kubernetes.log_copy import LogCopy, LogSource
 from controlplane.kubernetes_api import tokens
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
@@ -86,6 +86,16 @@ def test_a_slow_login_of_one_cluster_does_not_hold_the_logs_of_another(tmp_path:
         slow.may_end.set()
         for copier in copiers:
             copier.close()
+
+
+def test_a_pod_that_counted_as_dead_until_its_node_came_back_keeps_its_stream(tmp_path: Path) -> None:
+    sources = iter([LogSource("/log", "main", True, end_word) for end_word in ("node_lost None", "")])
+    copier = LogCopier(Client(Access("http://127.0.0.1:9", None, Login())), lambda name: next(sources))
+    wanted = log_copier._WantedLog("pod", LogCopy(str(tmp_path / "pod.log")))
+    copier._look_at(wanted)
+    assert wanted.ended_at is not None
+    copier._look_at(wanted)
+    assert wanted.ended_at is None
 
 
 def test_one_odd_pod_is_logged_once_and_stops_nobody(

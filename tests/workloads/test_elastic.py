@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ from torch import distributed
 from torch._C._distributed_c10d import HashStore
 
 from tests.waiting import slowness
-from workloads.common import groups
+from workloads.common import elastic, groups
+from workloads.common.membership import Mailbox, Member, Membership
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -91,6 +94,39 @@ def test_a_member_that_cannot_join_a_generation_does_not_hold_up_the_others(told
     assert max(one["pause_seconds"] for one in found) < 55
     assert max(one["generation"] for one in found) >= 5
     assert {(one["lost_steps"], one["repeated_steps"]) for one in found} == {(0, 0)}
+
+
+def test_a_member_that_never_reaches_the_others_asks_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Each generation is a row and an event."""
+    owner, asked, clock = Mailbox(tmp_path), [0.0], SimpleNamespace(now=0.0)
+    epochs = SimpleNamespace(done=0, exact=0)
+    world: Any = SimpleNamespace(_stop=False, generation=0, step=0, epochs=epochs, _stepped_at=0.0)
+
+    def fail(_self: Any, found: Membership) -> bool:
+        world.generation = found.generation
+        raise OSError("timed out")
+
+    def sleep(_seconds: float) -> None:
+        clock.now += 0.25
+        newest = owner.membership()
+        if member._status.is_stuck and newest and newest.generation == world.generation:
+            asked.append(clock.now)
+            owner.publish(Membership(world.generation + 1, (Member(0, ""),)))
+            world._stop = len(asked) > 9
+
+    monkeypatch.setattr(elastic._Membered, "_beat", lambda _self: None)
+    monkeypatch.setattr(elastic._Membered, "_form", fail)
+    monkeypatch.setattr(
+        elastic, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep, time=lambda: 0.0)
+    )
+    monkeypatch.delenv("TRAINYARD_RANK", raising=False)
+    member = elastic._Membered(world, tmp_path)
+    owner.publish(Membership(1, (Member(0, ""),)))
+    member.switch(is_planned=True)
+    waits = [later - earlier for earlier, later in pairwise(asked)]
+    assert waits == pytest.approx([1, 2, 4, 8, 16, 32, 64, 64, 64], abs=0.6)
 
 
 def test_who_leaves_by_plan_ends_with_0_and_who_is_stopped_with_143(told: dict[str, Any]):

@@ -47,8 +47,10 @@ COLLECTIVE_SECONDS = 60.0
 POLL_SECONDS = 0.003
 LOOK = timedelta(seconds=0.05)  # between looks at the membership in a collective call that lasts
 BEAT_SECONDS = 0.5
-# How long a member that could not join, or lost its peers, waits for the next generation before it asks for one.
+# How long a member that could not join, or lost its peers, waits for the next generation before it asks for one; twice
+# as long after each further failure to join, at most MOST_STUCK_DOUBLINGS times: it may never reach the others.
 STUCK_SECONDS = float(os.environ.get("TRAINYARD_ELASTIC_STUCK_SECONDS", "1"))
+MOST_STUCK_DOUBLINGS = 6
 # Repeated failures of the same members at the same step: then the cause is not a lost peer.
 MOST_REFORMS = 3
 # Time after SIGTERM to wait for peers to get one too; otherwise they continue without this worker.
@@ -308,6 +310,8 @@ class _Membered:
         self._status = Status(member, f"{host}:{self._store.port}")
         self._mailbox.report(self._status)
         self._broken_at, self._reforms = (-1, 0), 0
+        # How many generations it could not join since it last trained.
+        self._failed_joins = 0
         threading.Thread(target=self._beat, name="elastic-beat", daemon=True).start()
 
     def newest(self, busy_seconds: float) -> int:
@@ -336,6 +340,7 @@ class _Membered:
                 lost = world._agree_on_state() if self._form(found) else None
             except (RuntimeError, OSError):
                 is_planned = False
+                self._failed_joins += 1
             if lost is None:
                 dissolve()
                 self._peers.clear()
@@ -371,6 +376,7 @@ class _Membered:
     def _await_newer(self, than: int) -> Membership | None:
         """Wait for a newer generation; return None if the job is stopped first."""
         began = time.monotonic()
+        patience = STUCK_SECONDS * 2 ** min(MOST_STUCK_DOUBLINGS, max(0, self._failed_joins - 1))
         while True:
             found = self._mailbox.membership()
             if found is not None and found.generation > than:
@@ -381,7 +387,7 @@ class _Membered:
             if self._world._stop:
                 return None
             is_alone = self._status.state == membership.BROKEN and not self._status.is_stuck
-            if is_alone and time.monotonic() - began > STUCK_SECONDS:
+            if is_alone and time.monotonic() - began > patience:
                 # The others wait for this one in their group, and would until the limit of a call.
                 self._status.is_stuck = True
                 self._update(membership.BROKEN)
@@ -441,7 +447,7 @@ class _Membered:
             world.generation, world.step, world.size, time.time(), pause, lost, 0, interrupted, is_planned
         )
         self._status.switches.append(cost)
-        self._status.is_stuck = False
+        self._status.is_stuck, self._failed_joins = False, 0
         self._update(membership.TRAINING)
         if world.is_first:
             print(

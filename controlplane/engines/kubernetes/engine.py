@@ -397,9 +397,8 @@ class KubernetesEngine:
     def _require_log(self, pod: Raw, report: PodReport) -> None:
         """Raise a temporary refusal while the end of the pod's log has not been read: deleting the pod deletes the
         log on its node."""
-        ended = report.finished_at if reports.main_status(pod).get("containerID") else None
-        ago = None if ended is None else (self.client.server_time() - ended).total_seconds()
-        if not self._log_ends.is_read(report.name, self._log_path(report.name), ago):
+        has_begun = bool(reports.main_status(pod).get("containerID"))
+        if not self._log_ends.is_read(report.name, self._log_path(report.name), has_begun=has_begun):
             words = f"The rest of the log of pod {report.name} is still being read."
             raise EngineRefused(base.POD_NOT_GONE, words, is_passing=True)
 

@@ -55,7 +55,8 @@ CLOSING_SECONDS = 10.0
 DRAINED_SECONDS = 0.5
 # How long to wait for a process that has begun to copy a log and does not finish.
 LOG_SECONDS = 600.0
-# After a start, how long to wait for the loop to list the logs to copy.
+# How long to wait for a process that begins to copy a log. The loop lists the logs every second or two, later on a busy
+# machine, and a short pod may end before.
 BEGINNING_SECONDS = 15.0
 
 
@@ -319,24 +320,22 @@ class LogEnds:
 
     def __init__(self, copier: LogCopier, clock: Callable[[], float] = time.monotonic) -> None:
         self._copier, self._clock, self._lock = copier, clock, threading.Lock()
-        self._began = clock()
         self._waiting: dict[str, float] = {}
 
-    def is_read(self, pod_name: str, path: Path, ended_seconds_ago: float | None) -> bool:
-        """Return whether the log at `path` is complete, written by this process or another. A log that stays
-        incomplete for LOG_SECONDS counts as read. `ended_seconds_ago`: None for a pod whose container never
-        began."""
+    def is_read(self, pod_name: str, path: Path, *, has_begun: bool) -> bool:
+        """Return whether the log at `path` is complete, written by this process or another. A log that no process
+        begins to copy within BEGINNING_SECONDS, or that stays incomplete for LOG_SECONDS, counts as read. `has_begun`:
+        whether the pod's container ever began."""
         if self._copier.is_wanted(pod_name):
             return self._copier.wait_drained(pod_name, DRAINED_SECONDS)
         if not path.exists():
-            age = self._clock() - self._began
-            is_of_an_absence = ended_seconds_ago is not None and ended_seconds_ago > age
-            return not is_of_an_absence or age > BEGINNING_SECONDS
-        if tail(path, 1).complete:
-            return True
+            return not has_begun or self._waited_seconds(pod_name) > BEGINNING_SECONDS
+        return tail(path, 1).complete or self._waited_seconds(pod_name) > LOG_SECONDS
+
+    def _waited_seconds(self, pod_name: str) -> float:
+        """Return the time since the first call for this pod."""
         with self._lock:
-            since = self._waiting.setdefault(pod_name, self._clock())
-        return self._clock() - since > LOG_SECONDS
+            return self._clock() - self._waiting.setdefault(pod_name, self._clock())
 
     def forget(self, pod_name: str) -> None:
         with self._lock:

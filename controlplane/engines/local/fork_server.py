@@ -121,10 +121,12 @@ def _is_there(name: str) -> bool:
 
 
 def _draw_numbers_anew() -> None:
-    """Seed NumPy's global generator, which all forks would share; those of `random` and torch need no help."""
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
+    """Replace what all forks would share: the state of NumPy's global generator, and the key of multiprocessing, which
+    guards the connections of one program. Those of `random` and torch need no help."""
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()
+    if (multiprocessing := sys.modules.get("multiprocessing.process")) is not None:
+        multiprocessing.current_process().authkey = os.urandom(32)
 
 
 def _show_words(words: Sequence[str]) -> None:
