@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from tests.migrated import lay_out
+from tests.migrated import ON_POSTGRES, lay_out
 
 _state = tempfile.TemporaryDirectory(prefix="trainyard-tests-")
 os.environ["TRAINYARD_STATE_DIR"] = _state.name
@@ -30,5 +30,7 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):  # noqa: F405  from the p
     DATABASES["default"]["TEST"] = {"NAME": f"{_state.name}/test.sqlite3"}  # noqa: F405  the same
     IS_MIGRATED = lay_out(Path(_state.name, "test.sqlite3"))
 else:
-    IS_MIGRATED = False
+    IS_MIGRATED = ON_POSTGRES in os.environ
+    if IS_MIGRATED:
+        DATABASES["default"]["TEST"] = {"NAME": DATABASES["default"]["NAME"]}  # noqa: F405  from the product's settings
 STATIC_ROOT.mkdir(parents=True, exist_ok=True)  # noqa: F405  whitenoise warns without it, and warnings are errors

@@ -10,7 +10,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import cache_from_source, find_spec
@@ -51,7 +52,8 @@ STATIC_CHECKS = {
 # The order in which lanes begin. It keeps both cores of a small machine busy to the end: the longest first, and last
 # those that wait for others and are busy throughout; a lane that mostly waits leaves a core idle if it is among the
 # last. Clusters create and remove networks, which Chromium takes for lost connections, so the browser's lane has its
-# own network. Test folders not named here run in one more lane.
+# own network. Test folders not named here run in one more lane. It and "access and command line" are two, because one
+# would run for half a minute alone at the end.
 ON_SQLITE = (
     Lane("engines and scenarios", [*PYTEST, "tests/contract", "tests/scenarios", "-m", "not real_node"]),
     Lane("browser", [*PYTEST, "tests/gateway", "tests/browser"], needs_still_network=True),
@@ -60,6 +62,7 @@ ON_SQLITE = (
     Lane("Kubernetes, a real node", [*PYTEST, "tests/kubernetes", "tests/contract", "-m", "real_node"]),
     Lane("make up and faults", [*PYTEST, "tests/up", "tests/faults"]),
     Lane("Kubernetes, fake nodes", [*PYTEST, "tests/kubernetes", "-m", "not real_node"]),
+    Lane("access and command line", [*PYTEST, "tests/access", "tests/cli"]),
 )
 # Lanes that also run on PostgreSQL: a whole control plane, and of the lanes that use the database those tests
 # whose queries no other test makes (tests/statements.py), as recorded on SQLite. If a lane fails before it
@@ -73,14 +76,17 @@ def main() -> int:
     """Run everything. Return 0 if all passed."""
     install_packages()
     prepare_kubernetes()
-    with ExitStack() as stack:
+    with ExitStack() as stack, ThreadPoolExecutor(1) as beside:
         records = Path(stack.enter_context(TemporaryDirectory(prefix="trainyard-records-")))
+        server = beside.submit(migrated_postgres, stack.enter_context(ExitStack()))
         ready = migrated.make(Path(stack.enter_context(TemporaryDirectory(prefix="trainyard-migrated-"))))
         on_sqlite = [
             replace(recorded(lane, records) if lane.name in TWICE else lane, variables=ready)
             for lane in (*ON_SQLITE, of_other_folders())
         ]
-        return run([*static_checks(), *on_sqlite, *on_postgres(stack, records)], at_once=AT_ONCE)
+        return run(
+            [*static_checks(), *on_sqlite, *on_postgres(server.result(), ready, records)], at_once=AT_ONCE
+        )
 
 
 def install_packages() -> None:
@@ -142,14 +148,19 @@ def record_of(lane: Lane, records: Path) -> Path:
     return records / lane.name.replace(" ", "-")
 
 
-def on_postgres(stack: ExitStack, records: Path) -> Iterator[Lane]:
-    """Yield the lanes on our own PostgreSQL server, which runs as long as the stack. Each lane gets its own
-    database."""
-    home = servers.postgres_home()
-    if home is None:
+def migrated_postgres(stack: ExitStack) -> str:
+    """Start our own PostgreSQL server, which runs as long as the stack, and migrate its database. Return its URL, "" if
+    the machine has no server."""
+    if servers.postgres_home() is None:
         print("Tests on PostgreSQL are skipped: there is no server here (apt-get install postgresql).")
-        return
-    url = stack.enter_context(servers.postgres())
+        return ""
+    url = _copied(stack.enter_context(servers.postgres()), "template1", "migrated")
+    migrated.migrate(url)
+    return url
+
+
+def on_postgres(url: str, ready: Mapping[str, str], records: Path) -> Iterator[Lane]:
+    """Yield the lanes on PostgreSQL, none if `url` is empty. Each lane gets its own copy of the migrated database."""
     twice = [
         replace(
             lane,
@@ -159,10 +170,18 @@ def on_postgres(stack: ExitStack, records: Path) -> Iterator[Lane]:
         for lane in ON_SQLITE
         if lane.name in TWICE
     ]
-    for number, lane in enumerate([*twice, ON_BOTH]):
-        subprocess.run([home / "createdb", f"--maintenance-db={url}", f"lane{number}"], check=True)
-        variables = {"DATABASE_URL": f"{url.rpartition('/')[0]}/lane{number}"}
-        yield replace(lane, name=f"{lane.name} on PostgreSQL", variables=variables)
+    for number, lane in enumerate([*twice, ON_BOTH] if url else ()):
+        own = {"DATABASE_URL": _copied(url, "migrated", f"lane{number}"), migrated.ON_POSTGRES: "yes"}
+        yield replace(lane, name=f"{lane.name} on PostgreSQL", variables={**ready, **own})
+
+
+def _copied(url: str, template: str, name: str) -> str:
+    """Create a database as a copy of another on the server of this URL; return the URL of the new one."""
+    home, address = servers.postgres_home(), url.rpartition("/")[0]
+    assert home is not None
+    maintenance = f"--maintenance-db={address}/postgres"
+    subprocess.run([home / "createdb", maintenance, f"--template={template}", name], check=True)
+    return f"{address}/{name}"
 
 
 def static_checks() -> Iterator[Lane]:
