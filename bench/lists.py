@@ -160,7 +160,9 @@ def reader(path: str, secret: str, urlconf: str) -> Callable[[], bytes]:
 
     settings.ROOT_URLCONF = urlconf
     application: Any = get_wsgi_application()
-    environ = RequestFactory(headers={"Authorization": f"Bearer {secret}"}).get(path).environ
+    environ = (
+        RequestFactory(headers={"Authorization": f"Bearer {secret}", "Host": "localhost"}).get(path).environ
+    )
 
     def read() -> bytes:
         settings.ROOT_URLCONF = urlconf
