@@ -61,9 +61,10 @@ Given = tuple[str, str]
 
 
 def balance_jobs(elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime) -> None:
-    """Begin to shrink elastic jobs for others of their project. No effect if the plan starts or preempts jobs. Call it
-    only in a cycle in which no job has begun to grow."""
-    if MEMBERSHIP not in engine.capabilities or not elastic.latest or plan.starts or plan.preempts:
+    """Begin to shrink elastic jobs for others of their project. No effect if the plan starts, preempts or grows jobs.
+    Call it only in a cycle in which no job has begun to grow."""
+    is_settled = not (plan.starts or plan.preempts or plan.growth)
+    if MEMBERSHIP not in engine.capabilities or not elastic.latest or not is_settled:
         return
     views, every = working_views(seen), {job.id: job for job in seen.view.jobs}
     working = {name: one for one in elastic.latest if (name := str(one.job.pk)) in views}

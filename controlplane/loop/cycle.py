@@ -17,6 +17,7 @@ from controlplane.loop.interruptions import hasten_owed, leave_nodes
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.job_transitions import move_jobs, remove_expired
 from controlplane.loop.membership import ElasticJobs, keep_memberships
+from controlplane.loop.missing_workers import ask_for_workers, note_promises
 from controlplane.loop.observe import Observation, observe
 from controlplane.loop.reconcile import note_reachable, reconcile
 from controlplane.loop.record import record
@@ -97,6 +98,8 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
         return False
     began = time.perf_counter()
     observation = observe(cluster, now, nodes_with_orphans, context.jobs)
+    if engine is not None:
+        observation = ask_for_workers(observation, elastic, engine, now)
     observe_ms = (time.perf_counter() - began) * 1000
     decided = decide(cluster, engine, observation, now)
     context.planned_at, context.plan_seconds = time.perf_counter(), time.perf_counter() - began
@@ -116,6 +119,7 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
             record_ms=(time.perf_counter() - began) * 1000,
         )
     has_grown = engine is not None and _resize(cluster, elastic, engine, observation, decided.plan, now)
+    note_promises(elastic, plan)
     return recorded.has_commands or decided.has_orders or has_grown
 
 

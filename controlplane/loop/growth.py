@@ -2,7 +2,9 @@
 its start.
 
 Growth without a user's request must not take what queued jobs wait for: it happens only while no queued job
-could use the free GPUs. A job that lost workers gets them back even then, within its project's share.
+could use the free GPUs. A job that lost workers gets them back even then, within its project's share. Workers
+inside the project's quota are in the plan (scheduling/growth.py): they have their turn among the queued jobs, and
+others are stopped for them.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +46,8 @@ NOT_FOR_LACK_OF_GPUS = (
     # A claim that was deleted can be away until somebody brings it back.
     reasons.WAITING_FOR_VOLUME,
 )
+# The key of a running job's details that holds what the plan promises to its missing workers.
+AWAITED = "awaited_workers"
 # The time within which workers added without a user's request must be ready.
 GROW_SECONDS = 120
 
@@ -56,7 +60,13 @@ def grow_jobs(
         return False
     views = working_views(seen)
     working = [one for one in elastic.read() if str(one.job.pk) in views]
-    has_orders = False
+    if _is_by_gain(working, seen, plan):
+        plan = replace(plan, growth=())
+    elif _grow_in_quota(cluster, working, plan, now):
+        return True
+    has_orders, promised = False, {one.job for one in plan.growth}
+    # What was freed for a job's workers would be lost if it grew without them now.
+    working = [one for one in working if str(one.job.pk) not in promised]
     for attended, wanted in _in_turn(working, views, seen, plan, now):
         view = views[str(attended.job.pk)]
         found = spare_placements(seen.view, plan, view, wanted, _next_rank(attended))
@@ -67,6 +77,28 @@ def grow_jobs(
             has_orders |= _add(cluster, attended, found, now)
             # The view does not include these pods, so the next job grows in the next cycle.
             break
+    return has_orders
+
+
+def _is_by_gain(working: Iterable[Attended], seen: Observation, plan: Plan) -> bool:
+    """Return whether idle GPUs alone decide: no job waits, and none is stopped for missing workers. Then those
+    jobs grow first that gain most."""
+    has_awaited = any(AWAITED in one.job.details for one in working)
+    return not (
+        has_awaited or any(one.is_promised for one in plan.growth) or _are_waiting(plan, seen.view.jobs)
+    )
+
+
+def _grow_in_quota(cluster: Cluster, working: Iterable[Attended], plan: Plan, now: datetime) -> bool:
+    """Add the workers that the plan places now. Return whether there are pods to start."""
+    by_id = {str(one.job.pk): one for one in working}
+    has_orders = False
+    for growth in plan.growth:
+        attended = by_id.get(growth.job)
+        if attended is not None and not growth.is_promised:
+            first = _next_rank(attended)
+            places = tuple(replace(one, rank=first + one.rank) for one in growth.placements)
+            has_orders |= _add(cluster, attended, places, now)
     return has_orders
 
 
@@ -105,7 +137,7 @@ def _goes_before(attended: Attended) -> bool:
     return attended.operation is not None or attended.has_lost
 
 
-def _missing(attended: Attended) -> int:
+def missing_workers(attended: Attended) -> int:
     """Return how many workers the job is short of the size it was submitted or last scaled with; 0 during an
     operation."""
     if attended.operation is not None or attended.generation is None:
@@ -123,8 +155,8 @@ def wanted_workers(attended: Attended, plan: Plan, seen: Observation, now: datet
         is_growing = operation.state == rules.PENDING and not operation.joining and not operation.leaving
         asked = operation.to_workers - len(attended.members) if is_growing else 0
         return asked if asked <= _allowed(attended.job) else 0
-    missing = _missing(attended)
-    if missing <= 0 or _has_to_wait(attended, now):
+    missing = missing_workers(attended)
+    if missing <= 0 or has_to_wait(attended, now):
         return 0
     if _are_waiting(plan, seen.view.jobs):
         missing = min(missing, _owed(attended, seen))
@@ -152,7 +184,7 @@ def _owed(attended: Attended, seen: Observation) -> int:
     return int(max(0, max(project.gpu_quota_milli, project.fair_share_milli) - held) // job.milli_gpus)
 
 
-def _has_to_wait(attended: Attended, now: datetime) -> bool:
+def has_to_wait(attended: Attended, now: datetime) -> bool:
     """Return whether the attempt is in back-off after lost workers or failed growth; each occurrence lengthens
     it."""
     attempt = attended.job.attempt

@@ -82,10 +82,15 @@ def hasten_owed(cluster: Cluster, plan: Plan) -> None:
     other projects. Such a job may also hold GPUs of other nodes, and its own grace may be minutes."""
     owed = {one.project for one in plan.shares if one.allocated_milli_gpus < one.fair_share_milli_gpus}
     wanted: dict[tuple[str, int], str] = {}
-    for hold in plan.holds:
-        if hold.is_promised and hold.project in owed:
-            for place in placements_from_lists(hold.details.get("promised", ())):
-                wanted |= {(place.node, index): hold.project for index, _ in place.devices}
+    given = [
+        (hold.project, placements_from_lists(hold.details.get("promised", ())))
+        for hold in plan.holds
+        if hold.is_promised and hold.project in owed
+    ]
+    given += [(one.project, one.placements) for one in plan.growth if one.is_promised]
+    for project, placements in given:
+        for place in placements:
+            wanted |= {(place.node, index): project for index, _ in place.devices}
     if not wanted:
         return
     leaving = Allocation.objects.filter(

@@ -4,9 +4,10 @@ beneficiary.
 Applies to victims whose programs follow the membership while they run.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import IntegrityError, transaction
 
@@ -57,6 +58,7 @@ def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: dateti
         plan,
         preempts=tuple(item for item in plan.preempts if item.job not in spared),
         holds=tuple(_with_shrinking(hold, spared) for hold in plan.holds),
+        growth=tuple(replace(one, stopping=tuple(_marked(one.stopping, spared))) for one in plan.growth),
     )
 
 
@@ -65,8 +67,11 @@ def _with_shrinking(hold: Hold, spared: Collection[str]) -> Hold:
     stopping = hold.details.get("stopping") or ()
     if not any(one["job"] in spared for one in stopping):
         return hold
-    marked = [{**one, "is_shrinking": True} if one["job"] in spared else one for one in stopping]
-    return replace(hold, details={**hold.details, "stopping": marked})
+    return replace(hold, details={**hold.details, "stopping": _marked(stopping, spared)})
+
+
+def _marked(stopping: Iterable[Mapping[str, Any]], spared: Collection[str]) -> list[Mapping[str, Any]]:
+    return [{**one, "is_shrinking": True} if one["job"] in spared else one for one in stopping]
 
 
 def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> bool:
@@ -164,7 +169,8 @@ def _ending_ranks(attended: Attended) -> set[int]:
 def _promised(plan: Plan, beneficiary: str) -> list[PodPlacement]:
     """Return the placements that the plan reserves for the beneficiary."""
     holds = (hold for hold in plan.holds if hold.job == beneficiary)
-    return [place for hold in holds for place in placements_from_lists(hold.details.get("promised", ()))]
+    found = [place for hold in holds for place in placements_from_lists(hold.details.get("promised", ()))]
+    return found + [place for one in plan.growth if one.job == beneficiary for place in one.placements]
 
 
 def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:

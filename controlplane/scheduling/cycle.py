@@ -13,6 +13,7 @@ from controlplane.scheduling.elastic import as_promised, most_pods, widest
 from controlplane.scheduling.explain import Holds
 from controlplane.scheduling.feasibility import QueuedJobs
 from controlplane.scheduling.fit import is_free
+from controlplane.scheduling.growth import for_growing_job, growth_of, with_missing_workers
 from controlplane.scheduling.limits import (
     is_backing_off,
     is_bound,
@@ -42,6 +43,7 @@ from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 def decide(view: ClusterView) -> Plan:
     """Decide what to start, stop and hold on this cluster now, each with its reason and the numbers
     compared."""
+    view = with_missing_workers(view)
     state = CycleState(view)
     return decide_on(state, QueuedJobs(view, state.accounts))
 
@@ -97,9 +99,9 @@ class _Cycle:
         for one in promised:
             item = one.head
             owed = as_promised(item)
-            if owed is None or is_refused(owed):
+            if owed is None or self._is_refused(owed):
                 continue
-            if item.job.id not in beneficiaries and not owed.is_in_share:
+            if (item.job.grows or item.job.id) not in beneficiaries and not owed.is_in_share:
                 continue
             if is_free(item.job.promised, item.job, state.capacity.now) and not is_bound(owed):
                 state.start(item, item.job.promised)
@@ -137,6 +139,7 @@ class _Cycle:
         if not state.ends:
             return
         heads = [one.head for one in self._classes if one.at < len(one.jobs) and one.head.is_gang]
+        heads = [item for item in heads if not item.job.grows]
         heads = [item for item in heads if self._may_reserve(item.job)]
         # Oldest first instead of in turn: see docs/decisions/0042.
         heads.sort(key=lambda item: (item.job.submit_rank, item.job.id))
@@ -195,7 +198,11 @@ class _Cycle:
         """Return whether the next job of a class keeps its project within its share, or could do so by
         replacing other jobs of the project."""
         item = one.head
-        return not is_refused(item) and (item.is_in_share or self._moves.could_swap(item))
+        return not self._is_refused(item) and (item.is_in_share or self._moves.could_swap(item))
+
+    def _is_refused(self, item: Waiting) -> bool:
+        """Return whether the job must not start, or adds workers to a job that this plan stops."""
+        return is_refused(item) or item.job.grows in self._state.preempts
 
     # Phase 3: the capacity that is still idle goes to all other jobs, in turn.
 
@@ -205,7 +212,7 @@ class _Cycle:
         queue = QueueIterator(self._ready)
         while (one := queue.take()) is not None:
             item = one.head
-            if is_refused(item):
+            if self._is_refused(item):
                 queue.close()
             elif self._moves.serve(item):
                 one.at += 1
@@ -337,7 +344,7 @@ class _Cycle:
         waiting = [one.head for one in self._ready if one.at < len(one.jobs)]
         mark = self._state.mark()
         self._state.assume_started()
-        is_possible = any(not is_refused(item) and could_reclaim(self._state, item) for item in waiting)
+        is_possible = any(not self._is_refused(item) and could_reclaim(self._state, item) for item in waiting)
         self._state.roll_back(mark)
         return is_possible
 
@@ -374,7 +381,8 @@ class _Cycle:
         """Return the decisions in the order in which they apply: stop, start, hold."""
         state = self._state
         holds = Holds(state, self._classes, self._impossible)
-        promised = {name: placements for name, (_, placements) in state.promises.items()}
-        return Plan(
-            tuple(state.preempts.values()), tuple(state.starts.values()), holds, self._shares, promised
-        )
+        jobs = [name for name in state.promises if not state.jobs[name].grows]
+        promised = {name: state.promises[name][1] for name in jobs}
+        starts = [start for start in state.starts.values() if not state.jobs[start.job].grows]
+        preempts = [for_growing_job(one, state.jobs[one.beneficiary]) for one in state.preempts.values()]
+        return Plan(tuple(preempts), tuple(starts), holds, self._shares, promised, growth_of(state))

@@ -164,6 +164,12 @@ class CycleState:
         return bool(self.candidates.accepted(policy))
 
     @property
+    def growing(self) -> frozenset[str]:
+        """Return the ids of the running jobs that get missing workers in this plan."""
+        names = (*self.starts, *self.promises)
+        return frozenset(grows for name in names if (grows := self.jobs[name].grows))
+
+    @property
     def is_releasing(self) -> bool:
         """Return whether any job is stopping, so that capacity is about to become free."""
         return bool(self._stopping)
@@ -457,7 +463,7 @@ class CycleState:
 def _preempt(victim: Candidate, item: Waiting, kind: Kind) -> Preempt:
     losing, gaining = victim.account, item.account
     details = {
-        "by_job": item.job.id,
+        "by_job": item.job.grows or item.job.id,
         "by_name": item.job.label,
         "by_project": gaining.name,
         "kind": kind,

@@ -71,12 +71,15 @@ class Holds(Sequence[Hold]):
         explainer, state, position = Explainer(self._state), self._state, 0
         own = None if state.reservation is None else state.reservation.item.job.id
         for item, _ in state.promises.values():
+            if item.job.grows:
+                continue
             position += 1
             yield explainer.hold(item, position)
         # Details name at most SHOWN jobs ahead, which are the same for every later job, so the later jobs of a
         # class share their details.
         shared: dict[int, tuple[str, Details]] = {}
-        for one, job in in_turn(self._classes):
+        # Missing workers of running jobs are not jobs of the queue.
+        for one, job in in_turn(one for one in self._classes if not one.jobs[0].grows):
             position += 1
             # A reservation's time and place belong to one job of the class.
             if position <= SHOWN or job.id == own:
@@ -241,7 +244,11 @@ def _shown_time(at: int) -> int:
 
 def out_of_line(impossible: Iterable[tuple[JobView, Refusal]]) -> list[Hold]:
     """Return the Holds of jobs that can never start on this cluster, and therefore have no queue position."""
-    return [Hold(job.id, job.project, refusal.code, refusal.details, None) for job, refusal in impossible]
+    return [
+        Hold(job.id, job.project, refusal.code, refusal.details, None)
+        for job, refusal in impossible
+        if not job.grows
+    ]
 
 
 def _taken_by(job: JobView) -> dict[str, Any]:

@@ -189,7 +189,7 @@ _attributes = attrgetter(
 def _alike(job: JobView) -> _Key:
     """Return the properties that decide the verdict about a queued job: jobs with an equal key share one
     verdict."""
-    return (*_attributes(job), rounded_up(job.expected_runtime_seconds))
+    return (*_attributes(job), rounded_up(job.expected_runtime_seconds), job.grows)
 
 
 class QueuedJobs:

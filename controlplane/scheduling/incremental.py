@@ -9,6 +9,7 @@ from controlplane.scheduling.cycle import decide_on
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.explain import Holds
 from controlplane.scheduling.feasibility import QueuedJobs
+from controlplane.scheduling.growth import with_missing_workers
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, JobView
 
@@ -43,6 +44,7 @@ class Scheduler:
     def decide(self, view: ClusterView) -> Plan:
         """Return the plan for this view. The state of the previous call is reused as far as the view did not
         change."""
+        view = with_missing_workers(view)
         state, queued = self._state, self._queued
         # Cleared first, so that an exception leaves no half-changed state behind.
         self._state = self._queued = None

@@ -20,8 +20,14 @@ from controlplane.scheduling.view import PodPlacement
 
 def is_refused(item: Waiting) -> bool:
     """Return whether the job would exceed a GPU limit of its project or department, or, if it is not preemptible, their
-    quota."""
-    return over_limit(item) is not None or over_quota(item) is not None
+    quota. Missing workers of a running job are refused above the quota."""
+    return over_limit(item) is not None or over_quota(item) is not None or _is_growth_over_quota(item)
+
+
+def _is_growth_over_quota(item: Waiting) -> bool:
+    return bool(item.job.grows) and not all(
+        account.is_in_quota_with(item.milli_gpus) for account in item.account.line()
+    )
 
 
 class Moves:
@@ -177,12 +183,15 @@ class Moves:
     def preempt(self, item: Waiting) -> frozenset[Candidate] | None:
         """Take capacity from lower priorities of the same project. Return the victims; None if they cannot give
         enough."""
-        if not self.is_above_lowest(item):
+        if item.job.grows or not self.is_above_lowest(item):
             return None
         victims = self._find_swap(item) or self.find_victims(item, PreemptPolicy(item))
         return None if victims is None else self._take(item, victims, "preempt")
 
     def _take(self, item: Waiting, victims: frozenset[Candidate], kind: Kind) -> frozenset[Candidate] | None:
+        if not self._state.growing.isdisjoint(victim.job.id for victim in victims):
+            # Jobs were stopped for its workers; it may be taken once they have started.
+            return None
         mark = self._state.mark()
         self._state.evict(victims, item, kind)
         self._no_room.clear()

@@ -286,7 +286,8 @@ def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
     sums: dict[str, tuple[int, int]] = {}
     for one in classes:
         count = len(one.jobs) - one.at
-        if count:
+        # A running job's missing workers are in the demand of that job (accounts.py).
+        if count and not one.jobs[0].grows:
             # Elastic jobs count with all their pods: a share covers what a project could use, not only its
             # minimum.
             wanted, head = one.head.wanted_milli_gpus * count, one.jobs[0]

@@ -59,6 +59,21 @@ class Hold:
     is_promised: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Workers to add to the running elastic `job`, which are inside its project's quota. Ranks count from 0.
+
+    `is_promised`: some of the capacity is still being freed by `stopping` (mentions), so the workers start later.
+    The caller must record the placements and pass them as `JobView.promised` of the active job in the next view.
+    """
+
+    job: str
+    project: str
+    placements: tuple[PodPlacement, ...]
+    is_promised: bool = False
+    stopping: tuple[Mapping[str, Any], ...] = ()
+
+
 Decision = Start | Preempt | Hold
 
 
@@ -78,7 +93,8 @@ class Plan:
     """The decisions on one view: the jobs to preempt, to start and to hold, each in order.
 
     `holds` may be a lazy sequence that is computed when first read. `promised`: the placements on capacity that is
-    being freed for held jobs, by job id; available without computing `holds`.
+    being freed for held jobs, by job id; available without computing `holds`. `growth`: the missing workers of running
+    elastic jobs that get capacity, one entry per job.
     """
 
     preempts: tuple[Preempt, ...] = ()
@@ -86,6 +102,7 @@ class Plan:
     holds: Sequence[Hold] = ()
     shares: tuple[Share, ...] = ()
     promised: Mapping[str, tuple[PodPlacement, ...]] = field(default_factory=dict)
+    growth: tuple[Growth, ...] = ()
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -98,4 +115,5 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     return {
         "decisions": [{"action": type(item).__name__.lower(), **asdict(item)} for item in plan.decisions],
         "shares": [asdict(share) for share in plan.shares],
+        "growth": [asdict(one) for one in plan.growth],
     }

@@ -21,3 +21,11 @@ def nearest_sizes(sizes: Sequence[int], wanted: int) -> tuple[int, ...]:
     exist."""
     place = bisect_left(sizes, wanted)
     return tuple(sizes[max(0, place - 1) : place + 1])
+
+
+def next_size(sizes: Sequence[int], has: int) -> int:
+    """Return the smallest allowed size above `has`; 0 if there is none."""
+    if not sizes:
+        return has + 1
+    above = bisect_right(sizes, has)
+    return sizes[above] if above < len(sizes) else 0

@@ -78,6 +78,7 @@ def room_after(view: ClusterView, plan: Plan) -> FreeCapacity:
     """Return what is free once stopping jobs have ended, without what the plan assigns or promises."""
     room, by_id = open_capacity(view).soon, {job.id: job for job in view.jobs}
     given = [*plan.promised.items(), *((start.job, start.placements) for start in plan.starts)]
+    given += [(one.job, one.placements) for one in plan.growth]
     for name, placements in given:
         for placement in placements:
             room.take(placement, by_id[name])
@@ -127,6 +128,9 @@ def _taken(
     for start in plan.starts:
         for placement in start.placements:
             yield by_id[start.job], placement
+    for growth in plan.growth:
+        for placement in growth.placements:
+            yield by_id[growth.job], placement
     for hold in plan.holds:
         for key in ("promised", "reserved"):
             for placement in placements_from_lists(hold.details.get(key, ())):

@@ -142,6 +142,9 @@ class JobView:
     `data_progress`: details of the reason while `is_waiting_for_data`.
     `locations`: the locations of nodes that have its data, the only ones where it may start; empty means all.
     `fillable`: other locations to which its data could be copied while it waits.
+    `missing`: of an active elastic job, the gangs of workers to add now, by their number of pods (see growth.py);
+    `promised` is then where an earlier cycle reserved capacity for them.
+    `grows`: the id of the active job of which this queued job is a gang of missing workers; only growth.py sets it.
     `name`: only for messages.
     """
 
@@ -177,6 +180,8 @@ class JobView:
     avoid: tuple[str, ...] = ()
     locations: tuple[str, ...] = ()
     fillable: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()
+    grows: str = ""
     name: str = ""
 
     @property
@@ -245,7 +250,7 @@ def _project(data: Mapping[str, Any]) -> ProjectView:
     return ProjectView(**{**data, "node_pools": pools})
 
 
-_NAMES = ("avoid", "sizes", "locations", "fillable")
+_NAMES = ("avoid", "sizes", "locations", "fillable", "missing")
 
 
 def _job(data: Mapping[str, Any]) -> JobView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controlplane.access import SYSTEM
-from controlplane.loop.growth import _has_to_wait
+from controlplane.loop.growth import has_to_wait
 from controlplane.loop.membership import GIVEN_UP, ElasticJobs
 from jobs.actions import stop_job
 from jobs.models import Job, ScaleOperation
@@ -73,7 +73,7 @@ def test_a_job_that_grows_by_itself_shrinks_all_the_same(plant):
     assert growth.message == GIVEN_UP
     assert growth.finished_at is not None
     [attended] = ElasticJobs(plant.cluster).read()
-    assert not _has_to_wait(attended, growth.finished_at)
+    assert not has_to_wait(attended, growth.finished_at)
 
 
 def test_a_job_that_is_ending_is_not_shrunk_but_gives_way(plant):

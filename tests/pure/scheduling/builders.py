@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from controlplane.scheduling.plan import Hold, Plan, Start
+from controlplane.scheduling.plan import Growth, Hold, Plan, Start
 from controlplane.scheduling.view import (
     ClusterView,
     DeviceView,
@@ -59,6 +59,10 @@ def running(queued: JobView, *places: tuple[str, Sequence[int]], share=None, **m
     return replace(queued, state="active", placements=placements, pods=len(places), **more)
 
 
+# The name of views whose running elastic jobs ask for the workers that they lack.
+GROWING = "growing"
+
+
 def view(the_nodes, projects, jobs=(), **more) -> ClusterView:
     return ClusterView(
         "test", more.pop("now", 1000), tuple(the_nodes), tuple(projects), jobs=tuple(jobs), **more
@@ -69,6 +73,7 @@ def apply(before: ClusterView, plan: Plan, *, is_gone=True) -> ClusterView:
     """The cluster after the plan: starts run, victims are stopping, or gone and queued again when `is_gone`."""
     starts = {start.job: start for start in plan.starts}
     victims = {preempt.job: preempt for preempt in plan.preempts}
+    growth = {one.job: one for one in plan.growth}
     promised = {hold.job: placements_from_lists(hold.details.get("promised", ())) for hold in plan.holds}
     jobs = []
     for item in before.jobs:
@@ -83,9 +88,34 @@ def apply(before: ClusterView, plan: Plan, *, is_gone=True) -> ClusterView:
             item = replace(item, is_stopping=True, **by)
         elif item.state == "queued":
             item = replace(item, promised=promised[item.id])
-        jobs.append(item)
+        elif item.missing:
+            item = _grown(item, growth.get(item.id))
+        jobs.append(item if before.name != GROWING else asking(item))
     after = replace(before, jobs=tuple(jobs))
     return gone(after) if is_gone else after
+
+
+def _grown(item: JobView, growth: Growth | None) -> JobView:
+    """The running job with the workers of the plan, or with what was promised to them."""
+    if growth is None or growth.is_promised:
+        return replace(item, promised=() if growth is None else growth.placements)
+    first = len(item.placements)
+    more = tuple(replace(one, rank=rank) for rank, one in enumerate(growth.placements, first))
+    is_gang = item.missing != (1,) * len(item.missing)
+    return replace(
+        item,
+        placements=item.placements + more,
+        promised=(),
+        missing=() if is_gang else item.missing[len(more) :],
+    )
+
+
+def asking(item: JobView) -> JobView:
+    """A running elastic job on whole GPUs that asks for each worker that it lacks; others as they are."""
+    is_whole = item.milli_gpus >= 1000 and item.gpu_memory_mib is None
+    if item.missing or item.min_pods is None or item.state != "active" or item.is_stopping or not is_whole:
+        return item
+    return replace(item, missing=(1,) * (item.pods - len(item.placements)))
 
 
 def _started(item: JobView, start: Start, now: int) -> JobView:
@@ -98,7 +128,9 @@ def _started(item: JobView, start: Start, now: int) -> JobView:
 def gone(before: ClusterView) -> ClusterView:
     """Every stopping job is proven gone: the preempted are queued again, the others have left."""
     jobs = [
-        replace(item, state="queued", placements=(), is_stopping=False, started_at=None)
+        replace(
+            item, state="queued", placements=(), is_stopping=False, started_at=None, missing=(), promised=()
+        )
         if item.is_stopping
         else item
         for item in before.jobs
@@ -111,7 +143,7 @@ def settle(before: ClusterView, decide, cycles=10) -> ClusterView:
     """Run cycles until nothing changes; fail when that takes too long."""
     for _ in range(cycles):
         plan = decide(before)
-        if not plan.starts and not plan.preempts:
+        if not (plan.starts or plan.preempts or plan.growth):
             return before
         before = apply(before, plan)
     raise AssertionError(f"not settled after {cycles} cycles")

@@ -33,17 +33,24 @@ def violations(view: ClusterView) -> list[str]:
 def settles(view: ClusterView, plan: Plan) -> bool:
     """Within five cycles nothing changes any more, and then it stays so."""
     for _ in range(MOST_CYCLES):
-        if not plan.starts and not plan.preempts:
+        if not _changes(plan):
             return True
         view = apply(view, plan)
         plan = decide(view)
-    return not plan.starts and not plan.preempts
+    return not _changes(plan)
+
+
+def _changes(plan: Plan) -> bool:
+    return bool(plan.starts or plan.preempts or plan.growth)
 
 
 def nothing_starts_while_victims_stop(view: ClusterView, plan: Plan) -> bool:
     """Until the victims of a plan are gone, the next cycle starts nothing: what they free is promised, the rest was
     given out."""
-    return not plan.preempts or not decide(apply(view, plan, is_gone=False)).starts
+    if not plan.preempts:
+        return True
+    later = decide(apply(view, plan, is_gone=False))
+    return not later.starts and all(one.is_promised for one in later.growth)
 
 
 def in_quota_keeps(view: ClusterView, plan: Plan) -> bool:
@@ -81,8 +88,10 @@ def limits_hold(view: ClusterView, plan: Plan) -> bool:
         before, after = _running(view, plan, members), _with_promises(view, plan, members)
         jobs = {job.id: job for job in view.jobs}
         new = [one.job for one in plan.starts] + [one.job for one in plan.holds if one.is_promised]
+        new += [one.job for one in plan.growth]
         added = any(jobs[name].project in members and jobs[name].milli_gpus for name in new)
-        started = any(one.project in members and jobs[one.job].milli_gpus for one in plan.starts)
+        begun = (*plan.starts, *(one for one in plan.growth if not one.is_promised))
+        started = any(one.project in members and jobs[one.job].milli_gpus for one in begun)
         limit, quota = project.limit_milli_gpus, project.quota_milli_gpus
         if limit is not None and ((added and sum(after) > limit) or (started and sum(before) > limit)):
             return False
@@ -94,6 +103,7 @@ def limits_hold(view: ClusterView, plan: Plan) -> bool:
 def _newly_fixed(view: ClusterView, plan: Plan, members: set[str]) -> bool:
     jobs = {job.id: job for job in view.jobs}
     new = [start.job for start in plan.starts] + [hold.job for hold in plan.holds if hold.is_promised]
+    new += [one.job for one in plan.growth]
     return any(
         not jobs[job].is_preemptible and jobs[job].project in members and jobs[job].milli_gpus for job in new
     )
@@ -121,7 +131,10 @@ def each_newcomer_needs_its_victims(view: ClusterView, plan: Plan) -> bool:
     """Without any one of its own victims, with all others placed as the plan says, a newcomer has no room."""
     placed = {start.job: start.placements for start in plan.starts}
     placed |= {hold.job: _promised(hold) for hold in plan.holds if hold.is_promised}
-    wanted = {job.name: job for job in _newcomers(view, plan)}
+    placed |= {one.job: one.placements for one in plan.growth}
+    wanted: dict[str, list[Job]] = {}
+    for job in _newcomers(view, plan):
+        wanted.setdefault(job.name, []).append(job)
     for preempt in plan.preempts:
         gone = {one.job for one in plan.preempts} - {preempt.job}
         rooms = Rooms(view, _staying(view, gone))
@@ -130,7 +143,7 @@ def each_newcomer_needs_its_victims(view: ClusterView, plan: Plan) -> bool:
         for name, placements in placed.items():
             if name != preempt.beneficiary:
                 is_clash = is_clash or not rooms.take_all(jobs[name], placements)
-        if not is_clash and fit_together([wanted[preempt.beneficiary]], rooms):
+        if not is_clash and fit_together(wanted[preempt.beneficiary], rooms):
             return False
     return True
 
@@ -152,6 +165,9 @@ def nothing_idle_is_kept_back(view: ClusterView, plan: Plan) -> bool:
     for hold in plan.holds:
         if hold.is_promised:
             assert soon.take_all(by_id[hold.job], _promised(hold)), "promised twice"
+    for growth in plan.growth:
+        assert soon.take_all(by_id[growth.job], growth.placements), "promised twice"
+        assert growth.is_promised or rooms.take_all(by_id[growth.job], growth.placements), "double booked"
     free = rooms.at_most(soon)
     check = FeasibilityCheck(view)
     return not any(
@@ -205,6 +221,7 @@ def the_reservation_is_kept(view: ClusterView, plan: Plan) -> bool:
         at, gang = hold.details["reserved_at"], jobs[hold.job]
         placed = {start.job: start.placements for start in plan.starts}
         placed |= {one.job: _promised(one) for one in plan.holds if one.is_promised}
+        placed |= {one.job: one.placements for one in plan.growth}
         rooms = Rooms(
             view, [job for job in _staying(view, gone) if (expected_end(job, view.now) or at + 1) > at]
         )
@@ -282,6 +299,7 @@ def _gist(plan: Plan, names: Mapping[str, str]) -> tuple[object, ...]:
         sorted((names[one.job], names[one.beneficiary], one.kind) for one in plan.preempts),
         [(names[one.job], one.reason, _promised(one), one.queue_position) for one in plan.holds],
         sorted((share.project, share.fair_share_milli_gpus) for share in plan.shares),
+        sorted((names[one.job], one.placements, one.is_promised) for one in plan.growth),
     )
 
 
@@ -289,7 +307,8 @@ def nothing_is_double_booked(view: ClusterView, plan: Plan) -> bool:
     """No device, processor or other resource is given out beyond itself."""
     by_id = {job.id: job for job in view.jobs}
     rooms = Rooms(view, [job for job in view.jobs if job.state == "active"])
-    return all(rooms.take_all(by_id[start.job], start.placements) for start in plan.starts)
+    begun = (*plan.starts, *(one for one in plan.growth if not one.is_promised))
+    return all(rooms.take_all(by_id[one.job], one.placements) for one in begun)
 
 
 def every_queued_job_is_answered_once(view: ClusterView, plan: Plan) -> bool:
@@ -310,7 +329,66 @@ def who_waits_for_room_sees_what_is_stopping(view: ClusterView, plan: Plan) -> b
         hold.details.get("stopping") and {one["job"] for one in hold.details["stopping"]} <= stopping
         for hold in plan.holds
         if hold.reason == "waiting_for_reclaim"
+    ) and all(
+        one.stopping and {each["job"] for each in one.stopping} <= stopping
+        for one in plan.growth
+        if one.is_promised
     )
+
+
+def asked_workers_in_quota_do_not_wait(view: ClusterView, plan: Plan) -> bool:
+    """A running job's missing workers that its project's quota and limit leave room for fit neither into idle capacity
+    nor in the place of any one job that its project holds above its quota. Left out: projects whose own gang has the
+    reservation."""
+    served = {one.job: len(one.placements) for one in plan.growth}
+    gone = {one.job for one in plan.preempts}
+    own = {hold.project for hold in plan.holds if "reserved" in hold.details}
+    for job in view.jobs:
+        if not job.missing or job.is_stopping or job.id in gone or job.project in own:
+            continue
+        sizes = [
+            pods for at, pods in enumerate(job.missing) if sum(job.missing[: at + 1]) > served.get(job.id, 0)
+        ]
+        if sizes and _is_in_quota_with(view, plan, job, sizes[0]):
+            one = replace(_job(FeasibilityCheck(view), replace(job, pods=sizes[0], min_pods=None)), name="")
+            others = [other for other in _staying(view, gone) if _may_give(view, plan, job, other)]
+            if any(
+                fit_together([one], _after(view, plan, gone | freed))
+                for freed in [set(), *({o.id} for o in others)]
+            ):
+                return False
+    return True
+
+
+def _is_in_quota_with(view: ClusterView, plan: Plan, job: JobView, pods: int) -> bool:
+    project, members = _project(view, job.project), _members(view, job.project)
+    # What is taken from the project in this plan counts under its limit until the victims are final.
+    holds = max(sum(_with_promises(view, plan, members)), sum(_running(view, plan, members)))
+    bounds = [each for each in (project.quota_milli_gpus, project.limit_milli_gpus) if each is not None]
+    fixed = max(_with_promises(view, plan, members)[1], _running(view, plan, members)[1])
+    is_fixed_inside = job.is_preemptible or fixed + pods * job.milli_gpus <= (project.quota_milli_gpus or 0)
+    return holds + pods * job.milli_gpus <= min(bounds) and is_fixed_inside
+
+
+def _may_give(view: ClusterView, plan: Plan, job: JobView, other: JobView) -> bool:
+    """Return whether the other job's project holds as much above its quota as the job, in this plan."""
+    quota = _project(view, other.project).quota_milli_gpus
+    if other.project == job.project or not other.is_preemptible or quota is None:
+        return False
+    gone = {one.job for one in plan.preempts}
+    runs = sum(_milli_gpus(one) for one in _staying(view, gone) if one.project == other.project)
+    return 0 < _milli_gpus(other) <= runs - quota and not any(one.job == other.id for one in plan.growth)
+
+
+def _after(view: ClusterView, plan: Plan, gone: set[str]) -> Rooms:
+    """Return what is free once the stopping jobs and `gone` have left and the plan is carried out."""
+    jobs, rooms = {job.id: job for job in view.jobs}, Rooms(view, _staying(view, gone))
+    placed = [(start.job, start.placements) for start in plan.starts]
+    placed += [(hold.job, _promised(hold)) for hold in plan.holds if hold.is_promised]
+    placed += [(one.job, one.placements) for one in plan.growth]
+    for name, placements in placed:
+        rooms.take_all(jobs[name], placements)
+    return rooms
 
 
 PROPERTIES: Mapping[str, Callable[[ClusterView, Plan], bool]] = {
@@ -331,6 +409,7 @@ PROPERTIES: Mapping[str, Callable[[ClusterView, Plan], bool]] = {
         nothing_is_double_booked,
         every_queued_job_is_answered_once,
         who_waits_for_room_sees_what_is_stopping,
+        asked_workers_in_quota_do_not_wait,
     )
 }
 
@@ -365,6 +444,7 @@ def _running(view: ClusterView, plan: Plan, members: set[str]) -> tuple[int, int
     jobs = {job.id: job for job in view.jobs}
     pods = [(job, job.placements) for job in view.jobs if job.state == "active"]
     pods += [(jobs[start.job], start.placements) for start in plan.starts]
+    pods += [(jobs[one.job], one.placements) for one in plan.growth if not one.is_promised]
     return _sums(pods, members)
 
 
@@ -378,6 +458,7 @@ def _with_promises(view: ClusterView, plan: Plan, members: set[str]) -> tuple[in
     ]
     pods += [(jobs[start.job], start.placements) for start in plan.starts]
     pods += [(jobs[hold.job], _promised(hold)) for hold in plan.holds if hold.is_promised]
+    pods += [(jobs[one.job], one.placements) for one in plan.growth]
     return _sums(pods, members)
 
 
@@ -396,7 +477,13 @@ def _promised(hold: Hold) -> tuple[PodPlacement, ...]:
 def _newcomers(view: ClusterView, plan: Plan) -> list[Job]:
     check, jobs = FeasibilityCheck(view), {job.id: job for job in view.jobs}
     names = [start.job for start in plan.starts] + [hold.job for hold in plan.holds if hold.is_promised]
-    return [_job(check, jobs[name]) for name in names]
+    found = [_job(check, jobs[name]) for name in names]
+    for growth in plan.growth:
+        one = jobs[growth.job]
+        gang = 1 if one.missing[0] == 1 else len(growth.placements)
+        count = len(growth.placements) // gang
+        found += [_job(check, replace(one, pods=gang, min_pods=None))] * count
+    return found
 
 
 def _job(check: FeasibilityCheck, job: JobView) -> Job:

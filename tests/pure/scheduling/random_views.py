@@ -14,6 +14,7 @@ from controlplane.scheduling.view import (
     PodPlacement,
     ProjectView,
 )
+from tests.pure.scheduling.builders import GROWING, asking
 
 NOW = 1_000_000
 MEMORY_MIB = 81_920
@@ -45,7 +46,17 @@ def random_view(seed: int) -> ClusterView:
         at = dice.randrange(len(queued))
         late = replace(queued[at], not_before=NOW + 100)
         queued = (*queued[:at], late, *queued[at + 1 :])
+    if style == "elastic" and seed % 8 > 3:
+        running = tuple(_asking(random.Random(-seed), job) for job in running)
+        return ClusterView(GROWING, NOW, nodes, projects, departments, (*running, *queued))
     return ClusterView("random", NOW, nodes, projects, departments, (*running, *queued))
+
+
+def _asking(dice: random.Random, job: JobView) -> JobView:
+    """Return the job with its missing workers, one by one or as the gang of a scale-out."""
+    asks = asking(job)
+    lacks = sum(asks.missing)
+    return replace(asks, missing=(lacks,)) if lacks > 1 and dice.random() < 0.3 else asks
 
 
 def _timed(dice: random.Random, job: JobView) -> JobView:

@@ -1,0 +1,108 @@
+"""Missing workers of running elastic jobs: ask the scheduler for them (scheduling/growth.py), and record what it
+promises them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from controlplane.access import SYSTEM
+from controlplane.engines.base import MEMBERSHIP, Engine
+from controlplane.loop.growth import AWAITED, has_to_wait, missing_workers
+from controlplane.loop.membership import Attended, ElasticJobs, lock_working
+from controlplane.loop.observe import Observation
+from controlplane.models import Event
+from controlplane.scheduling.growth import awaited_sentence
+from controlplane.scheduling.mentions import OWN
+from controlplane.scheduling.plan import Growth, Plan
+from controlplane.scheduling.sizes import next_size
+from controlplane.scheduling.view import JobView, placements_from_lists, placements_to_lists
+from datasets.queries.volumes import has_missing_driver
+from jobs.kinds import membership as rules
+from jobs.models import Job
+from jobs.transitions import job_event
+
+
+def ask_for_workers(seen: Observation, elastic: ElasticJobs, engine: Engine, now: datetime) -> Observation:
+    """Return the observation with the missing workers of the jobs that can take some now."""
+    if MEMBERSHIP not in engine.capabilities or not elastic.latest:
+        return seen
+    attended = {str(one.job.pk): one for one in elastic.latest}
+    jobs = tuple(
+        _asking(job, attended[job.id], now) if job.id in attended and _may_grow(job) else job
+        for job in seen.view.jobs
+    )
+    return replace(seen, view=replace(seen.view, jobs=jobs))
+
+
+def _may_grow(view: JobView) -> bool:
+    """Return whether the job runs on whole GPUs: one with a share of a device has a single pod."""
+    is_whole = view.milli_gpus >= 1000 and view.gpu_memory_mib is None
+    return view.state == "active" and not view.is_stopping and is_whole
+
+
+def _asking(view: JobView, attended: Attended, now: datetime) -> JobView:
+    missing = _missing_gangs(view, attended, now)
+    if not missing:
+        return view
+    promised = attended.job.details.get(AWAITED, {}).get("promised", ())
+    return replace(view, missing=missing, promised=placements_from_lists(promised))
+
+
+def _missing_gangs(view: JobView, attended: Attended, now: datetime) -> tuple[int, ...]:
+    """Return the gangs of workers that the job can take now: those of a scale-out together, those up to the next
+    allowed size together, else one by one."""
+    operation, has = attended.operation, len(attended.members)
+    if attended.generation is None or has_missing_driver(attended.job.project, attended.job.spec):
+        return ()
+    if operation is not None:
+        is_open = operation.state == rules.PENDING and not operation.joining and not operation.leaving
+        count = operation.to_workers - has if is_open else 0
+        return (count,) if count > 0 else ()
+    missing = missing_workers(attended)
+    if missing <= 0 or has_to_wait(attended, now):
+        return ()
+    if view.sizes:
+        size = next_size(view.sizes, has)
+        return (size - has,) if has < size <= attended.job.pods_wanted else ()
+    return (1,) * missing
+
+
+def note_promises(elastic: ElasticJobs, plan: Plan) -> None:
+    """Record in each running elastic job what the plan promises to its missing workers; write only changes."""
+    promised = {one.job: one for one in plan.growth if one.is_promised}
+    for attended in elastic.latest:
+        growth = promised.get(str(attended.job.pk))
+        awaited = {} if growth is None else _awaited(growth, attended)
+        if attended.job.details.get(AWAITED, {}) != awaited:
+            _record(attended, awaited)
+
+
+def _awaited(growth: Growth, attended: Attended) -> dict[str, Any]:
+    return {
+        "workers": len(growth.placements),
+        "asked": len(attended.members) + len(growth.placements),
+        "stopping": [dict(one) for one in growth.stopping],
+        "promised": placements_to_lists(growth.placements),
+    }
+
+
+def _record(attended: Attended, awaited: Mapping[str, Any]) -> None:
+    job = attended.job
+    with transaction.atomic():
+        if not lock_working(job):
+            return
+        job.details = {name: value for name, value in job.details.items() if name != AWAITED}
+        if awaited:
+            job.details |= {AWAITED: dict(awaited)}
+        Job.objects.filter(pk=job.pk).update(details=job.details)
+        if awaited:
+            Event.objects.append([_event(attended, awaited)])
+
+
+def _event(attended: Attended, awaited: Mapping[str, Any]) -> Event:
+    event = job_event("job.scaling", attended.job, SYSTEM, {"workers": awaited["workers"]})
+    event.message = awaited_sentence(awaited, OWN)
+    return event

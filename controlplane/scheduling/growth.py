@@ -1,0 +1,116 @@
+"""Missing workers of running elastic jobs, inside their project's quota: they queue like jobs. Pure.
+
+`with_missing_workers` adds one queued job per gang of missing workers to the view (`JobView.grows`), and
+`growth_of` takes the answers out of the plan again. The rules are on the README page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from controlplane.scheduling.cycle_state import CycleState
+from controlplane.scheduling.mentions import Sees, mention, seen_by
+from controlplane.scheduling.order import LAST
+from controlplane.scheduling.plan import Details, Growth, Preempt
+from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
+
+
+def with_missing_workers(view: ClusterView) -> ClusterView:
+    """Return the view with the missing workers of its running jobs as queued jobs; the view itself if there are
+    none."""
+    more = tuple(
+        gang
+        for job in view.jobs
+        if job.missing and job.state == "active" and not job.is_stopping
+        for gang in _gangs(job)
+    )
+    return replace(view, jobs=(*view.jobs, *more)) if more else view
+
+
+def _gangs(job: JobView) -> Iterator[JobView]:
+    first = 0
+    for index, pods in enumerate(job.missing):
+        promised = job.promised[first : first + pods]
+        first += pods
+        yield replace(
+            job,
+            id=f"{job.id}+{index:05}",
+            # After the queued jobs of its project, which come before workers beyond another job's minimum.
+            submit_rank=LAST + job.submit_rank,
+            state="queued",
+            pods=pods,
+            min_pods=None,
+            sizes=(),
+            missing=(),
+            placements=(),
+            # Ranks count from 0 in each gang.
+            promised=_ranked(promised) if len(promised) == pods else (),
+            started_at=None,
+            last_checkpoint_at=None,
+            expected_runtime_seconds=None,
+            grows=job.id,
+        )
+
+
+def growth_of(state: CycleState) -> tuple[Growth, ...]:
+    """Return the workers that running jobs get in this plan, one entry per job. While some of a job's workers wait
+    for stopping jobs, all of them are promised: they start together."""
+    placed: dict[str, list[str]] = {}
+    for name in (*state.starts, *state.promises):
+        if grows := state.jobs[name].grows:
+            placed.setdefault(grows, []).append(name)
+    return tuple(_growth(state, state.jobs[name], sorted(gangs)) for name, gangs in placed.items())
+
+
+def _growth(state: CycleState, job: JobView, gangs: list[str]) -> Growth:
+    placements: list[PodPlacement] = []
+    stopping: dict[str, JobView] = {}
+    for name in gangs:
+        if name in state.starts:
+            placements += state.starts[name].placements
+        else:
+            item, promised = state.promises[name]
+            placements += promised
+            stopping |= {one.id: one for one in state.stopping_for(item, promised)}
+    mentions = tuple(mention(one.project, one.id, one.label) for one in stopping.values())
+    is_promised = any(name in state.promises for name in gangs)
+    return Growth(job.id, job.project, _ranked(placements), is_promised, mentions)
+
+
+def for_growing_job(preempt: Preempt, beneficiary: JobView) -> Preempt:
+    """Return the preemption with the running job as its beneficiary if it is for that job's missing workers."""
+    return replace(preempt, beneficiary=beneficiary.grows) if beneficiary.grows else preempt
+
+
+def _ranked(placements: tuple[PodPlacement, ...] | list[PodPlacement]) -> tuple[PodPlacement, ...]:
+    return tuple(replace(one, rank=rank) for rank, one in enumerate(placements))
+
+
+def awaited_sentence(awaited: Details, sees: Sees) -> str:
+    """Return why missing workers of a running job wait, for a reader of the projects `sees`. `awaited`: `workers`
+    that wait, `asked` in all, and the `stopping` jobs."""
+    stopping = seen_by({"stopping": awaited["stopping"]}, sees)["stopping"]
+    workers, asked = awaited["workers"], awaited["asked"]
+    waits = "waits" if workers == 1 else "wait"
+    freed = f": {_names(stopping)}" if stopping else ""
+    return f"{workers} of its {asked} workers {waits} for room inside the quota{freed}."
+
+
+def _names(stopping: Sequence[Details]) -> str:
+    shrinking = [one for one in stopping if one.get("is_shrinking")]
+    others = [one for one in stopping if not one.get("is_shrinking")]
+    parts = [
+        f"{_listed(others)} stopped" if others else "",
+        f"{_listed(shrinking)} shrunk" if shrinking else "",
+    ]
+    return " and ".join(part for part in parts if part)
+
+
+def _listed(jobs: Sequence[Details]) -> str:
+    names = [str(one["name"]) for one in jobs if one.get("name")]
+    hidden = len(jobs) - len(names)
+    if hidden:
+        names.append(f"{hidden} {'job' if hidden == 1 else 'jobs'} of other projects")
+    text = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{text} {'is' if len(jobs) == 1 else 'are'}"

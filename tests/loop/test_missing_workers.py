@@ -1,0 +1,95 @@
+"""Workers that a running elastic job lacks inside its project's quota are taken back from borrowers."""
+
+from __future__ import annotations
+
+from controlplane.access import SYSTEM
+from jobs.models import Job, ScaleOperation
+from jobs.scaling import scale_job
+from tests.builders import make_job, make_project
+from tests.loop.elastic_program import Program, live
+
+
+def borrowed(plant, gpus=1, count=16):
+    """Let team-b borrow the whole cluster of 16 GPUs with jobs of so many GPUs."""
+    theirs = make_project("team-b", quota=0)
+    for number in range(count):
+        make_job(theirs, f"borrows-{number}", gpus=gpus)
+    plant.settle()
+    assert plant.allocated() == {"team-b": 16}
+
+
+def submitted(plant, workers=3, fewest=1, **program) -> Program:
+    bounds = {"min_workers": fewest, "workers": workers, "max_workers": 8}
+    project = make_project("team-a", quota=8)
+    return Program(plant, make_job(project, "el", kind="elastic", **bounds), **program)
+
+
+def test_a_job_that_started_at_its_minimum_gets_the_workers_that_it_asks_for(plant):
+    borrowed(plant)
+    program = submitted(plant)
+    program.settle()
+    assert plant.allocated() == {"team-a": 3, "team-b": 13}
+    assert live(program.job) == [0, 1, 2]
+    assert (program.job.state, program.job.attempt) == ("running", 1)
+    assert "awaited_workers" not in program.job.details
+    preempted = Job.objects.filter(project__name="team-b", state="queued")
+    assert preempted.count() == 3
+    # Nobody is stopped again.
+    attempts = sum(Job.objects.values_list("attempt", flat=True))
+    program.in_seconds(120)
+    assert sum(Job.objects.values_list("attempt", flat=True)) == attempts
+    assert plant.allocated() == {"team-a": 3, "team-b": 13}
+
+
+def test_while_others_stop_the_job_says_so(plant):
+    borrowed(plant)
+    program = submitted(plant)
+    seen = set()
+    for _ in range(40):
+        plant.tick()
+        program.act()
+        program.job.refresh_from_db()
+        if awaited := program.job.details.get("awaited_workers"):
+            seen.add((awaited["workers"], awaited["asked"], len(awaited["stopping"])))
+    assert seen == {(2, 3, 2)}
+
+
+def test_a_scale_out_inside_the_quota_gets_its_room(plant):
+    borrowed(plant)
+    program = submitted(plant, workers=1)
+    program.settle()
+    operation = scale_job(program.job, 4, actor=SYSTEM)
+    program.settle()
+    operation.refresh_from_db()
+    assert (operation.state, plant.allocated()) == ("succeeded", {"team-a": 4, "team-b": 12})
+
+
+def test_a_scale_out_beyond_the_quota_stops_nothing(plant):
+    borrowed(plant)
+    program = submitted(plant, workers=1)
+    program.settle()
+    # The project's other job leaves 6 of its 8 GPUs.
+    make_job(program.job.project, "other")
+    program.settle()
+    operation = scale_job(program.job, 8, actor=SYSTEM, timeout_seconds=30)
+    program.in_seconds(60)
+    operation.refresh_from_db()
+    assert (operation.state, plant.allocated()) == ("rolled_back", {"team-a": 2, "team-b": 14})
+
+
+def test_a_borrowing_elastic_job_shrinks_and_is_not_stopped(plant):
+    theirs = make_project("team-b", quota=0)
+    bounds = {"min_workers": 1, "workers": 16, "max_workers": 16}
+    borrower = Program(plant, make_job(theirs, "wide", kind="elastic", **bounds))
+    borrower.settle()
+    program = submitted(plant)
+    for _ in range(80):
+        plant.tick()
+        program.act()
+        borrower.act()
+    for one in (program.job, borrower.job):
+        one.refresh_from_db()
+    assert plant.allocated() == {"team-a": 3, "team-b": 13}
+    assert (borrower.job.state, borrower.job.attempt, len(live(borrower.job))) == ("running", 1, 13)
+    causes = ScaleOperation.objects.filter(job=borrower.job).values_list("cause", "state")
+    assert set(causes) == {("reclaim", "succeeded")}
