@@ -115,10 +115,31 @@ def parse_progress(text: str, time_ms: int) -> Progress | None:
     )
 
 
+def progress_after(before: Mapping[str, Any], said: Progress) -> dict[str, Any]:
+    """Return a job's progress, in the form of the API, after a new line; a line with only a checkpoint keeps the
+    other values."""
+    if not said.is_checkpoint_only:
+        return dict(said.as_json())
+    after = {**before, **said.as_json()}
+    step = _step_with(before.get("step"), said)
+    return after if step is None else {**after, "step": step}
+
+
 def _with_checkpoint(progress: Progress, later: Progress | None) -> Progress:
     if later is None:
         return progress
-    return replace(progress, checkpoint_at=later.checkpoint_at, checkpoint_step=later.checkpoint_step)
+    return replace(
+        progress,
+        step=_step_with(progress.step, later),
+        checkpoint_at=later.checkpoint_at,
+        checkpoint_step=later.checkpoint_step,
+    )
+
+
+def _step_with(step: int | None, later: Progress) -> int | None:
+    """Return the completed steps after a later checkpoint: programs report at most once per second, so the last
+    reported step may be older than the checkpoint."""
+    return step if step is None else max(step, later.checkpoint_step or 0)
 
 
 def _number(

@@ -12,7 +12,7 @@ from django.db.models import F, Min, Q, QuerySet
 from controlplane.access import SYSTEM
 from controlplane.engines.base import DISRUPTIONS
 from controlplane.fields import LONGEST_MESSAGE
-from controlplane.logstore.progress import latest_progress
+from controlplane.logstore.progress import latest_progress, progress_after
 from controlplane.logstore.reader import log_path
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, is_fresh
 from controlplane.loop.membership import newest_generations, ranks_of
@@ -262,7 +262,7 @@ def _last_checkpoint(job: Job) -> dict[str, Any]:
         return {}
     if found is None or found.checkpoint_at is None:
         return {}
-    return {"progress": {**job.progress, **found.as_json()}}
+    return {"progress": {**job.progress, **progress_after(job.progress, found)}}
 
 
 def _unseen_start(job: Job) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from controlplane.engines.base import USAGE, Engine, EngineUnreachable, PodUsage, UsageReport
-from controlplane.logstore.progress import Progress, find_progress
+from controlplane.logstore.progress import Progress, find_progress, progress_after
 from controlplane.logstore.reader import log_path, read_page, tail
 from controlplane.models import Cluster, Device, Event
 from controlplane.telemetry.metrics import SAMPLED
@@ -245,7 +245,7 @@ def _take_jobs(
     columns = ("pk", "kind", "progress", "gpu_utilization", "active_at")
     for job_id, kind, progress, utilization, active_at in jobs.values_list(*columns):
         values: dict[str, Any] = {}
-        if job_id in said and (shown := _shown(said[job_id], progress)) != progress:
+        if job_id in said and (shown := progress_after(progress, said[job_id])) != progress:
             values["progress"] = shown
         if job_id in measured and (mean := _mean(measured[job_id])) != utilization:
             values["gpu_utilization"] = mean
@@ -296,11 +296,6 @@ def _forget_waiting(changes: _Changes, cluster: Cluster) -> None:
     for job_id in waiting.filter(gpu_utilization__isnull=False).values_list("pk", flat=True):
         changes.jobs[job_id]["gpu_utilization"] = None
         changes.seen_jobs.add(job_id)
-
-
-def _shown(said: Progress, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's progress after a new line; a line with only a checkpoint keeps the other values."""
-    return {**before, **said.as_json()} if said.is_checkpoint_only else dict(said.as_json())
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import socket
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, EngineRefused, Mount, PodSpec
 from controlplane.engines.local import gauges, processes
 from controlplane.engines.local.records import PodDir
+from controlplane.engines.local.shell import kill_session
 from controlplane.logstore.progress import latest_progress
 from tests.contract.harness import EngineCase, make_case
 from tests.waiting import wait_until
@@ -251,6 +253,23 @@ def test_a_closed_shell_leaves_nothing(case: EngineCase):
         terminal.close()
     assert terminal.close() is None
     wait_until(lambda: members() == [pod.start_record().pid], what="the end of all but the pod's command")
+
+
+def test_a_process_that_is_forked_while_its_session_is_killed_ends_too(monkeypatch):
+    pipe, forks = subprocess.PIPE, ["sh", "-c", "read _; sleep 54321 & echo $!; wait"]
+    look, forked = processes.table, []
+
+    def look_before_the_fork() -> list[processes.Process]:
+        found = look()
+        if not forked:
+            leader.stdin.write(b"\n")
+            forked.append(int(leader.stdout.readline()))
+        return found
+
+    monkeypatch.setattr(processes, "table", look_before_the_fork)
+    with subprocess.Popen(forks, bufsize=0, stdin=pipe, stdout=pipe, start_new_session=True) as leader:
+        kill_session(leader, processes.find(leader.pid).start_ticks)
+    wait_until(lambda: processes.find(forked[0]) is None, what="the end of the forked process")
 
 
 def test_a_directory_of_the_machine_is_seen_at_its_mount_path_in_the_pod_alone(

@@ -65,9 +65,14 @@ def start_program(
 
 
 def kill_session(leader: subprocess.Popen[bytes], start_ticks: int) -> None:
-    """Kill the processes of a program's session, and collect the program. `start_ticks`: when it started, so that no
-    session of a process with the same pid is killed."""
-    processes.kill(processes.in_session(leader.pid, start_ticks, processes.table()), signal.SIGKILL)
+    """Kill all processes of a program's session, and collect the program. The others may vanish a moment later.
+    `start_ticks`: when it started, so that no session of a process with the same pid is killed."""
+    killed: set[int] = set()
+    # Looked for again until none is new: one may be forked between the look and the signal. One that was signalled
+    # forks no more.
+    while found := set(processes.in_session(leader.pid, start_ticks, processes.table())) - killed:
+        processes.kill(sorted(found), signal.SIGKILL)
+        killed |= found
     leader.wait()
 
 

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.logstore.progress import Progress, find_progress, latest_progress, parse_progress
+from controlplane.logstore.progress import (
+    Progress,
+    find_progress,
+    latest_progress,
+    parse_progress,
+    progress_after,
+)
 from controlplane.logstore.reader import LogLine
 from controlplane.logstore.writer import STDOUT, LogWriter
 
@@ -70,6 +76,20 @@ def test_a_checkpoint_that_is_reported_alone_is_added_to_the_progress_before_it(
     assert alone.is_checkpoint_only
     assert not found.is_checkpoint_only
     assert not parse_progress(line(), 0).is_checkpoint_only
+
+
+def test_no_checkpoint_is_ahead_of_the_step_that_is_shown():
+    """A program that reports once per second saves steps that it has not reported yet."""
+    lines = [line(step=119, loss=0.5), line(checkpoint_at=90, checkpoint_step=120)]
+    found = find_progress([LogLine(number, 7, "stdout", text) for number, text in enumerate(lines)])
+    assert found == Progress(7, step=120, loss=0.5, checkpoint_at=90, checkpoint_step=120)
+    alone = parse_progress(lines[1], 0)
+    assert alone is not None
+    saved = {"checkpoint_at": 90, "checkpoint_step": 120}
+    assert progress_after({"step": 119, "loss": 0.5}, alone) == {"step": 120, "loss": 0.5, **saved}
+    assert progress_after({"step": 130}, alone) == {"step": 130, **saved}
+    assert progress_after({"loss": 0.5}, alone) == {"loss": 0.5, **saved}
+    assert progress_after({"step": 119, "loss": 0.5}, found) == {"step": 120, "loss": 0.5, **saved}
 
 
 def test_a_checkpoint_beyond_all_dates_counts_as_not_given():
