@@ -116,6 +116,11 @@ GROUPS = (
             Command(
                 "cache-location create", "locations:create", "Name where some nodes read cached data from"
             ),
+            Command(
+                "cache-location edit",
+                "locations:edit",
+                "Change the room, age limit or nodes of a cache location",
+            ),
             Command("cache-location delete", "locations:delete", "Delete a cache location"),
             Command("dataset delete", "datasets:delete", "Delete a dataset with all its versions"),
             Command("volume create", "volumes:create", "Create a volume for jobs to write to"),

@@ -8,11 +8,19 @@ from typing import Any
 from controlplane import notation
 from controlplane.cli import formats
 from controlplane.cli.client import segment
-from controlplane.cli.errors import DONE
+from controlplane.cli.errors import DONE, USAGE, CliError
 from controlplane.cli.parsing import Parser, argument, key_value
 from controlplane.cli.session import Session
 
-size_mib = argument(notation.parse_size, notation.SIZE)
+# Room of a location that only its disk limits.
+DISK = "disk"
+
+
+def _room(text: str) -> int | str:
+    return DISK if text == DISK else notation.parse_size(text)
+
+
+room = argument(_room, f"{notation.SIZE}, or {DISK}")
 
 
 def create_arguments(parser: Parser) -> None:
@@ -23,15 +31,7 @@ def create_arguments(parser: Parser) -> None:
     ]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--cluster", metavar="C", required=True)
-    parser.add_argument("--node-pool", metavar="P", action="append", default=[], help="repeat for several")
-    parser.add_argument(
-        "--node-label",
-        type=key_value,
-        metavar="K=V",
-        action="append",
-        default=[],
-        help="of nodes with all of these",
-    )
+    _add_changeable(parser)
     parser.add_argument("--directory", metavar="DIR", help="default: below the cache directory of the server")
     parser.add_argument(
         "--storage-class", metavar="CLASS", help="on Kubernetes, of its volumes; default: the cluster's"
@@ -41,12 +41,6 @@ def create_arguments(parser: Parser) -> None:
         action="store_true",
         help="on Kubernetes: its volumes are ReadWriteOnce, for a location of one node",
     )
-    parser.add_argument(
-        "--room",
-        type=size_mib,
-        metavar="SIZE",
-        help="such as 500Gi; default: what its disk has; on Kubernetes, of each project's volume",
-    )
 
 
 def create(args: Namespace, session: Session) -> int:
@@ -54,16 +48,41 @@ def create(args: Namespace, session: Session) -> int:
     body: dict[str, Any] = {
         "name": args.name,
         "cluster": args.cluster,
-        "node_pools": args.node_pool,
-        "node_labels": dict(args.node_label),
         "directory": args.directory,
         "storage_class": args.storage_class,
         "access_mode": "ReadWriteOnce" if args.one_node else None,
-        "room_bytes": args.room and args.room << 20,
+        **_changeable(args),
     }
     made = session.client.post("cache-locations", {key: value for key, value in body.items() if value})
     fits = formats.size(made["free_bytes"])
     session.output.object(made, f"{made['name']} is a cache location of {made['cluster']}, {fits} fit")
+    return DONE
+
+
+def edit_arguments(parser: Parser) -> None:
+    """Declare a name and the fields to change."""
+    parser.examples = [
+        "yard cache-location edit local --room 2Ti --unused-days 7",
+        "yard cache-location edit zone-b --node-label topology.kubernetes.io/zone=b --room disk",
+    ]
+    parser.add_argument("name", metavar="NAME")
+    _add_changeable(parser)
+    parser.add_argument(
+        "--clear",
+        choices=["node-pools", "node-labels"],
+        help="serve no nodes by their pools any more, or none by their labels",
+    )
+
+
+def edit(args: Namespace, session: Session) -> int:
+    """Change the given fields of a cache location. Node pools and labels replace the present ones of their kind."""
+    changes = _changeable(args)
+    if args.clear:
+        changes.setdefault(args.clear.replace("-", "_"), [] if args.clear == "node-pools" else {})
+    if not changes:
+        raise CliError("nothing to change", USAGE, "see: yard help cache-location edit")
+    changed = session.client.patch(f"cache-locations/{segment(args.name)}", changes)
+    session.output.object(changed, f"{changed['name']} changed, {formats.size(changed['free_bytes'])} fit")
     return DONE
 
 
@@ -78,3 +97,34 @@ def delete(args: Namespace, session: Session) -> int:
     session.client.delete(f"cache-locations/{segment(args.name)}")
     session.output.object({"name": args.name}, f"{args.name} is deleted")
     return DONE
+
+
+def _add_changeable(parser: Parser) -> None:
+    """Declare the fields that a new location is given and an existing one can change."""
+    parser.add_argument("--node-pool", metavar="P", action="append", help="repeat for several")
+    parser.add_argument(
+        "--node-label", type=key_value, metavar="K=V", action="append", help="of nodes with all of these"
+    )
+    parser.add_argument(
+        "--room",
+        type=room,
+        metavar="SIZE",
+        help="such as 500Gi; disk (the default): what its disk has, on Kubernetes the cluster's cache_size;"
+        " on Kubernetes, of each project's volume made from then on",
+    )
+    parser.add_argument(
+        "--unused-days", type=int, metavar="N", help="remove caches that no job used for N days; default: 1"
+    )
+
+
+def _changeable(args: Namespace) -> dict[str, Any]:
+    """Return the request's fields for the options of `_add_changeable` that were given."""
+    given = {
+        "node_pools": args.node_pool,
+        "node_labels": args.node_label and dict(args.node_label),
+        "unused_days": args.unused_days,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if args.room is not None:
+        changes["room_bytes"] = None if args.room == DISK else args.room << 20
+    return changes
