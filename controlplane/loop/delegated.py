@@ -17,7 +17,7 @@ from controlplane.engines import base
 from controlplane.engines.base import Engine, PodReport, is_job_id
 from controlplane.engines.kinds import is_delegated
 from controlplane.loop.observe import Observation
-from controlplane.loop.podspecs import start_payload
+from controlplane.loop.podspecs import start_payloads
 from controlplane.loop.project_sync import unsynced_projects
 from controlplane.models import Cluster, Command, Node
 from controlplane.scheduling.capacity import WHOLE_GPU
@@ -266,7 +266,7 @@ def offer_payloads(job: Job, node_pools: Sequence[str], avoided: Sequence[str]) 
         shapes = KINDS[job.kind].pods(job.spec)
         placements = {shape.rank: PodPlacement(shape.rank, "", _asked(job)) for shape in shapes}
         where = {"node_pools": list(node_pools), "avoid_nodes": list(avoided)}
-        return [{**start_payload(job, shape, placements, defaultdict(int)), **where} for shape in shapes]
+        return [payload | where for payload in start_payloads(job, shapes, placements, defaultdict(int))]
     finally:
         job.attempt = number
 

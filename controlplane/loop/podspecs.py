@@ -20,7 +20,7 @@ from controlplane.logstore.reader import log_path
 from controlplane.models import Project
 from controlplane.scheduling.view import PodPlacement
 from datasets.queries.code import code_source
-from datasets.queries.job_data import dataset_mounts, has_equal_mounts
+from datasets.queries.job_data import dataset_mounts
 from datasets.queries.volumes import volume_mount
 from jobs.fields.declared import DECLARED
 from jobs.kinds.base import PodShape
@@ -29,15 +29,28 @@ from jobs.models import Job
 from jobs.transitions import STOP_GRACE_SECONDS
 
 
-def start_payload(
+def start_payloads(
+    job: Job,
+    shapes: Iterable[PodShape],
+    placements: Mapping[int, PodPlacement],
+    memory_mib: Mapping[tuple[str, int], int],
+) -> list[dict[str, Any]]:
+    """Return the JSON of the PodSpecs of these pods. `placements`: the whole gang's, by rank. `memory_mib`: device
+    memory by (node, device index).
+    """
+    # Read once for all nodes.
+    mounts = dataset_mounts(job, {at.node for at in placements.values()})
+    return [_start_payload(job, shape, placements, memory_mib, mounts) for shape in shapes]
+
+
+def _start_payload(
     job: Job,
     shape: PodShape,
     placements: Mapping[int, PodPlacement],
     memory_mib: Mapping[tuple[str, int], int],
+    mounts: Mapping[str, list[list[Any]]],
 ) -> dict[str, Any]:
-    """Return the JSON of one pod's PodSpec. `placements`: the whole gang's, by rank. `memory_mib`: device memory by
-    (node, device index).
-    """
+    """Return the JSON of one pod's PodSpec. `mounts`: those of datasets, by node."""
     placement, kind = placements[shape.rank], KINDS[job.kind]
     return {
         **_wishes(job.spec),
@@ -69,9 +82,9 @@ def start_payload(
         "code": _code(job),
         "mounts": [
             *(list(_mount(job.project, mount)) for mount in job.spec.get("volumes", ())),
-            *dataset_mounts(job, placement.node),
+            *mounts[placement.node],
         ],
-        "has_equal_mounts": has_equal_mounts(job, {at.node for at in placements.values()}),
+        "has_equal_mounts": all(one == mounts[placement.node] for one in mounts.values()),
     }
 
 

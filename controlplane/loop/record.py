@@ -21,7 +21,7 @@ from controlplane.engines.base import pod_name
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.cluster_context import context_of
 from controlplane.loop.observe import HoldStatus, Observation
-from controlplane.loop.podspecs import start_payload
+from controlplane.loop.podspecs import start_payloads
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
 from controlplane.models.bulk_update import Change, change_rows
 from controlplane.models.prepared import Rows, prepared
@@ -279,13 +279,14 @@ def _take_devices(placed: Sequence[tuple[Pod, PodPlacement]], nodes: _Nodes) -> 
 
 def _start_orders(job: Job, placements: Sequence[PodPlacement], nodes: _Nodes) -> Iterator[Command]:
     shapes, by_rank = _shapes(job), {placement.rank: placement for placement in placements}
-    for rank in by_rank:
+    payloads = start_payloads(job, [shapes[rank] for rank in by_rank], by_rank, nodes.memory_mib)
+    for rank, payload in zip(by_rank, payloads, strict=True):
         yield Command(
             kind=START_POD,
             cluster_id=job.project.cluster_id,
             subject_kind=POD,
             subject_id=pod_name(str(job.pk), job.attempt, rank),
-            payload=start_payload(job, shapes[rank], by_rank, nodes.memory_mib),
+            payload=payload,
         )
 
 
@@ -306,15 +307,17 @@ def add_workers(
         "min_pods": 1,
         "kind_env": dict(KINDS[job.kind].environment(job.spec, workers)),
     }
+    shapes = [PodShape(pod.rank, "worker") for pod, _ in placed]
+    payloads = start_payloads(job, shapes, by_rank, nodes.memory_mib)
     Command.objects.bulk_create(
         Command(
             kind=START_POD,
             cluster_id=cluster.pk,
             subject_kind=POD,
             subject_id=pod.name,
-            payload=start_payload(job, PodShape(pod.rank, "worker"), by_rank, nodes.memory_mib) | given,
+            payload=payload | given,
         )
-        for pod, _ in placed
+        for (pod, _), payload in zip(placed, payloads, strict=True)
     )
     record_allocation(timezone.now())
     held = Allocation.objects.filter(pod__job=job, released_at=None).aggregate(

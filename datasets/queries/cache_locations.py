@@ -65,11 +65,6 @@ def limits_of(cluster: Cluster) -> dict[str, int | None]:
     return {location.name: room_of(location) for location in rows}
 
 
-def location_on(cluster: Cluster, node: str) -> CacheLocation | None:
-    """Return the location that a node reads from. None: the cluster's default one, of which there is no row."""
-    return locations_on(cluster, [node])[node]
-
-
 def locations_on(cluster: Cluster, nodes: Collection[str]) -> dict[str, CacheLocation | None]:
     """Return the location that each of these nodes reads from. None: the cluster's default one, of which there is no
     row."""

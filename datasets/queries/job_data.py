@@ -13,12 +13,11 @@ from django.db.models import Count, Q, QuerySet, Sum
 from controlplane.models import Cluster, Node
 from controlplane.models.prepared import prepared
 from datasets.locality import Candidate, Location, choose, choose_other, find, location_of
-from datasets.models import Cache, DatasetUse, DatasetVersion
+from datasets.models import Cache, CacheLocation, DatasetUse, DatasetVersion
 from datasets.queries.cache_locations import (
     claim_name_at,
     limits_of,
     location_names,
-    location_on,
     locations_of,
     locations_on,
     owner_of,
@@ -241,31 +240,24 @@ def _room(job: Job, locations: Sequence[Location]) -> Mapping[str, tuple[int, in
     return room
 
 
-def dataset_mounts(job: Job, node: str = "") -> list[list[Any]]:
-    """Return the fields of engines.base.Mount for each dataset of a job whose caches are ready, on this node.
-    Called for every pod in the transaction that starts them: two queries for a job, plus one per pod in a
-    cluster with several locations; no file access."""
+def dataset_mounts(job: Job, nodes: Collection[str] = ("",)) -> dict[str, list[list[Any]]]:
+    """Return the fields of engines.base.Mount for each dataset of a job whose caches are ready, by node. Called in the
+    transaction that starts the pods: at most three queries for any number of nodes; no file access."""
     if not job.spec.get("datasets"):
-        return []
-    cluster = job.project.cluster
-    location = location_on(cluster, node)
-    if has_cache_volumes(cluster):
+        return {node: [] for node in nodes}
+    found = locations_on(job.project.cluster, nodes)
+    by_location = {location: _mounts_from(job, location) for location in set(found.values())}
+    return {node: by_location[location] for node, location in found.items()}
+
+
+def _mounts_from(job: Job, location: CacheLocation | None) -> list[list[Any]]:
+    datasets = job.spec["datasets"]
+    if has_cache_volumes(job.project.cluster):
         claim, top = claim_name_at(location), Path()
         return [
             ["", each["mount_path"], True, claim, str(tree_below(top, each["version_id"]))]
-            for each in job.spec["datasets"]
+            for each in datasets
         ]
     assert location is not None
     directory = directory_of(location)
-    return [
-        [str(tree_below(directory, each["version_id"])), each["mount_path"], True]
-        for each in job.spec["datasets"]
-    ]
-
-
-def has_equal_mounts(job: Job, nodes: Collection[str]) -> bool:
-    """Return whether the job's pods on these nodes mount its datasets from one location. One query in a cluster with
-    several locations."""
-    if len(nodes) < 2 or not job.spec.get("datasets"):
-        return True
-    return len(set(locations_on(job.project.cluster, nodes).values())) < 2
+    return [[str(tree_below(directory, each["version_id"])), each["mount_path"], True] for each in datasets]

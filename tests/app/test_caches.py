@@ -83,7 +83,7 @@ def work() -> None:
 
 
 def files_of(job: Job) -> dict[str, str]:
-    [(source, _, is_read_only)] = dataset_mounts(job)
+    [(source, _, is_read_only)] = dataset_mounts(job)[""]
     assert is_read_only
     return {path.name: path.read_text() for path in Path(source).iterdir()}
 
@@ -103,7 +103,7 @@ def test_a_job_waits_for_its_dataset_and_starts_when_the_files_are_there(
     assert job.state == "running"
     assert files_of(job) == TWO
     [pod] = Command.objects.filter(kind="start_pod")
-    assert pod.payload["mounts"] == dataset_mounts(job)
+    assert pod.payload["mounts"] == dataset_mounts(job)[""]
 
 
 def test_latest_and_tags_are_written_down_as_numbers(people: Cast, xray: Dataset):

@@ -10,7 +10,7 @@ from django.conf import settings as configured
 from django.test import Client
 
 from controlplane.config.service_tokens import code_token
-from controlplane.loop.podspecs import pod_spec, start_payload
+from controlplane.loop.podspecs import pod_spec, start_payloads
 from controlplane.models import Cluster
 from controlplane.scheduling.view import PodPlacement
 from datasets.queries.code import code_root
@@ -47,7 +47,7 @@ def path_of(job: Job, attempt: int = 2) -> str:
 
 def test_what_a_pod_is_started_with_gets_the_tree(job: Job):
     shape = KINDS[job.kind].pods(job.spec)[0]
-    payload = start_payload(job, shape, {0: PodPlacement(0, "node-a")}, {})
+    [payload] = start_payloads(job, [shape], {0: PodPlacement(0, "node-a")}, {})
     code = pod_spec(payload).code
     assert code is not None
     assert code.url == f"http://control:8000{path_of(job)}"

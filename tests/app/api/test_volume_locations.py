@@ -11,7 +11,9 @@ from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.actions.projects import edit_project
 from controlplane.commands.dispatch import carry_out_due
+from controlplane.loop.podspecs import start_payloads
 from controlplane.models import Cluster, Command, Event, Node
+from controlplane.scheduling.view import PodPlacement
 from datasets.actions.cache_locations import REMOVE_VOLUME, create_location, edit_location
 from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.caches import EVICT_CACHE, FILL_CACHE, cache_version, clear_cache, location_for
@@ -20,8 +22,9 @@ from datasets.cache_commands import CHECK_LOCATION
 from datasets.claim_watching import check_claims
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
 from datasets.queries.caches import room_of
-from datasets.queries.job_data import dataset_mounts, has_equal_mounts, observe_data
+from datasets.queries.job_data import dataset_mounts, observe_data
 from datasets.storage.claims import CACHE_CLAIM, CLAIM_DELETED, CacheClaim, CacheTask
+from jobs.kinds.base import PodShape
 from jobs.models import Job
 from tests.builders import make_cluster, make_job
 from tests.cast import Cast
@@ -145,14 +148,31 @@ def test_a_request_by_name_fills_the_volume_of_that_location_alone(
 def test_pods_mount_the_claim_of_the_location_of_their_node(cast: Cast, xray: Dataset, zone: CacheLocation):
     job = submit(cast)
     key = str(xray.versions.get().pk)
-    mounts = {node: dataset_mounts(job, node) for node in ("dgx1-1", "dgx1-2")}
+    mounts = dataset_mounts(job, ["dgx1-1", "dgx1-2"])
     tree = f"trees/{key}"
     assert mounts["dgx1-1"] == [["", "/data", True, CACHE_CLAIM, tree]]
     assert mounts["dgx1-2"] == [["", "/data", True, f"{CACHE_CLAIM}-{zone.pk}", tree]]
-    # By this the MPI operator, which gives all hosts the same mounts, gets no gang over two locations.
-    assert has_equal_mounts(job, {"dgx1-2"})
-    assert not has_equal_mounts(job, {"dgx1-1", "dgx1-2"})
-    assert has_equal_mounts(make_job(cast.project, "without"), {"dgx1-1", "dgx1-2"})
+
+
+def test_pods_that_mount_different_claims_say_so_and_all_ask_once(
+    cast: Cast, xray: Dataset, zone: CacheLocation, django_assert_max_num_queries: Any
+):
+    """By this the MPI operator, which gives all hosts the same mounts, gets no gang over two locations."""
+    job, without = submit(cast), make_job(cast.project, "without")
+
+    def payloads(one: Job, *nodes: str) -> list[dict[str, Any]]:
+        at = {rank: PodPlacement(rank, node) for rank, node in enumerate(nodes)}
+        return start_payloads(one, [PodShape(rank, "worker") for rank in at], at, {})
+
+    def are_equal(one: Job, *nodes: str) -> set[bool]:
+        return {payload["has_equal_mounts"] for payload in payloads(one, *nodes)}
+
+    assert are_equal(job, "dgx1-2", "dgx1-2") == {True}
+    assert are_equal(job, "dgx1-1", "dgx1-2") == {False}
+    assert are_equal(without, "dgx1-1", "dgx1-2") == {True}
+    with django_assert_max_num_queries(1):
+        found = payloads(job, *["dgx1-1", "dgx1-2"] * 4)
+    assert [one["mounts"][-1][3] for one in found] == [CACHE_CLAIM, f"{CACHE_CLAIM}-{zone.pk}"] * 4
 
 
 def test_the_scheduler_sees_where_the_data_of_each_project_is(cast: Cast, xray: Dataset, zone: CacheLocation):
@@ -322,7 +342,7 @@ def test_under_another_scheduler_all_pods_mount_the_default_location(
     job = submit(cast)
     Cluster.objects.update(scheduler="kai")
     job.project.cluster.refresh_from_db()
-    assert [mount[3] for mount in dataset_mounts(job)] == [CACHE_CLAIM]
+    assert [mount[3] for mount in dataset_mounts(job)[""]] == [CACHE_CLAIM]
     assert observe_data(job.project.cluster).of(str(job.pk)).is_waiting
     keep_caches(Cache.objects.latest("changed_at").changed_at)
     work()
