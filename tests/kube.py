@@ -93,7 +93,7 @@ class KubeCluster:
         self, method: str, path: str, data: bytes | None, headers: dict[str, str]
     ) -> tuple[int, bytes]:
         """One call, on a connection of an earlier one: a handshake takes longer than most calls. A call on a
-        connection that the server had closed meanwhile is sent again."""
+        connection that the server had closed meanwhile is sent again: TLS may say that as an error of its own."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -107,7 +107,7 @@ class KubeCluster:
                 found = answer.status, answer.read()
         except BaseException as error:
             connection.close()
-            if is_kept and isinstance(error, ConnectionError):
+            if is_kept and isinstance(error, (ConnectionError, ssl.SSLError)):
                 return self._answer(method, path, data, headers)
             raise
         self._idle.append(connection)
