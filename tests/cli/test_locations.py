@@ -1,6 +1,5 @@
 """`yard cache-location`: what is sent for the options that are given."""
 
-
 import pytest
 
 LOCATION = {"name": "zone-b", "cluster": "prod", "free_bytes": 1 << 30}
