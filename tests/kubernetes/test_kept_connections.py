@@ -41,7 +41,7 @@ class Connection:
 
 def cluster(*idle: Connection) -> Any:
     found = object.__new__(KubeCluster)
-    found.token, found._idle = "t", list(idle)  # type: ignore[assignment]
+    found.token, found._idle = "t", list(idle)  # type: ignore[assignment]  # doubles
     return found
 
 

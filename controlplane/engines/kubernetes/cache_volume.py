@@ -62,9 +62,13 @@ class CacheVolume:
     def run(self, task: CacheTask, budget: Budget, report: Report = lambda *counts: None) -> Sequence[str]:
         """Execute a task and return the keys of the trees that exist afterwards. Raise Blocked if the pod cannot run
         or fails, ContentMissing if the server lacks a content, what `budget` raises, and Unreachable while the pod's
-        log cannot be read; a repeat continues with the same pod."""
-        self._prepare()
-        self._pod.create(cache_claim(self._project, self._profile, self._claim))
+        log cannot be read; a repeat continues with the same pod. A task that only removes trees makes no namespace and
+        no claim: without the claim there is nothing to remove."""
+        if task.key:
+            self._prepare()
+            self._pod.create(cache_claim(self._project, self._profile, self._claim))
+        elif self.trouble() == CLAIM_DELETED:
+            return ()
         self._start(task)
         try:
             keys = self._follow(budget, report)
