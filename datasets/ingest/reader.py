@@ -2,6 +2,7 @@
 thread safe."""
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import NamedTuple, Protocol
@@ -13,6 +14,11 @@ from datasets.manifests import LINK
 TRIES = 3
 CHUNK_BYTES = 4 << 20
 ASK_AT_ONCE = 5000  # contents
+# A file that changed less than this ago may change again within the same tick of the file system's clock, without a new
+# mtime.
+RACY_NS = 2_000_000_000
+# In place of the mtime of such a file: a later comparison would not notice a change.
+UNSETTLED = -1
 
 # Path relative to the root, and kind.
 Wanted = tuple[bytes, int]
@@ -22,7 +28,8 @@ Failed = str  # `changing`, `gone`, `unreadable`
 
 
 class Content(NamedTuple):
-    """A content in memory. `path`: the file it was read from, b"" for the target of a link."""
+    """A content in memory. `path`: the file it was read from, b"" for the target of a link. `mtime_ns`: of the file
+    when it was read, UNSETTLED if the file may have changed since without a new one."""
 
     digest: bytes
     data: bytes
@@ -39,9 +46,9 @@ class Sink(Protocol):
     def put_contents(self, contents: Sequence[Content]) -> None:
         """Store contents from memory; `flush` makes them durable."""
 
-    def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
-        """Store a large file that had this digest when it was hashed. Raises FileChanged if it changed
-        since."""
+    def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
+        """Store a large file that had this digest and `mtime_ns` (see Content) when it was hashed. Raises FileChanged
+        if it changed since."""
 
     def flush(self) -> None:
         """Block until all stored contents are on disk."""
@@ -58,9 +65,13 @@ class Reader:
         self._root, self._sink = root, sink
         self._waiting: dict[bytes, Content] = {}
         self._waiting_bytes = 0
+        # Files with an older mtime, in ns, are settled.
+        self._settled_ns = 0
 
     def read(self, files: Sequence[Wanted]) -> list[Read | Failed]:
         """Return the result of each file. Its content is in the lake after `flush`."""
+        # Before any of them is opened. Git calls files written later than this racily clean.
+        self._settled_ns = time.time_ns() - RACY_NS
         return [self._tried(os.path.join(self._root, path), kind) for path, kind in files]
 
     def flush(self) -> None:
@@ -91,11 +102,12 @@ class Reader:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             before = os.fstat(descriptor)
+            mtime = before.st_mtime_ns if before.st_mtime_ns < self._settled_ns else UNSETTLED
             if before.st_size > CONTENT_MOST_BYTES:
-                digest = self._large(descriptor, path, before.st_size)
+                digest = self._large(descriptor, path, before.st_size, mtime)
             else:
                 data = _whole(descriptor, before.st_size)
-                digest = self._keep(Content(sha256(data).digest(), data, path, before.st_mtime_ns))
+                digest = self._keep(Content(sha256(data).digest(), data, path, mtime))
             # stat of the open file: its name may belong to another file by now.
             after = os.fstat(descriptor)
         finally:
@@ -114,10 +126,10 @@ class Reader:
                 self._send()
         return digest
 
-    def _large(self, descriptor: int, path: bytes, size: int) -> bytes:
+    def _large(self, descriptor: int, path: bytes, size: int, mtime_ns: int) -> bytes:
         digest = hash_file(descriptor, size)
         if self._sink.lacking([digest]):
-            self._sink.put_file(digest, path, size)
+            self._sink.put_file(digest, path, size, mtime_ns)
         return digest
 
     def _send(self) -> None:

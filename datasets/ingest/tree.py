@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
+from datasets.ingest.reader import RACY_NS
 from datasets.manifests import DIGEST_BYTES, EXECUTABLE, FILE, LINK
 
-# A file that changed less than this before the walk may change again within the same tick of the file
-# system's clock, without a new mtime; it is read again next time.
-RACY_NS = 2_000_000_000
 _FORMAT = 1
 _TYPE = 0o170000
 _CHECK_BYTES = 16
@@ -203,6 +201,7 @@ def save_index(path: Path, version: str, found: Walk, walked_ns: int) -> None:
 
 
 def _settled(rows: list[Row], walked_ns: int) -> list[Row]:
+    # Later changes of these files may leave them their mtime: they are read again next time.
     limit = walked_ns - RACY_NS
     if all(row[3] < limit for row in rows):
         return rows

@@ -57,7 +57,7 @@ class HttpSink:
         index = pack_index((content.digest, len(content.data)) for content in contents)
         self._ask("PUT", "packs", b"".join((*(content.data for content in contents), index)))
 
-    def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
+    def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
         address = f"parts/{digest.hex()}"
         arrived = int(self._ask("GET", address, b"")["size_bytes"])
         # All bytes arrived, but the content was not completed: sending one part again completes it.

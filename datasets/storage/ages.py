@@ -4,7 +4,7 @@ can be set."""
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from datasets.storage.contents import ContentIndex
+from datasets.storage.contents import ContentIndex, file_errors
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
@@ -18,12 +18,13 @@ class AgedIndex(ContentIndex):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._database.executescript(_SCHEMA)
+        with file_errors():
+            self._database.executescript(_SCHEMA)
 
     def note(self, keys: Iterable[str], at: float) -> None:
         """Record that objects are needed, before they are stored, so that a killed process's objects are
         known."""
-        with self._lock, self._database:
+        with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(key, at) for key in keys]
             self._database.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", rows)
@@ -31,7 +32,7 @@ class AgedIndex(ContentIndex):
 
     def renew(self, keys: Iterable[str], at: float) -> int:
         """Update the time of existing objects that are not being removed; return their number."""
-        with self._lock, self._database:
+        with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             rows = [(at, key) for key in keys]
             sql = "UPDATE files SET at = ? WHERE key = ? AND key NOT IN (SELECT key FROM removals)"
@@ -40,7 +41,7 @@ class AgedIndex(ContentIndex):
     def begin_removal(self, keys: Iterable[str], before: float) -> list[str]:
         """Mark objects not needed since `before` as being removed; return their keys. `drop` and `note` end
         the mark."""
-        with self._lock, self._database:
+        with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             sql = "INSERT OR REPLACE INTO removals SELECT key FROM files WHERE key = ? AND at <= ?"
             return [key for key in keys if self._database.execute(sql, (key, before)).rowcount]
@@ -58,7 +59,7 @@ class AgedIndex(ContentIndex):
 
     def drop(self, keys: Sequence[str]) -> None:
         """Delete the entries of objects that were removed from the bucket."""
-        with self._lock, self._database:
+        with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             for table in ("files", "removals"):
                 sql = f"DELETE FROM {table} WHERE key = ?"  # noqa: S608  # of the line above

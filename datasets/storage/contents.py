@@ -5,9 +5,11 @@ One row per content, not per file of a version: for 627,615 files that mostly sh
 version only new contents are added. A dict of them would take 150 MB in every process.
 """
 
+import errno
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -15,6 +17,14 @@ from typing import Any, NamedTuple, TypeVar
 V = TypeVar("V")
 # Pack name of a content with its own file.
 WHOLE = ""
+# SQLite's errors, primary or extended, as those of the file system. On a full disk the memory that processes share
+# cannot grow either.
+_FILE_ERRORS = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR_SHMSIZE: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+}
 # Limit on the parameters of one SQL statement.
 _AT_ONCE = 500
 _SCHEMA = """
@@ -44,14 +54,16 @@ class Files(NamedTuple):
 
 
 class ContentIndex:
-    """The content index of a lake. Safe for several threads and processes."""
+    """The content index of a lake. Safe for several threads and processes. Writing raises Blocked if the file
+    system refuses."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._database = sqlite3.connect(path, timeout=60, check_same_thread=False, isolation_level=None)
-        self._database.execute("PRAGMA journal_mode=WAL")
-        self._database.execute("PRAGMA synchronous=NORMAL")
-        self._database.executescript(_SCHEMA)
+        with file_errors():
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=NORMAL")
+            self._database.executescript(_SCHEMA)
 
     def close(self) -> None:
         """Close the SQLite file."""
@@ -107,7 +119,7 @@ class ContentIndex:
         self._write("REPLACE", located)
 
     def _write(self, conflict: str, located: Sequence[Located]) -> None:
-        with self._lock, self._database:
+        with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             numbers = {name: self._number(name) for name in {one.pack for one in located}}
             rows = [(one.digest, numbers[one.pack], one.offset, one.size_bytes) for one in located]
@@ -116,7 +128,7 @@ class ContentIndex:
 
     def forget(self, digests: Iterable[bytes]) -> None:
         """Remove contents from the index."""
-        with self._lock, self._database:
+        with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany(
                 "DELETE FROM contents WHERE digest = ?", [(digest,) for digest in digests]
@@ -124,7 +136,7 @@ class ContentIndex:
 
     def forget_pack(self, name: str) -> None:
         """Remove a pack and its contents from the index."""
-        with self._lock, self._database:
+        with self._lock, file_errors(), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.execute(
                 "DELETE FROM contents WHERE pack = (SELECT id FROM packs WHERE name = ?)", (name,)
@@ -155,3 +167,19 @@ def _chunks(values: Iterable[V]) -> Iterator[list[V]]:
     source = iter(values)
     while some := list(islice(source, _AT_ONCE)):
         yield some
+
+
+@contextmanager
+def file_errors() -> Iterator[None]:
+    """Turn an error of the file system that SQLite reports into Blocked."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        code = error.sqlite_errorcode
+        number = _FILE_ERRORS.get(code, _FILE_ERRORS.get(code & 0xFF))
+        if number is None:
+            raise
+        # Imported here: it imports this module for its types.
+        from datasets.storage.files import blocked
+
+        raise blocked(OSError(number, str(error))) from error

@@ -33,7 +33,7 @@ from datasets.ingest.packs import (
     pack_name,
     read_index,
 )
-from datasets.ingest.reader import Content, FileChanged, hash_file
+from datasets.ingest.reader import UNSETTLED, Content, FileChanged, hash_file
 from datasets.storage.base import (
     UNLIMITED,
     Blocked,
@@ -104,14 +104,14 @@ class FolderLake(IndexedLake[ContentIndex]):
             raise blocked(error) from error
 
     def put_file(
-        self, digest: bytes, path: bytes, size_bytes: int, adopt: Sharing = Sharing.REFLINK
+        self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int, adopt: Sharing = Sharing.REFLINK
     ) -> Located:
-        """Write a large local file that had this digest; pass the result to `flush` to index it. Raises
-        FileChanged, Blocked if the disk is full, and OSError for errors that may be those of the file."""
-        status = os.stat(path)
+        """Write a large local file that had this digest and `mtime_ns` (as in Content); pass the result to `flush` to
+        index it. Raises FileChanged, Blocked if the disk is full, and OSError for errors that may be those of the
+        file."""
         try:
             with self._staged() as fresh:
-                if not self._shares(path, status.st_mtime_ns, fresh, adopt):
+                if not self._shares(path, mtime_ns, fresh, adopt):
                     self._copy(digest, path, size_bytes, fresh)
                 os.rename(fresh, self._named("objects", digest.hex()))
         except OSError as error:
@@ -258,8 +258,8 @@ class FolderLake(IndexedLake[ContentIndex]):
 
     def _shares(self, path: bytes, mtime_ns: int, fresh: Path, adopt: Sharing) -> bool:
         """Make `fresh` share the bytes of a file; return False if the file system cannot or the file was
-        written to or removed since."""
-        if adopt == Sharing.COPY:
+        written to or removed since, or may have been (UNSETTLED)."""
+        if adopt == Sharing.COPY or mtime_ns == UNSETTLED:
             return False
         # Removed or renamed since it was read, as temporary files are.
         with suppress(FileNotFoundError):

@@ -29,8 +29,8 @@ class FolderSink:
     def put_contents(self, contents: Sequence[Content]) -> None:
         self._written(self._lake.put_contents(contents, self._adopt))
 
-    def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
-        self._written([self._lake.put_file(digest, path, size_bytes, self._adopt)])
+    def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
+        self._written([self._lake.put_file(digest, path, size_bytes, mtime_ns, self._adopt)])
 
     def flush(self) -> None:
         self._lake.flush(self._unflushed)

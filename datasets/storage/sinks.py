@@ -31,7 +31,7 @@ class LakeSink:
         index = pack_index((content.digest, len(content.data)) for content in contents)
         self._lake.put_pack(memoryview(b"".join((*(content.data for content in contents), index))))
 
-    def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
+    def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
         # If all bytes arrived but the content was not completed, sending one part again completes it.
         arrived = min(self._lake.part_bytes(digest), size_bytes - 1)
         with open(path, "rb", buffering=0) as file:

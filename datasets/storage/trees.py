@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from datasets.ingest.tree import RACY_NS
+from datasets.ingest.reader import RACY_NS
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.files import blocked, copy_file, hard_link, reflink, sync_file_system
 

@@ -13,7 +13,7 @@ class AwaySink:
     def put_contents(self, contents: Sequence[Content]) -> None:
         raise Blocked("unreachable", "The lake is away.\tTry again later.")
 
-    def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
+    def put_file(self, digest: bytes, path: bytes, size_bytes: int, mtime_ns: int) -> None:
         raise Blocked("unreachable", "The lake is away.")
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:

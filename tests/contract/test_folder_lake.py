@@ -16,14 +16,14 @@ import pytest
 
 from datasets.ingest.engine import Cancelled, sync_tree
 from datasets.ingest.packs import pack_index
-from datasets.ingest.reader import Content
+from datasets.ingest.reader import Content, Reader
 from datasets.ingest.tree import SourceMissing
-from datasets.manifests import LINK, Manifest
+from datasets.manifests import FILE, LINK, Manifest
 from datasets.storage.base import Blocked
 from datasets.storage.contents import WHOLE
 from datasets.storage.files import Sharing
 from datasets.storage.folder import WHOLE_BYTES, FolderLake
-from datasets.storage.folder_sink import sink_of_folder
+from datasets.storage.folder_sink import FolderSink, sink_of_folder
 from tests.waiting import wait_until
 
 # Not "!" at its start, which a test writes there to damage it.
@@ -272,15 +272,52 @@ def test_a_full_disk_is_no_unreadable_file(source, lake, monkeypatch):
     monkeypatch.setattr("datasets.storage.folder.hash_file", full)
     with pytest.raises(Blocked, match="disk of this storage is full"):
         lake.put_file(
-            sha256(LARGE).digest(), os.fsencode(source / "sub" / "large.bin"), len(LARGE), Sharing.COPY
+            sha256(LARGE).digest(), os.fsencode(source / "sub" / "large.bin"), len(LARGE), 0, Sharing.COPY
         )
+
+
+@pytest.mark.parametrize("sent_whole", [True, False])
+def test_a_file_that_changes_after_its_read_and_keeps_its_mtime_is_not_shared(
+    source, lake, monkeypatch, sent_whole
+):
+    """Two writes within one tick of the file system's clock: the content was stored under the digest of the first."""
+    monkeypatch.setattr("datasets.ingest.reader.CONTENT_MOST_BYTES", 0 if sent_whole else len(LARGE))
+    sink, file = FolderSink(lake, Sharing.HARD_LINK), source / "sub" / "large.bin"
+    asked, status, writes = sink.lacking, file.stat(), iter([LARGE[::-1]])
+
+    def lacking(digests):
+        for content in writes:
+            file.write_bytes(content)
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        return asked(digests)
+
+    monkeypatch.setattr(sink, "lacking", lacking)
+    reader = Reader(os.fsencode(source), sink)
+    [(digest, _, _)] = reader.read([(b"sub/large.bin", FILE)])
+    reader.flush()
+    assert digest == sha256(lake.read(digest)).digest()
+    assert not lake.verify([digest, sha256(LARGE).digest()]).quarantined
+
+
+def test_a_full_disk_is_named_while_the_index_is_written(lake):
+    """SQLite has an error of its own for it."""
+    contents = [Content(sha256(data).digest(), data) for data in (b"%d" % number for number in range(500))]
+    written = lake.put_contents(contents)
+    pages = lake._index._database.execute("PRAGMA page_count").fetchone()[0]
+    lake._index._database.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(Blocked, match="disk of this storage is full") as refused:
+        lake.flush(written)
+    assert refused.value.code == "disk_full"
+    lake._index._database.execute("PRAGMA max_page_count=1000000")
+    lake.flush(written)
+    assert not lake.lacking([content.digest for content in contents])
 
 
 SYNC = """
 import sys
 from pathlib import Path
 from datasets.ingest.engine import sync_tree
-from datasets.storage.folder_sink import sink_of_folder
+from datasets.storage.folder_sink import FolderSink, sink_of_folder
 sync_tree(Path(sys.argv[1]), sink_of_folder(Path(sys.argv[2])), workers=2)
 """
 

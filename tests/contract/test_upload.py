@@ -44,7 +44,7 @@ def test_a_file_is_sent_until_the_server_finished_it(tmp_path, monkeypatch, held
     (tmp_path / "file").write_bytes(content)
     server, sink = Server(held), HttpSink("http://127.0.0.1:1", {}, "xray")
     monkeypatch.setattr(sink, "_ask", server.ask)
-    sink.put_file(sha256(content).digest(), bytes(tmp_path / "file"), len(content))
+    sink.put_file(sha256(content).digest(), bytes(tmp_path / "file"), len(content), 0)
     assert server.is_finished
 
 
