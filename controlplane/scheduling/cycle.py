@@ -20,7 +20,7 @@ from controlplane.scheduling.limits import (
     not_ready,
     postponed,
 )
-from controlplane.scheduling.moves import Moves, is_refused
+from controlplane.scheduling.moves import Moves, exceeds_limits, is_growth_over_quota, is_refused
 from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.plan_queries import (
@@ -99,9 +99,10 @@ class _Cycle:
         for one in promised:
             item = one.head
             owed = as_promised(item)
-            if owed is None or self._is_refused(owed):
+            if owed is None or exceeds_limits(owed):
                 continue
-            if (item.job.grows or item.job.id) not in beneficiaries and not owed.is_in_share:
+            is_owed = owed.is_in_share and not is_growth_over_quota(owed)
+            if (item.job.grows or item.job.id) not in beneficiaries and not is_owed:
                 continue
             if is_free(item.job.promised, item.job, state.capacity.now) and not is_bound(owed):
                 state.start(item, item.job.promised)

@@ -21,10 +21,16 @@ from controlplane.scheduling.view import PodPlacement
 def is_refused(item: Waiting) -> bool:
     """Return whether the job would exceed a GPU limit of its project or department, or, if it is not preemptible, their
     quota. Missing workers of a running job are refused above the quota."""
-    return over_limit(item) is not None or over_quota(item) is not None or _is_growth_over_quota(item)
+    return exceeds_limits(item) or is_growth_over_quota(item)
 
 
-def _is_growth_over_quota(item: Waiting) -> bool:
+def exceeds_limits(item: Waiting) -> bool:
+    """Return whether the job would exceed a GPU limit, or, if it is not preemptible, a quota."""
+    return over_limit(item) is not None or over_quota(item) is not None
+
+
+def is_growth_over_quota(item: Waiting) -> bool:
+    """Return whether these are missing workers of a running job that take its project or department above the quota."""
     return bool(item.job.grows) and not all(
         account.is_in_quota_with(item.milli_gpus) for account in item.account.line()
     )

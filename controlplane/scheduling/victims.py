@@ -211,8 +211,7 @@ class ReclaimPolicy:
         self._account = item.account
         self._request = item.milli_gpus
         # One milli-GPU less, because two jobs could otherwise stop each other forever.
-        is_again = item.job.was_preempted_by is not None or bool(item.job.grows)
-        self._gain = item.milli_gpus - is_again
+        self._gain = item.milli_gpus - (item.job.was_preempted_by is not None)
         self._is_in_quota = all(one.is_in_quota_with(item.milli_gpus) for one in item.account.line())
         # Cached: accounts do not change during a search, which asks about the same few of them thousands of
         # times.

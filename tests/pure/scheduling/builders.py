@@ -79,6 +79,8 @@ def apply(before: ClusterView, plan: Plan, *, is_gone=True) -> ClusterView:
     for item in before.jobs:
         if item.id in starts:
             item = _started(item, starts[item.id], before.now)
+        elif item.id in victims and before.name == GROWING and is_gone and (left := _shrunk(item, plan)):
+            item = left
         elif item.id in victims:
             taken = victims[item.id]
             by = {
@@ -93,6 +95,23 @@ def apply(before: ClusterView, plan: Plan, *, is_gone=True) -> ClusterView:
         jobs.append(item if before.name != GROWING else asking(item))
     after = replace(before, jobs=tuple(jobs))
     return gone(after) if is_gone else after
+
+
+def _shrunk(item: JobView, plan: Plan) -> JobView | None:
+    """The victim without the workers on promised devices, if it is elastic and its fewest are left; else None."""
+    held = {
+        (place.node, index)
+        for placements in (*plan.promised.values(), *(one.placements for one in plan.growth))
+        for place in placements
+        for index, _ in place.devices
+    }
+    stay = tuple(
+        pod for pod in item.placements if not any((pod.node, index) in held for index, _ in pod.devices)
+    )
+    if item.min_pods is None or len(stay) < item.min_pods or len(stay) == len(item.placements):
+        return None
+    stay = tuple(replace(pod, rank=rank) for rank, pod in enumerate(stay))
+    return asking(replace(item, placements=stay, missing=(), promised=()))
 
 
 def _grown(item: JobView, growth: Growth | None) -> JobView:

@@ -13,6 +13,7 @@ from controlplane.scheduling.order import job_key
 from controlplane.scheduling.plan import Hold, Plan
 from controlplane.scheduling.view import (
     ClusterView,
+    DepartmentView,
     JobView,
     PodPlacement,
     ProjectView,
@@ -361,23 +362,38 @@ def asked_workers_in_quota_do_not_wait(view: ClusterView, plan: Plan) -> bool:
 
 
 def _is_in_quota_with(view: ClusterView, plan: Plan, job: JobView, pods: int) -> bool:
-    project, members = _project(view, job.project), _members(view, job.project)
-    # What is taken from the project in this plan counts under its limit until the victims are final.
-    holds = max(sum(_with_promises(view, plan, members)), sum(_running(view, plan, members)))
-    bounds = [each for each in (project.quota_milli_gpus, project.limit_milli_gpus) if each is not None]
-    fixed = max(_with_promises(view, plan, members)[1], _running(view, plan, members)[1])
-    is_fixed_inside = job.is_preemptible or fixed + pods * job.milli_gpus <= (project.quota_milli_gpus or 0)
-    return holds + pods * job.milli_gpus <= min(bounds) and is_fixed_inside
+    """Return whether quotas and limits of the job's project and department hold with so many more of its pods."""
+    added = pods * job.milli_gpus
+    for account in _line(view, job.project):
+        members = _members(view, account.name)
+        # What is taken from the project in this plan counts under its limit until the victims are final.
+        both = _with_promises(view, plan, members), _running(view, plan, members)
+        holds, fixed = max(map(sum, both)), max(one[1] for one in both)
+        bounds = [one for one in (account.quota_milli_gpus, account.limit_milli_gpus) if one is not None]
+        if any(holds + added > one for one in bounds) or (
+            not job.is_preemptible and fixed + added > min(bounds)
+        ):
+            return False
+    return True
 
 
 def _may_give(view: ClusterView, plan: Plan, job: JobView, other: JobView) -> bool:
-    """Return whether the other job's project holds as much above its quota as the job, in this plan."""
-    quota = _project(view, other.project).quota_milli_gpus
-    if other.project == job.project or not other.is_preemptible or quota is None:
+    """Return whether the other job's project, and its department if that is another one, hold as much above their
+    quotas as the job, in this plan."""
+    if other.project == job.project or not other.is_preemptible or not _milli_gpus(other):
         return False
-    gone = {one.job for one in plan.preempts}
-    runs = sum(_milli_gpus(one) for one in _staying(view, gone) if one.project == other.project)
-    return 0 < _milli_gpus(other) <= runs - quota and not any(one.job == other.id for one in plan.growth)
+    gone, own = {one.job for one in plan.preempts}, {one.name for one in _line(view, job.project)}
+    for account in _line(view, other.project):
+        members, quota = _members(view, account.name), account.quota_milli_gpus
+        runs = sum(_milli_gpus(one) for one in _staying(view, gone) if one.project in members)
+        if account.name not in own and (quota is None or runs - quota < _milli_gpus(other)):
+            return False
+    return not any(one.job == other.id for one in plan.growth)
+
+
+def _line(view: ClusterView, name: str) -> list[ProjectView | DepartmentView]:
+    project = _project(view, name)
+    return [project, *(one for one in view.departments if one.name == project.department)]
 
 
 def _after(view: ClusterView, plan: Plan, gone: set[str]) -> Rooms:

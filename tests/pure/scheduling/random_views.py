@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from controlplane.scheduling.view import (
@@ -46,10 +47,64 @@ def random_view(seed: int) -> ClusterView:
         at = dice.randrange(len(queued))
         late = replace(queued[at], not_before=NOW + 100)
         queued = (*queued[:at], late, *queued[at + 1 :])
-    if style == "elastic" and seed % 8 > 3:
-        running = tuple(_asking(random.Random(-seed), job) for job in running)
-        return ClusterView(GROWING, NOW, nodes, projects, departments, (*running, *queued))
     return ClusterView("random", NOW, nodes, projects, departments, (*running, *queued))
+
+
+def growing_view(seed: int) -> ClusterView:
+    """Return a cluster that is nearly full, with running elastic jobs that lack workers, and projects of which some
+    are inside their quotas and others borrow."""
+    dice = random.Random(seed)
+    nodes = tuple(_node(dice, rank) for rank in range(dice.randint(1, 3)))
+    departments = _departments(dice) if dice.random() < 0.25 else ()
+    names = tuple(department.name for department in departments)
+    projects = tuple(_project(dice, rank, names) for rank in range(dice.randint(2, 4)))
+    owner = replace(projects[0], quota_milli_gpus=dice.choice((2000, 3000, 4000)), limit_milli_gpus=None)
+    projects = (owner, *projects[1:])
+    first = _job(dice, "e0", 90, (owner,), "elastic")
+    first = replace(first, milli_gpus=dice.choice((1000, 1000, 1000, 2000)), gpu_memory_mib=None, extras=())
+    first = replace(first, min_pods=1, pods=dice.randint(2, 4), is_preemptible=True, kind="train")
+    small = tuple(
+        _job(dice, f"s{rank}", 20 + rank, projects, "elastic") for rank in range(dice.randint(2, 10))
+    )
+    rooms = _Rooms(nodes)
+    running = _placed(dice, rooms, (first,), projects, pods=1)
+    running += _running(dice, nodes, projects, "elastic", dice.randint(0, 4), rooms)
+    small = tuple(replace(one, is_preemptible=True, kind="train") for one in small)
+    running += _placed(dice, rooms, small, projects, running)
+    queued = tuple(
+        _job(dice, f"q{rank}", 100 + rank, projects, "elastic") for rank in range(dice.randint(0, 4))
+    )
+    if dice.random() < 0.5:
+        running, queued = (tuple(_timed(dice, job) for job in jobs) for jobs in (running, queued))
+    running = tuple(_asking(dice, job) for job in running)
+    return ClusterView(GROWING, NOW, nodes, projects, departments, (*running, *queued))
+
+
+def _is_over(job: JobView, pods: int, projects: tuple[ProjectView, ...], running: Sequence[JobView]) -> bool:
+    """Return whether so many pods of the job take its project above its limit."""
+    limit = next(item.limit_milli_gpus for item in projects if item.name == job.project)
+    held = sum(pod.milli_gpus for item in running if item.project == job.project for pod in item.placements)
+    return limit is not None and held + pods * job.milli_gpus > limit
+
+
+def _placed(
+    dice: random.Random,
+    rooms: _Rooms,
+    jobs: Sequence[JobView],
+    projects: tuple[ProjectView, ...],
+    running: tuple[JobView, ...] = (),
+    pods: int | None = None,
+) -> tuple[JobView, ...]:
+    """Return those of the jobs for which there is room, running."""
+    found: list[JobView] = []
+    for job in jobs:
+        count = pods or dice.randint(job.fewest_pods, job.pods)
+        is_over = _is_over(job, count, projects, (*running, *found))
+        placements = None if is_over else rooms.place(dice, job, count)
+        if placements is not None:
+            started = NOW - dice.choice((10, 600, 3600, 7200))
+            found.append(replace(job, state="active", placements=placements, started_at=started))
+    return tuple(found)
 
 
 def _asking(dice: random.Random, job: JobView) -> JobView:
@@ -137,9 +192,10 @@ def _running(
     projects: tuple[ProjectView, ...],
     style: str,
     count: int,
+    rooms: _Rooms | None = None,
 ) -> tuple[JobView, ...]:
     """Place jobs on devices at random, as histories do that no packing rule has tidied."""
-    rooms = _Rooms(nodes)
+    rooms = _Rooms(nodes) if rooms is None else rooms
     quotas = {project.name: project.quota_milli_gpus or 0 for project in projects}
     running: list[JobView] = []
     for rank in range(count):

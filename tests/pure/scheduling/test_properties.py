@@ -1,6 +1,7 @@
 """What must hold of every plan (exactness.py), on clusters drawn at random from fixed seeds.
 
-2,000 of them here. More: `python -m tests.pure.scheduling.test_properties 50000 [first seed]`.
+2,000 of them here. More: `python -m tests.pure.scheduling.test_properties 50000 [first seed [growing]]`, with
+`growing` of clusters whose running elastic jobs lack workers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.view import ClusterView
 from tests.pure.scheduling.builders import allocated, job, node, project, settle, view
 from tests.pure.scheduling.exactness import violations
-from tests.pure.scheduling.random_views import random_view
+from tests.pure.scheduling.random_views import growing_view, random_view
 
 SEEDS = 2000
 CHUNK = 250
@@ -62,6 +63,12 @@ def test_no_property_is_violated_where_past_use_counts():
     assert {seed: broken for seed, one in views.items() if (broken := violations(one))} == {}
 
 
+@pytest.mark.parametrize("first", [0, 250])
+def test_no_property_is_violated_where_running_jobs_lack_workers(first):
+    seeds = range(first, first + 250)
+    assert {seed: broken for seed in seeds if (broken := violations(growing_view(seed)))} == {}
+
+
 def test_every_hold_has_a_sentence_and_a_place_in_the_queue():
     for seed in range(200):
         holds = decide(random_view(seed)).holds
@@ -97,9 +104,10 @@ def _ends(submits: list[str], gpus: int, is_stepwise: bool):
 
 if __name__ == "__main__":
     count, start = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else SEEDS
+    draw = growing_view if sys.argv[3:] == ["growing"] else random_view
     wrong = 0
     for seed in range(start, start + count):
-        if broken := violations(random_view(seed)):
+        if broken := violations(draw(seed)):
             wrong += 1
             sys.stdout.write(f"{seed} {' '.join(broken)}\n")
     sys.stdout.write(f"{count} clusters, {wrong} with a violated property\n")
