@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from controlplane.config.service_hosts import ServiceAddress
 from controlplane.notation import decimal
+from controlplane.scheduling.growth import AWAITED, awaited_sentence
 from controlplane.scheduling.mentions import OWN, Sees, seen_by, sentence
 from jobs.fields import mounts
 from jobs.kinds.membership import ScalePlan
@@ -267,7 +268,14 @@ def reason_of(row: Mapping[str, Any], sees: Sees) -> dict[str, Any]:
     shown = in_gpus(seen_by(details, allowed))
     for key in EXPLANATION_KEYS & shown.keys():
         del shown[key]
-    return {"code": code, "message": sentence(code, row["message"], details, allowed), "details": shown}
+    message = sentence(code, row["message"], details, allowed)
+    if AWAITED in details:
+        awaited = details[AWAITED]
+        names = {"stopping": seen_by({"stopping": awaited["stopping"]}, allowed)["stopping"]}
+        # Without what is promised: nodes and devices are not part of a reason.
+        shown[AWAITED] = {"workers": awaited["workers"], "asked": awaited["asked"], **names}
+        message = f"{message} {awaited_sentence(awaited, allowed)}".strip()
+    return {"code": code, "message": message, "details": shown}
 
 
 def _with_checkpoint(reason: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from controlplane.loop.shrinking import BALANCE
 from controlplane.models import Cluster, Event
 from controlplane.scheduling import reasons
 from controlplane.scheduling.division import Claim, in_turn
+from controlplane.scheduling.growth import AWAITED
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.sizes import largest_size
 from controlplane.scheduling.spare import spare_placements
@@ -46,8 +47,6 @@ NOT_FOR_LACK_OF_GPUS = (
     # A claim that was deleted can be away until somebody brings it back.
     reasons.WAITING_FOR_VOLUME,
 )
-# The key of a running job's details that holds what the plan promises to its missing workers.
-AWAITED = "awaited_workers"
 # The time within which workers added without a user's request must be ready.
 GROW_SECONDS = 120
 

@@ -10,11 +10,11 @@ from django.db import transaction
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.growth import AWAITED, has_to_wait, missing_workers
+from controlplane.loop.growth import has_to_wait, missing_workers
 from controlplane.loop.membership import Attended, ElasticJobs, lock_working
 from controlplane.loop.observe import Observation
 from controlplane.models import Event
-from controlplane.scheduling.growth import awaited_sentence
+from controlplane.scheduling.growth import AWAITED, awaited_sentence
 from controlplane.scheduling.mentions import OWN
 from controlplane.scheduling.plan import Growth, Plan
 from controlplane.scheduling.sizes import next_size

@@ -15,6 +15,9 @@ from controlplane.scheduling.order import LAST
 from controlplane.scheduling.plan import Details, Growth, Preempt
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
+# The key of a running job's details that holds what a plan promises to its missing workers.
+AWAITED = "awaited_workers"
+
 
 def with_missing_workers(view: ClusterView) -> ClusterView:
     """Return the view with the missing workers of its running jobs as queued jobs; the view itself if there are

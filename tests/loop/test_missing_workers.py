@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from controlplane.access import SYSTEM
+from controlplane.scheduling.mentions import OWN
 from jobs.models import Job, ScaleOperation
+from jobs.queries import explanation
 from jobs.scaling import scale_job
 from tests.builders import make_job, make_project
 from tests.loop.elastic_program import Program, live
@@ -51,6 +53,12 @@ def test_while_others_stop_the_job_says_so(plant):
         program.job.refresh_from_db()
         if awaited := program.job.details.get("awaited_workers"):
             seen.add((awaited["workers"], awaited["asked"], len(awaited["stopping"])))
+            shown = explanation(program.job, OWN)["reason"]
+            assert shown["message"].endswith(
+                "2 of its 3 workers wait for room inside the quota: 2 jobs of other projects are stopped."
+            )
+            assert shown["details"]["awaited_workers"].keys() == {"workers", "asked", "stopping"}
+            assert "borrows" not in str(shown)
     assert seen == {(2, 3, 2)}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from controlplane.scheduling.cycle import decide
@@ -15,12 +15,23 @@ from controlplane.scheduling.view import (
     ClusterView,
     DepartmentView,
     JobView,
-    PodPlacement,
     ProjectView,
     placements_from_lists,
 )
 from tests.pure.scheduling.brute import Job, Rooms, fit_together
 from tests.pure.scheduling.builders import apply
+from tests.pure.scheduling.plan_sums import (
+    all_newcomers,
+    brute_job,
+    holds,
+    members_of,
+    milli_gpus_of,
+    project_of,
+    promised_to,
+    running_sums,
+    staying,
+    sums_with_promises,
+)
 
 MOST_CYCLES = 5
 
@@ -61,12 +72,12 @@ def in_quota_keeps(view: ClusterView, plan: Plan) -> bool:
         if project.quota_milli_gpus is None:
             continue
         taken = [
-            _milli_gpus(jobs[one.job])
+            milli_gpus_of(jobs[one.job])
             for one in plan.preempts
             if one.project == project.name and one.kind == "reclaim"
         ]
         lost_to_others = sum(taken) - max(taken, default=0)
-        if taken and _holds(view, project.name) - lost_to_others <= project.quota_milli_gpus:
+        if taken and holds(view, project.name) - lost_to_others <= project.quota_milli_gpus:
             return False
     return True
 
@@ -75,7 +86,7 @@ def in_quota_is_not_over_share(view: ClusterView, plan: Plan) -> bool:
     """A job inside its project's quota never waits as over share."""
     for hold in plan.holds:
         if hold.reason == "over_fair_share" or hold.details.get("blocked_by") == "over_fair_share":
-            quota = _project(view, hold.project).quota_milli_gpus
+            quota = project_of(view, hold.project).quota_milli_gpus
             wanted = hold.details["request_milli_gpus"]
             if quota is None or hold.details["allocated_milli_gpus"] + wanted <= quota:
                 return False
@@ -85,8 +96,8 @@ def in_quota_is_not_over_share(view: ClusterView, plan: Plan) -> bool:
 def limits_hold(view: ClusterView, plan: Plan) -> bool:
     """What runs, starts and is promised stays inside limits; what cannot be preempted inside the quota."""
     for project in (*view.projects, *view.departments):
-        members = _members(view, project.name)
-        before, after = _running(view, plan, members), _with_promises(view, plan, members)
+        members = members_of(view, project.name)
+        before, after = running_sums(view, plan, members), sums_with_promises(view, plan, members)
         jobs = {job.id: job for job in view.jobs}
         new = [one.job for one in plan.starts] + [one.job for one in plan.holds if one.is_promised]
         new += [one.job for one in plan.growth]
@@ -112,7 +123,7 @@ def _newly_fixed(view: ClusterView, plan: Plan, members: set[str]) -> bool:
 
 def victims_are_needed(view: ClusterView, plan: Plan) -> bool:
     """Without any one victim, not every newcomer has room, wherever they are put."""
-    newcomers = _newcomers(view, plan)
+    newcomers = all_newcomers(view, plan)
     for preempt in plan.preempts:
         gone = {one.job for one in plan.preempts} - {preempt.job}
         rooms = Rooms(
@@ -131,14 +142,14 @@ def victims_are_needed(view: ClusterView, plan: Plan) -> bool:
 def each_newcomer_needs_its_victims(view: ClusterView, plan: Plan) -> bool:
     """Without any one of its own victims, with all others placed as the plan says, a newcomer has no room."""
     placed = {start.job: start.placements for start in plan.starts}
-    placed |= {hold.job: _promised(hold) for hold in plan.holds if hold.is_promised}
+    placed |= {hold.job: promised_to(hold) for hold in plan.holds if hold.is_promised}
     placed |= {one.job: one.placements for one in plan.growth}
     wanted: dict[str, list[Job]] = {}
-    for job in _newcomers(view, plan):
+    for job in all_newcomers(view, plan):
         wanted.setdefault(job.name, []).append(job)
     for preempt in plan.preempts:
         gone = {one.job for one in plan.preempts} - {preempt.job}
-        rooms = Rooms(view, _staying(view, gone))
+        rooms = Rooms(view, staying(view, gone))
         jobs = {job.id: job for job in view.jobs}
         is_clash = False
         for name, placements in placed.items():
@@ -165,14 +176,15 @@ def nothing_idle_is_kept_back(view: ClusterView, plan: Plan) -> bool:
         soon.take_all(by_id[start.job], start.placements)
     for hold in plan.holds:
         if hold.is_promised:
-            assert soon.take_all(by_id[hold.job], _promised(hold)), "promised twice"
+            assert soon.take_all(by_id[hold.job], promised_to(hold)), "promised twice"
     for growth in plan.growth:
         assert soon.take_all(by_id[growth.job], growth.placements), "promised twice"
         assert growth.is_promised or rooms.take_all(by_id[growth.job], growth.placements), "double booked"
     free = rooms.at_most(soon)
     check = FeasibilityCheck(view)
     return not any(
-        _may_start(view, plan, by_id[hold.job], hold) and fit_together([_job(check, by_id[hold.job])], free)
+        _may_start(view, plan, by_id[hold.job], hold)
+        and fit_together([brute_job(check, by_id[hold.job])], free)
         for hold in plan.holds
         if not hold.is_promised and hold.queue_position is not None and not _is_kept_back(hold)
     )
@@ -221,10 +233,10 @@ def the_reservation_is_kept(view: ClusterView, plan: Plan) -> bool:
             continue
         at, gang = hold.details["reserved_at"], jobs[hold.job]
         placed = {start.job: start.placements for start in plan.starts}
-        placed |= {one.job: _promised(one) for one in plan.holds if one.is_promised}
+        placed |= {one.job: promised_to(one) for one in plan.holds if one.is_promised}
         placed |= {one.job: one.placements for one in plan.growth}
         rooms = Rooms(
-            view, [job for job in _staying(view, gone) if (expected_end(job, view.now) or at + 1) > at]
+            view, [job for job in staying(view, gone) if (expected_end(job, view.now) or at + 1) > at]
         )
         for name, placements in placed.items():
             job = jobs[name]
@@ -249,11 +261,11 @@ def _may_start(view: ClusterView, plan: Plan, job: JobView, hold: Hold) -> bool:
     if not wanted:
         return True
     projects = [
-        item for item in (*view.projects, *view.departments) if job.project in _members(view, item.name)
+        item for item in (*view.projects, *view.departments) if job.project in members_of(view, item.name)
     ]
     for project in projects:
-        members = _members(view, project.name)
-        before, after = _running(view, plan, members), _with_promises(view, plan, members)
+        members = members_of(view, project.name)
+        before, after = running_sums(view, plan, members), sums_with_promises(view, plan, members)
         limit, quota = project.limit_milli_gpus, project.quota_milli_gpus
         if limit is not None and max(sum(before), sum(after)) + wanted > limit:
             return False
@@ -266,7 +278,7 @@ def gangs_are_whole(view: ClusterView, plan: Plan) -> bool:
     """Every start has ranks 0, 1, ... and as many pods as the job may have."""
     jobs = {job.id: job for job in view.jobs}
     placed = [(start.job, start.placements) for start in plan.starts]
-    placed += [(hold.job, _promised(hold)) for hold in plan.holds if hold.is_promised]
+    placed += [(hold.job, promised_to(hold)) for hold in plan.holds if hold.is_promised]
     return all(
         [pod.rank for pod in placements] == list(range(len(placements)))
         and jobs[name].fewest_pods <= len(placements) <= jobs[name].pods
@@ -298,7 +310,7 @@ def _gist(plan: Plan, names: Mapping[str, str]) -> tuple[object, ...]:
     return (
         [(names[one.job], one.placements) for one in plan.starts],
         sorted((names[one.job], names[one.beneficiary], one.kind) for one in plan.preempts),
-        [(names[one.job], one.reason, _promised(one), one.queue_position) for one in plan.holds],
+        [(names[one.job], one.reason, promised_to(one), one.queue_position) for one in plan.holds],
         sorted((share.project, share.fair_share_milli_gpus) for share in plan.shares),
         sorted((names[one.job], one.placements, one.is_promised) for one in plan.growth),
     )
@@ -351,8 +363,10 @@ def asked_workers_in_quota_do_not_wait(view: ClusterView, plan: Plan) -> bool:
             pods for at, pods in enumerate(job.missing) if sum(job.missing[: at + 1]) > served.get(job.id, 0)
         ]
         if sizes and _is_in_quota_with(view, plan, job, sizes[0]):
-            one = replace(_job(FeasibilityCheck(view), replace(job, pods=sizes[0], min_pods=None)), name="")
-            others = [other for other in _staying(view, gone) if _may_give(view, plan, job, other)]
+            one = replace(
+                brute_job(FeasibilityCheck(view), replace(job, pods=sizes[0], min_pods=None)), name=""
+            )
+            others = [other for other in staying(view, gone) if _may_give(view, plan, job, other)]
             if any(
                 fit_together([one], _after(view, plan, gone | freed))
                 for freed in [set(), *({o.id} for o in others)]
@@ -365,9 +379,9 @@ def _is_in_quota_with(view: ClusterView, plan: Plan, job: JobView, pods: int) ->
     """Return whether quotas and limits of the job's project and department hold with so many more of its pods."""
     added = pods * job.milli_gpus
     for account in _line(view, job.project):
-        members = _members(view, account.name)
+        members = members_of(view, account.name)
         # What is taken from the project in this plan counts under its limit until the victims are final.
-        both = _with_promises(view, plan, members), _running(view, plan, members)
+        both = sums_with_promises(view, plan, members), running_sums(view, plan, members)
         holds, fixed = max(map(sum, both)), max(one[1] for one in both)
         bounds = [one for one in (account.quota_milli_gpus, account.limit_milli_gpus) if one is not None]
         if any(holds + added > one for one in bounds) or (
@@ -380,27 +394,27 @@ def _is_in_quota_with(view: ClusterView, plan: Plan, job: JobView, pods: int) ->
 def _may_give(view: ClusterView, plan: Plan, job: JobView, other: JobView) -> bool:
     """Return whether the other job's project, and its department if that is another one, hold as much above their
     quotas as the job, in this plan."""
-    if other.project == job.project or not other.is_preemptible or not _milli_gpus(other):
+    if other.project == job.project or not other.is_preemptible or not milli_gpus_of(other):
         return False
     gone, own = {one.job for one in plan.preempts}, {one.name for one in _line(view, job.project)}
     for account in _line(view, other.project):
-        members, quota = _members(view, account.name), account.quota_milli_gpus
-        runs = sum(_milli_gpus(one) for one in _staying(view, gone) if one.project in members)
-        if account.name not in own and (quota is None or runs - quota < _milli_gpus(other)):
+        members, quota = members_of(view, account.name), account.quota_milli_gpus
+        runs = sum(milli_gpus_of(one) for one in staying(view, gone) if one.project in members)
+        if account.name not in own and (quota is None or runs - quota < milli_gpus_of(other)):
             return False
     return not any(one.job == other.id for one in plan.growth)
 
 
 def _line(view: ClusterView, name: str) -> list[ProjectView | DepartmentView]:
-    project = _project(view, name)
+    project = project_of(view, name)
     return [project, *(one for one in view.departments if one.name == project.department)]
 
 
 def _after(view: ClusterView, plan: Plan, gone: set[str]) -> Rooms:
     """Return what is free once the stopping jobs and `gone` have left and the plan is carried out."""
-    jobs, rooms = {job.id: job for job in view.jobs}, Rooms(view, _staying(view, gone))
+    jobs, rooms = {job.id: job for job in view.jobs}, Rooms(view, staying(view, gone))
     placed = [(start.job, start.placements) for start in plan.starts]
-    placed += [(hold.job, _promised(hold)) for hold in plan.holds if hold.is_promised]
+    placed += [(hold.job, promised_to(hold)) for hold in plan.holds if hold.is_promised]
     placed += [(one.job, one.placements) for one in plan.growth]
     for name, placements in placed:
         rooms.take_all(jobs[name], placements)
@@ -428,79 +442,3 @@ PROPERTIES: Mapping[str, Callable[[ClusterView, Plan], bool]] = {
         asked_workers_in_quota_do_not_wait,
     )
 }
-
-
-def _staying(view: ClusterView, gone: set[str]) -> list[JobView]:
-    """Return the jobs that run once what is stopping and these have gone."""
-    return [job for job in view.jobs if job.state == "active" and not job.is_stopping and job.id not in gone]
-
-
-def _milli_gpus(job: JobView) -> int:
-    return sum(pod.milli_gpus for pod in job.placements)
-
-
-def _holds(view: ClusterView, project: str) -> int:
-    return sum(
-        _milli_gpus(job)
-        for job in view.jobs
-        if job.project == project and job.state == "active" and not job.is_stopping
-    )
-
-
-def _project(view: ClusterView, name: str) -> ProjectView:
-    return next(project for project in view.projects if project.name == name)
-
-
-def _members(view: ClusterView, name: str) -> set[str]:
-    return {name} | {project.name for project in view.projects if project.department == name}
-
-
-def _running(view: ClusterView, plan: Plan, members: set[str]) -> tuple[int, int]:
-    """(preemptible, other) milli-GPUs that these projects hold with the plan's starts, stopping jobs included."""
-    jobs = {job.id: job for job in view.jobs}
-    pods = [(job, job.placements) for job in view.jobs if job.state == "active"]
-    pods += [(jobs[start.job], start.placements) for start in plan.starts]
-    pods += [(jobs[one.job], one.placements) for one in plan.growth if not one.is_promised]
-    return _sums(pods, members)
-
-
-def _with_promises(view: ClusterView, plan: Plan, members: set[str]) -> tuple[int, int]:
-    """The same once everything that stops has gone and every promise is kept."""
-    jobs, victims = {job.id: job for job in view.jobs}, {one.job for one in plan.preempts}
-    pods = [
-        (job, job.placements)
-        for job in view.jobs
-        if job.state == "active" and not job.is_stopping and job.id not in victims
-    ]
-    pods += [(jobs[start.job], start.placements) for start in plan.starts]
-    pods += [(jobs[hold.job], _promised(hold)) for hold in plan.holds if hold.is_promised]
-    pods += [(jobs[one.job], one.placements) for one in plan.growth]
-    return _sums(pods, members)
-
-
-def _sums(pods: Sequence[tuple[JobView, Sequence[PodPlacement]]], members: set[str]) -> tuple[int, int]:
-    mine = [(job, pod.milli_gpus) for job, placements in pods if job.project in members for pod in placements]
-    return (
-        sum(milli for job, milli in mine if job.is_preemptible),
-        sum(milli for job, milli in mine if not job.is_preemptible),
-    )
-
-
-def _promised(hold: Hold) -> tuple[PodPlacement, ...]:
-    return placements_from_lists(hold.details.get("promised", ()))
-
-
-def _newcomers(view: ClusterView, plan: Plan) -> list[Job]:
-    check, jobs = FeasibilityCheck(view), {job.id: job for job in view.jobs}
-    names = [start.job for start in plan.starts] + [hold.job for hold in plan.holds if hold.is_promised]
-    found = [_job(check, jobs[name]) for name in names]
-    for growth in plan.growth:
-        one = jobs[growth.job]
-        gang = 1 if one.missing[0] == 1 else len(growth.placements)
-        count = len(growth.placements) // gang
-        found += [_job(check, replace(one, pods=gang, min_pods=None))] * count
-    return found
-
-
-def _job(check: FeasibilityCheck, job: JobView) -> Job:
-    return Job(job.id, job, check.request(job).pools)
