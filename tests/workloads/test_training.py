@@ -180,7 +180,11 @@ def test_too_few_samples_for_one_step_are_an_error(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("plain", "torchs", "settings"),
-    [(PlainSGD, torch.optim.SGD, {"momentum": 0.9}), (PlainAdamW, torch.optim.AdamW, {})],
+    [
+        (PlainSGD, torch.optim.SGD, {"momentum": 0.9}),
+        (PlainSGD, torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True}),
+        (PlainAdamW, torch.optim.AdamW, {}),
+    ],
 )
 def test_optimizers_without_the_compiler_make_the_same_steps(plain, torchs, settings):
     found = []

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from workloads.common import checkpoint
 from workloads.common.distributed import means_over_ranks
+from workloads.common.optimizers import PlainSGD
 from workloads.common.rank_info import RankInfo
 from workloads.common.readable import Readable
 from workloads.common.records import BadRecord, Skipped, TooManyBadRecords
@@ -82,7 +83,7 @@ class Classification:
         self.model = f"{options.model}-{data.outputs}{'-labels' if self._is_multi else ''}"
         torch.manual_seed(0)
         self.net: nn.Module = make_net(options.model, data.outputs)
-        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
+        self.optimizer: torch.optim.Optimizer = PlainSGD(
             self.net.parameters(), lr=options.learning_rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY
         )
         self.data: Dataset[Any] = Readable(data.train, skipped)

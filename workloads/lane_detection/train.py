@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 
 from workloads.common import checkpoint
 from workloads.common.distributed import means_over_ranks
+from workloads.common.optimizers import PlainSGD
 from workloads.common.pictures import normalised, opened
 from workloads.common.rank_info import RankInfo
 from workloads.common.readable import Readable
@@ -61,7 +62,7 @@ class LaneDetection:
         # A fixed seed: the same initial weights on all ranks and in every run.
         torch.manual_seed(0)
         self.net: nn.Module = SCNN(options.size)
-        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
+        self.optimizer: torch.optim.Optimizer = PlainSGD(
             self.net.parameters(),
             lr=options.learning_rate,
             momentum=MOMENTUM,
