@@ -60,7 +60,7 @@ class FillCache(CommandHandler):
             report = _Reporter(run, cache)
             store.fill(key_of(version.pk), lake_of(project), manifest, budget_of(run), report)
             # The report of the last fill is throttled; a fill shorter than that interval would show no bytes.
-            Cache.objects.filter(pk=cache.pk).update(bytes_moved=report.bytes_moved)
+            Cache.objects.filter(pk=cache.pk).update(bytes_moved=report.bytes_moved, sharing=report.sharing)
             return charges(store.manifests())
         except (ContentMissing, ContentDamaged) as error:
             detail = f"{error} Repair it: yard dataset verify, then sync --full from where the files are."
@@ -204,10 +204,10 @@ class _Reporter:
     def __init__(self, run: CommandRun, cache: Cache) -> None:
         self._run, self._cache = run, cache
         self._began = self._wrote = time.monotonic()
-        self.bytes_moved = cache.bytes_moved
+        self.bytes_moved, self.sharing = cache.bytes_moved, cache.sharing
 
     def __call__(self, progress: Progress) -> None:
-        self.bytes_moved = progress.bytes_moved
+        self.bytes_moved, self.sharing = progress.bytes_moved, progress.sharing or self.sharing
         now = time.monotonic()
         if now - self._wrote < REPORT_SECONDS:
             return

@@ -21,6 +21,7 @@ from datasets.queries.code import control_url
 from datasets.queries.lake import manifest_named
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing, Lake
 from datasets.storage.claims import CacheClaim, CacheTask
+from datasets.storage.contents import Sharing
 from datasets.storage.tree_fill import Progress, Report, contents_of
 
 # Codes of Blocked for which a fill is retried without limit: the lake is away, or another task uses the volume.
@@ -147,7 +148,12 @@ class VolumeCaches:
             cache_token(settings.SECRET_KEY, str(cache.pk)),
             manifest.hash,
         )
-        self._work(task, budget, lambda *counts: report(Progress(*counts)))
+
+        def say(files: int, bytes_done: int, bytes_moved: int) -> None:
+            # The pod gets contents over the network.
+            report(Progress(files, bytes_done, bytes_moved, Sharing.COPY if bytes_moved else None))
+
+        self._work(task, budget, say)
 
     def remove(self, key: str, is_wanted: Callable[[], bool] = lambda: False) -> int:
         """Remove every tree without a cache, by a pod; see Caches.remove."""

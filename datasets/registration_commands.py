@@ -25,7 +25,7 @@ from datasets.long_work import DATA, LAKE_AWAY, is_cancelled, refusals
 from datasets.models import DatasetRegistration, DatasetVersion
 from datasets.queries.datasets import shown
 from datasets.queries.lake import lake_address
-from datasets.storage.files import Sharing
+from datasets.storage.contents import Sharing
 from datasets.storage.folder_sink import sink_of_folder
 from datasets.storage.sinks import sink_of_bucket
 

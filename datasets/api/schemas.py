@@ -159,7 +159,8 @@ REGISTRATION = record(
 CACHE = record(
     "A version at a location. `is_kept`: false for one that goes with the jobs that it was made for. `progress`: bytes"
     " of the version that are there, and `moved_bytes` that this fill brought. `charged_bytes`: its part of contents"
-    " that several caches share. `expires_at`: when it is removed if no job uses it.",
+    " that several caches share. `sharing`: how its fill got its large files from the lake, empty while it has got"
+    " nothing; small ones are always copied. `expires_at`: when it is removed if no job uses it.",
     id=UUID,
     dataset_id=UUID,
     dataset=STRING,
@@ -184,6 +185,7 @@ CACHE = record(
         eta_seconds=nullable(INTEGER),
     ),
     charged_bytes=INTEGER,
+    sharing={**STRING, "enum": ["", "reflink", "hard_link", "copy"]},
     created_by=STRING,
     created_at=TIME,
     ready_at=nullable(TIME),

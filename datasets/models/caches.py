@@ -84,6 +84,8 @@ class Cache(models.Model):
     bytes_done = models.BigIntegerField(default=0)
     # Bytes copied by this fill; contents that other caches of the location have are not copied.
     bytes_moved = models.BigIntegerField(default=0)
+    # How the newest fill that brought contents did: storage.contents.Sharing. "": none has brought any.
+    sharing = models.CharField(max_length=9, blank=True, default="", db_default="")
     # Bytes reserved for a fill in progress.
     reserved_bytes = models.BigIntegerField(default=0)
     bytes_per_second = models.BigIntegerField(default=0)

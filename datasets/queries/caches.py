@@ -167,6 +167,7 @@ def cache_shape(cache: Cache) -> dict[str, Any]:
             "eta_seconds": eta_seconds(cache),
         },
         "charged_bytes": cache.charged_bytes,
+        "sharing": cache.sharing,
         "created_by": cache.created_by,
         "created_at": cache.created_at,
         "ready_at": cache.ready_at,

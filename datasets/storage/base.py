@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from datasets.storage.contents import Located
+from datasets.storage.contents import Located, Sharing
 
 
 class Blocked(Exception):
@@ -133,9 +133,9 @@ class Lake(Protocol):
         """Yield (digest, bytes) of contents of one pack, or of one content with its own file. The caller must
         verify the digests. Raises ContentMissing and, for a truncated pack, ContentDamaged."""
 
-    def place(self, located: Located, target: Path, mode: int) -> None:
-        """Create the file `target` with a content that has its own file; shares its bytes if possible. Raises
-        ContentMissing, and ContentDamaged after verifying all bytes."""
+    def place(self, located: Located, target: Path, mode: int) -> Sharing:
+        """Create the file `target` with a content that has its own file; shares its bytes if possible. Return
+        how. Raises ContentMissing, and ContentDamaged after verifying all bytes."""
 
     def put_manifest(self, name: str, stored: bytes) -> None:
         """Store an encoded manifest under its hash `name`."""

@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -33,6 +34,14 @@ CREATE TABLE IF NOT EXISTS contents (
   digest BLOB PRIMARY KEY, pack INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL
 ) WITHOUT ROWID;
 """
+
+
+class Sharing(StrEnum):
+    """How bytes were duplicated, the cheapest way first: reflink, hard link or copy."""
+
+    REFLINK = "reflink"
+    HARD_LINK = "hard_link"
+    COPY = "copy"
 
 
 class Located(NamedTuple):

@@ -10,11 +10,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
 from datasets.storage.base import Blocked
+from datasets.storage.contents import Sharing
 
 _FICLONE = 0x40049409
 # Error numbers of file systems that cannot share extents, or not between these two files.
@@ -63,14 +63,6 @@ def is_locked(path: Path) -> bool:
         except BlockingIOError:
             return True
         return False
-
-
-class Sharing(StrEnum):
-    """How bytes were duplicated: reflink, hard link or copy."""
-
-    REFLINK = "reflink"
-    HARD_LINK = "hard_link"
-    COPY = "copy"
 
 
 def reflink(source: Path | bytes, target: Path) -> bool:

@@ -44,11 +44,10 @@ from datasets.storage.base import (
     Verified,
 )
 from datasets.storage.checks import damaged_in, places_in
-from datasets.storage.contents import WHOLE, ContentIndex, Located
+from datasets.storage.contents import WHOLE, ContentIndex, Located, Sharing
 from datasets.storage.files import (
     FULL_DISK,
     READ_ONLY,
-    Sharing,
     blocked,
     changed_at,
     hard_link,
@@ -171,11 +170,11 @@ class FolderLake(IndexedLake[ContentIndex]):
                 for one in some:
                     yield one.digest, data[one.offset - start : one.offset - start + one.size_bytes]
 
-    def place(self, located: Located, target: Path, mode: int) -> None:
+    def place(self, located: Located, target: Path, mode: int) -> Sharing:
         with self._opened(located) as file:
             if hash_file(file.fileno(), located.size_bytes) != located.digest:
                 raise ContentDamaged(located.digest)
-        share_file(self.path_of(located), target, mode)
+        return share_file(self.path_of(located), target, mode)
 
     def path_of(self, located: Located) -> Path:
         """Return the path of the file that contains the bytes of a content: its own file, or a pack."""

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from datasets.ingest.reader import Content
 from datasets.ingest.worker import Say, SinkSpec, silent
-from datasets.storage.contents import Located
-from datasets.storage.files import Sharing
+from datasets.storage.contents import Located, Sharing
 from datasets.storage.folder import FolderLake
 
 # Upper bound of what must be stored again after a process is killed.

@@ -44,7 +44,7 @@ from datasets.storage.base import (
     Verified,
 )
 from datasets.storage.bucket import Bucket, KeyMissing, TooShort
-from datasets.storage.contents import WHOLE, Located
+from datasets.storage.contents import WHOLE, Located, Sharing
 from datasets.storage.files import (
     blocked,
     is_locked,
@@ -127,7 +127,7 @@ class S3Lake(IndexedLake[AgedIndex]):
         found = self._pieces.of_pack(located)
         yield from ((one.digest, data) for one, data in zip(located, found, strict=True))
 
-    def place(self, located: Located, target: Path, mode: int) -> None:
+    def place(self, located: Located, target: Path, mode: int) -> Sharing:
         hashed = sha256()
         with open(target, "xb", buffering=0) as file:
             for data in self._pieces.ranges(located, 0, located.size_bytes):
@@ -136,6 +136,7 @@ class S3Lake(IndexedLake[AgedIndex]):
             os.fchmod(file.fileno(), mode)
         if hashed.digest() != located.digest:
             raise ContentDamaged(located.digest)
+        return Sharing.COPY
 
     def put_manifest(self, name: str, stored: bytes) -> None:
         self._keep_manifest(name, stored)

@@ -19,7 +19,7 @@ from datasets.ingest.reader import FileChanged, hash_file
 from datasets.ingest.tree import stays_inside
 from datasets.manifests import DIGEST_BYTES, EXECUTABLE, LINK, Entry, Manifest
 from datasets.storage.base import UNLIMITED, Budget, ContentDamaged, ContentMissing, Lake
-from datasets.storage.contents import WHOLE, Located
+from datasets.storage.contents import WHOLE, Located, Sharing
 from datasets.storage.files import READ_ONLY, copy_file
 
 # Almost all of the time is spent in the kernel, where threads run at the same time.
@@ -31,11 +31,13 @@ _SHELF = 2  # characters of a content's name
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a fill: files and bytes of the version that are present, and bytes that were copied."""
+    """Progress of a fill: files and bytes of the version that are present, and bytes that were brought. `sharing`: the
+    cheapest way in which a content was brought; None: none was. Small ones come out of packs and are always copied."""
 
     files: int
     bytes_done: int
     bytes_moved: int
+    sharing: Sharing | None = None
 
 
 Report = Callable[[Progress], None]
@@ -89,6 +91,8 @@ class TreeFill:
             if name:
                 self._paths.setdefault(name, []).append(path)
         self._done = Progress(0, 0, 0)
+        # Threads add to it.
+        self._ways: set[Sharing] = set()
         self._contents = os.open(contents, os.O_RDONLY | os.O_DIRECTORY)
         self._tree = os.open(part, os.O_RDONLY | os.O_DIRECTORY)
 
@@ -206,10 +210,11 @@ class TreeFill:
                     raise ContentDamaged(digest)
                 for name in wanted[digest]:
                     self._keep(name, partial(self._write, self._paths[name][0], content, _mode(name)))
+                    self._ways.add(Sharing.COPY)
 
     def _place(self, located: Located, name: str) -> None:
         first = self._paths[name][0]
-        self._lake.place(located, self._part / os.fsdecode(first), _mode(name))
+        self._ways.add(self._lake.place(located, self._part / os.fsdecode(first), _mode(name)))
 
     def _write(self, path: bytes, content: bytes, mode: int) -> None:
         # Fails if the name is taken: by another one, where the file system ignores the case of names.
@@ -269,6 +274,7 @@ class TreeFill:
             done.files + sum(count for count, _ in counts),
             done.bytes_done + sum(count * size for count, size in counts),
             done.bytes_moved + moved,
+            next((way for way in Sharing if way in self._ways), None),
         )
         self._report(self._done)
 

@@ -9,6 +9,7 @@ from django.utils.translation import gettext, gettext_noop
 
 from dashboards import formats
 from datasets.models import Cache
+from datasets.storage.contents import Sharing
 
 register = template.Library()
 LOOKS = {
@@ -17,6 +18,11 @@ LOOKS = {
     Cache.READY: (gettext_noop("Ready"), "good"),
     Cache.FAILED: (gettext_noop("Failed"), "bad"),
     Cache.EVICTING: (gettext_noop("Being removed"), "second"),
+}
+SHARING = {
+    Sharing.REFLINK: gettext_noop("shared by reflink"),
+    Sharing.HARD_LINK: gettext_noop("shared by hard link"),
+    Sharing.COPY: gettext_noop("copied"),
 }
 
 
@@ -28,6 +34,12 @@ def cache_badge(state: str) -> SafeString:
     """Return the coloured badge of a cache's state, as HTML."""
     label, colour = LOOKS[state]
     return format_html('<span class="badge {}">{}</span>', colour, gettext(label))
+
+
+@register.filter
+def sharing_words(sharing: str | None) -> str:
+    """Return how a cache got its files from the lake, as text; "" if it has got none."""
+    return gettext(SHARING[Sharing(sharing)]) if sharing else ""
 
 
 @register.filter

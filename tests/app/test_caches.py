@@ -167,6 +167,7 @@ def test_content_that_versions_share_is_stored_once_and_charged_in_parts(
     # "one" + "same" + "two!", of which "same" is shared
     assert location.used_bytes == sum(cache.bytes_moved for cache in caches) == 3 + 4 + 4
     assert [cache.charged_bytes for cache in caches] == [3 + 2, 4 + 2]
+    assert [cache_shape(cache)["sharing"] for cache in caches] == ["copy", "copy"]
     assert caches[1].bytes_done == cache_shape(caches[1])["progress"]["total_bytes"] == 8
     trees = [directory_of(location) / "trees" / str(cache.version_id) / "b" for cache in caches]
     assert trees[0].stat().st_ino == trees[1].stat().st_ino

@@ -15,7 +15,7 @@ import pytest
 from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
 from datasets.storage.base import Budget, Cancelled, ContentDamaged, ContentMissing, Lake
 from datasets.storage.cache import LOCK, CacheStore
-from datasets.storage.contents import Located
+from datasets.storage.contents import Located, Sharing
 from datasets.storage.folder import WHOLE_BYTES
 from datasets.storage.tree_fill import Progress
 from tests.contract.lakes import LakeKit
@@ -88,6 +88,10 @@ def test_a_tree_has_the_files_of_the_version_read_only(lake: Lake, store: CacheS
     # links hold no bytes of their own
     total = sum(len(content) for kind, content in FILES.values() if kind != LINK)
     assert (reports[-1].files, reports[-1].bytes_done) == (5, total)
+    # in the tree, beside it in `contents`, and in the lake
+    is_linked = (tree / "large").stat().st_nlink == 3
+    assert (reports[-1].sharing == Sharing.HARD_LINK) == is_linked
+    assert reports[-1].sharing is not None
 
 
 def test_a_second_version_brings_only_what_is_new(lake: Lake, store: CacheStore):
@@ -96,7 +100,10 @@ def test_a_second_version_brings_only_what_is_new(lake: Lake, store: CacheStore)
     second = kept(lake, FILES | {"sub/a": (FILE, b"other")})
     assert store.lacking_bytes(second) == len(b"other")
     store.fill("two", lake, second, report=reports.append)
-    assert reports[-1].bytes_moved == len(b"other")
+    assert (reports[-1].bytes_moved, reports[-1].sharing) == (len(b"other"), Sharing.COPY)
+    store.fill("again", lake, second, report=reports.append)
+    assert (reports[-1].bytes_moved, reports[-1].sharing) == (0, None)
+    store.remove("again")
     assert store.remove("one") == 0
     assert (store.tree("two") / "sub/again").read_bytes() == b"alpha"
     assert store.remove("two") == sum(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from datasets.storage.files import READ_ONLY, Sharing, share_file
+from datasets.storage.contents import Sharing
+from datasets.storage.files import READ_ONLY, share_file
 from tests.waiting import patience
 
 CHECKOUT = Path(__file__).resolve().parents[2]

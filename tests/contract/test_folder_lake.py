@@ -20,8 +20,7 @@ from datasets.ingest.reader import Content, Reader
 from datasets.ingest.tree import SourceMissing
 from datasets.manifests import FILE, LINK, Manifest
 from datasets.storage.base import Blocked
-from datasets.storage.contents import WHOLE
-from datasets.storage.files import Sharing
+from datasets.storage.contents import WHOLE, Sharing
 from datasets.storage.folder import WHOLE_BYTES, FolderLake
 from datasets.storage.folder_sink import FolderSink, sink_of_folder
 from tests.waiting import wait_until

@@ -17,7 +17,7 @@ from datasets.ingest.nearby import folder_mark, sink_nearby
 from datasets.ingest.reader import Content
 from datasets.ingest.upload import HttpSink, UploadRefused, sink_of_server
 from datasets.ingest.worker import Worker, WorkerFailed
-from datasets.storage.files import Sharing
+from datasets.storage.contents import Sharing
 from datasets.storage.folder import FolderLake
 from datasets.storage.folder_sink import sink_of_folder
 from tests.serving import serving

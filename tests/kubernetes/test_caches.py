@@ -74,6 +74,7 @@ def test_jobs_read_versions_that_a_pod_brought_once_and_cannot_change_them(yard:
     yard.until_succeeded(first)
     cache = Cache.objects.get()
     assert (cache.state, cache.files_done, cache.bytes_done, cache.bytes_moved) == ("ready", 2, 11, 11)
+    assert cache.sharing == "copy"
     assert (cache.location.project, cache.location.used_bytes) == (project, 11)
 
     make_version(dataset, TWO)

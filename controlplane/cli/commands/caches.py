@@ -36,6 +36,7 @@ CACHE_COLUMNS = (
     Column("STATE", _state),
     Column("SIZE", lambda row: formats.size(row["progress"]["total_bytes"]), is_number=True),
     Column("CHARGED", lambda row: formats.size(row["charged_bytes"]), is_number=True),
+    Column("SHARING", lambda row: row["sharing"].replace("_", " "), is_wide=True),
     Column("HITS", lambda row: row["hits"], is_number=True),
     Column("PINNED", lambda row: "yes" if row["is_pinned"] else "no"),
     Column("USED", lambda row: formats.age(row["used_at"])),
