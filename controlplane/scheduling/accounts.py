@@ -148,18 +148,19 @@ def book_active(accounts: Mapping[str, Account], jobs: Iterable[JobView], sign: 
         if account is None:
             # The project was deleted and its job is still stopping.
             continue
-        account.book(held_milli_gpus(job), job.is_preemptible, job.is_stopping, sign)
+        held = held_milli_gpus(job)
+        account.book(held, job.is_preemptible, job.is_stopping, sign)
         if job.placements:
-            account.growth += sign * _growth(job)
+            account.growth += sign * _growth(job, held)
 
 
-def _growth(job: JobView) -> int:
+def _growth(job: JobView, held: int) -> int:
     """Return the milli-GPUs that an active job requests beyond what is counted as allocated.
 
     An elastic job requests all of its pods, and a job that is being preempted requests its GPUs again. Without
     this, shares would change with the current sizes of elastic jobs and while victims are stopping.
     """
-    each = held_milli_gpus(job) // len(job.placements)
+    each = held // len(job.placements)
     if job.is_stopping:
         return each * job.pods if job.was_preempted_by is not None else 0
     return each * (job.pods - len(job.placements)) if job.min_pods is not None else 0

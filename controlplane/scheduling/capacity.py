@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from controlplane.scheduling.view import (
@@ -389,8 +390,10 @@ def open_capacity(view: ClusterView) -> Capacity:
         node.whole = node.free.count(WHOLE_GPU)
     now = FreeCapacity(nodes, positions)
     # Pods are never placed into `idle`, so its nodes are marked closed, which saves indexing them.
-    idle = FreeCapacity([replace(node.copy(), is_open=False) for node in nodes], positions)
-    capacity = Capacity(now, now.copy(), idle)
+    closed = [node.copy() for node in nodes]
+    for node in closed:
+        node.is_open = False
+    capacity = Capacity(now, now.copy(), FreeCapacity(closed, positions))
     for job in active:
         if job.is_stopping:
             capacity.stop(job)
@@ -408,14 +411,14 @@ def open_empty(view: ClusterView) -> FreeCapacity:
 
 
 def _node_capacity(order: int, node: NodeView) -> NodeCapacity:
-    devices: Sequence[DeviceView] = sorted(node.devices, key=lambda device: device.index)
+    devices: Sequence[DeviceView] = sorted(node.devices, key=attrgetter("index"))
     return NodeCapacity(
         order=order,
         name=node.name,
         pool=node.pool,
         is_open=node.is_schedulable,
-        indexes=tuple(device.index for device in devices),
-        modes=tuple(device.mode for device in devices),
+        indexes=tuple([device.index for device in devices]),
+        modes=tuple([device.mode for device in devices]),
         free=[WHOLE_GPU - device.held_milli_gpus for device in devices],
         milli_cpus=node.milli_cpus,
         memory_mib=node.memory_mib,

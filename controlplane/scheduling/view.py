@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 JobState = Literal["queued", "active"]
@@ -41,6 +42,10 @@ class SharingMode(NamedTuple):
     is_single: bool = False
 
 
+# A cluster has few modes and thousands of devices: one shared tuple per mode.
+_sharing_mode = lru_cache(maxsize=1024)(SharingMode)
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceView:
     """One GPU. `held_milli_gpus`: held by pods of jobs that are not active in this view, until the
@@ -55,7 +60,7 @@ class DeviceView:
     @property
     def mode(self) -> SharingMode:
         """Return the device's sharing mode."""
-        return SharingMode(self.memory_mib, self.parts, self.is_single)
+        return _sharing_mode(self.memory_mib, self.parts, self.is_single)
 
 
 @dataclass(frozen=True, slots=True)
