@@ -15,7 +15,7 @@ from controlplane.models import Cluster
 from datasets.long_work import LAKE_AWAY, budget_of
 from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation, DatasetVersion
-from datasets.queries.cache_locations import claim_of, locations_of
+from datasets.queries.cache_locations import claim_of, crowded_words, locations_of
 from datasets.queries.caches import keys_at, store_of
 from datasets.queries.code import control_url
 from datasets.queries.lake import manifest_named
@@ -100,8 +100,7 @@ def _check_nodes(location: CacheLocation) -> None:
     if not claim.nodes:
         raise Blocked(NO_NODES, f"No node that {location.name} serves is ready and open for pods.")
     if claim.access_mode == CacheLocation.ONE_NODE and len(claim.nodes) > 1:
-        words = f"{location.name} serves {len(claim.nodes)} nodes, and its ReadWriteOnce volume is for one."
-        raise Blocked(SEVERAL_NODES, words)
+        raise Blocked(SEVERAL_NODES, crowded_words(location.name, len(claim.nodes)))
 
 
 class VolumeCaches:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Location:
     """A cache location of a cluster. It serves the nodes in these pools, and those with all of these labels. One
-    with neither is the default: it serves the nodes that no other location serves."""
+    with neither is the default: it serves the nodes that no other location serves. `is_of_one_node`: its volumes can be
+    mounted on one node only."""
 
     name: str
     node_pools: Collection[str] = ()
     node_labels: Mapping[str, str] = field(default_factory=dict)
+    is_of_one_node: bool = False
 
     def has(self, pool: str, labels: Mapping[str, str]) -> bool:
         """Return whether the location serves a node with this pool and these labels, other than as the default."""

@@ -1,6 +1,7 @@
 """Read the cache locations of a cluster: the nodes that each serves, and the volumes that projects have there."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from django.db.models import Prefetch, QuerySet, prefetch_related_objects
 
@@ -34,13 +35,32 @@ def locations_of(cluster: Cluster) -> list[Location]:
 @prepared
 def _locations(cluster: int) -> QuerySet[CacheLocation]:
     rows = CacheLocation.objects.filter(cluster=cluster, project=None)
-    return rows.only("name", "node_pools", "node_labels", "is_default")
+    return rows.only("name", "node_pools", "node_labels", "is_default", "access_mode")
 
 
 def _location(location: CacheLocation) -> Location:
     if location.is_default:
         return Location(location.name)
-    return Location(location.name, tuple(location.node_pools), location.node_labels)
+    is_of_one_node = location.access_mode == CacheLocation.ONE_NODE
+    return Location(location.name, tuple(location.node_pools), location.node_labels, is_of_one_node)
+
+
+def crowded_locations(cluster: Cluster, locations: Sequence[Location]) -> dict[str, str]:
+    """Return the locations that serve several nodes although their volumes can be mounted on one only: the reason for
+    users by name. Without locations of one node no query, else one."""
+    of_one = {one.name for one in locations if one.is_of_one_node}
+    if not of_one:
+        return {}
+    served = Counter(
+        location_of(pool or "", labels, locations)
+        for pool, labels in _usable(cluster).values_list("pool__name", "labels")
+    )
+    return {name: crowded_words(name, served[name]) for name in of_one if served[name] > 1}
+
+
+def crowded_words(name: str, nodes: int) -> str:
+    """Return the reason why no pod uses a location whose ReadWriteOnce volumes are for one node."""
+    return f"{name} serves {nodes} nodes, and its ReadWriteOnce volume is for one."
 
 
 def owner_of(cluster: Cluster, project_id: int) -> int | None:
@@ -102,8 +122,11 @@ def nodes_of(volume: CacheLocation) -> tuple[str, ...]:
     locations = locations_of(volume.cluster)
     if not locations:
         return ()
-    usable = Node.objects.filter(cluster=volume.cluster, is_ready=True, is_cordoned=False, is_closed=False)
-    rows = usable.order_by("name").values_list("name", "pool__name", "labels")
+    rows = _usable(volume.cluster).order_by("name").values_list("name", "pool__name", "labels")
     wanted = location_names(volume.cluster).get(volume.pk)
     found = [name for name, pool, labels in rows if location_of(pool or "", labels, locations) == wanted]
     return tuple(found[:MOST_NODES])
+
+
+def _usable(cluster: Cluster) -> QuerySet[Node]:
+    return Node.objects.filter(cluster=cluster, is_ready=True, is_cordoned=False, is_closed=False)

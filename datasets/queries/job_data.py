@@ -16,6 +16,7 @@ from datasets.locality import Candidate, Location, choose, choose_other, find, l
 from datasets.models import Cache, CacheLocation, DatasetUse, DatasetVersion
 from datasets.queries.cache_locations import (
     claim_name_at,
+    crowded_locations,
     limits_of,
     location_names,
     locations_of,
@@ -61,7 +62,8 @@ class DataView:
 
 def observe_data(cluster: Cluster, *, has_queued_jobs: bool = True) -> DataView:
     """Return which queued jobs wait for data and, in a cluster with several locations, where the data of jobs
-    is. At most three queries."""
+    is. At most three queries,
+    and one more with locations of one node."""
     locations = locations_of(cluster)
     if locations:
         return DataView(_by_location(cluster, locations), locations)
@@ -115,16 +117,29 @@ def _by_location(cluster: Cluster, locations: Sequence[Location]) -> dict[str, J
     caches = _caches_by_owner(cluster, {use.version_id for uses in by_job.values() for use in uses}, by_pk)
     names = [location.name for location in locations]
     default = next((location.name for location in locations if location.is_default), names[0])
+    crowded = crowded_locations(cluster, locations)
     data = {}
     for job, uses in by_job.items():
         own = caches.get(owner_of(cluster, uses[0].job.project_id), {})
         states = {key: cache.state for key, cache in own.items()}
+        # Nothing is started or filled there, whatever its volumes hold.
+        states |= {(name, use.version_id): Cache.FAILED for name in crowded for use in uses}
         found = find([use.version_id for use in uses], names, states)
         if len(found.ready) == len(names):
             continue
-        waited = [(use, own.get((by_pk.get(use.location_id or 0, default), use.version_id))) for use in uses]
+        sent = zip(uses, _sent_to(uses, by_pk, default), strict=True)
+        waited = [(use, own.get((at, use.version_id))) for use, at in sent]
         data[job] = _job_data(uses[0], waited, found.ready, found.fillable)
+        trouble = next((crowded[at] for at in _sent_to(uses, by_pk, default) if at in crowded), "")
+        if trouble and data[job].is_waiting:
+            progress = (("dataset", str(uses[0])), ("data_state", Cache.FAILED), ("message", trouble))
+            data[job] = JobData(is_waiting=True, progress=progress)
     return data
+
+
+def _sent_to(uses: Iterable[DatasetUse], names: Mapping[int, str], default: str) -> list[str]:
+    """Return the names of the locations to which the data of a job was sent last."""
+    return [names.get(use.location_id or 0, default) for use in uses]
 
 
 def _caches_by_owner(
@@ -204,6 +219,7 @@ def _candidates(job: Job, versions: Iterable[DatasetVersion]) -> list[Candidate]
     by_pk = location_names(cluster)
     states = {(by_pk.get(location, ""), key): state for location, key, state in found}
     failed = {location for (location, _), state in states.items() if state == Cache.FAILED}
+    failed |= set(crowded_locations(cluster, locations))
     there = {key for key, state in states.items() if state != Cache.FAILED}
     limits = limits_of(cluster)
     room = _room(job, locations)

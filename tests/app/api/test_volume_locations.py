@@ -258,6 +258,37 @@ def test_a_fill_without_a_node_or_with_too_many_fails_by_name(
     assert "serves 2 nodes" in cache.message
 
 
+def test_a_location_of_one_node_that_gains_a_node_gets_no_pods(
+    cast: Cast, engine: Engine, xray: Dataset, zone: CacheLocation
+):
+    cluster = cast.project.cluster
+    CacheLocation.objects.filter(name="zone-b").update(access_mode="ReadWriteOnce")
+    at = location_for(cluster, cast.project, "zone-b")
+    cache_version(xray.versions.get(), at, actor=SYSTEM)
+    work()
+    job = submit(cast)
+    assert observe_data(cluster).of(str(job.pk)).locations == ("zone-b",)
+    add_node(cluster, "dgx1-3", zone="b")
+    data = observe_data(cluster).of(str(job.pk))
+    assert (data.is_waiting, data.locations) == (True, ())
+    assert dict(data.progress)["message"] == "zone-b serves 2 nodes, and its ReadWriteOnce volume is for one."
+    cache_version(xray.versions.get(), location_for(cluster, cast.project), actor=SYSTEM)
+    work()
+    data = observe_data(cluster).of(str(job.pk))
+    assert (data.is_waiting, data.locations, data.fillable) == (False, ("memory",), ())
+    later = submit(cast, "later")
+    assert {use.location.name for use in DatasetUse.objects.filter(job=later)} == {"memory.team-a"}
+    Node.objects.filter(name="dgx1-3").update(is_cordoned=True)
+    assert observe_data(cluster).of(str(job.pk)).locations == ()
+
+
+def add_node(cluster: Cluster, name: str, **labels: str) -> Node:
+    [like] = Node.objects.filter(cluster=cluster, name="dgx1-2")
+    like.pk, like.name, like.labels, like._state.adding = None, name, labels, True
+    like.save()
+    return like
+
+
 def test_a_location_goes_with_the_claims_of_its_volumes_once_it_is_empty(
     api: Any, cast: Cast, engine: Engine, xray: Dataset, zone: CacheLocation
 ):
