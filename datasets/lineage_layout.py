@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from datasets.lineage import Edge, Graph, Node
 
-WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 208, 48, 64, 12, 4
-NAME_MOST = 28
+# Five columns, a job that runs on a restored volume, fit beside the navigation of a window of 1,400 pixels.
+WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 192, 48, 40, 12, 4
+# Characters of an average width that fit into a box.
+NAME_MOST = 22
 
 
 @dataclass(frozen=True, slots=True)
