@@ -18,6 +18,7 @@ from playwright.sync_api import (
     Request,
     Response,
     ViewportSize,
+    expect,
     sync_playwright,
 )
 
@@ -199,6 +200,7 @@ def yard(running: Yard) -> Iterator[Yard]:
 
 @pytest.fixture(scope="session")
 def playwright() -> Iterator[Playwright]:
+    expect.set_options(timeout=patience(PATIENCE_MS))
     with sync_playwright() as started:
         yield started
 

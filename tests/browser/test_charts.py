@@ -49,9 +49,14 @@ def point_at(page: Page, chart: str, share: float) -> None:
 
 
 def opacity(page: Page, kind: str, project: str) -> float:
-    """How visible the line or the label of a project is in the allocation chart."""
+    """How visible the line or the label of a project is in the allocation chart; -1 while it is drawn anew."""
     selector = f"#allocation-chart .{kind}[data-project='{project}']"
-    return float(page.evaluate("(one) => getComputedStyle(document.querySelector(one)).opacity", selector))
+    seen = "(one) => { const node = document.querySelector(one); return node ? getComputedStyle(node).opacity : -1; }"
+    return float(page.evaluate(seen, selector))
+
+
+def is_dim(page: Page, kind: str, project: str) -> bool:
+    return 0 <= opacity(page, kind, project) < 0.5
 
 
 def test_no_chart_offers_a_foreign_service(open_as: Open):
@@ -88,7 +93,8 @@ def test_the_list_under_the_pointer_has_every_project(yard: Yard, open_as: Open)
     point_at(page, "#allocation-chart", 0.995)
     tip = page.locator("#allocation-chart .chart-tip")
     tip.wait_for()
-    assert tip.locator("li").all_inner_texts() == ["team-a\n2 GPUs", "team-b\n1 GPU"]
+    shown = tip.locator("li").all_inner_texts
+    wait_until(lambda: shown() == ["team-a\n2 GPUs", "team-b\n1 GPU"], what="both projects in the list")
 
 
 def test_the_mode_bar_is_ours_and_one_tab_stop(open_as: Open):
@@ -118,12 +124,11 @@ def test_the_mode_bar_is_not_over_the_lines_on_touch(open_as: Open):
     page = open_as("ana", viewport={"width": 400, "height": 800}, has_touch=True, is_mobile=True).page
     page.evaluate("document.querySelector('#allocation-chart').scrollIntoView()")
     drawn(page, "#allocation-chart")
-    bar = page.locator(".panel", has=page.locator("#allocation-chart")).locator(".chart-tools").bounding_box()
-    plot = page.locator("#allocation-chart .chart-plot").bounding_box()
-    assert bar is not None
-    assert plot is not None
-    assert bar["y"] + bar["height"] <= plot["y"] + 1
     tools = page.locator(".panel", has=page.locator("#allocation-chart")).locator(".chart-tools")
+    # At one moment: what is loaded meanwhile moves both.
+    above = """(bar) => bar.getBoundingClientRect().bottom
+      <= document.querySelector("#allocation-chart .chart-plot").getBoundingClientRect().top + 1"""
+    assert tools.evaluate(above)
     assert tools.evaluate("(bar) => getComputedStyle(bar).opacity") == "1"  # a finger does not hover
     assert (
         page.evaluate("document.querySelector('#allocation-chart .chart-plot')._fullLayout.dragmode") is False
@@ -137,14 +142,14 @@ def test_a_project_under_the_pointer_dims_the_other_lines(yard: Yard, open_as: O
     drawn(page, "#allocation-chart")
     page.wait_for_selector("#allocation-chart .annotation[data-project=team-a]")
     page.hover("#shares [data-key=team-a]")
-    wait_until(lambda: opacity(page, "trace", "team-b") < 0.5, what="a dimmed line")
-    assert opacity(page, "trace", "team-a") == 1
-    assert opacity(page, "annotation", "team-b") < 0.5
+    wait_until(lambda: is_dim(page, "trace", "team-b"), what="a dimmed line")
+    wait_until(lambda: opacity(page, "trace", "team-a") == 1, what="the project's own line")
+    wait_until(lambda: is_dim(page, "annotation", "team-b"), what="a dimmed label")
     page.hover("h2")
     wait_until(lambda: opacity(page, "trace", "team-b") == 1, what="the line as it was")
     page.hover("#allocation-chart .annotation[data-project=team-a]")
-    wait_until(lambda: opacity(page, "trace", "team-b") < 0.5, what="a label that dims the others")
-    assert page.locator("#shares [data-key=team-a].is-hovered").count() == 1
+    wait_until(lambda: is_dim(page, "trace", "team-b"), what="a label that dims the others")
+    page.locator("#shares [data-key=team-a].is-hovered").wait_for()
 
 
 def test_a_long_name_at_a_lines_end_gets_an_ellipsis(yard: Yard, open_as: Open):
@@ -155,10 +160,13 @@ def test_a_long_name_at_a_lines_end_gets_an_ellipsis(yard: Yard, open_as: Open):
         drawn(page, "#allocation-chart")
         label = page.locator(f"#allocation-chart .annotation[data-project={name}]")
         label.wait_for()
-        assert (label.locator("text").text_content() or "").endswith("…")
+        cut = label.locator("text").filter(has_text="…")
+        cut.wait_for()
+        assert (cut.text_content() or "").endswith("…")
         assert label.locator("title").text_content() == name
-        right = "(label, around) => (around ? label.closest(around) : label).getBoundingClientRect().right"
-        assert label.evaluate(right, "") <= label.evaluate(right, ".chart-plot")
+        right = "(node) => node.getBoundingClientRect().right"
+        inside = f"(label) => ({right})(label) <= ({right})(label.closest('.chart-plot'))"
+        assert label.evaluate(inside)
     finally:
         yard.call("DELETE", f"/projects/{name}")
 

@@ -68,16 +68,17 @@ def test_every_step_of_a_start_is_seen_live(yard: Yard, open_as: Open, tmp_path:
     page = open_as("vera", f"/jobs/{job}").page
     page.locator(".log-line.is-event").get_by_text("Submitted by").wait_for()
     page.locator(".steps .is-now").get_by_text("First output").wait_for()
-    assert "none for" in page.inner_text(".steps .is-now .under")
+    page.locator(".steps .is-now .under").get_by_text("none for").wait_for()
     seen.touch()
     page.locator(".steps .is-done").get_by_text("First output").wait_for()  # no event says so: the log does
+    done = page.locator(".steps .is-done")
+    wait_until(lambda: done.count() == 4, what="four steps that are done")
     assert [step.split("\n")[0] for step in page.locator(".steps li").all_inner_texts()] == [
         "Queued",
         "Scheduled",
         "Started",
         "First output",
     ]
-    assert page.locator(".steps .is-done").count() == 4
 
 
 def test_output_that_comes_while_the_page_reads_the_log_is_a_step_too(yard: Yard, open_as: Open):
@@ -102,10 +103,10 @@ def test_the_page_of_a_resumed_job_shows_what_the_first_attempt_reached(yard: Ya
     yard.call("POST", f"/jobs/{job}/resume")
     page.locator(".timeline").get_by_text("attempt 2").wait_for()
     page.locator("#job-figures").get_by_text("reached in attempt 1").wait_for()
-    assert "suspended at step 8" in page.inner_text(".timeline")
-    assert page.locator("#curve-loss[data-empty]").count() == 0
+    page.locator(".timeline").get_by_text("suspended at step 8").wait_for()
+    page.wait_for_selector("#curve-loss:not([data-empty])")
     page.reload()
-    assert page.locator("#curve-loss[data-empty]").count() == 0
+    page.wait_for_selector("#curve-loss:not([data-empty])")
 
 
 def test_what_a_stop_costs_is_live_while_the_dialog_is_open(yard: Yard, open_as: Open):
@@ -116,12 +117,12 @@ def test_what_a_stop_costs_is_live_while_the_dialog_is_open(yard: Yard, open_as:
     page.click("button:text('Stop…')")
     cost = page.locator("#stop-cost")
     cost.get_by_text("2 workers: dgx1-1, dgx1-2").wait_for()
-    assert "16 GPUs" in cost.inner_text()
+    wait_until(lambda: "16 GPUs" in cost.inner_text(), what="the GPUs that it gives back")
     cost.get_by_text("since its last checkpoint").wait_for()
     cost.get_by_text("no other job").wait_for()
     yard.submit("next", gpus=1)
     cost.get_by_text("one job:").wait_for()
-    assert "next of team-a" in cost.inner_text()
+    wait_until(lambda: "next of team-a" in cost.inner_text(), what="the job that would start")
 
 
 def test_focus_on_an_action_survives_live_updates(yard: Yard, open_as: Open):

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Open, Yard
 from tests.waiting import wait_until
@@ -37,7 +37,8 @@ def test_filters_act_at_once_and_stay_in_the_address(yard: Yard, open_as: Open):
     page.select_option("select[name=state]", "running")
     wait_until(lambda: sorted(shown(page)) == ["alpha", "gamma"], what="the filtered rows")
     assert page.url.endswith("/jobs?state=running")
-    assert page.inner_text("#jobs-summary").startswith("2 jobs, GPUs: 3 asked for, 3 held")
+    summary = "2 jobs, GPUs: 3 asked for, 3 held"
+    wait_until(lambda: page.inner_text("#jobs-summary").startswith(summary), what="the sum of the rows")
     page.locator("input[name=q]").press_sequentially("alp")
     # where the keys come slowly, "al" acts first and shows the same rows
     page.wait_for_url("**/jobs?q=alp&state=running")
@@ -58,7 +59,7 @@ def test_heads_sort_in_place_and_back_goes_back(yard: Yard, open_as: Open):
     wait_until(lambda: shown(page) == ["beta", "alpha", "gamma"], what="the largest first")
     page.click("th >> text=GPUs")
     wait_until(lambda: shown(page) == ["gamma", "alpha", "beta"], what="the smallest first")
-    assert page.get_attribute("th:has-text('GPUs')", "aria-sort") == "ascending"
+    page.wait_for_selector("th[aria-sort=ascending]:has-text('GPUs')")
     page.select_option("select[name=project]", "team-a")
     wait_until(lambda: shown(page) == ["alpha", "beta"], what="a filter that keeps the order")
     page.go_back()
@@ -71,16 +72,16 @@ def test_the_list_works_without_scripts(yard: Yard, open_as: Open):
     page = open_as("root", "/jobs", java_script_enabled=False).page
     page.select_option("select[name=state]", "running")
     page.click("button:text('Filter')")
+    page.wait_for_url("**state=running**")
     page.click("th >> text=Job")
-    names = page.locator("#jobs-table tbody a.main").all_inner_texts()
-    assert names == ["alpha", "gamma"]
+    page.wait_for_url("**sort=name**")
+    expect(page.locator("#jobs-table tbody a.main")).to_have_text(["alpha", "gamma"])
     page.check("[aria-label='Select alpha']")
     page.click("button:text('Stop…')")
-    assert "Stop 1 job?" in page.inner_text("h1")
+    expect(page.locator("h1")).to_contain_text("Stop 1 job?")
     page.click("button:text('Stop the job')")
-    assert "state=running" in page.url
-    assert page.url.endswith("&sort=name")
-    assert "1 job is stopping." in page.inner_text("main")
+    page.wait_for_url("**state=running*&sort=name")
+    expect(page.locator("main")).to_contain_text("1 job is stopping.")
     yard.wait_for(jobs["alpha"], "stopped")
 
 
@@ -90,23 +91,23 @@ def test_what_is_selected_is_said_and_survives_live_updates(yard: Yard, open_as:
     watched.is_live()
     page = watched.page
     said = page.locator("[data-picked-count]")
-    assert said.inner_text() == "0 of 3 on this page selected"
+    expect(said).to_have_text("0 of 3 on this page selected")
     assert page.is_disabled("button:text('Stop…')")
     page.check("[aria-label='Select alpha']")
     page.check("[aria-label='Select beta']")
-    assert said.inner_text() == "2 of 3 on this page selected"
+    expect(said).to_have_text("2 of 3 on this page selected")
     page.locator(f"tr[data-key='{jobs['alpha']}']").focus()
     late = yard.submit("late")
     page.locator(f"tr[data-key='{late}']").wait_for()
     yard.call("DELETE", f"/jobs/{jobs['gamma']}")
     page.locator(f"tr[data-key='{jobs['gamma']}']").wait_for(state="detached")
-    assert said.inner_text() == "2 of 3 on this page selected"
+    expect(said).to_have_text("2 of 3 on this page selected")
     assert page.is_checked("[aria-label='Select beta']")
     assert page.evaluate("document.activeElement.dataset.key") == jobs["alpha"]
     page.keyboard.press("Space")
-    assert said.inner_text() == "1 of 3 on this page selected"
+    expect(said).to_have_text("1 of 3 on this page selected")
     page.check("[aria-label='Select all on this page']")
-    assert said.inner_text() == "3 of 3 on this page selected"
+    expect(said).to_have_text("3 of 3 on this page selected")
 
 
 def test_selected_jobs_are_stopped_after_one_question(yard: Yard, open_as: Open):
@@ -117,7 +118,7 @@ def test_selected_jobs_are_stopped_after_one_question(yard: Yard, open_as: Open)
     page.click("button:text('Stop…')")
     dialog = page.get_by_role("dialog")
     dialog.get_by_text("Stop 2 jobs?").wait_for()
-    assert "2 GPUs" in dialog.inner_text()
+    wait_until(lambda: "2 GPUs" in dialog.inner_text(), what="the GPUs that they give back")
     page.keyboard.press("Escape")
     assert page.is_checked("[aria-label='Select alpha']")
     page.click("button:text('Stop…')")

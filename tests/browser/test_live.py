@@ -100,12 +100,13 @@ def test_a_new_job_and_its_end_come_by_themselves(yard: Yard, open_as: Open):
     page.wait_for_function(
         "() => document.querySelector('#totals [data-field=gpus_allocated]').textContent === '3'"
     )
-    assert page.inner_text("#shares [data-key=team-a] b") == "3"
-    assert page.locator(".cell g[data-project=team-a]").count() == 3
+    wait_until(lambda: page.inner_text("#shares [data-key=team-a] b") == "3", what="the project's share")
+    cells = page.locator(".cell g[data-project=team-a]")
+    wait_until(lambda: cells.count() == 3, what="three cells of the project")
     yard.call("POST", f"/jobs/{job}/stop")
     row.wait_for(state="detached")
     page.wait_for_function("() => document.querySelectorAll('.cell g').length === 0")
-    assert page.is_visible("#running-empty")
+    page.locator("#running-empty").wait_for()
     assert page.evaluate("window.samePage") is True
 
 
@@ -114,10 +115,13 @@ def test_a_queued_job_says_why(yard: Yard, open_as: Open):
     job = yard.submit("waits", gpus=8, workers=3)
     item = page.locator(f"#queued li[data-key='{job}']")
     item.wait_for()
-    reason = wait_until(
-        lambda: yard.call("GET", f"/jobs/{job}")["status"]["reason"]["message"], what="a reason"
-    )
-    item.get_by_text(reason).wait_for()
+
+    def is_said() -> bool:
+        """Both are read again: the first reason may be replaced by a better one."""
+        reason = yard.call("GET", f"/jobs/{job}")["status"]["reason"]["message"]
+        return bool(reason) and item.get_by_text(reason).is_visible()
+
+    wait_until(is_said, what="the reason on the page")
 
 
 def test_lists_and_job_pages_follow_too(yard: Yard, open_as: Open):
@@ -159,13 +163,13 @@ def test_a_lost_feed_is_said_and_comes_back_true(yard: Yard, open_as: Open):
     page = watched.page
     yard.server.children()["web"].kill()
     page.wait_for_selector("#live[data-state=lost]")
-    assert "Offline since" in page.inner_text("#live")
-    assert page.evaluate("document.body.hasAttribute('data-stale')")
+    page.locator("#live[data-state=lost]").get_by_text("Offline since").wait_for()
+    page.wait_for_selector("body[data-stale]")
     wait_until(yard.server.is_ready, 30, "the web server's return")
     job = yard.submit("meanwhile")
     watched.is_live()
     page.locator(f"#running tr[data-key='{job}']").wait_for()
-    assert not page.evaluate("document.body.hasAttribute('data-stale')")
+    page.wait_for_selector("body:not([data-stale])")
     watched.troubles.clear()  # the browser itself logs refused connections
 
 

@@ -17,7 +17,7 @@ SPELL = """async (texts) => {
   const { spelled } = await import(new URL("progressline.js", document.querySelector("script[src*='js/app']").src));
   return texts.map(spelled);
 }"""
-TARGET_TOP = """(view) => view.querySelector(".is-target").getBoundingClientRect().top
+TARGET_TOP = """(view) => view.querySelector(".is-target")?.getBoundingClientRect().top
   - view.getBoundingClientRect().top - view.clientTop"""
 REPORT = {"trainyard": 1, "epoch": 1, "epochs": 2, "step": 5, "total_steps": 10, "loss": 0.40218}
 SPELLED = "epoch 1/2  step 5/10  loss 0.4022"
@@ -75,7 +75,10 @@ def test_all_attempts_are_one_log_with_what_happened_between_the_lines(resumed: 
         "Attempt 2",
         "Scheduled on dgx1-1. Started inside the quota of team-a (4).",
     ]
-    assert [number for number in numbers(page) if number] == ["1", "2", "1", "2"]
+    shown = ["1", "2", "1", "2"]
+    wait_until(
+        lambda: [number for number in numbers(page) if number] == shown, 30, "both lines of both attempts"
+    )
     page.locator(".log-foot").get_by_text("4 lines").wait_for()
 
 
@@ -99,14 +102,16 @@ def test_a_new_attempt_comes_by_itself(yard: Yard, open_as: Open):
     job = yard.submit("again", PRINT)
     page = open_as("ana", f"/jobs/{job}/logs").page
     wait_until(lambda: SPELLED in texts(page), 30, "the first line")
-    assert page.locator("[data-log-attempt] option").all_inner_texts() == ["all attempts", "attempt 1"]
+    options = page.locator("[data-log-attempt] option").all_inner_texts
+    wait_until(lambda: options() == ["all attempts", "attempt 1"], 30, "the choice of one attempt")
     yard.call("POST", f"/jobs/{job}/suspend")
     page.locator(".log-line.is-event").get_by_text("Suspended by bootstrap").wait_for()
     yard.wait_for(job, "suspended")
     yard.call("POST", f"/jobs/{job}/resume")
     wait_until(lambda: texts(page).count(SPELLED) == 2, 30, "the second attempt's line")
-    options = page.locator("[data-log-attempt] option").all_inner_texts()
-    assert options == ["all attempts", "attempt 2", "attempt 1"]
+    wait_until(
+        lambda: options() == ["all attempts", "attempt 2", "attempt 1"], 30, "the choice of both attempts"
+    )
 
 
 def test_progress_lines_can_be_seen_raw_and_long_lines_wrapped_and_both_are_kept(yard: Yard, open_as: Open):
@@ -118,7 +123,7 @@ def test_progress_lines_can_be_seen_raw_and_long_lines_wrapped_and_both_are_kept
     page.click("[data-log-wrap]")
     page.click("[data-log-raw]")
     wait_until(lambda: json.dumps(REPORT) in texts(page), 10, "the raw line")
-    assert view.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+    wait_until(lambda: view.evaluate("(node) => node.scrollWidth <= node.clientWidth"), 10, "wrapped lines")
     page.reload()
     wait_until(lambda: json.dumps(REPORT) in texts(page), 10, "the raw line after a reload")
     assert page.get_attribute("[data-log-wrap]", "aria-pressed") == "true"
@@ -144,8 +149,10 @@ def test_wrapped_lines_keep_their_place(yard: Yard, open_as: Open):
         "(rows) => rows.map((row) => [row.getBoundingClientRect().top, row.getBoundingClientRect().bottom])"
     )
     assert all(below[0] == above[1] for above, below in pairwise(rows))
-    assert view.evaluate(TARGET_TOP) == 100, (
-        "five rows above the line, however many rows the lines above it take"
+    wait_until(
+        lambda: view.evaluate(TARGET_TOP) == 100,
+        10,
+        "five rows above the line, however many rows the lines above it take",
     )
 
 

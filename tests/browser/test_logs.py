@@ -126,7 +126,8 @@ def test_every_line_of_a_long_log_can_be_reached_by_its_own_steps(long_job: str,
     assert place(page) == ROW
     page.click("[data-log-follow]")
     page.locator(".log-line").get_by_text(f"line {LINES}").wait_for()
-    assert view.evaluate("(node) => node.scrollTop + node.clientHeight >= node.scrollHeight - 1")
+    at_end = "(node) => node.scrollTop + node.clientHeight >= node.scrollHeight - 1"
+    wait_until(lambda: view.evaluate(at_end), 10, "the end of the log")
 
 
 def test_the_scrollbar_stands_for_the_share_of_a_long_log(long_job: str, open_as: Open):
@@ -150,15 +151,16 @@ def test_all_gaps_of_a_line_are_shown_in_order_also_those_before_the_first(yard:
     writer.close()
     page = open_as("ana", f"/jobs/{job}/logs#L2").page
     page.locator(".log-line.is-target").get_by_text("two").wait_for()
-    assert texts(page) == [
+    expected = [
         "output may be missing before 2026-01-01T12:00:00.000Z: nobody listened",
         "output is missing here: the disk was full",
         *("one", "two"),
         *("output is missing here: first", "output is missing here: second"),
         "three",
     ]
-    numbers = page.locator(".log-line:not(.is-event) .n").all_inner_texts()
-    assert numbers == ["", "", "1", "2", "", "", "3"]
+    wait_until(lambda: texts(page) == expected, 10, "all gaps in order")
+    numbers = page.locator(".log-line:not(.is-event) .n").all_inner_texts
+    wait_until(lambda: numbers() == ["", "", "1", "2", "", "", "3"], 10, "the numbers of the lines")
 
 
 def test_a_gap_that_comes_later_stands_behind_the_one_before(yard: Yard, open_as: Open):

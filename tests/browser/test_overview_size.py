@@ -16,6 +16,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 JOBS = 2000
+HEIGHT = "document.documentElement.scrollHeight"
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +66,12 @@ def figure(page: Page, name: str) -> int:
 
 def test_it_is_small_and_fits_every_width(watched: Watched):
     page = watched.page
-    assert page.evaluate("document.documentElement.scrollHeight") <= 2500
+    # Charts follow a change of the width a moment later.
+    wait_until(lambda: page.evaluate(HEIGHT) <= 2500, what="a short page")
     assert page.evaluate("document.querySelectorAll('*').length") < 2500
     for width in (1440, 400, 2560):
         page.set_viewport_size({"width": width, "height": 960})
-        assert page.evaluate(SPILL) == [], width
+        wait_until(lambda: page.evaluate(SPILL) == [], what=f"a page that fits {width} pixels")
     over = "() => { const map = document.querySelector('.heat-map'); return map.scrollHeight - map.clientHeight; }"
     assert page.evaluate(over) <= 0
 
@@ -78,7 +80,7 @@ def test_a_long_name_pushes_nothing_off_the_table(watched: Watched):
     wide = "() => [...document.querySelectorAll('.table-wrap')].map((wrap) => wrap.scrollWidth - wrap.clientWidth)"
     for width in (1440, 1200, 400):
         watched.page.set_viewport_size({"width": width, "height": 960})
-        assert max(watched.page.evaluate(wide)) <= 0, width
+        wait_until(lambda: max(watched.page.evaluate(wide)) <= 0, what=f"tables that fit {width} pixels")
 
 
 def test_a_new_job_appears_by_itself_however_many_there_are(watched: Watched, large: servers.ControlPlane):
@@ -126,6 +128,6 @@ def test_cells_become_a_map_while_the_page_is_open(watched: Watched, large: serv
 def test_a_phone_scrolls_through_three_screens_and_a_half(watched: Watched):
     page = watched.page
     page.set_viewport_size({"width": 400, "height": 860})
-    assert page.evaluate("document.documentElement.scrollHeight") <= 3000
+    wait_until(lambda: page.evaluate(HEIGHT) <= 3000, what="three screens and a half")
     page.locator("#running-panel a.link", has_text="see all").wait_for()
     page.locator("#queued-panel a.link", has_text="see all").wait_for()

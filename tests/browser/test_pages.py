@@ -90,5 +90,5 @@ def test_the_sign_in_page_works_without_scripts(browser, yard: Yard):
     page.fill("#username", "ana")
     page.fill("#password", "correct horse battery")
     page.click("button.primary")
-    assert page.url == f"{yard.server.url}/jobs"
+    page.wait_for_url(f"{yard.server.url}/jobs")
     context.close()

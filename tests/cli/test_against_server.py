@@ -41,13 +41,18 @@ def environment(running: servers.ControlPlane, tmp_path_factory: pytest.TempPath
 def yard(environment: dict[str, str]) -> Yard:
     def run(*argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-I", "-c", START, *argv]
-        given = {"env": environment, "timeout": 120, **options}
+        given = {"env": environment, "timeout": patience(120), **options}
         return subprocess.run(command, capture_output=True, text=True, check=False, **given)
 
     made = run("project", "create", "cli", "--gpu-quota", "8")
     assert made.returncode == 0, made.stderr
     environment["TRAINYARD_PROJECT"] = "cli"
     return run
+
+
+def waited() -> str:
+    """The limit of `yard wait`, as busy as this machine is now."""
+    return f"{patience(30):.0f}"
 
 
 def test_doctor_finds_nothing_wrong(yard):
@@ -60,7 +65,7 @@ def test_submit_prints_the_object_that_rest_has(yard, running):
     submitted = json.loads(
         yard("submit", "same", "-i", "python", "-g", "1", "-o", "json", "--", "sleep", "60").stdout
     )
-    assert yard("wait", "same", "--for", "running", "--timeout", "30").returncode == 0
+    assert yard("wait", "same", "--for", "running", "--timeout", waited()).returncode == 0
     _, there = running.call("GET", f"/api/v1/jobs/{submitted['id']}")
     described = json.loads(yard("describe", "job", "same", "-o", "json").stdout)
     for moving in (submitted, there, described):
@@ -114,12 +119,12 @@ def test_following_survives_the_web_servers_death(yard, running, environment):
 
 def test_a_shell_in_a_running_pod(yard):
     assert yard("submit", "box", "-i", "ubuntu", "-g", "1").returncode == 0
-    assert yard("wait", "box", "--for", "running", "--timeout", "30").returncode == 0
+    assert yard("wait", "box", "--for", "running", "--timeout", waited()).returncode == 0
     ran = yard("bash", "box", input="echo $((40 + 2)); exit 7\n")
     assert ran.returncode == 7
     assert ran.stdout == "42\n"
     assert yard("stop", "box").returncode == 0
-    assert yard("wait", "box", "--for", "stopped", "--timeout", "30").returncode == 0
+    assert yard("wait", "box", "--for", "stopped", "--timeout", waited()).returncode == 0
     assert yard("bash", "box", input="").returncode == 5
 
 
@@ -140,7 +145,7 @@ def test_steering(yard):
     assert yard("submit", "steer", "-i", "ubuntu", "-g", "1").returncode == 0
     for verb, state in (("suspend", "suspended"), ("resume", "running"), ("stop", "stopped")):
         assert yard(verb, "steer").returncode == 0
-        assert yard("wait", "steer", "--for", state, "--timeout", "30").returncode == 0, state
+        assert yard("wait", "steer", "--for", state, "--timeout", waited()).returncode == 0, state
     assert yard("stop", "steer").stdout == "job steer is stopped\n"  # again: it is already
     assert yard("submit", "saver", "-i", "ubuntu", "-g", "1", "--", "python3", "-c", SAVER).returncode == 0
     wait_until(lambda: yard("logs", "saver").stdout == "ready\n", what="its trap")
@@ -159,7 +164,7 @@ def test_an_elastic_job_starts_as_large_as_fits_and_is_scaled_while_it_holds_not
     line = 'echo "$TRAINYARD_RANK of $workers ($minWorkers to $maxWorkers)"; sleep 60'
     etjob = ("--name=el", "--gpus=1", "--image=ubuntu", "--min-workers=2", "--workers=20", "--max-workers=24")
     assert yard("submit", "etjob", *etjob, line).returncode == 0
-    assert yard("wait", "el", "--for", "running", "--timeout", "30").returncode == 0
+    assert yard("wait", "el", "--for", "running", "--timeout", waited()).returncode == 0
     shown = json.loads(yard("get", "el", "-o", "json").stdout)
     size = shown["status"]["workers"]
     assert 2 <= size < 20  # the cluster has 16 GPUs
@@ -171,10 +176,10 @@ def test_an_elastic_job_starts_as_large_as_fits_and_is_scaled_while_it_holds_not
     refused = yard("scaleout", "etjob", "--name=el", "--count=1", "--timeout=10m")
     assert (refused.returncode, "Suspend it, scale it and resume it" in refused.stderr) == (5, True)
     assert yard("suspend", "el").returncode == 0
-    assert yard("wait", "el", "--for", "suspended", "--timeout", "30").returncode == 0
+    assert yard("wait", "el", "--for", "suspended", "--timeout", waited()).returncode == 0
     assert yard("scalein", "el", "--count", "17").stdout == "job el asks for 3 workers now, for 20 before\n"
     assert yard("resume", "el").returncode == 0
-    assert yard("wait", "el", "--for", "running", "--timeout", "30").returncode == 0
+    assert yard("wait", "el", "--for", "running", "--timeout", waited()).returncode == 0
     assert json.loads(yard("get", "el", "-o", "json").stdout)["status"]["workers"] == 3
     assert yard("delete", "el").returncode == 0
 
@@ -293,7 +298,7 @@ def serving(yard) -> Iterator[str]:
     """A running job with a web server on its declared port; jobs outlive the control plane, so it is ended here."""
     words = ("submit", "serving", "-i", "python", "--interactive", "-g", "0.5", "--port", "8888")
     assert yard(*words, "--", "python", "-c", SERVE).returncode == 0
-    assert yard("wait", "serving", "--for", "running", "--timeout", "30").returncode == 0
+    assert yard("wait", "serving", "--for", "running", "--timeout", waited()).returncode == 0
     yield "serving"
     assert yard("stop", "serving").returncode == 0
     assert yard("wait", "serving", "--for", "stopped", "--timeout", "60").returncode == 0
