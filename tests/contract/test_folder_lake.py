@@ -125,6 +125,21 @@ def test_what_is_no_file_and_links_out_of_the_tree_are_skipped_and_named(source,
     assert found.manifest.find(b"sub/link").kind == LINK
 
 
+def test_names_are_bytes_and_links_are_resolved_in_their_directory(source, lake):
+    """A walk that lists names as text would have to turn them back."""
+    below = os.fsencode(source / "sub") + b"/\xff\xfe"
+    os.mkdir(below)
+    with open(below + b"/\xe9.bin", "wb") as file:
+        file.write(b"latin")
+    os.symlink(b"\xe9.bin", below + b"/link")
+    os.symlink(b"../../../out", below + b"/leaves")
+    found = sync_tree(source, sink_of_folder(lake.root))
+    assert [skipped.path for skipped in found.skipped] == [b"sub/\xff\xfe/leaves"]
+    assert found.manifest is not None
+    assert found.manifest.find(b"sub/\xff\xfe/\xe9.bin").digest == sha256(b"latin").digest()
+    assert found.manifest.find(b"sub/\xff\xfe/link").digest == sha256(b"\xe9.bin").digest()
+
+
 def test_a_source_that_is_not_there_is_named(tmp_path, lake):
     with pytest.raises(SourceMissing, match="nowhere"):
         sync_tree(tmp_path / "nowhere", sink_of_folder(lake.root))
