@@ -85,7 +85,7 @@ def node_of_its_pod(yard: Yard, volume: CacheLocation, claim: str) -> str:
         return bool(nodes[-1])
 
     with pytest.raises(Cancelled):
-        volume_of(volume).run(CacheTask("task", ()), Budget(120, is_bound))
+        volume_of(volume).run(CacheTask("task", (), "tree"), Budget(120, is_bound))
     wait_until(lambda: yard.kube.api("GET", path)[0] == 404, what="the end of the pod")
     return nodes[-1]
 
