@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, NotVisible
@@ -18,6 +18,7 @@ from controlplane.models import Event, Project
 from controlplane.scheduling.reasons import WAITING_FOR_DATA
 from datasets.actions.caches import cache_event, location_for, volume_at, want_cache
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
+from datasets.queries.cache_locations import crowded_locations, locations_of
 from datasets.queries.caches import UNFINISHED, is_used_at, is_wanted_at
 from datasets.queries.job_data import best_location, other_location
 from jobs.lifecycle import QUEUED
@@ -137,16 +138,16 @@ def _go_where_room_is(locations: Locations, volume_of: VolumeOf) -> None:
 
 
 def _leave_failed(locations: Locations, volume_of: VolumeOf) -> None:
-    """Move the data of queued jobs away from locations where a fill failed, all data of a job together. Each
-    failure excludes one more location, so this terminates."""
-    at_own: dict[str, Any] = {
-        "version__caches__state": Cache.FAILED,
-        "version__caches__location": F("location"),
-        "job__state": QUEUED,
-        "job__project__cluster__in": {cluster for cluster, _ in locations},
-    }
-    stuck = DatasetUse.objects.filter(**at_own).values("job")
-    jobs = Job.objects.filter(pk__in=stuck).select_related("project__cluster").order_by("submit_rank")
+    """Move the data of queued jobs away from locations where a fill failed or that have too many nodes, all data of a
+    job together. Each failure excludes one more location, so this terminates."""
+    uses_there = DatasetUse.objects.filter(
+        job__state=QUEUED, job__project__cluster__in={cluster for cluster, _ in locations}
+    )
+    failed = uses_there.filter(version__caches__state=Cache.FAILED, version__caches__location=F("location"))
+    stuck = Q(pk__in=failed.values("job"))
+    if crowded := _crowded(locations):
+        stuck |= Q(pk__in=uses_there.filter(location__parent__in=crowded).values("job"))
+    jobs = Job.objects.filter(stuck).select_related("project__cluster").order_by("submit_rank")
     chosen: dict[tuple[Any, ...], str] = {}
     for job in jobs.prefetch_related("dataset_uses__version__dataset"):
         uses = [use for use in job.dataset_uses.all() if use.version is not None]
@@ -157,6 +158,15 @@ def _leave_failed(locations: Locations, volume_of: VolumeOf) -> None:
         own = location and volume_of(location, job.project)
         if own is not None:
             _move(uses, own)
+
+
+def _crowded(locations: Locations) -> list[int]:
+    """Return the ids of the locations of one node that serve several. No query without locations of one node."""
+    of_one = {one.cluster for one in locations.values() if one.access_mode == CacheLocation.ONE_NODE}
+    crowded = [
+        (cluster.pk, name) for cluster in of_one for name in crowded_locations(cluster, locations_of(cluster))
+    ]
+    return [locations[key].pk for key in crowded if key in locations]
 
 
 def _volume_at(location: CacheLocation, project: Project) -> CacheLocation | None:

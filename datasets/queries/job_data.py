@@ -122,8 +122,10 @@ def _by_location(cluster: Cluster, locations: Sequence[Location]) -> dict[str, J
     for job, uses in by_job.items():
         own = caches.get(owner_of(cluster, uses[0].job.project_id), {})
         states = {key: cache.state for key, cache in own.items()}
-        # Nothing is started or filled there, whatever its volumes hold.
-        states |= {(name, use.version_id): Cache.FAILED for name in crowded for use in uses}
+        # Nothing is started or filled there, whatever its volumes hold; new workers of running jobs stay
+        # with the others, since elsewhere their data may be missing.
+        if uses[0].job.state == QUEUED:
+            states |= {(name, use.version_id): Cache.FAILED for name in crowded for use in uses}
         found = find([use.version_id for use in uses], names, states)
         if len(found.ready) == len(names):
             continue

@@ -282,6 +282,26 @@ def test_a_location_of_one_node_that_gains_a_node_gets_no_pods(
     assert observe_data(cluster).of(str(job.pk)).locations == ()
 
 
+def test_jobs_of_a_location_of_one_node_that_gains_a_node_leave_it_before_their_start_alone(
+    cast: Cast, engine: Engine, xray: Dataset, zone: CacheLocation
+):
+    """Queued ones go where new ones go; new workers of running ones do not start where their data is not."""
+    cluster = cast.project.cluster
+    CacheLocation.objects.filter(name="zone-b").update(access_mode="ReadWriteOnce")
+    cache_version(xray.versions.get(), location_for(cluster, cast.project, "zone-b"), actor=SYSTEM)
+    work()
+    queued, running = submit(cast), submit(cast, "running")
+    Job.objects.filter(pk=running.pk).update(state="running")
+    add_node(cluster, "dgx1-3", zone="b")
+    assert observe_data(cluster).of(str(running.pk)).locations == ("zone-b",)
+    for _ in range(2):
+        follow_room(timezone.now())
+        work()
+    assert observe_data(cluster).of(str(queued.pk)).locations == ("memory",)
+    moved = DatasetUse.objects.values_list("job__name", "location__name")
+    assert set(moved) == {(queued.name, "memory.team-a"), ("running", "zone-b.team-a")}
+
+
 def add_node(cluster: Cluster, name: str, **labels: str) -> Node:
     [like] = Node.objects.filter(cluster=cluster, name="dgx1-2")
     like.pk, like.name, like.labels, like._state.adding = None, name, labels, True
