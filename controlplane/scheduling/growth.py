@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.scheduling.cycle_state import CycleState
@@ -21,14 +21,31 @@ AWAITED = "awaited_workers"
 
 def with_missing_workers(view: ClusterView) -> ClusterView:
     """Return the view with the missing workers of its running jobs as queued jobs; the view itself if there are
-    none."""
+    none.
+
+    A job asks for nothing while capacity is promised to a job of higher priority in its project: it may have shrunk
+    for that job, and would take the capacity back before that job can start.
+    """
+    if not any(job.missing for job in view.jobs):
+        return view
+    promised = _promised_priorities(view)
     more = tuple(
         gang
         for job in view.jobs
         if job.missing and job.state == "active" and not job.is_stopping
+        if promised.get(job.project, job.priority) <= job.priority
         for gang in _gangs(job)
     )
     return replace(view, jobs=(*view.jobs, *more)) if more else view
+
+
+def _promised_priorities(view: ClusterView) -> Mapping[str, int]:
+    """Return, by project, the highest priority of its queued jobs that have a promise."""
+    found: dict[str, int] = {}
+    for job in view.jobs:
+        if job.state == "queued" and job.promised:
+            found[job.project] = max(job.priority, found.get(job.project, job.priority))
+    return found
 
 
 def _gangs(job: JobView) -> Iterator[JobView]:

@@ -11,6 +11,7 @@ from controlplane.scheduling.growth import awaited_sentence
 from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.mentions import OWN
 from tests.pure.scheduling.builders import (
+    GROWING,
     allocated,
     apply,
     job,
@@ -81,6 +82,16 @@ def test_a_queued_job_of_the_project_comes_first():
     plan = decide(cluster(grower(), *borrowers(1, 2, 3), job("q", "a"), quota=2))
     assert {preempt.beneficiary for preempt in plan.preempts} == {"q"}
     assert not plan.growth
+
+
+def test_who_shrank_for_a_higher_priority_does_not_take_it_back():
+    """It shrank and grew in turn, for ever: no promise above the share is kept where others only shrank."""
+    first, owner = job("q", "a", gpus=3, priority=60), project("a", 3, weight=0)
+    before = view([node("n0", 4)], [owner], [grower(asked=2), first])
+    before = replace(before, name=GROWING)
+    after = settle(before, decide, cycles=5)
+    assert {one.id for one in after.jobs if one.state == "active"} == {"grower", "q"}
+    assert allocated(after)["a"] == 4000
 
 
 def test_idle_capacity_is_taken_before_any_job_is_stopped():
