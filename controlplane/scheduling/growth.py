@@ -23,8 +23,8 @@ def with_missing_workers(view: ClusterView) -> ClusterView:
     """Return the view with the missing workers of its running jobs as queued jobs; the view itself if there are
     none.
 
-    A job asks for nothing while capacity is promised to a job of higher priority in its project: it may have shrunk
-    for that job, and would take the capacity back before that job can start.
+    Without a promise of its own a job asks for nothing while one of higher priority in its project has one: it may
+    have shrunk for that job, and would take the capacity back before that job can start.
     """
     if not any(job.missing for job in view.jobs):
         return view
@@ -33,7 +33,7 @@ def with_missing_workers(view: ClusterView) -> ClusterView:
         gang
         for job in view.jobs
         if job.missing and job.state == "active" and not job.is_stopping
-        if promised.get(job.project, job.priority) <= job.priority
+        if job.promised or promised.get(job.project, job.priority) <= job.priority
         for gang in _gangs(job)
     )
     return replace(view, jobs=(*view.jobs, *more)) if more else view
