@@ -94,11 +94,23 @@ def _grow_in_quota(cluster: Cluster, working: Iterable[Attended], plan: Plan, no
     has_orders = False
     for growth in plan.growth:
         attended = by_id.get(growth.job)
-        if attended is not None and not growth.is_promised:
+        if growth.is_promised or attended is None:
+            continue
+        # Since the plan's view was read, an operation may have been opened, for example by a user.
+        if _still_asks(attended, len(growth.placements)):
             first = _next_rank(attended)
             places = tuple(replace(one, rank=first + one.rank) for one in growth.placements)
             has_orders |= _add(cluster, attended, places, now)
     return has_orders
+
+
+def _still_asks(attended: Attended, count: int) -> bool:
+    """Return whether the job lacks so many workers now; its operation, if any, exactly so many."""
+    operation = attended.operation
+    if operation is None:
+        return count <= missing_workers(attended)
+    is_open = operation.state == rules.PENDING and not operation.joining and not operation.leaving
+    return is_open and count == operation.to_workers - len(attended.members)
 
 
 def _may_grow(attended: Attended) -> bool:

@@ -1,18 +1,21 @@
 """Missing workers of running elastic jobs: ask the scheduler for them (scheduling/growth.py), and record what it
 promises them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.db.models import F
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import MEMBERSHIP, Engine
+from controlplane.loop.balance import FOR_WAITING
 from controlplane.loop.growth import has_to_wait, missing_workers
 from controlplane.loop.membership import Attended, ElasticJobs, lock_working
 from controlplane.loop.observe import Observation
+from controlplane.loop.shrinking import BALANCE, GROWTH
 from controlplane.models import Event
 from controlplane.scheduling.growth import AWAITED, awaited_sentence
 from controlplane.scheduling.mentions import OWN
@@ -21,7 +24,7 @@ from controlplane.scheduling.sizes import next_size
 from controlplane.scheduling.view import JobView, placements_from_lists, placements_to_lists
 from datasets.queries.volumes import has_missing_driver
 from jobs.kinds import membership as rules
-from jobs.models import Job
+from jobs.models import Job, ScaleOperation
 from jobs.transitions import job_event
 
 
@@ -30,11 +33,40 @@ def ask_for_workers(seen: Observation, elastic: ElasticJobs, engine: Engine, now
     if MEMBERSHIP not in engine.capabilities or not elastic.latest:
         return seen
     attended = {str(one.job.pk): one for one in elastic.latest}
+    for name in _lenders(attended, seen.view.jobs):
+        del attended[name]
     jobs = tuple(
         _asking(job, attended[job.id], now) if job.id in attended and _may_grow(job) else job
         for job in seen.view.jobs
     )
     return replace(seen, view=replace(seen.view, jobs=jobs))
+
+
+def _lenders(attended: Mapping[str, Attended], jobs: Iterable[JobView]) -> set[str]:
+    """Return the jobs that gave workers to waiting ones of their project (loop/balance.py) and have not grown since,
+    while one waits for which they may give. Such a gang may need what other jobs have not released yet; a job that took
+    back what it gave would give it again, for ever."""
+    waiting: dict[str, int] = {}
+    for job in jobs:
+        if job.state == "queued" and (job.milli_gpus or job.gpu_memory_mib is not None):
+            waiting[job.project] = max(job.priority, waiting.get(job.project, job.priority))
+    able = {
+        name
+        for name, one in attended.items()
+        if missing_workers(one) > 0
+        and waiting.get(one.job.project.name, one.job.priority - 1) >= one.job.priority
+    }
+    if not able:
+        return able
+    asking = [attended[name].job for name in able]
+    done = ScaleOperation.objects.filter(job__in=asking, attempt=F("job__attempt"), state=rules.SUCCEEDED)
+    found: set[str] = set()
+    for key, cause, message in done.order_by("created_at").values_list("job", "cause", "message"):
+        if cause == BALANCE and message == FOR_WAITING:
+            found.add(str(key))
+        elif cause in (*GROWTH, "user"):
+            found.discard(str(key))
+    return found
 
 
 def _may_grow(view: JobView) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controlplane.access import SYSTEM
+from controlplane.loop import cycle
 from controlplane.scheduling.mentions import OWN
 from jobs.models import Job, ScaleOperation
 from jobs.queries import explanation
@@ -101,3 +102,42 @@ def test_a_borrowing_elastic_job_shrinks_and_is_not_stopped(plant):
     assert (borrower.job.state, borrower.job.attempt, len(live(borrower.job))) == ("running", 1, 13)
     causes = ScaleOperation.objects.filter(job=borrower.job).values_list("cause", "state")
     assert set(causes) == {("reclaim", "succeeded")}
+
+
+def test_a_size_asked_for_while_the_loop_plans_is_not_mixed_with_what_it_planned(plant, monkeypatch):
+    program = submitted(plant, workers=1)
+    program.settle()
+    # It has no room, so that idle GPUs go by quota and not by what jobs gain.
+    make_job(make_project("team-b", quota=0), "waits", gpus=8, workers=2)
+    Job.objects.filter(pk=program.job.pk).update(pods_wanted=3)
+    grow, operations = cycle.grow_jobs, []
+
+    def asked_meanwhile(cluster, elastic, engine, seen, plan, now):
+        if any(not one.is_promised for one in plan.growth) and not operations:
+            operations.append(scale_job(program.job, 2, actor=SYSTEM))
+        return grow(cluster, elastic, engine, seen, plan, now)
+
+    monkeypatch.setattr(cycle, "grow_jobs", asked_meanwhile)
+    program.settle()
+    [operation] = operations
+    operation.refresh_from_db()
+    assert (operation.state, operation.to_workers) == ("succeeded", 2)
+    assert (live(program.job), program.job.pods_wanted) == ([0, 1], 2)
+
+
+def test_what_one_job_gave_for_a_waiting_gang_stays_free_until_another_has_given_too(plant):
+    project = make_project("team-a", quota=16)
+    bounds = {"min_workers": 6, "workers": 8, "max_workers": 8}
+    fast, slow = (Program(plant, make_job(project, name, kind="elastic", **bounds)) for name in "ab")
+    for program in (fast, slow):
+        program.settle()
+    assert (len(live(fast.job)), len(live(slow.job))) == (8, 8)
+    waits = make_job(project, "waits", gpus=1, workers=4)
+    for turn in range(60):
+        plant.tick(5.0)
+        fast.act()
+        if not turn % 4:
+            slow.act()
+    waits.refresh_from_db()
+    assert (waits.state, len(live(fast.job)), len(live(slow.job))) == ("running", 6, 6)
+    assert ScaleOperation.objects.filter(cause="balance", state="succeeded").count() == 2
