@@ -53,3 +53,12 @@ def test_create_takes_the_same_options(server, yard):
         "room_bytes": 1 << 30,
         "unused_days": 3,
     }
+
+
+def test_create_sends_zeros_too(server, yard):
+    """A room of 0 left out made a location without a limit; 0 days are for the server to refuse."""
+    server.on("POST", "cache-locations", LOCATION)
+    options = ["--cluster", "prod", "--node-pool", "a", "--unused-days", "0", "--room", "0"]
+    yard("cache-location", "create", "zone-b", *options)
+    body = {"name": "zone-b", "cluster": "prod", "node_pools": ["a"], "room_bytes": 0, "unused_days": 0}
+    assert server.asked[-1].body == body

@@ -53,7 +53,9 @@ def create(args: Namespace, session: Session) -> int:
         "access_mode": "ReadWriteOnce" if args.one_node else None,
         **_changeable(args),
     }
-    made = session.client.post("cache-locations", {key: value for key, value in body.items() if value})
+    made = session.client.post(
+        "cache-locations", {key: value for key, value in body.items() if value not in (None, "")}
+    )
     fits = formats.size(made["free_bytes"])
     session.output.object(made, f"{made['name']} is a cache location of {made['cluster']}, {fits} fit")
     return DONE
