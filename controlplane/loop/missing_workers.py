@@ -15,7 +15,7 @@ from controlplane.loop.balance import FOR_WAITING
 from controlplane.loop.growth import has_to_wait, missing_workers
 from controlplane.loop.membership import Attended, ElasticJobs, lock_working
 from controlplane.loop.observe import Observation
-from controlplane.loop.shrinking import BALANCE, GROWTH
+from controlplane.loop.shrinking import BALANCE, GROWTH, has_finisher
 from controlplane.models import Event
 from controlplane.scheduling.growth import AWAITED, awaited_sentence
 from controlplane.scheduling.mentions import OWN
@@ -87,7 +87,10 @@ def _missing_gangs(view: JobView, attended: Attended, now: datetime) -> tuple[in
     """Return the gangs of workers that the job can take now: those of a scale-out together, those up to the next
     allowed size together, else one by one."""
     operation, has = attended.operation, len(attended.members)
-    if attended.generation is None or has_missing_driver(attended.job.project, attended.job.spec):
+    # Where a member has finished, the training is over: nobody is stopped for more workers.
+    if attended.generation is None or has_finisher(attended):
+        return ()
+    if has_missing_driver(attended.job.project, attended.job.spec):
         return ()
     if operation is not None:
         is_open = operation.state == rules.PENDING and not operation.joining and not operation.leaving

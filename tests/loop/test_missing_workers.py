@@ -141,3 +141,18 @@ def test_what_one_job_gave_for_a_waiting_gang_stays_free_until_another_has_given
     waits.refresh_from_db()
     assert (waits.state, len(live(fast.job)), len(live(slow.job))) == ("running", 6, 6)
     assert ScaleOperation.objects.filter(cause="balance", state="succeeded").count() == 2
+
+
+def test_nobody_is_stopped_for_a_job_whose_training_has_ended(plant):
+    program = submitted(plant, workers=2)
+    program.settle()
+    theirs = make_project("team-b", quota=0)
+    for number in range(14):
+        make_job(theirs, f"borrows-{number}")
+    program.settle()
+    assert plant.allocated() == {"team-a": 2, "team-b": 14}
+    # The other member still runs.
+    plant.engine.finish(f"{program.job.pk}-1-0")
+    Job.objects.filter(pk=program.job.pk).update(pods_wanted=4)
+    program.in_seconds(60)
+    assert set(Job.objects.filter(project=theirs).values_list("state", "attempt")) == {("running", 1)}
