@@ -15,7 +15,7 @@ from controlplane.clusters.settings import SettingsInvalid
 from controlplane.config import environment
 from controlplane.engines.kinds import EngineKind, engine_kind
 
-BOOTSTRAP_TOKEN_LENGTH = 32
+TOKEN_LENGTH = 32
 SECRET_KEY_LENGTH = 32
 # The variables that `yard` reads.
 CLIENT_VARIABLES = {"TRAINYARD_URL", "TRAINYARD_TOKEN", "TRAINYARD_CONFIG"}
@@ -26,7 +26,7 @@ REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
 def check_settings(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
     """Return all problems at once, so that a configuration can be corrected in one pass."""
     return [
-        *_check_bootstrap_token(),
+        *_check_token("TRAINYARD_BOOTSTRAP_TOKEN", settings.BOOTSTRAP_TOKEN, "trainyard.E001"),
         *_check_clusters(),
         *_check_presets(),
         *_check_exposure(),
@@ -34,20 +34,17 @@ def check_settings(app_configs: Sequence[Any] | None, **options: Any) -> list[Ch
         *_check_services_host(),
         *_check_redis(),
         *_check_secret_key(),
-        *_check_metrics_token(),
+        *_check_token("TRAINYARD_METRICS_TOKEN", settings.METRICS_TOKEN, "trainyard.E008"),
         *_check_spelling(),
         *_check_browser_libraries(),
     ]
 
 
-def _check_bootstrap_token() -> Iterator[CheckMessage]:
-    token = settings.BOOTSTRAP_TOKEN
-    if token and len(token) < BOOTSTRAP_TOKEN_LENGTH:
-        message = (
-            f"TRAINYARD_BOOTSTRAP_TOKEN has {len(token)} characters; {BOOTSTRAP_TOKEN_LENGTH} is the least."
-        )
+def _check_token(variable: str, token: str, identifier: str) -> Iterator[CheckMessage]:
+    if token and len(token) < TOKEN_LENGTH:
+        message = f"{variable} has {len(token)} characters; {TOKEN_LENGTH} is the least."
         hint = "Make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
-        yield Error(message, hint=hint, id="trainyard.E001")
+        yield Error(message, hint=hint, id=identifier)
 
 
 def _check_clusters() -> Iterator[CheckMessage]:
@@ -119,16 +116,6 @@ def _check_redis() -> Iterator[CheckMessage]:
             f"TRAINYARD_REDIS_URL starts with {scheme or 'nothing'}; known are {', '.join(REDIS_SCHEMES)}."
         )
         yield Error(message, hint="Leave it empty to use the built-in server.", id="trainyard.E005")
-
-
-def _check_metrics_token() -> Iterator[CheckMessage]:
-    token = settings.METRICS_TOKEN
-    if token and len(token) < BOOTSTRAP_TOKEN_LENGTH:
-        message = (
-            f"TRAINYARD_METRICS_TOKEN has {len(token)} characters; {BOOTSTRAP_TOKEN_LENGTH} is the least."
-        )
-        hint = "Make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
-        yield Error(message, hint=hint, id="trainyard.E008")
 
 
 def _check_secret_key() -> Iterator[CheckMessage]:

@@ -24,12 +24,13 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from controlplane.access import Actor, visible_project_names, visible_projects
+from controlplane.access import Actor, visible_project_names
 from controlplane.models import Project, User
 from controlplane.scheduling.reasons import QUEUED_REASONS
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import NAME_CONTAINS, Column, Filter, ListView, Row, Text, named
+from dashboards.lists.filters import NAME_CONTAINS, OF_PROJECT
+from dashboards.lists.table import Column, Filter, ListView, Row, Text
 from dashboards.reads.projects import palette
 from dashboards.templatetags.ui import asked, badge, gpu_use, node_link, ran, since
 from jobs.access import visible_jobs
@@ -180,12 +181,7 @@ JOBS = ListView(
     filters=(
         NAME_CONTAINS,
         Filter("state", _("Any state"), _by_state, _states),
-        Filter(
-            "project",
-            _("Any project"),
-            lambda jobs, name: jobs.filter(project__name=name),
-            named(visible_projects),
-        ),
+        OF_PROJECT,
         Filter(
             "kind",
             _("Any type"),

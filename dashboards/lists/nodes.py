@@ -26,7 +26,8 @@ from controlplane.models import Cluster, Device, Node, NodePool
 from controlplane.queries.nodes import node_rows
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import NAME_CONTAINS, Column, Filter, ListView, Row, Text, in_order, named
+from dashboards.lists.filters import NAME_CONTAINS, OF_CLUSTER
+from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order, named
 from dashboards.reads.devices import device_nodes
 from dashboards.reads.projects import palette
 from dashboards.templatetags.ui import since
@@ -179,12 +180,7 @@ NODES = ListView(
     filters=(
         NAME_CONTAINS,
         Filter("state", _("Any state"), _by_condition, _conditions),
-        Filter(
-            "cluster",
-            _("Any cluster"),
-            lambda nodes, name: nodes.filter(cluster__name=name),
-            named(lambda actor: Cluster.objects.filter(detached_at=None)),
-        ),
+        OF_CLUSTER,
         Filter(
             "pool",
             _("Any pool"),

@@ -9,11 +9,12 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from controlplane.access import Actor, visible_project_ids
-from controlplane.models import Cluster, Project
+from controlplane.models import Project
 from controlplane.queries.projects import project_rows
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import NAME_CONTAINS, Column, Filter, ListView, Row, in_order, named
+from dashboards.lists.filters import NAME_CONTAINS, OF_CLUSTER
+from dashboards.lists.table import Column, ListView, Row, in_order
 from dashboards.reads.projects import with_bars
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 from jobs.models import Job
@@ -62,12 +63,7 @@ PROJECTS = ListView(
     empty="dashboards/empty/projects.html",
     filters=(
         NAME_CONTAINS,
-        Filter(
-            "cluster",
-            _("Any cluster"),
-            lambda projects, name: projects.filter(cluster__name=name),
-            named(lambda actor: Cluster.objects.filter(detached_at=None)),
-        ),
+        OF_CLUSTER,
     ),
     columns=(
         Column("name", _("Project"), _name, "name"),

@@ -12,7 +12,6 @@ from typing import Any
 from django.db.models import F, QuerySet
 from django.utils import timezone
 from django.utils.functional import Promise
-from django.utils.translation import gettext_lazy as _
 
 from controlplane.access import Actor
 from dashboards.formats import lined_up
@@ -47,9 +46,6 @@ class Filter:
     label: Text
     narrow: Callable[[QuerySet[Any], str], QuerySet[Any]]
     choices: Callable[[Actor], Sequence[tuple[str, Text]]] | None = None
-
-
-NAME_CONTAINS = Filter("q", _("Name contains"), lambda rows, text: rows.filter(name__icontains=text))
 
 
 @dataclass(frozen=True, slots=True)

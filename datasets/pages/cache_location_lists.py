@@ -13,7 +13,8 @@ from django.utils.translation import gettext_lazy as _
 from controlplane.access import Actor
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import NAME_CONTAINS, Column, ListView, Row, in_order
+from dashboards.lists.filters import NAME_CONTAINS
+from dashboards.lists.table import Column, ListView, Row, in_order
 from dashboards.templatetags.ui import meter
 from datasets.models import Cache, CacheLocation
 from datasets.queries.caches import holds_caches, location_shapes, with_relations

@@ -10,10 +10,11 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from controlplane.access import Actor, visible_project_ids, visible_projects
+from controlplane.access import Actor, visible_project_ids
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import NAME_CONTAINS, Column, Filter, ListView, Row, in_order, named
+from dashboards.lists.filters import NAME_CONTAINS, OF_PROJECT
+from dashboards.lists.table import Column, ListView, Row, in_order
 from datasets.models import Dataset, DatasetVersion
 from datasets.queries.datasets import dataset_shapes
 
@@ -75,12 +76,7 @@ DATASETS = ListView(
     empty="datasets/empty/datasets.html",
     filters=(
         NAME_CONTAINS,
-        Filter(
-            "project",
-            _("Any project"),
-            lambda datasets, name: datasets.filter(project__name=name),
-            named(visible_projects),
-        ),
+        OF_PROJECT,
     ),
     columns=(
         Column("name", _("Dataset"), _name, "name"),

@@ -9,10 +9,11 @@ from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from controlplane.access import Actor, visible_projects
+from controlplane.access import Actor
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import NAME_CONTAINS, Column, Filter, ListView, Row, in_order, named
+from dashboards.lists.filters import NAME_CONTAINS, OF_PROJECT
+from dashboards.lists.table import Column, ListView, Row, in_order
 from dashboards.templatetags.ui import meter
 from datasets.models import Snapshot, Volume
 from datasets.models.volumes import CREATING, DELETING, FAILED, MANY_JOBS, ONE_JOB, PENDING, READY
@@ -121,12 +122,7 @@ VOLUMES = ListView(
     empty="datasets/empty_volumes.html",
     filters=(
         NAME_CONTAINS,
-        Filter(
-            "project",
-            _("Any project"),
-            lambda volumes, name: volumes.filter(project__name=name),
-            named(visible_projects),
-        ),
+        OF_PROJECT,
     ),
     columns=(
         Column(

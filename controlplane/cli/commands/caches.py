@@ -97,10 +97,7 @@ def pin_arguments(parser: Parser) -> None:
 
 def pin(args: Namespace, session: Session) -> int:
     """Protect a cache from removal by age or for space."""
-    for each in _find(session, args):
-        pinned = session.client.post(f"caches/{each['id']}/pin", {})
-        session.output.object(pinned, f"{_name(each)} is pinned at {each['location']}")
-    return DONE
+    return _post_each(args, session, "pin", "is pinned")
 
 
 def unpin_arguments(parser: Parser) -> None:
@@ -110,9 +107,13 @@ def unpin_arguments(parser: Parser) -> None:
 
 def unpin(args: Namespace, session: Session) -> int:
     """End the protection of a cache."""
+    return _post_each(args, session, "unpin", "is no longer pinned")
+
+
+def _post_each(args: Namespace, session: Session, verb: str, result: str) -> int:
     for each in _find(session, args):
-        unpinned = session.client.post(f"caches/{each['id']}/unpin", {})
-        session.output.object(unpinned, f"{_name(each)} is no longer pinned at {each['location']}")
+        changed = session.client.post(f"caches/{each['id']}/{verb}", {})
+        session.output.object(changed, f"{_name(each)} {result} at {each['location']}")
     return DONE
 
 

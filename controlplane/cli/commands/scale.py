@@ -31,9 +31,7 @@ def scale(args: Namespace, session: Session) -> int:
 
 def scaleout_arguments(parser: Parser) -> None:
     parser.examples = ["yard scaleout el1 --count 2"]
-    _add_name(parser)
-    parser.add_argument("--count", type=int, default=1, metavar="K", help="workers to add (default 1)")
-    _add_timeout(parser)
+    _add_change(parser, "add")
 
 
 def scaleout(args: Namespace, session: Session) -> int:
@@ -44,15 +42,19 @@ def scaleout(args: Namespace, session: Session) -> int:
 
 def scalein_arguments(parser: Parser) -> None:
     parser.examples = ["yard scalein el1 --count 2"]
-    _add_name(parser)
-    parser.add_argument("--count", type=int, default=1, metavar="K", help="workers to take away (default 1)")
-    _add_timeout(parser)
+    _add_change(parser, "take away")
 
 
 def scalein(args: Namespace, session: Session) -> int:
     """Request fewer workers than there are."""
     job = find_job(session, args.name)
     return _resize(args, session, str(job["id"]), _workers(job) - args.count)
+
+
+def _add_change(parser: Parser, verb: str) -> None:
+    _add_name(parser)
+    parser.add_argument("--count", type=int, default=1, metavar="K", help=f"workers to {verb} (default 1)")
+    _add_timeout(parser)
 
 
 def _resize(args: Namespace, session: Session, identifier: str, workers: int) -> int:
