@@ -60,6 +60,7 @@ class ProjectCode:
 
     def pending(self, digest: str) -> tuple[Entry, ...] | None:
         """Return the entries of a tree whose upload was begun or is complete; None for any other."""
+        # In this order, a tree that `finish` moves meanwhile is still found.
         for folder in (_PENDING, _TREES):
             with suppress(FileNotFoundError):
                 return load((self._own / folder / digest).read_bytes())
@@ -138,6 +139,7 @@ class ProjectCode:
         the project uses; return the number of contents. Contents stored since `before` stay: their tree may
         be about to be begun."""
         wanted: set[str] = set()
+        # In this order, a tree that `finish` moves meanwhile is still found.
         for folder in (_PENDING, _TREES):
             for manifest in _files(self._own / folder):
                 if folder == _PENDING and _mtime(manifest) < before:
@@ -219,6 +221,7 @@ def _mtime(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
+        # Never older than a limit: a file that is gone needs no removal.
         return float("inf")
 
 
@@ -233,6 +236,7 @@ def _ctime(path: Path) -> float:
 def _is_same(path: Path, other: Path) -> bool:
     """Return whether two files have equal content; False if the first is missing."""
     with suppress(FileNotFoundError):
+        # A shallow comparison would accept any file of the same size and time.
         return filecmp.cmp(path, other, shallow=False)
     return False
 

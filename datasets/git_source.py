@@ -38,6 +38,7 @@ _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "true",
     "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
+    # Untranslated messages: `_last_line` removes their "fatal: ".
     "LC_ALL": "C",
 }
 

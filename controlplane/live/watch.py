@@ -23,6 +23,7 @@ HEARTBEAT_SECONDS = 10.0
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
+    # nginx would otherwise buffer the stream and deliver changes late.
     (b"x-accel-buffering", b"no"),
 ]
 

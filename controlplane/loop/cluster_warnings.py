@@ -28,6 +28,7 @@ def set_warning(
     if next((check for check in cluster.checks if check["name"] == name), None) == warning:
         return
     with transaction.atomic():
+        # Read again under a lock: other checks may have been written since `cluster` was read.
         row = Cluster.objects.select_for_update(no_key=True).get(pk=cluster.pk)
         others = [check for check in row.checks if check["name"] != name]
         cluster.checks = others if warning is None else [*others, warning]

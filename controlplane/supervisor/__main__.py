@@ -92,6 +92,7 @@ def _end_with_make(parent: int) -> None:
     """Stop if make is killed with -9. Without make, keep running when the shell that started us ends."""
     if PRCTL is not None and "MAKELEVEL" in os.environ:
         PRCTL(PR_SET_PDEATHSIG, 15)
+        # The signal is not sent for a parent that ended before the call.
         if os.getppid() != parent:
             raise CannotStart("make has gone.")
 

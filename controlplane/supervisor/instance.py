@@ -81,6 +81,7 @@ def claim(instance: Instance) -> int:
             "Stop it first, or start a second instance with its own TRAINYARD_STATE_DIR and TRAINYARD_PORT."
         )
         raise CannotStart(message) from error
+    # Truncated only under the lock: an instance that fails to get it quotes the holder's line.
     os.ftruncate(handle, 0)
     os.write(handle, f"process {os.getpid()}, {instance.public_url}\n".encode())
     return handle
@@ -91,6 +92,7 @@ def bind(instance: Instance) -> socket.socket:
     server."""
     family = socket.AF_INET6 if ":" in instance.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
+    # Otherwise connections in TIME_WAIT would block the port for a minute after a restart.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((instance.host.strip("[]"), instance.port))

@@ -121,6 +121,7 @@ def remove_left_repositories(before: float) -> None:
     """Remove repositories left by killed workers, unless changed since `before` (Unix time)."""
     work = settings.STATE_DIR / FOLDER
     for folder in work.iterdir() if work.is_dir() else ():
+        # The import may end meanwhile and remove its repository.
         with suppress(FileNotFoundError):
             if folder.stat().st_mtime < before:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -75,6 +75,7 @@ def bind_volumes(project: Project, specs: Sequence[Spec], actor: Actor) -> list[
         return []
     names = {mount["volume"] for _, mount in mounts if "volume" in mount}
     rows = Volume.objects.filter(project=project, name__in=names, state__in=(READY, CREATING))
+    # Locked in key order, as by every writer of several rows, so that writers cannot deadlock.
     found = {one.name: one for one in rows.order_by("pk").select_for_update(no_key=True)}
     if gone := names - set(found):
         raise Conflict("volume_gone", f"The volume {min(gone)} was deleted meanwhile.")

@@ -197,6 +197,7 @@ def waiting_jobs(jobs: Iterable[Any]) -> frozenset[str]:
     if not wanted:
         return frozenset()
     ids = {volume for _, volume, _ in wanted}
+    # Locked in key order, as by every writer of several rows, so that writers cannot deadlock.
     list(Volume.objects.filter(pk__in=ids).order_by("pk").select_for_update(no_key=True).only("pk"))
     waiting, taken = set(_waits(list(uses.values_list(*_WAIT_COLUMNS)))), set()
     for job, volume, mode in wanted:

@@ -141,6 +141,7 @@ class _Memory:
         self._known: dict[str, list[Any]] = {}
         self._now: dict[str, list[Any]] = {}
         self._is_changed = False
+        # Without a readable index, this run only hashes all files again.
         with suppress(OSError, ValueError), open(self._path, encoding="utf-8") as file:
             known = json.load(file)
             self._known = known if isinstance(known, dict) else {}
@@ -170,6 +171,7 @@ class _Memory:
         folder = os.path.dirname(self._path)
         with suppress(OSError):
             os.makedirs(folder, mode=0o700, exist_ok=True)
+            # Written aside and renamed: two runs in the same directory may save at once.
             fresh = f"{self._path}.{os.getpid()}"
             with open(fresh, "w", encoding="utf-8") as file:
                 json.dump(self._now, file)

@@ -59,6 +59,7 @@ class LocalProcess:
         except BlockingIOError:
             return 0
         except BrokenPipeError:
+            # A program may close its input and continue to write output, so the rest of the input is discarded.
             return len(data)
 
     def close_input(self) -> None:
