@@ -7,10 +7,14 @@ Imports only the standard library: on a Kubernetes cluster this text runs in a c
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 FILE, EXECUTABLE, LINK = "f", "x", "l"
+# How much of a file is read at once.
+PIECE_BYTES = 1 << 20
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
@@ -41,6 +45,40 @@ class Folders:
             below = os.open(name, _FOLDER_FLAGS, dir_fd=self._fd)
         self._fd, above = below, self._fd
         os.close(above)
+
+
+def place_member(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, folders: Folders, note: Callable[[bytes], None]
+) -> str:
+    """Write a file or link of a tar and return its kind; `note` receives each piece of its content first. Raise
+    TarError for any other member and for a path that leaves the directory, and as `place`."""
+    check_path(member.name)
+    file = archive.extractfile(member) if member.isreg() else None
+    if member.issym():
+        kind, pieces = LINK, iter([os.fsencode(member.linkname)])
+    elif file is not None:
+        kind, pieces = EXECUTABLE if member.mode & 0o100 else FILE, _pieces(file)
+    else:
+        raise tarfile.TarError(f"it has {member.name!r}, which is no file")
+    place(member.name, kind, _noted(pieces, note), folders)
+    return kind
+
+
+def check_path(path: str) -> None:
+    """Raise TarError for a path that leaves the directory, or has empty components or "."."""
+    if not {"", ".", ".."}.isdisjoint(path.split("/")):
+        raise tarfile.TarError(f"it has the path {path!r}")
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    while piece := file.read(PIECE_BYTES):
+        yield piece
+
+
+def _noted(pieces: Iterator[bytes], note: Callable[[bytes], None]) -> Iterator[bytes]:
+    for piece in pieces:
+        note(piece)
+        yield piece
 
 
 def place(path: str, kind: str, pieces: Iterator[bytes], folders: Folders) -> None:

@@ -6,9 +6,7 @@ for the progress. If the caller dies, the pod continues, and a repeat of the tas
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from controlplane.engines.kubernetes import cache_fill
 from controlplane.engines.kubernetes.config import ClusterProfile
@@ -18,15 +16,13 @@ from controlplane.engines.kubernetes.data_pod_objects import (
     cache_pod,
     cache_pod_name,
 )
-from controlplane.engines.kubernetes.data_pods import DataPod, end_of, phase_of
+from controlplane.engines.kubernetes.data_pods import START_SECONDS, DataPod, phase_of
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.remote_errors import Unreachable
 from datasets.storage.base import Blocked, Budget
 from datasets.storage.claims import CLAIM_DELETED, CacheClaim, CacheTask, trouble_of
 
-# The pod reports at least this often.
-SILENCE_SECONDS = 60.0
 # Temporary reasons of a refusal: the control plane did not answer, or another task uses the volume.
 UNREACHABLE, IN_USE = "unreachable", "in_use"
 # By exit code; "": the server lacks a content.
@@ -109,40 +105,16 @@ class CacheVolume:
 
     def _follow(self, budget: Budget, report: Report) -> Sequence[str]:
         keys: Sequence[str] | None = None
-        seen = 0
-        while True:
-            pod = self._pod.started(budget)
-            for said in self._lines(seen, budget):
-                seen += 1
+        words = "The log of the pod that fills caches was not read to its end."
+        try:
+            for said in self._pod.printed(
+                budget, _REASONS, "fill_failed", is_passing=True, seconds=START_SECONDS
+            ):
                 keys = said.get("keys", keys)
                 if "progress" in said:
                     report(*said["progress"])
-            if (ended := end_of(pod)) is not None:
-                self._pod.require_success(ended, _REASONS, "fill_failed", is_passing=True)
-                if keys is None:
-                    raise Unreachable("The log of the pod that fills caches was not read to its end.")
-                return keys
-            # The pod object shows the end a moment after its log does.
-            self._pod.wait(pod)
-
-    def _lines(self, skipped: int, budget: Budget) -> Iterator[Mapping[str, Any]]:
-        """Yield the lines that the pod has printed, after the first `skipped`, until its log ends or stays
-        silent."""
-        try:
-            for number, text in enumerate(self._pod.printed(SILENCE_SECONDS, follow="true")):
-                budget.check()
-                if number >= skipped:
-                    yield _parsed(text)
-        except (ApiError, Unreachable):
-            # The log of a pod that has just started or ended may be missing for a moment; the caller checks the
-            # pod and calls again.
-            return
-
-
-def _parsed(text: bytes) -> Mapping[str, Any]:
-    """Return a line of the pod's log; {} if it was not printed by our program."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        except ApiError as error:
+            raise Unreachable(words) from error
+        if keys is None:
+            raise Unreachable(words)
+        return keys

@@ -7,14 +7,13 @@ this pod.
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controlplane.engines.kubernetes import claim_list, data_pod_objects, names
 from controlplane.engines.kubernetes.config import ClusterProfile
-from controlplane.engines.kubernetes.data_pods import DataPod, end_of
+from controlplane.engines.kubernetes.data_pods import DataPod
 from controlplane.engines.kubernetes.pod_scripts import python
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.client import Client
@@ -27,7 +26,6 @@ from datasets.storage.volume_files import Child
 ROOT = "/volume"
 # The time for the pod to mount the claim and start, and the time until it is ended.
 START_SECONDS, POD_SECONDS = 60.0, 120
-SILENCE_SECONDS = 30.0
 # No read takes this long, so a pod of this age is abandoned.
 LEFT_SECONDS = 600.0
 LABELS = {names.READS: "volumes"}
@@ -53,14 +51,8 @@ class ClaimReader:
         node = _node_for(_bound(pod.claim(claim_name(task.volume))), pod)
         try:
             pod.create(_pod(self._project, self._profile, task, node))
-            started = pod.started(budget, START_SECONDS)
-            while (ended := end_of(started)) is None:
-                budget.check()
-                pod.wait(started)
-                started = pod.started(budget, START_SECONDS)
-            pod.require_success(ended, _REASONS, "not_read", is_passing=False)
-            return _parsed(map(json.loads, pod.printed(SILENCE_SECONDS)))
-        except (ApiError, ValueError) as error:
+            return _parsed(pod.printed(budget, _REASONS, "not_read", is_passing=False, seconds=START_SECONDS))
+        except ApiError as error:
             words = line(f"The log of the pod that reads files of volumes: {error}")
             raise Blocked("not_read", words) from error
         finally:
@@ -120,7 +112,7 @@ def _name(task: ReadTask) -> str:
     return f"trainyard-reader-{task.name}"
 
 
-def _parsed(lines: Iterator[dict[str, Any]]) -> tuple[list[Child], bytes, bool]:
+def _parsed(lines: Iterable[Mapping[str, Any]]) -> tuple[list[Child], bytes, bool]:
     """Return the entries, the content and whether there is more. Raise Blocked for a log without its last line."""
     children, content = [], bytearray()
     for said in lines:

@@ -12,12 +12,10 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from controlplane.engines.kubernetes.pod_program import leave
-from controlplane.engines.place_files import EXECUTABLE, FILE, LINK, Folders, place
+from controlplane.engines.place_files import PIECE_BYTES, Folders, place_member
 
 # Exit codes.
 NOT_FETCHED, MISSING, NOT_PLACED = 81, 82, 83
@@ -30,7 +28,6 @@ URL, TOKEN, TREE, TARGET = (
 TOKEN_HEADER = "X-Trainyard-Code-Token"
 # How long requests are repeated; a restarted control plane is back within this time.
 RETRY_SECONDS, ANSWER_SECONDS, PAUSE_SECONDS = 300, 60, 2
-CHUNK_BYTES = 1 << 20
 
 
 def main() -> None:
@@ -64,50 +61,28 @@ def fetch(url: str, token: str, tree: str, target: Path) -> None:
         with (
             urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer,
             # Read as a stream, because the pod may have no room for the archive in addition to its files.
-            tarfile.open(fileobj=answer, mode="r|", bufsize=CHUNK_BYTES) as archive,
+            tarfile.open(fileobj=answer, mode="r|", bufsize=PIECE_BYTES) as archive,
         ):
             for member in archive:
-                seen.update(write(archive, member, folders))
+                counted = Counted()
+                kind = place_member(archive, member, folders, counted.note)
+                entry = f"{kind} {counted.size} {counted.hashed.hexdigest()}\t{member.name}\0"
+                seen.update(entry.encode())
     finally:
         folders.close()
     if seen.hexdigest() != tree:
         raise ValueError(f"what arrived has the hash {seen.hexdigest()}, not {tree}")
 
 
-def write(archive: tarfile.TarFile, member: tarfile.TarInfo, folders: Folders) -> bytes:
-    """Write one file; return its entry in the manifest. Raise ValueError for a path outside the directory."""
-    if member.name.startswith("/") or ".." in member.name.split("/"):
-        raise ValueError(f"the archive has the path {member.name}")
-    if member.issym():
-        kind, content = LINK, iter([member.linkname.encode()])
-    else:
-        kind = EXECUTABLE if member.mode & 0o100 else FILE
-        file = archive.extractfile(member)
-        if file is None:
-            raise ValueError(f"the archive has {member.name}, which is no file")
-        content = chunks(file)
-    counted = Counted(content)
-    place(member.name, kind, iter(counted), folders)
-    return f"{kind} {counted.size} {counted.hashed.hexdigest()}\t{member.name}\0".encode()
-
-
 class Counted:
-    """Iterates over pieces of a file while it records their size and hash."""
+    """The size in bytes and the hash of a file, as its pieces come."""
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self.size, self.hashed, self.pieces = 0, hashlib.sha256(), pieces
+    def __init__(self) -> None:
+        self.size, self.hashed = 0, hashlib.sha256()
 
-    def __iter__(self) -> Iterator[bytes]:
-        for piece in self.pieces:
-            self.size += len(piece)
-            self.hashed.update(piece)
-            yield piece
-
-
-def chunks(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the rest of a file."""
-    while piece := file.read(CHUNK_BYTES):
-        yield piece
+    def note(self, piece: bytes) -> None:
+        self.size += len(piece)
+        self.hashed.update(piece)
 
 
 if __name__ == "__main__":

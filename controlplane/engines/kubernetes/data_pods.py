@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -21,6 +22,8 @@ from datasets.storage.base import Blocked, Budget, ContentMissing
 START_SECONDS = 600.0
 # A watch ends after this time, so that a cancelled command is noticed.
 WATCH_SECONDS = 2
+# A pod that has nothing to print for longer counts as unreachable.
+SILENCE_SECONDS = 60.0
 
 
 class DataPod:
@@ -29,6 +32,7 @@ class DataPod:
     def __init__(self, client: Client, namespace: str, name: str, work: str) -> None:
         self._client, self._namespace, self._name, self._work = client, namespace, name, work
         self._pods = names.list_path("Pod", namespace)
+        self._claims = names.list_path("PersistentVolumeClaim", namespace)
         self.path = f"{self._pods}/{name}"
 
     def create(self, body: Mapping[str, Any]) -> bool:
@@ -51,12 +55,12 @@ class DataPod:
 
     def claim(self, name: str) -> Raw | None:
         """Return a claim of the pod's namespace; None if absent. Raise Blocked."""
-        return self._read(f"{names.list_path('PersistentVolumeClaim', self._namespace)}/{name}")
+        return self._read(f"{self._claims}/{name}")
 
     def delete_claim(self, name: str) -> None:
         """Delete a claim of the pod's namespace, unless it is gone. Raise Blocked."""
         try:
-            self._client.delete(f"{names.list_path('PersistentVolumeClaim', self._namespace)}/{name}")
+            self._client.delete(f"{self._claims}/{name}")
         except ApiError as error:
             raise Blocked("refused", line(str(error)), is_passing=True) from error
 
@@ -123,22 +127,47 @@ class DataPod:
         except (ApiError, Unreachable):
             return
 
-    def printed(self, silence_seconds: float, **query: str) -> Iterator[bytes]:
-        """Yield the lines that the pod has printed. Raise ApiError, and Unreachable also after a silence."""
-        asked = {"container": CONTAINER, **query}
-        with self._client.stream(f"{self.path}/log", asked, read_timeout_seconds=silence_seconds) as lines:
-            yield from lines
+    def printed(
+        self, budget: Budget, reasons: Mapping[int, str], otherwise: str, *, is_passing: bool, seconds: float
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the JSON objects that the pod's program prints, until it has ended; {} for any other line.
+
+        `seconds`: for the start. Raise Blocked with the reason of the program's exit code, or `otherwise`;
+        ContentMissing for a code with the reason ""; ApiError or Unreachable if the log of the ended pod cannot be
+        read; and what `budget` raises.
+        """
+        seen = 0
+        query = {"container": CONTAINER, "follow": "true"}
+        while True:
+            pod, trouble = self.started(budget, seconds), None
+            try:
+                with self._client.stream(
+                    f"{self.path}/log", query, read_timeout_seconds=SILENCE_SECONDS
+                ) as lines:
+                    for number, text in enumerate(lines):
+                        budget.check()
+                        if number >= seen:
+                            seen += 1
+                            yield _parsed(text)
+            except (ApiError, Unreachable) as error:
+                # The log of a pod that has just started may be missing for a moment.
+                trouble = error
+            if (ended := end_of(pod)) is not None:
+                self._require_success(ended, reasons, otherwise, is_passing=is_passing)
+                if trouble is not None:
+                    raise trouble
+                return
+            # The pod object shows the end a moment after its log does.
+            self.wait(pod)
 
     def require_python(self, ended: Raw) -> None:
         """Raise Blocked if the container ended because its image lacks python3."""
         if hint := without_python(ended, self._work):
             raise Blocked("no_python", line(f"{hint} {words_of(ended)}"), is_passing=False)
 
-    def require_success(
+    def _require_success(
         self, ended: Raw, reasons: Mapping[int, str], otherwise: str, *, is_passing: bool
     ) -> None:
-        """Raise Blocked with the reason of the program's exit code, or `otherwise`; ContentMissing for a code with
-        the reason "". Does nothing for exit code 0."""
         if not (code := int(ended["exitCode"])):
             return
         self.require_python(ended)
@@ -162,6 +191,14 @@ def end_of(pod: Raw) -> Raw | None:
 def words_of(ended: Raw) -> str:
     """Return the last line that the ended container wrote."""
     return (str(ended.get("message") or "").strip().splitlines() or [f"Exit code {ended['exitCode']}."])[-1]
+
+
+def _parsed(text: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _status(pod: Raw) -> Raw:

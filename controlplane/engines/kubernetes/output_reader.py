@@ -12,9 +12,9 @@ import os
 import select
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from controlplane.engines import place_files
 from controlplane.engines.base import STDERR, EngineRefused, Process
@@ -188,32 +188,14 @@ def unpack(stream: OutputStream, target: Path) -> None:
             for member in archive:
                 # Cleared, because tarfile keeps an object in memory for every entry.
                 archive.members = []  # type: ignore[attr-defined] # typeshed lacks it
-                _write(archive, member, folders, stream)
+                stream.note(1, 0)
+                if member.isfifo():
+                    place_files.check_path(member.name)
+                    folder, _, name = member.name.rpartition("/")
+                    os.mkfifo(name, 0o600, dir_fd=folders.open(folder))
+                else:
+                    place_files.place_member(
+                        archive, member, folders, lambda piece: stream.note(0, len(piece))
+                    )
     finally:
         folders.close()
-
-
-def _write(
-    archive: tarfile.TarFile, member: tarfile.TarInfo, folders: place_files.Folders, stream: OutputStream
-) -> None:
-    parts = member.name.split("/")
-    if "" in parts or "." in parts or ".." in parts:
-        raise tarfile.TarError(f"it has the path {member.name!r}")
-    stream.note(1, 0)
-    if member.isfifo():
-        os.mkfifo(parts[-1], 0o600, dir_fd=folders.open("/".join(parts[:-1])))
-        return
-    file: IO[bytes]
-    if member.issym():
-        kind, file = place_files.LINK, io.BytesIO(os.fsencode(member.linkname))
-    elif member.isreg() and (found := archive.extractfile(member)) is not None:
-        kind, file = place_files.EXECUTABLE if member.mode & 0o100 else place_files.FILE, found
-    else:
-        raise tarfile.TarError(f"it has {member.name!r}, which is no file")
-    place_files.place(member.name, kind, _pieces(file, stream), folders)
-
-
-def _pieces(file: IO[bytes], stream: OutputStream) -> Iterator[bytes]:
-    while piece := file.read(CHUNK_BYTES):
-        stream.note(0, len(piece))
-        yield piece
