@@ -186,7 +186,7 @@ class _Play:
         self._run.preemptions += len(plan.preempts)
         for taken in plan.preempts:
             job = self._active.pop(taken.job)
-            self._queued[job.id] = requeued(job, (taken.beneficiary, taken.beneficiary_project))
+            self._queued[job.id] = requeued(job, (taken.beneficiary, taken.beneficiary_project), self._view)
         for start in plan.starts:
             known = self._known[start.job]
             if start.job not in self._starts:

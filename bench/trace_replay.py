@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
+from controlplane.scheduling.order import rank_at, requeued_rank
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, JobView, NodeView, ProjectView
 
@@ -72,6 +73,11 @@ class Outcome:
         """Mean seconds from submission to the first start."""
         return sum(job.wait for job in self.jobs) / len(self.jobs)
 
+    @property
+    def mean_delay(self) -> float:
+        """Mean seconds from submission to the end beyond the run time: all waits, restarts and lost work."""
+        return sum((job.finished or 0) - job.submitted - job.seconds for job in self.jobs) / len(self.jobs)
+
     def gang_waits(self, least_gpus: int = 16) -> list[int]:
         """Waits of the gangs of at least this many GPUs, ascending."""
         return sorted(job.wait for job in self.jobs if job.gpus >= least_gpus)
@@ -103,6 +109,7 @@ class Replay:
     _checkpoints: list[tuple[int, str, int]] = field(default_factory=list)
     _demand: dict[str, int] = field(default_factory=dict)
     _stops: dict[str, int] = field(default_factory=dict)
+    _ranks: dict[str, int] = field(default_factory=dict)
 
     def run(self, jobs: Sequence[TraceJob]) -> Outcome:
         """Replay until the last job has finished."""
@@ -152,7 +159,9 @@ class Replay:
             self.on_submit(job)
         self._demand[job.project] += job.gpus
         job.is_inside_quota = self._demand[job.project] * 1000 <= quotas[job.project]
-        self._queued[job.id] = queued(job, rank)
+        # In the order of submission also within a second.
+        self._ranks[job.id] = rank_at(job.submitted) + rank
+        self._queued[job.id] = queued(job, self._ranks[job.id])
 
     def _finish(self, now: int) -> None:
         while self._ends and self._ends[0][0] <= now:
@@ -172,14 +181,15 @@ class Replay:
             if self.on_plan is not None:
                 self.on_plan(view, plan)
             outcome.cycles += 1
-            self._apply(now, plan, outcome)
+            self._apply(view, plan, outcome)
             if not plan.preempts:
                 return
         raise RuntimeError(f"the plan at {now} s does not settle")
 
-    def _apply(self, now: int, plan: Plan, outcome: Outcome) -> None:
+    def _apply(self, view: ClusterView, plan: Plan, outcome: Outcome) -> None:
+        now = view.now
         for preempt in plan.preempts:
-            self._preempt(now, preempt.job, (preempt.beneficiary, preempt.beneficiary_project), outcome)
+            self._preempt(view, preempt.job, (preempt.beneficiary, preempt.beneficiary_project), outcome)
         for start in plan.starts:
             job, waiting = self._jobs[start.job], self._queued.pop(start.job)
             if job.first_start is None:
@@ -191,7 +201,8 @@ class Replay:
             self._active[start.job] = replace(
                 waiting, state="active", placements=start.placements, started_at=now, promised=(),
                 last_checkpoint_at=now if job.attempt > 1 else None,
-                was_preempted_by=None, was_preempted_by_project=None,
+                was_preempted_by=None, was_preempted_by_project=None, waiting_since=None,
+                submit_rank=self._ranks[start.job],
             )  # fmt: skip
         if not plan.preempts and not any(job.promised for job in self._queued.values()):
             return
@@ -200,8 +211,8 @@ class Replay:
             if places != waiting.promised:
                 self._queued[name] = replace(waiting, promised=places)
 
-    def _preempt(self, now: int, name: str, by: tuple[str, str], outcome: Outcome) -> None:
-        job, running = self._jobs[name], self._active.pop(name)
+    def _preempt(self, view: ClusterView, name: str, by: tuple[str, str], outcome: Outcome) -> None:
+        job, running, now = self._jobs[name], self._active.pop(name), view.now
         assert running.started_at is not None
         worked = max(0, now - running.started_at - job.overhead)
         kept = worked // CHECKPOINT_SECONDS * CHECKPOINT_SECONDS
@@ -214,6 +225,7 @@ class Replay:
         self._queued[name] = replace(
             running, state="queued", placements=(), started_at=None, last_checkpoint_at=None,
             expected_runtime_seconds=expected, was_preempted_by=by[0], was_preempted_by_project=by[1],
+            submit_rank=requeued_rank(running, view),
         )  # fmt: skip
 
 
@@ -230,7 +242,7 @@ def queued(job: TraceJob, rank: int) -> JobView:
     pods = max(1, -(-job.gpus // 8))
     return JobView(
         job.id, job.project, rank, milli_gpus=job.gpus * 1000 // pods, pods=pods, milli_cpus=1, memory_mib=1,
-        expected_runtime_seconds=job.expected,
+        expected_runtime_seconds=job.expected, waiting_since=job.submitted,
     )  # fmt: skip
 
 

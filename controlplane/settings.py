@@ -54,6 +54,8 @@ ALLOW_REMOTE = env.switch(os.environ, "TRAINYARD_ALLOW_REMOTE")
 ALLOW_KUBECONFIG_EXEC = env.switch(os.environ, "TRAINYARD_ALLOW_KUBECONFIG_EXEC")
 MIN_RUNTIME_SECONDS = env.integer(os.environ, "TRAINYARD_MIN_RUNTIME_SECONDS", 0, 31_536_000)
 QUEUE_ORDER = env.choice(os.environ, "TRAINYARD_QUEUE_ORDER", ("submission", "shortest"))
+GANG_AGEING_SECONDS = env.integer(os.environ, "TRAINYARD_GANG_AGEING_SECONDS", 0, 31_536_000)
+REQUEUE_RANK_SECONDS = env.integer_or(os.environ, "TRAINYARD_REQUEUE_RANK", "submission", 0, 2_592_000)
 USAGE_HALF_LIFE = timedelta(hours=env.integer(os.environ, "TRAINYARD_USAGE_HALF_LIFE_HOURS", 0, 2160))
 PLACEMENT = env.choice(os.environ, "TRAINYARD_PLACEMENT", ("packed", "fragmentation"))
 CODE_MOST_BYTES = env.integer(os.environ, "TRAINYARD_CODE_MOST_MIB", 1, 10_000) << 20

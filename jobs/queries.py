@@ -114,7 +114,7 @@ def decoder_of(column: str) -> Callable[[Any], Any] | None:
     """Return the function that converts the driver's value of this column; None if no conversion is needed."""
     if column in _JSON:
         return orjson.loads
-    return _moment if column in (*_MOMENTS, "not_before") else None
+    return _moment if column in (*_MOMENTS, "not_before", "queued_at") else None
 
 
 def job_detail(job: Job, sees: Sees = OWN) -> dict[str, Any]:

@@ -142,6 +142,20 @@ SETTINGS = (
         " ones keep coming.",
     ),
     Setting(
+        "TRAINYARD_GANG_AGEING_SECONDS",
+        "0",
+        "After so many seconds without a start a job of several pods takes the GPUs of other jobs of its project, and"
+        " those that other projects have above their quotas, also above its own share: from preemptible jobs that have"
+        " run for an hour and wrote a checkpoint in the last five minutes. 0: never; at most 31536000.",
+    ),
+    Setting(
+        "TRAINYARD_REQUEUE_RANK",
+        "submission",
+        "Where a preempted job queues among those of its project with equal priority: submission: it keeps its place; a"
+        " number of seconds, 0 to 2592000: as if submitted so long after it was stopped. First starts are sooner then,"
+        " second ones later.",
+    ),
+    Setting(
         "TRAINYARD_USAGE_HALF_LIFE_HOURS",
         "0",
         "Past use lowers what a project gets of the GPUs above all quotas: use that is so many hours old counts half, 1"
@@ -217,6 +231,11 @@ def integer(env: Mapping[str, str], name: str, low: int, high: int) -> int:
     if not value.isdecimal() or not low <= int(value) <= high:
         raise SettingInvalid(f"{name} must be a whole number from {low} to {high}, not {value!r}.")
     return int(value)
+
+
+def integer_or(env: Mapping[str, str], name: str, word: str, low: int, high: int) -> int | None:
+    """Return a variable as a whole number from `low` to `high`; None if it is this word. Raise SettingInvalid."""
+    return None if text(env, name).lower() == word else integer(env, name, low, high)
 
 
 def switch(env: Mapping[str, str], name: str) -> bool:

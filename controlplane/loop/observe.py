@@ -14,6 +14,7 @@ from controlplane.clusters import quantities
 from controlplane.engines.base import UNSCHEDULABLE
 from controlplane.models import Cluster, Device, Node, Project
 from controlplane.models.prepared import Rows, prepared
+from controlplane.scheduling.order import rank_at
 from controlplane.scheduling.view import (
     ClusterView,
     DepartmentView,
@@ -46,7 +47,7 @@ AVOID_SECONDS = 60
 _JOB_COLUMNS = (
     "id", "name", "project__name", "submit_rank", "kind", "state", "priority", "is_preemptible", "milli_gpus",
     "gpu_memory_mib", "pods_wanted", "spec", "not_before", "details", "started_at", "progress", "reason", "message",
-    "queue_position", "next_state", "user_id",
+    "queue_position", "next_state", "user_id", "attempt", "created_at", "queued_at",
 )  # fmt: skip
 _NODE_COLUMNS = (
     "pk", "name", "pool__name", "milli_cpus", "memory_mib", "extras", "is_ready", "is_cordoned", "is_closed",
@@ -57,6 +58,7 @@ _AS_SUBMITTED: Mapping[str, Any] = {
     "next_state": "",
     "not_before": None,
     "started_at": None,
+    "attempt": 0,
     "details": {},
     "progress": {},
 }
@@ -139,6 +141,8 @@ def observe(
         min_runtime_seconds=settings.MIN_RUNTIME_SECONDS,
         placement=settings.PLACEMENT,
         queue_order=settings.QUEUE_ORDER,
+        gang_ageing_seconds=settings.GANG_AGEING_SECONDS,
+        requeue_rank_seconds=settings.REQUEUE_RANK_SECONDS,
     )
     return Observation(
         view,
@@ -297,7 +301,7 @@ def _job_view(
         id=row["id"],
         name=row["name"],
         project=row["project__name"],
-        submit_rank=row["submit_rank"],
+        submit_rank=_rank(row, is_preempted=is_waiting and "by_job" in details),
         kind=row["kind"],
         state="queued" if is_queued else "active",
         priority=row["priority"],
@@ -324,10 +328,22 @@ def _job_view(
         is_stopping=row["state"] == lifecycle.STOPPING,
         was_preempted_by=details.get("by_job") if is_waiting else None,
         was_preempted_by_project=details.get("by_project") if is_waiting else None,
+        was_preempted_kind=details.get("kind", "") if is_waiting else "",
+        waiting_since=None if row["attempt"] else _seconds(row["created_at"]),
         started_at=_seconds(row["started_at"]) if row["state"] in _HAVE_RUN else None,
         last_checkpoint_at=row["progress"].get("checkpoint_at"),
         placements=() if is_queued else placements,
     )
+
+
+def _rank(row: Mapping[str, Any], *, is_preempted: bool) -> int:
+    """Return the job's rank in the queue: the order of submissions, or times where preempted jobs go behind."""
+    if settings.REQUEUE_RANK_SECONDS is None:
+        return int(row["submit_rank"])
+    submitted = rank_at(row["created_at"].timestamp())
+    if not is_preempted:
+        return submitted
+    return max(submitted, rank_at(row["queued_at"].timestamp() + settings.REQUEUE_RANK_SECONDS))
 
 
 def _expected_runtime(spec: Mapping[str, Any], learned_seconds: int | None) -> int | None:

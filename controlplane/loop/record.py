@@ -43,7 +43,7 @@ BATCH = 200
 # cycle.
 STARTS_SECONDS = 1.0
 # Details of a queued job's last attempt that are kept while it waits.
-KEPT = ("by_job", "by_name", "by_project", "disrupted_by", "disruption")
+KEPT = ("by_job", "by_name", "by_project", "kind", "disrupted_by", "disruption")
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from controlplane.scheduling.expected_ends import expected_end
 from controlplane.scheduling.incremental import Scheduler
+from controlplane.scheduling.order import requeued_rank
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
@@ -103,11 +104,11 @@ class Course:
             elif job.id in victims:
                 self._ends.pop(job.id, None)
                 taken = victims[job.id]
-                job = requeued(job, (taken.beneficiary, taken.beneficiary_project))
+                job = requeued(job, (taken.beneficiary, taken.beneficiary_project), self.view)
             elif job.is_stopping:
                 if job.was_preempted_by is None:
                     continue
-                job = requeued(job, (job.was_preempted_by, job.was_preempted_by_project))
+                job = requeued(job, (job.was_preempted_by, job.was_preempted_by_project), self.view)
             elif job.state == "queued" and (job.promised or job.id in plan.promised):
                 job = replace(job, promised=plan.promised.get(job.id, ()))
             jobs.append(job)
@@ -134,14 +135,14 @@ def started(job: JobView, placements: Sequence[PodPlacement], now: int) -> JobVi
     """Return a queued job in the state that it has while it runs on these placements since `now`."""
     return replace(
         job, state="active", placements=tuple(placements), started_at=now, promised=(), was_preempted_by=None,
-        was_preempted_by_project=None,
+        was_preempted_by_project=None, waiting_since=None,
     )  # fmt: skip
 
 
-def requeued(job: JobView, by: tuple[str, str | None]) -> JobView:
+def requeued(job: JobView, by: tuple[str, str | None], view: ClusterView) -> JobView:
     """Return a running job in the state that it has once it was stopped for the job `by` (id, project) and queued
-    again."""
+    again, at the time and by the policies of the view."""
     return replace(
         job, state="queued", placements=(), is_stopping=False, started_at=None, last_checkpoint_at=None,
-        was_preempted_by=by[0], was_preempted_by_project=by[1],
+        was_preempted_by=by[0], was_preempted_by_project=by[1], submit_rank=requeued_rank(job, view),
     )  # fmt: skip

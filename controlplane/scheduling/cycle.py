@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from contextlib import nullcontext
 
+from controlplane.scheduling.ageing import can_age, is_aged
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import as_promised, most_pods, widest
 from controlplane.scheduling.explain import Holds
@@ -56,6 +57,7 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     cycle.reserve_for_oldest()
     cycle.serve_in_share()
     cycle.widen_in_share()
+    cycle.serve_aged()
     cycle.serve_idle()
     if cycle.start_promised_elsewhere():
         cycle.serve_idle(may_stop=False)
@@ -204,6 +206,20 @@ class _Cycle:
     def _is_refused(self, item: Waiting) -> bool:
         """Return whether the job must not start, or adds workers to a job that this plan stops."""
         return is_refused(item) or item.job.grows in self._state.preempts
+
+    def serve_aged(self) -> None:
+        """Serve gangs that have waited for long, the oldest first, on free capacity or on GPUs that projects borrow."""
+        view = self._view
+        if not view.gang_ageing_seconds:
+            return
+        gangs = [one for one in self._ready if one.at < len(one.jobs) and can_age(one.head)]
+        if gangs:
+            # A gang ages, and jobs write checkpoints, without any other change of the cluster.
+            self._state.candidates.were_searched = True
+        aged = [one for one in gangs if is_aged(one.head, view.now, view.gang_ageing_seconds)]
+        for one in sorted(aged, key=lambda one: (one.head.job.submit_rank, one.head.job.id)):
+            if not self._is_refused(one.head) and self._moves.take_lent(one.head):
+                one.at += 1
 
     # Phase 3: the capacity that is still idle goes to all other jobs, in turn.
 

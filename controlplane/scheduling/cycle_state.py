@@ -23,7 +23,7 @@ from controlplane.scheduling.fit import Request
 from controlplane.scheduling.fragmentation import Gradient, kind_of, popular
 from controlplane.scheduling.limits import is_bound
 from controlplane.scheduling.locality import placed_by_data
-from controlplane.scheduling.order import JobClass, Waiting, by_project
+from controlplane.scheduling.order import JobClass, Waiting, by_project, requeued_later
 from controlplane.scheduling.plan import Preempt, Share, Start
 from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.victims import (
@@ -295,7 +295,7 @@ class CycleState:
         """Stop these jobs so that `item` can start. `kind`: `reclaim` between projects, `preempt` within one."""
         # Sorted because sets have no order and equal views must give equal plans.
         for victim in sorted(victims, key=lambda one: (one.job.submit_rank, one.job.id)):
-            preempt = _preempt(victim, item, kind)
+            preempt = _preempt(victim, item, kind, self.view)
             self._stop(victim, preempt)
             self._undo.append(partial(self._keep, victim))
 
@@ -371,7 +371,7 @@ class CycleState:
             stopping = {job.id for job in self.stopping_for(item, placements)}
             if preempt.job in stopping and self._may_take(item, victim):
                 kind: Kind = "preempt" if item.account is victim.account else "reclaim"
-                self.preempts[preempt.job] = _preempt(victim, item, kind)
+                self.preempts[preempt.job] = _preempt(victim, item, kind, self.view)
                 return True
         return False
 
@@ -460,7 +460,7 @@ class CycleState:
             self.capacity.soon.touch(name)
 
 
-def _preempt(victim: Candidate, item: Waiting, kind: Kind) -> Preempt:
+def _preempt(victim: Candidate, item: Waiting, kind: Kind, view: ClusterView) -> Preempt:
     losing, gaining = victim.account, item.account
     details = {
         "by_job": item.job.grows or item.job.id,
@@ -471,6 +471,7 @@ def _preempt(victim: Candidate, item: Waiting, kind: Kind) -> Preempt:
         "allocated_milli_gpus": losing.allocated,
         "fair_share_milli_gpus": losing.fair_share,
         "quota_milli_gpus": losing.quota,
+        **requeued_later(view),
     }
     return Preempt(
         victim.job.id, victim.job.project, item.job.id, gaining.name, kind, reasons.PREEMPTED, details

@@ -15,7 +15,7 @@ from controlplane.scheduling.fit import Request, host_needs, place, pods_that_fi
 from controlplane.scheduling.limits import not_ready, over_limit, over_quota, postponed
 from controlplane.scheduling.locality import location_to_fill
 from controlplane.scheduling.mentions import mention
-from controlplane.scheduling.order import JobClass, Waiting, in_turn
+from controlplane.scheduling.order import JobClass, Waiting, in_turn, requeued_later
 from controlplane.scheduling.plan import Details, Hold
 from controlplane.scheduling.view import JobView, placements_to_lists
 
@@ -111,7 +111,7 @@ class Explainer:
         is_promised = job.id in self._state.promises
         details = {**self._standing(item), **numbers, "ahead": list(self._ahead), "holders": self._holders}
         if job.was_preempted_by is not None and code not in _BEFORE_PREEMPTED:
-            details |= {**_taken_by(job), "blocked_by": code}
+            details |= {**_taken_by(job), **requeued_later(self._state.view), "blocked_by": code}
             code = reasons.PREEMPTED
         if len(self._ahead) < SHOWN:
             self._ahead.append(job.id)
@@ -254,8 +254,8 @@ def out_of_line(impossible: Iterable[tuple[JobView, Refusal]]) -> list[Hold]:
 def _taken_by(job: JobView) -> dict[str, Any]:
     """Return the details that name the job to which a preempted job lost its GPUs. The recorded reason may
     contain more, such as that job's name."""
-    kind = "preempt" if job.was_preempted_by_project == job.project else "reclaim"
-    taken: dict[str, Any] = {"by_job": job.was_preempted_by, "kind": kind}
+    known = "preempt" if job.was_preempted_by_project == job.project else "reclaim"
+    taken: dict[str, Any] = {"by_job": job.was_preempted_by, "kind": job.was_preempted_kind or known}
     if job.was_preempted_by_project is not None:
         taken["by_project"] = job.was_preempted_by_project
     return taken

@@ -217,11 +217,14 @@ class QueuedJobs:
             return
         request = self._check.request(jobs[0])
         milli_gpus = total_milli_gpus(request, self._view)
-        seconds = 0
-        if self._view.queue_order == "shortest":
-            expected = rounded_up(jobs[0].expected_runtime_seconds)
-            seconds = LAST if expected is None else expected
+        seconds = self._sorted_seconds(jobs[0]) if self._view.queue_order == "shortest" else 0
         self._classes[key] = JobClass(jobs, self._accounts[jobs[0].project], request, milli_gpus, seconds)
+
+    def _sorted_seconds(self, job: JobView) -> int:
+        """Return the run time by which a job is sorted where the shortest goes first."""
+        expected = rounded_up(job.expected_runtime_seconds)
+        later = 0 if job.was_preempted_by is None else self._view.requeue_rank_seconds or 0
+        return LAST if expected is None else expected + later
 
     def add(self, job: JobView) -> None:
         """Add a queued job."""

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.mentions import Sees, mention, seen_by
-from controlplane.scheduling.order import LAST
 from controlplane.scheduling.plan import Details, Growth, Preempt
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 # The key of a running job's details that holds what a plan promises to its missing workers.
 AWAITED = "awaited_workers"
+# Added to a rank: greater than every rank of a queued job, which may be a time in microseconds.
+_AFTER_ALL = 1 << 60
 
 
 def with_missing_workers(view: ClusterView) -> ClusterView:
@@ -57,7 +58,7 @@ def _gangs(job: JobView) -> Iterator[JobView]:
             job,
             id=f"{job.id}+{index:05}",
             # After the queued jobs of its project, which come before workers beyond another job's minimum.
-            submit_rank=LAST + job.submit_rank,
+            submit_rank=_AFTER_ALL + job.submit_rank,
             state="queued",
             pods=pods,
             min_pods=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from controlplane.scheduling.ageing import AgeingPolicy, just_checkpointed
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on
 from controlplane.scheduling.fit import Request, is_free, place
@@ -193,6 +194,16 @@ class Moves:
             return None
         victims = self._find_swap(item) or self.find_victims(item, PreemptPolicy(item))
         return None if victims is None else self._take(item, victims, "preempt")
+
+    def take_lent(self, item: Waiting) -> bool:
+        """Serve an aged gang: on free capacity, else in the place of jobs that have just written a checkpoint. Return
+        whether that was possible."""
+        if self.serve(item):
+            return True
+        state = self._state
+        cheap = just_checkpointed(state.candidates.by_id.values(), state.view.now)
+        victims = find_victims(item.request, state.capacity.soon, AgeingPolicy(item), cheap)
+        return victims is not None and self._take(item, victims, "ageing") is not None
 
     def _take(self, item: Waiting, victims: frozenset[Candidate], kind: Kind) -> frozenset[Candidate] | None:
         if not self._state.growing.isdisjoint(victim.job.id for victim in victims):

@@ -14,7 +14,7 @@ from operator import attrgetter, itemgetter
 
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.fit import Request
-from controlplane.scheduling.view import JobView
+from controlplane.scheduling.view import ClusterView, JobView
 
 Key = tuple[bool, bool, int, bool, float, float, float, int, str]
 JobKey = tuple[int, int, str]
@@ -73,6 +73,23 @@ class Waiting:
 def job_key(job: JobView) -> JobKey:
     """Return the sort key of a job within its project: higher priority first, then first submission."""
     return (-job.priority, job.submit_rank, job.id)
+
+
+def rank_at(seconds: float) -> int:
+    """Return the rank of a job submitted at this Unix time, in views with `requeue_rank_seconds`."""
+    return int(seconds * 1_000_000)
+
+
+def requeued_rank(job: JobView, view: ClusterView) -> int:
+    """Return the rank in the queue of a job that is stopped for another one now."""
+    if view.requeue_rank_seconds is None:
+        return job.submit_rank
+    return max(job.submit_rank, rank_at(view.now + view.requeue_rank_seconds))
+
+
+def requeued_later(view: ClusterView) -> dict[str, bool]:
+    """Return the details of a preemption that say that the job does not keep its rank; {} if it does."""
+    return {} if view.requeue_rank_seconds is None else {"is_requeued_later": True}
 
 
 def turn_key(account: Account, milli_gpus: int) -> Key:

@@ -36,7 +36,7 @@ class Preempt:
     project: str
     beneficiary: str
     beneficiary_project: str
-    kind: Literal["reclaim", "preempt"]
+    kind: Literal["reclaim", "preempt", "ageing"]
     reason: str
     details: Details = field(default_factory=dict)
 

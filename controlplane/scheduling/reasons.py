@@ -212,6 +212,10 @@ def _beneficiary(details: Details) -> str:
     name, project = details.get("by_name") or details.get("by_job"), details.get("by_project")
     if details.get("kind") == "preempt":
         return f"job {name} of higher priority in the same project" if name else "a job of higher priority"
+    if details.get("kind") == "ageing":
+        return (
+            f"job {name}, which had waited for very long" if name else "a job that had waited for very long"
+        )
     if name:
         return f"job {name} of {project}, which was owed it" if project else f"job {name}"
     return f"project {project}, which was owed it" if project else "other work"
@@ -222,7 +226,8 @@ def _comes_back(details: Details) -> str:
     another resource than GPUs."""
     short = details.get("resource")
     when = f"a node has enough {short} free" if short else "there is room again"
-    return f"It keeps its place in the queue and restarts when {when}."
+    place = "is in the queue again" if details.get("is_requeued_later") else "keeps its place in the queue"
+    return f"It {place} and restarts when {when}."
 
 
 def _waiting_for_reclaim(details: Details) -> str:

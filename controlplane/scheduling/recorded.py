@@ -153,7 +153,7 @@ class Replay:
         self._left[job.id] = max(1, self._left[job.id] - ran)
         expected = job.expected_runtime_seconds
         left = None if expected is None else max(1, expected - ran)
-        self._queued[job.id] = replace(requeued(job, by), expected_runtime_seconds=left)
+        self._queued[job.id] = replace(requeued(job, by, self._view), expected_runtime_seconds=left)
 
     def _count(self, seconds: int) -> None:
         for counted, now in ((self.held, self._holding), (self.shares, self._sharing)):

@@ -18,7 +18,7 @@ from controlplane.scheduling.view import JobView, PodPlacement
 VictimClass = tuple[str, int, int, bool, bool]
 """(project, milli-GPUs, priority, whether it can shrink, whether it is fresh): a policy gives one verdict for all
 candidates of a class."""
-Kind = Literal["reclaim", "preempt"]
+Kind = Literal["reclaim", "preempt", "ageing"]
 Cost = tuple[int, int, int, int, tuple[int, ...], tuple[str, ...]]
 # Losses below this count as equal, so that no second job is stopped to avoid one.
 GPU_HOUR = 3600 * 1000

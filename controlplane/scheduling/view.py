@@ -136,14 +136,16 @@ class JobView:
     of one device with that much memory; `milli_cpus`; `memory_mib`; `extras`.
     `pods`: the gang size; all start or none. With `min_pods` the job is elastic: every size from `min_pods` to
     `pods` (if `sizes` is not empty, every such size in it) is a valid gang, and the Start decides which.
-    `submit_rank`: the order of first submissions; a preempted job keeps its rank.
+    `submit_rank`: the order of first submissions; a preempted job keeps its rank unless the view has
+    `requeue_rank_seconds`.
     `is_stopping`: active and being stopped; it holds its GPUs until its pods are proven gone.
     `promised`: where an earlier cycle reserved capacity for this queued job, from its last recorded Hold.
     `avoid`: nodes on which the cluster has recently refused the job; used only if nothing else fits.
     `volume_wait`: details of the reason `waiting_for_volume`.
+    `waiting_since`: when a job that has never started was submitted.
     `expected_runtime_seconds`: declared or learned, None if unknown; for a preempted job the remaining time.
     `was_preempted_by`: the id of the job that took its GPUs (`was_preempted_by_project`: its project), until it
-    starts again.
+    starts again. `was_preempted_kind`: the kind of that preemption if known, else "".
     `data_progress`: details of the reason while `is_waiting_for_data`.
     `locations`: the locations of nodes that have its data, the only ones where it may start; empty means all.
     `fillable`: other locations to which its data could be copied while it waits.
@@ -170,6 +172,7 @@ class JobView:
     extras: Extras = ()
     node_pool: str | None = None
     expected_runtime_seconds: int | None = None
+    waiting_since: int | None = None
     not_before: int | None = None
     is_waiting_for_data: bool = False
     data_progress: tuple[tuple[str, str | int], ...] = ()
@@ -178,6 +181,7 @@ class JobView:
     is_stopping: bool = False
     was_preempted_by: str | None = None
     was_preempted_by_project: str | None = None
+    was_preempted_kind: str = ""
     started_at: int | None = None
     last_checkpoint_at: int | None = None
     placements: tuple[PodPlacement, ...] = ()
@@ -208,6 +212,11 @@ class ClusterView:
     `min_runtime_seconds`: how long after its start a job cannot be reclaimed for a project above its quota.
     `queue_order`: the order of jobs of one project and priority: "submission", or "shortest" expected run time
     first. `placement`: "packed" (tightest fit) or "fragmentation" (gradient, see fragmentation.py).
+    `gang_ageing_seconds`: how long a gang of several pods waits for its first start until it may take GPUs that
+    projects borrow (ageing.py); 0: never.
+    `requeue_rank_seconds`: None: a preempted job keeps its rank. Else the ranks are times in microseconds, and a
+    preempted job has the rank of one that is submitted so many seconds after it was stopped; where the shortest goes
+    first it counts as so many seconds longer.
     """
 
     name: str
@@ -219,8 +228,10 @@ class ClusterView:
     is_engine_reachable: bool = True
     usage_weight_milli: int = 1000
     min_runtime_seconds: int = 0
+    gang_ageing_seconds: int = 0
     placement: str = "packed"
     queue_order: str = "submission"
+    requeue_rank_seconds: int | None = None
 
 
 def view_to_dict(view: ClusterView) -> dict[str, Any]:

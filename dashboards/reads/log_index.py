@@ -103,6 +103,6 @@ def _starting(message: str, data: Mapping[str, Any]) -> str:
 
 
 def _with_cause(message: str, data: Mapping[str, Any]) -> str:
-    causes = {"reclaim": _("Reclaimed."), "preempt": _("Preempted.")}
+    causes = {"reclaim": _("Reclaimed."), "preempt": _("Preempted."), "ageing": _("Preempted.")}
     cause = causes.get(data.get("cause", ""))
     return f"{cause} {message}" if cause else message
