@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from controlplane.celery_app import app
-from controlplane.commands.outcomes import claimable
+from controlplane.commands.outcomes import due
 from controlplane.commands.registry import kinds_on, task_queues
 from controlplane.commands.tasks import carry_out, carry_out_here
 from controlplane.models import Command
@@ -67,8 +67,8 @@ def _due(queue: str) -> list[int]:
 
 
 def _unheld(queues: Iterable[str]) -> QuerySet[Command]:
-    due = Command.objects.filter(claimable(), kind__in=kinds_on(*queues), not_before__lte=Now())
-    return due.order_by("pk")
+    waiting = Command.objects.filter(due(), kind__in=kinds_on(*queues))
+    return waiting.order_by("pk")
 
 
 def _publish(queue: str, keys: list[int]) -> bool:

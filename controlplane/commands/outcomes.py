@@ -32,6 +32,12 @@ def claimable() -> Q:
     return Q(state=Command.PENDING) | Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
 
 
+def due() -> Q:
+    """Return the filter for commands that may be claimed now. A command of this millisecond is due: SQLite's clock
+    reads whole ones, so it is behind the times that Python writes."""
+    return claimable() & Q(not_before__lte=Now() + timedelta(milliseconds=1))
+
+
 def complete(command: Command, token: str, result: Any) -> bool:
     """End a successful command in one transaction with what its handler writes. Return False if the claim was lost."""
     with transaction.atomic():

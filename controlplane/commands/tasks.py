@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from controlplane.celery_app import app
 from controlplane.commands.errors import Cancelled
-from controlplane.commands.outcomes import claimable, complete, note_failure
+from controlplane.commands.outcomes import complete, due, note_failure
 from controlplane.commands.registry import handler_for
 from controlplane.commands.run import CLAIM_SECONDS, CommandRun
 from controlplane.loop.claim_tokens import new_token
@@ -42,8 +42,8 @@ def carry_out_here(command_id: int) -> bool:
 
 
 def _claim(command_id: int, token: str) -> Command | None:
-    due = Command.objects.filter(claimable(), pk=command_id, not_before__lte=Now())
-    claimed = due.update(
+    waiting = Command.objects.filter(due(), pk=command_id)
+    claimed = waiting.update(
         state=Command.CLAIMED,
         claim_token=token,
         claim_expires_at=Now() + timedelta(seconds=CLAIM_SECONDS),

@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 
 from controlplane.clusters.credentials import installation
 from controlplane.commands.dispatch import carry_out_due
-from controlplane.commands.outcomes import TooLate, claimable, finish, note_failure
+from controlplane.commands.outcomes import TooLate, claimable, due, finish, note_failure
 from controlplane.commands.registry import ENGINE_QUEUES, ENGINE_STARTS, ENGINE_STOPS, handler_for, kinds_on
 from controlplane.commands.run import CLAIM_SECONDS, CommandRun
 from controlplane.loop.claim_tokens import new_token
@@ -178,7 +178,7 @@ class WorkerPool:
 
     def _due(self) -> QuerySet[Command]:
         kinds = kinds_on(self._kind.queue)
-        ours = Command.objects.filter(claimable(), not_before__lte=Now(), cluster=self._cluster_id)
+        ours = Command.objects.filter(due(), cluster=self._cluster_id)
         urgent = [kind for kind in kinds if handler_for(kind).goes_first]
         order = (Case(When(kind__in=urgent, then=Value(0)), default=Value(1)), "pk") if urgent else ("pk",)
         return ours.of_kinds(kinds).order_by(*order)

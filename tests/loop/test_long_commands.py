@@ -283,6 +283,12 @@ def test_each_kind_has_one_handler(copying: type[Copying]) -> None:
         registry.handler_for("no_such_kind")
 
 
+def test_a_command_is_due_in_the_millisecond_of_its_order(db: None, copying: type[Copying]) -> None:
+    copying.body = lambda _: None
+    claimed = [carry_out_here(order().pk) for _ in range(50)]
+    assert claimed == [True] * 50
+
+
 @pytest.mark.parametrize("is_passing", [True, False])
 def test_a_refusal_with_text_that_no_database_takes_is_written(
     db: None, copying: type[Copying], *, is_passing: bool

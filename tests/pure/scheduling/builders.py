@@ -140,7 +140,7 @@ def asking(item: JobView) -> JobView:
 def _started(item: JobView, start: Start, now: int) -> JobView:
     return replace(
         item, state="active", placements=start.placements, started_at=now, promised=(),
-        was_preempted_by=None, was_preempted_by_project=None,
+        was_preempted_by=None, was_preempted_by_project=None, waiting_since=None,
     )  # fmt: skip
 
 
