@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from controlplane.scheduling.order import rank_at, requeued_rank
+from controlplane.scheduling.course import requeued, started
+from controlplane.scheduling.order import rank_at
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, JobView, NodeView, ProjectView
 
@@ -199,11 +200,10 @@ class Replay:
             heapq.heappush(self._checkpoints, (now + job.overhead + CHECKPOINT_SECONDS, job.id, job.attempt))
             heapq.heappush(self._ends, (now + job.overhead + job.seconds - job.done, job.id, job.attempt))
             self._active[start.job] = replace(
-                waiting, state="active", placements=start.placements, started_at=now, promised=(),
+                started(waiting, start.placements, now),
                 last_checkpoint_at=now if job.attempt > 1 else None,
-                was_preempted_by=None, was_preempted_by_project=None, waiting_since=None,
                 submit_rank=self._ranks[start.job],
-            )  # fmt: skip
+            )
         if not plan.preempts and not any(job.promised for job in self._queued.values()):
             return
         for name, waiting in self._queued.items():
@@ -222,11 +222,7 @@ class Replay:
         self._stops[name] = self._stops.get(name, 0) + 1
         outcome.lost_gpu_seconds += job.gpus * (worked - kept + RESTART_SECONDS)
         expected = None if job.expected is None else max(1, job.expected - job.done)
-        self._queued[name] = replace(
-            running, state="queued", placements=(), started_at=None, last_checkpoint_at=None,
-            expected_runtime_seconds=expected, was_preempted_by=by[0], was_preempted_by_project=by[1],
-            submit_rank=requeued_rank(running, view),
-        )  # fmt: skip
+        self._queued[name] = replace(requeued(running, by, view), expected_runtime_seconds=expected)
 
 
 def _with_checkpoint(job: JobView, at: int) -> JobView:

@@ -65,7 +65,9 @@ def itp(options: argparse.Namespace) -> list[Row]:
     for name in [options.policy] if options.policy else POLICIES:
         policy = {"min_runtime_seconds": options.min_runtime, **POLICIES[name]}
         reasons = GangReasons()
-        ours = replay(jobs, quotas, partial(replace, **policy), reasons.on_plan if options.worst else None)
+        ours = replay(
+            jobs, quotas, partial(with_policies, **policy), reasons.on_plan if options.worst else None
+        )
         for line in reasons.lines(ours.jobs, options.worst):
             sys.stdout.write(f"{line}\n")
         found += rows(name, ours, peer)
@@ -127,11 +129,9 @@ def quotas_by_gpu_hours(jobs: Sequence[TraceJob], gpus: int) -> dict[str, int]:
     return quotas
 
 
-def with_policies(
-    view: ClusterView, *, order: str = "submission", min_runtime: int = MIN_RUNTIME_SECONDS
-) -> ClusterView:
-    """Return the view of one cycle with the policies of the replay."""
-    return replace(view, min_runtime_seconds=min_runtime, queue_order=order)
+def with_policies(view: ClusterView, **policy: Any) -> ClusterView:
+    """Return the view of one cycle with the policies of the replay; `policy`: fields of the view."""
+    return replace(view, **{"min_runtime_seconds": MIN_RUNTIME_SECONDS, **policy})
 
 
 def replay(

@@ -27,9 +27,9 @@ def can_age(item: Waiting) -> bool:
 
 
 def is_aged(item: Waiting, now: int, after_seconds: int) -> bool:
-    """Return whether a gang has waited for at least so many seconds for its first start."""
+    """Return whether a gang that can age has waited for at least so many seconds for its first start."""
     since = item.job.waiting_since
-    return can_age(item) and since is not None and now - since >= after_seconds
+    return since is not None and now - since >= after_seconds
 
 
 class AgeingPolicy:

@@ -212,8 +212,8 @@ class ClusterView:
     `min_runtime_seconds`: how long after its start a job cannot be reclaimed for a project above its quota.
     `queue_order`: the order of jobs of one project and priority: "submission", or "shortest" expected run time
     first. `placement`: "packed" (tightest fit) or "fragmentation" (gradient, see fragmentation.py).
-    `gang_ageing_seconds`: how long a gang of several pods waits for its first start until it may take GPUs that
-    projects borrow (ageing.py); 0: never.
+    `gang_ageing_seconds`: how long a gang of several pods waits for its first start until it may take GPUs of its
+    own project's jobs and those that others borrow (ageing.py); 0: never.
     `requeue_rank_seconds`: None: a preempted job keeps its rank. Else the ranks are times in microseconds, and a
     preempted job has the rank of one that is submitted so many seconds after it was stopped; where the shortest goes
     first it counts as so many seconds longer.

@@ -25,7 +25,7 @@ def gang(waited=10 * HOUR, **more):
 
 
 def lent(project_name="q", checkpoint=NOW - 60, started=NOW - 2 * HOUR, **more):
-    """Two nodes of 8 GPUs, both held by one project that owns one of them."""
+    """A job on each of two nodes of 8 GPUs, of the same project."""
     return [
         running(
             job(f"v{at}", project_name, 8, **more), (f"n{at}", range(8)), started_at=started,
@@ -67,7 +67,7 @@ def test_a_gang_that_has_waited_for_long_takes_borrowed_gpus():
     ],
 )
 def test_a_gang_waits(jobs):
-    # Both are above their quotas and shares alike; only ageing could stop anything.
+    # No project has a quota or a share; only ageing could stop anything.
     assert decide(aged(jobs)).preempts == ()
 
 
