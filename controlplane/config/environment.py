@@ -235,7 +235,12 @@ def integer(env: Mapping[str, str], name: str, low: int, high: int) -> int:
 
 def integer_or(env: Mapping[str, str], name: str, word: str, low: int, high: int) -> int | None:
     """Return a variable as a whole number from `low` to `high`; None if it is this word. Raise SettingInvalid."""
-    return None if text(env, name).lower() == word else integer(env, name, low, high)
+    if text(env, name).lower() == word:
+        return None
+    try:
+        return integer(env, name, low, high)
+    except SettingInvalid as error:
+        raise SettingInvalid(f"{error} It may also be {word}.") from None
 
 
 def switch(env: Mapping[str, str], name: str) -> bool:

@@ -75,5 +75,5 @@ def test_the_rank_of_preempted_jobs_is_a_word_or_seconds():
         read({"TRAINYARD_REQUEUE_RANK": "submission"}, "TRAINYARD_REQUEUE_RANK", "submission", 0, 9) is None
     )
     assert read({"TRAINYARD_REQUEUE_RANK": "7"}, "TRAINYARD_REQUEUE_RANK", "submission", 0, 9) == 7
-    with pytest.raises(env.SettingInvalid):
+    with pytest.raises(env.SettingInvalid, match=r"from 0 to 9, not 'late'\. It may also be submission\."):
         read({"TRAINYARD_REQUEUE_RANK": "late"}, "TRAINYARD_REQUEUE_RANK", "submission", 0, 9)
