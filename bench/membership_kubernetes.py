@@ -46,7 +46,7 @@ while True:
             open(fresh, "w").write(json.dumps(seen))
             os.replace(fresh, "{elastic.DIRECTORY}/status.json")
             try:
-                bell = os.open("{elastic.DIRECTORY}/doorbell", os.O_WRONLY | os.O_NONBLOCK)
+                bell = os.open("{elastic.DIRECTORY}/wakeup", os.O_WRONLY | os.O_NONBLOCK)
             except OSError:
                 continue
             os.write(bell, b".")

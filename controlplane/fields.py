@@ -177,7 +177,7 @@ def inside(reader: Reader, value: Any, suffix: str) -> Any:
 
 
 def mapped(names: Names, reader: Reader, most: int) -> Reader:
-    """Return a reader of objects with at most `most` keys of this form."""
+    """Return a reader of JSON objects: at most `most` keys, each valid by `names`; `reader` reads the values."""
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):

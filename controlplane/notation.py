@@ -1,5 +1,6 @@
 """Notations of durations, sizes, numbers and pairs, in `yard` and in forms. Pure; readers raise ValueError."""
 
+import math
 import re
 
 DURATION, SIZE, NUMBER, PAIR = (
@@ -50,7 +51,10 @@ def write_size(mib: int) -> str:
 def parse_number(text: str) -> int | float:
     """Return a decimal number ("0.5", "2") as the equal JSON number."""
     number = float(text)
-    return int(number) if number.is_integer() else number
+    if not math.isfinite(number):
+        raise ValueError(text)
+    # A long whole number would lose digits as a float.
+    return int(text) if text.strip().isdecimal() else int(number) if number.is_integer() else number
 
 
 def write_number(number: float) -> str:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jobs.fields.code import VALUE as CODE
 from jobs.fields.declaration import Field, Flag
 from jobs.fields.declared import DECLARED
 from jobs.kinds.base import Kind
@@ -21,8 +22,7 @@ def yard_submit(project: str, spec: Mapping[str, Any]) -> str:
         if field.name not in _TRAILING and spec.get(field.name) not in (None, "", [], {}):
             words += _options(kind, field, spec[field.name])
     if spec.get("code"):
-        # No option takes an uploaded tree; --code DIR with its source directory gives the same tree.
-        words += ["--code", "."]
+        words += ["--code", CODE.write(spec["code"])]
     command = [word for name in _TRAILING for word in spec.get(name) or ()]
     words += [*kind.command_flags, *(["--", *command] if command else [])]
     return " ".join(map(shlex.quote, words))

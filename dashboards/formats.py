@@ -94,8 +94,8 @@ def binary_size(count: int | None) -> str:
     if count is None:
         return NOTHING
     amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024 or unit == "TiB":
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if amount < 1024 or unit == "PiB":
             break
         amount /= 1024
     return f"{number(round(amount, 1) if amount < 10 else round(amount))}{NBSP}{unit}"

@@ -5,6 +5,7 @@ from django.urls import include, path, re_path
 from controlplane.registration import app_modules
 from dashboards.pages import (
     analytics,
+    audit,
     auth,
     charts,
     clusters,
@@ -65,6 +66,7 @@ urlpatterns = [
     path("users", users.user_list, name="users"),
     path("users/<str:username>", users.user_page, name="user"),
     re_path(rf"^users/(?P<username>[^/]+)/do/(?P<verb>{USER_VERBS})$", users.user_verb, name="user-verb"),
+    path("audit", audit.audit, name="audit"),
     path("tokens", users.token_list, name="tokens"),
     path("tokens/<int:token_id>/revoke", users.token_revoke, name="token-revoke"),
     path("analytics", analytics.analytics, name="analytics"),

@@ -207,7 +207,11 @@ class _Reporter:
         self.bytes_moved, self.sharing = cache.bytes_moved, cache.sharing
 
     def __call__(self, progress: Progress) -> None:
-        self.bytes_moved, self.sharing = progress.bytes_moved, progress.sharing or self.sharing
+        self.bytes_moved, before = progress.bytes_moved, self.sharing
+        self.sharing = progress.sharing or before
+        if self.sharing != before:
+            # Not throttled: a fill that repeats a killed one finds the contents there, and not how they came.
+            Cache.objects.filter(pk=self._cache.pk).update(sharing=self.sharing)
         now = time.monotonic()
         if now - self._wrote < REPORT_SECONDS:
             return
@@ -218,6 +222,7 @@ class _Reporter:
             files_done=progress.files,
             bytes_done=progress.bytes_done,
             bytes_moved=progress.bytes_moved,
+            sharing=self.sharing,
             bytes_per_second=int(progress.bytes_done / (now - self._began)),
             **NO_REASON,
         )

@@ -1,13 +1,16 @@
 """Lay out a lineage graph in columns from left to right, for a page. Pure."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from datasets.lineage import Edge, Graph, Node
 
 # Five columns, a job that runs on a restored volume, fit beside the navigation of a window of 1,400 pixels.
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 192, 48, 40, 12, 4
+# Height of the way of an edge through a column between its ends.
+LANE = 8
 # Characters of an average width that fit into a box.
 NAME_MOST = 22
 
@@ -40,22 +43,23 @@ class Picture:
     lines: Sequence[Line]
 
 
+# A node, or the way of its edges through a column to the right of it: the node's key, and the column.
+_Item = tuple[str, int]
+
+
 def draw(graph: Graph) -> Picture:
-    """Return the layout of a graph. Edges always lead to the right."""
-    columns = defaultdict[int, list[Node]](list)
+    """Return the layout of a graph. Edges always lead to the right, and beside boxes, not behind them."""
     places = _columns(graph)
-    for one in graph.nodes:
-        columns[places[one.key]].append(one)
-    tallest = max(map(len, columns.values()))
-    height = 2 * MARGIN + tallest * (HEIGHT + GAP_Y) - GAP_Y
-    boxes = {
-        one.key: Box(one, x, y, _short(one.name))
-        for column, nodes in columns.items()
-        for one, x, y in _placed(column, nodes, height)
-    }
-    lines = [Line(edge, _path(boxes[edge.source], boxes[edge.target])) for edge in graph.edges]
-    width = 2 * MARGIN + (max(columns) + 1) * (WIDTH + GAP_X) - GAP_X
-    return Picture(width, height, list(boxes.values()), lines)
+    columns = _items(graph, places)
+    height = 2 * MARGIN + max(_height(items, places) for items in columns)
+    middles: dict[_Item, int] = {}
+    for items in columns:
+        middles |= _placed(_ordered(items, graph, middles), places, height)
+    nodes = [(one, places[one.key], middles[one.key, places[one.key]]) for one in graph.nodes]
+    boxes = [Box(one, _left(column), y - HEIGHT // 2, _short(one.name)) for one, column, y in nodes]
+    lines = [Line(edge, _path(edge, places, middles)) for edge in graph.edges]
+    width = 2 * MARGIN + len(columns) * (WIDTH + GAP_X) - GAP_X
+    return Picture(width, height, boxes, lines)
 
 
 def _columns(graph: Graph) -> dict[str, int]:
@@ -79,18 +83,69 @@ def _columns(graph: Graph) -> dict[str, int]:
     return found | first_uses
 
 
-def _placed(column: int, nodes: Sequence[Node], height: int) -> list[tuple[Node, int, int]]:
-    own = len(nodes) * (HEIGHT + GAP_Y) - GAP_Y
-    top = (height - own) // 2
-    x = MARGIN + column * (WIDTH + GAP_X)
-    return [(one, x, top + place * (HEIGHT + GAP_Y)) for place, one in enumerate(nodes)]
+def _items(graph: Graph, places: Mapping[str, int]) -> list[list[_Item]]:
+    """Return the nodes and lanes of each column. All edges of a node share one lane in a column."""
+    ends = dict(places)
+    for edge in graph.edges:
+        ends[edge.source] = max(ends[edge.source], places[edge.target] - 1)
+    columns: list[list[_Item]] = [[] for _ in range(max(ends.values()) + 1)]
+    for one in graph.nodes:
+        for column in range(places[one.key], ends[one.key] + 1):
+            columns[column].append((one.key, column))
+    return columns
 
 
-def _path(source: Box, target: Box) -> str:
-    x1, y1 = source.x + WIDTH, source.y + HEIGHT // 2
-    x2, y2 = target.x, target.y + HEIGHT // 2
-    bend = max(GAP_X // 2, (x2 - x1) // 2)
-    return f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
+def _ordered(items: Sequence[_Item], graph: Graph, middles: Mapping[_Item, int]) -> list[_Item]:
+    """Return a column's items by the mean height of what leads to them, so that few lines cross; the rest last."""
+    sources = defaultdict[_Item, list[int]](list)
+    for key, column in items:
+        inputs = [key] if (key, column - 1) in middles else _inputs(graph, key)
+        sources[key, column] += [middles[one, column - 1] for one in inputs if (one, column - 1) in middles]
+    return sorted(items, key=lambda one: sum(sources[one]) / len(sources[one]) if sources[one] else inf)
+
+
+def _inputs(graph: Graph, key: str) -> list[str]:
+    return [edge.source for edge in graph.edges if edge.target == key]
+
+
+def _placed(items: Sequence[_Item], places: Mapping[str, int], height: int) -> dict[_Item, int]:
+    """Return the vertical middle of each item of a column, which is centred."""
+    found, top = {}, (height - _height(items, places)) // 2
+    for one in items:
+        own = _own_height(one, places)
+        found[one] = top + own // 2
+        top += own + GAP_Y
+    return found
+
+
+def _height(items: Sequence[_Item], places: Mapping[str, int]) -> int:
+    return sum(_own_height(one, places) + GAP_Y for one in items) - GAP_Y
+
+
+def _own_height(item: _Item, places: Mapping[str, int]) -> int:
+    key, column = item
+    return HEIGHT if places[key] == column else LANE
+
+
+def _left(column: int) -> int:
+    return MARGIN + column * (WIDTH + GAP_X)
+
+
+def _path(edge: Edge, places: Mapping[str, int], middles: Mapping[_Item, int]) -> str:
+    """Return the path of an edge: curves between columns, and straight lines along the lanes."""
+    first, last = places[edge.source], places[edge.target]
+    y = middles[edge.source, first]
+    path = f"M{_left(first) + WIDTH} {y}"
+    for column in range(first + 1, last):
+        path += _curve(column, y, middles[edge.source, column]) + f" H{_left(column) + WIDTH}"
+        y = middles[edge.source, column]
+    return path + _curve(last, y, middles[edge.target, last])
+
+
+def _curve(column: int, y1: int, y2: int) -> str:
+    """Return the curve that leads through the gap in front of a column."""
+    x = _left(column)
+    return f" C{x - GAP_X // 2} {y1} {x - GAP_X // 2} {y2} {x} {y2}"
 
 
 def _short(name: str) -> str:

@@ -1,5 +1,7 @@
 """Navigation entries of the pages of data."""
 
+from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from controlplane.access import Actor
@@ -15,6 +17,24 @@ def _volumes(actor: Actor) -> int:
     return visible_volumes(actor).count()
 
 
+def _find_datasets(actor: Actor, text: str, most: int) -> list[tuple[str, str, str]]:
+    rows = visible_datasets(actor).filter(name__icontains=text).order_by("name")
+    found = rows.values_list("name", "project__name", "pk")[:most]
+    return [
+        (name, _("{project} · dataset").format(project=project), reverse("dataset-page", args=[pk]))
+        for name, project, pk in found
+    ]
+
+
+def _find_volumes(actor: Actor, text: str, most: int) -> list[tuple[str, str, str]]:
+    rows = visible_volumes(actor).filter(name__icontains=text).order_by("name")
+    found = rows.values_list("name", "project__name", "pk")[:most]
+    return [
+        (name, _("{project} · volume").format(project=project), reverse("volume", args=[pk]))
+        for name, project, pk in found
+    ]
+
+
 DATA = gettext_noop("Data")
 ENTRIES = (
     NavigationEntry(
@@ -24,6 +44,7 @@ ENTRIES = (
         _datasets,
         gettext_noop("datasets that you may see"),
         heading=DATA,
+        find=_find_datasets,
     ),
     NavigationEntry(
         "volumes",
@@ -32,6 +53,7 @@ ENTRIES = (
         _volumes,
         gettext_noop("volumes that you may see"),
         heading=DATA,
+        find=_find_volumes,
     ),
     # Without a count, which is a query of every page, and there are few.
     NavigationEntry("cache-locations", gettext_noop("Cache locations"), 74, heading=DATA),

@@ -7,7 +7,7 @@ devices of a whole page.
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,15 +15,18 @@ import orjson
 from django.conf import settings
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
-from django.db.models import F, QuerySet
+from django.db.models import DurationField, ExpressionWrapper, F, QuerySet, Sum
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from controlplane.config.service_hosts import ServiceAddress
+from controlplane.engines.kinds import is_delegated
 from controlplane.notation import decimal
 from controlplane.scheduling.growth import AWAITED, awaited_sentence
 from controlplane.scheduling.mentions import OWN, Sees, seen_by, sentence
 from jobs.fields import mounts
 from jobs.kinds.membership import ScalePlan
+from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED, SUSPENDED
 from jobs.models import Allocation, Job, Pod, ScaleOperation
 
@@ -315,9 +318,21 @@ def explanation(job: Job, sees: Sees) -> dict[str, Any]:
         "reason": reason_of(row | {"project_name": job.project.name}, sees),
         "shortage": _shortage(details),
         "queue_position": job.queue_position,
+        "ages_at": _ages_at(job),
         "ahead": _ahead(details.get("ahead", ()), sees),
         "holders": [in_gpus(holder) for holder in details.get("holders", ())],
     }
+
+
+def _ages_at(job: Job) -> datetime | None:
+    """Return when a gang that has never started may take GPUs that projects borrow (controlplane.scheduling.ageing);
+    None for a job that does not age."""
+    after = settings.GANG_AGEING_SECONDS
+    if not after or job.state != QUEUED or job.attempt or is_delegated(job.project.cluster.scheduler):
+        return None
+    bounds = KINDS[job.kind].bounds(job.spec)
+    is_gang = (job.pods_wanted if bounds is None else bounds[0]) > 1
+    return job.created_at.replace(microsecond=0) + timedelta(seconds=after) if is_gang else None
 
 
 def service_urls(job_id: uuid.UUID | str, spec: Mapping[str, Any]) -> list[str]:
@@ -397,6 +412,16 @@ def _shape_pod(row: Mapping[str, Any], devices: list[dict[str, Any]]) -> dict[st
         "gpu_utilization": row["gpu_utilization"],
         "gpu_memory_mib": row["gpu_memory_mib"],
     }
+
+
+def gpu_hours_of(job_id: uuid.UUID) -> float:
+    """Return the GPU hours that a job held, over all attempts, until now."""
+    held = ExpressionWrapper(
+        Coalesce(F("released_at"), timezone.now()) - F("created_at"), output_field=DurationField()
+    )
+    sums = Allocation.objects.filter(pod__job=job_id).values_list("milli_gpus").annotate(held=Sum(held))
+    milli_seconds: float = sum(milli * held.total_seconds() for milli, held in sums)
+    return milli_seconds / 1000 / 3600
 
 
 def plain_id(value: uuid.UUID | str) -> str:

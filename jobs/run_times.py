@@ -28,18 +28,22 @@ class RunTimeCache:
 
     def __init__(self) -> None:
         self._expected: dict[str, int | None] = {}
+        # By request: thousands of queued jobs may be alike.
+        self._learned: dict[Run, int | None] = {}
         self._known: RunTimes | None = None
         self._cluster: Cluster | None = None
         self._read_at: datetime | None = None
 
-    def renew(self, cluster: Cluster, now: datetime, unfinished: Collection[str]) -> None:
-        """Drop values older than RENEWED_EVERY, values of jobs that are not in `unfinished`, and jobs without
-        a run time."""
+    def renew(self, cluster: Cluster, now: datetime, unfinished: Collection[str]) -> bool:
+        """Drop values of jobs that are not in `unfinished`, and jobs without a run time, if they are older than
+        RENEWED_EVERY. Return whether they were."""
         self._cluster = cluster
-        if self._read_at is None or not timedelta() <= now - self._read_at < RENEWED_EVERY:
-            self._known, self._read_at = None, now
-            known = self._expected.items()
-            self._expected = {job: seconds for job, seconds in known if seconds and job in unfinished}
+        if self._read_at is not None and timedelta() <= now - self._read_at < RENEWED_EVERY:
+            return False
+        self._known, self._read_at, self._learned = None, now, {}
+        known = self._expected.items()
+        self._expected = {job: seconds for job, seconds in known if seconds and job in unfinished}
+        return True
 
     def of(self, row: Mapping[str, Any]) -> int | None:
         """Return a job's expected run time in seconds, by its columns; None if the job declares one or
@@ -48,8 +52,11 @@ class RunTimeCache:
             return None
         key: str = row["id"]
         if key not in self._expected:
-            found = self._history().learned(_run_of(row))
-            self._expected[key] = None if found is None else found.expected
+            run = _run_of(row)
+            if run not in self._learned:
+                found = self._history().learned(run)
+                self._learned[run] = None if found is None else found.expected
+            self._expected[key] = self._learned[run]
         return self._expected[key]
 
     def _history(self) -> RunTimes:

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from controlplane.loop.observe import observe, project_view
 from controlplane.models import Project
+from controlplane.models.projects import SHARE_COLUMNS
 from controlplane.scheduling.mentions import Sees
 from controlplane.scheduling.view import ClusterView, ProjectView
 from controlplane.scheduling.what_if import Effect, JobEffect, WhatIf
@@ -27,9 +28,6 @@ atexit.register(week_simulator.close)
 # refused.
 _replaying = threading.Lock()
 
-# Columns of a project that determine its share.
-COLUMNS = ("gpu_quota_milli", "over_quota_weight_milli", "gpu_limit_milli", "priority")
-
 
 class CannotSimulate(Exception):
     """The cluster cannot be simulated: it has its own scheduler or too many unfinished jobs, or another replay of a
@@ -37,7 +35,7 @@ class CannotSimulate(Exception):
 
 
 def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
-    """Return how the cluster would look with other values of COLUMNS. Jobs of projects outside `sees` are counted
+    """Return how the cluster would look with other values of SHARE_COLUMNS. Jobs of projects outside `sees` are counted
     but not named. Raises CannotSimulate if the cluster cannot be simulated, SimulationFailed if the simulation
     fails."""
     view, changed = _views(project, changes)
@@ -47,8 +45,8 @@ def share_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -
 
 
 def week_what_if(project: Project, changes: Mapping[str, Any], *, sees: Sees) -> dict[str, Any]:
-    """Return how long last week's submissions would have waited with other values of COLUMNS. Both replays use the
-    nodes and projects of today. Jobs outside `sees` are counted but not named. Raises CannotSimulate if the cluster
+    """Return how long last week's submissions would have waited with other values of SHARE_COLUMNS. Both replays use
+    the nodes and projects of today. Jobs outside `sees` are counted but not named. Raises CannotSimulate if the cluster
     cannot be simulated or another replay runs, SimulationFailed if the simulation fails."""
     if not _replaying.acquire(blocking=False):
         raise CannotSimulate("Another replay is running; try again in a minute.")
@@ -74,7 +72,7 @@ def _views(project: Project, changes: Mapping[str, Any]) -> tuple[ClusterView, P
     if not can_replay(project.cluster):
         raise CannotSimulate("Trainyard does not schedule this cluster, or it has too many jobs to simulate.")
     changed = Project.objects.select_related("department").get(pk=project.pk)
-    for column in changes.keys() & set(COLUMNS):
+    for column in changes.keys() & set(SHARE_COLUMNS):
         setattr(changed, column, changes[column])
     view = observe(project.cluster, timezone.now()).view
     usage = next(one.usage for one in view.projects if one.name == project.name)

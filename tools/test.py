@@ -1,8 +1,8 @@
 """`make test`: install the machine's packages, run the static checks and every test; on PostgreSQL those
 whose result may differ there.
 
-All of it runs in concurrent lanes (tools/lanes.py), since tests on Kubernetes mostly wait. Continues after a
-failing lane, so that one run shows all failures, and exits with 1 if any failed. The last line is the summary
+All of it runs in concurrent checks (tools/checks.py), since tests on Kubernetes mostly wait. Continues after a
+failing check, so that one run shows all failures, and exits with 1 if any failed. The last line is the summary
 of all.
 """
 
@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests import kube, migrated, servers  # noqa: E402  needs the path above
+from tools.checks import Check, run  # noqa: E402  the same
 from tools.kube import build  # noqa: E402  the same
-from tools.lanes import Lane, run  # noqa: E402  the same
 
 # Debian package: command or file that shows that it is installed.
 PACKAGES: dict[str, Callable[[], object]] = {
@@ -41,7 +41,7 @@ PACKAGES: dict[str, Callable[[], object]] = {
     "btrfs-progs": Path("/usr/sbin/mkfs.btrfs").exists,
 }
 PYTEST = ["-m", "pytest", "-q"]
-AT_ONCE = max(4, os.cpu_count() or 1)  # a lane spends more than half of its time waiting
+AT_ONCE = max(4, os.cpu_count() or 1)  # a check spends more than half of its time waiting
 STATIC_CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],
     "format": ["-m", "ruff", "format", "--check", "."],
@@ -49,25 +49,25 @@ STATIC_CHECKS = {
     # It runs Django's system checks first, as most commands do.
     "migrations": ["manage.py", "makemigrations", "--check", "--dry-run"],
 }
-# The order in which lanes begin. It keeps both cores of a small machine busy to the end: the longest first, and last
-# those that wait for others and are busy throughout; a lane that mostly waits leaves a core idle if it is among the
-# last. Clusters create and remove networks, which Chromium takes for lost connections, so the browser's lane has its
-# own network. Test folders not named here run in one more lane. It and "access and command line" are two, because one
+# The order in which checks begin. It keeps both cores of a small machine busy to the end: the longest first, and last
+# those that wait for others and are busy throughout; a check that mostly waits leaves a core idle if it is among the
+# last. Clusters create and remove networks, which Chromium takes for lost connections, so the browser's check has its
+# own network. Test folders not named here run in one more check. It and "access and command line" are two, because one
 # would run for half a minute alone at the end.
 ON_SQLITE = (
-    Lane("engines and scenarios", [*PYTEST, "tests/contract", "tests/scenarios", "-m", "not real_node"]),
-    Lane("browser", [*PYTEST, "tests/gateway", "tests/browser"], needs_still_network=True),
-    Lane("pages and API", [*PYTEST, "tests/app"]),
-    Lane("loop and feed", [*PYTEST, "tests/loop", "tests/live"]),
-    Lane("Kubernetes, a real node", [*PYTEST, "tests/kubernetes", "tests/contract", "-m", "real_node"]),
-    Lane("make up and faults", [*PYTEST, "tests/up", "tests/faults"]),
-    Lane("Kubernetes, fake nodes", [*PYTEST, "tests/kubernetes", "-m", "not real_node"]),
-    Lane("access and command line", [*PYTEST, "tests/access", "tests/cli"]),
+    Check("engines and scenarios", [*PYTEST, "tests/contract", "tests/scenarios", "-m", "not real_node"]),
+    Check("browser", [*PYTEST, "tests/gateway", "tests/browser"], needs_still_network=True),
+    Check("pages and API", [*PYTEST, "tests/app"]),
+    Check("loop and feed", [*PYTEST, "tests/loop", "tests/live"]),
+    Check("Kubernetes, a real node", [*PYTEST, "tests/kubernetes", "tests/contract", "-m", "real_node"]),
+    Check("make up and faults", [*PYTEST, "tests/up", "tests/faults"]),
+    Check("Kubernetes, fake nodes", [*PYTEST, "tests/kubernetes", "-m", "not real_node"]),
+    Check("access and command line", [*PYTEST, "tests/access", "tests/cli"]),
 )
-# Lanes that also run on PostgreSQL: a whole control plane, and of the lanes that use the database those tests
-# whose queries no other test makes (tests/statements.py), as recorded on SQLite. If a lane fails before it
+# Checks that also run on PostgreSQL: a whole control plane, and of the checks that use the database those tests
+# whose queries no other test makes (tests/statements.py), as recorded on SQLite. If a check fails before it
 # has recorded them, all its tests run.
-ON_BOTH = Lane("four teams", [*PYTEST, "tests/scenarios/test_four_teams_rest.py"])
+ON_BOTH = Check("four teams", [*PYTEST, "tests/scenarios/test_four_teams_rest.py"])
 TWICE = ("pages and API", "loop and feed")
 STATEMENTS = ["-p", "tests.statements"]
 
@@ -81,8 +81,8 @@ def main() -> int:
         server = beside.submit(migrated_postgres, stack.enter_context(ExitStack()))
         ready = migrated.make(Path(stack.enter_context(TemporaryDirectory(prefix="trainyard-migrated-"))))
         on_sqlite = [
-            replace(recorded(lane, records) if lane.name in TWICE else lane, variables=ready)
-            for lane in (*ON_SQLITE, of_other_folders())
+            replace(recorded(check, records) if check.name in TWICE else check, variables=ready)
+            for check in (*ON_SQLITE, of_other_folders())
         ]
         return run(
             [*static_checks(), *on_sqlite, *on_postgres(server.result(), ready, records)], at_once=AT_ONCE
@@ -128,24 +128,24 @@ def compile_torch() -> None:
         subprocess.run([sys.executable, "-c", "import torch"], check=True)
 
 
-def of_other_folders() -> Lane:
-    """Return a lane with the tests that no other lane names."""
-    named = {word for lane in ON_SQLITE for word in lane.arguments}
+def of_other_folders() -> Check:
+    """Return a check with the tests that no other check names."""
+    named = {word for check in ON_SQLITE for word in check.arguments}
     found = sorted(path for path in (ROOT / "tests").iterdir() if any(path.rglob("test_*.py")))
     others = [name for name in (f"tests/{path.name}" for path in found) if name not in named]
-    return Lane("all other suites", [*PYTEST, *others])
+    return Check("all other suites", [*PYTEST, *others])
 
 
-def recorded(lane: Lane, records: Path) -> Lane:
-    """Return the same lane, recording the queries of its tests."""
+def recorded(check: Check, records: Path) -> Check:
+    """Return the same check, recording the queries of its tests."""
     return replace(
-        lane, arguments=[*lane.arguments, *STATEMENTS, f"--record-statements={record_of(lane, records)}"]
+        check, arguments=[*check.arguments, *STATEMENTS, f"--record-statements={record_of(check, records)}"]
     )
 
 
-def record_of(lane: Lane, records: Path) -> Path:
-    """Return the path of the file with the recorded queries of a lane."""
-    return records / lane.name.replace(" ", "-")
+def record_of(check: Check, records: Path) -> Path:
+    """Return the path of the file with the recorded queries of a check."""
+    return records / check.name.replace(" ", "-")
 
 
 def migrated_postgres(stack: ExitStack) -> str:
@@ -159,20 +159,20 @@ def migrated_postgres(stack: ExitStack) -> str:
     return url
 
 
-def on_postgres(url: str, ready: Mapping[str, str], records: Path) -> Iterator[Lane]:
-    """Yield the lanes on PostgreSQL, none if `url` is empty. Each lane gets its own copy of the migrated database."""
+def on_postgres(url: str, ready: Mapping[str, str], records: Path) -> Iterator[Check]:
+    """Yield the checks on PostgreSQL, none if `url` is empty. Each check gets its own copy of the migrated database."""
     twice = [
         replace(
-            lane,
-            arguments=[*lane.arguments, *STATEMENTS, f"--needed-by={record_of(lane, records)}"],
-            after=lane.name,
+            check,
+            arguments=[*check.arguments, *STATEMENTS, f"--needed-by={record_of(check, records)}"],
+            after=check.name,
         )
-        for lane in ON_SQLITE
-        if lane.name in TWICE
+        for check in ON_SQLITE
+        if check.name in TWICE
     ]
-    for number, lane in enumerate([*twice, ON_BOTH] if url else ()):
-        own = {"DATABASE_URL": _copied(url, "migrated", f"lane{number}"), migrated.ON_POSTGRES: "yes"}
-        yield replace(lane, name=f"{lane.name} on PostgreSQL", variables={**ready, **own})
+    for number, check in enumerate([*twice, ON_BOTH] if url else ()):
+        own = {"DATABASE_URL": _copied(url, "migrated", f"check{number}"), migrated.ON_POSTGRES: "yes"}
+        yield replace(check, name=f"{check.name} on PostgreSQL", variables={**ready, **own})
 
 
 def _copied(url: str, template: str, name: str) -> str:
@@ -184,10 +184,10 @@ def _copied(url: str, template: str, name: str) -> str:
     return f"{address}/{name}"
 
 
-def static_checks() -> Iterator[Lane]:
-    """Yield the lanes that only read the source."""
+def static_checks() -> Iterator[Check]:
+    """Yield the checks that only read the source."""
     for name, words in STATIC_CHECKS.items():
-        yield Lane(name, words)
+        yield Check(name, words)
 
 
 def _apt(*arguments: str) -> int:

@@ -18,7 +18,7 @@ def create_department(fields: Mapping[str, Any], *, actor: Actor) -> Department:
     try:
         with transaction.atomic():
             department = Department.objects.create(**fields)
-            _happened("create", department, actor, after=_shown(department))
+            _happened("create", department, actor, after=department.share_values())
     except IntegrityError as error:
         raise Conflict("name_taken", f"There is a department named {fields['name']} already.") from error
     return department
@@ -27,12 +27,12 @@ def create_department(fields: Mapping[str, Any], *, actor: Actor) -> Department:
 def edit_department(department: Department, changes: Mapping[str, Any], *, actor: Actor) -> Department:
     """Change a department's share. Raises Forbidden."""
     require_admin(actor)
-    before = _shown(department)
+    before = department.share_values()
     with transaction.atomic():
         for name, value in changes.items():
             setattr(department, name, value)
         department.save(update_fields=list(changes))
-        _happened("edit", department, actor, before=before, after=_shown(department))
+        _happened("edit", department, actor, before=before, after=department.share_values())
     return department
 
 
@@ -46,7 +46,7 @@ def delete_department(department: Department, *, actor: Actor) -> None:
             raise Conflict(
                 "department_in_use", f"{department.name} has projects ({held}); take them out first."
             )
-        _happened("delete", department, actor, before=_shown(department))
+        _happened("delete", department, actor, before=department.share_values())
         department.delete()
 
 
@@ -55,12 +55,3 @@ def _happened(verb: str, department: Department, actor: Actor, **values: dict[st
     kind = f"department.{verb.removesuffix('e')}ed"
     Event.objects.append([Event(kind=kind, actor=actor.name, message=department.name)])
     wake()
-
-
-def _shown(department: Department) -> dict[str, Any]:
-    return {
-        "gpu_quota_milli": department.gpu_quota_milli,
-        "over_quota_weight_milli": department.over_quota_weight_milli,
-        "gpu_limit_milli": department.gpu_limit_milli,
-        "priority": department.priority,
-    }

@@ -185,10 +185,7 @@ def _happened(kind: str, project: Project, actor: Actor, data: dict[str, Any] | 
 
 def _shown(project: Project) -> dict[str, Any]:
     return {
-        "gpu_quota_milli": project.gpu_quota_milli,
-        "over_quota_weight_milli": project.over_quota_weight_milli,
-        "gpu_limit_milli": project.gpu_limit_milli,
-        "priority": project.priority,
+        **project.share_values(),
         "department": project.department.name if project.department else None,
         "cluster": project.cluster.name,
         "description": project.description,

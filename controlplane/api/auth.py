@@ -15,6 +15,7 @@ from controlplane.actions.sign_in import actor_of_secret
 from controlplane.http.unknown_tokens import note_unknown_token
 from controlplane.models import User
 
+# Callers choose it, and it is written to logs and to the audit.
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 HOW = "Send 'Authorization: Bearer <token>'."
 

@@ -44,6 +44,7 @@ def to_problem(error: Exception) -> Problem:
 @cache
 def _translations() -> tuple[Translation, ...]:
     declared = (one for module in app_modules("api.refusals") for one in module.TRANSLATIONS)
+    # Those of apps first, because their exceptions may be subclasses of the ones below.
     return (*declared, *_TRANSLATIONS)
 
 
@@ -113,6 +114,7 @@ _TRANSLATIONS: tuple[Translation, ...] = (
     (rest.PermissionDenied, lambda error: Problem(403, "forbidden", str(error.detail))),
     (rest.MethodNotAllowed, lambda error: Problem(405, "method_not_allowed", str(error.detail))),
     (rest.UnsupportedMediaType, _unsupported),
+    # After its subclasses: the first match counts.
     (rest.APIException, _by_status),
     (Http404, _always(404, "not_found", "There is nothing at this address.")),
     (PermissionDenied, _always(403, "forbidden", "You may not do this.")),

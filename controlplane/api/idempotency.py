@@ -90,6 +90,7 @@ def _is_temporary(status: int, headers: Mapping[str, str]) -> bool:
 def _repeat(user: User, key: str, digest: str) -> HttpResponse:
     kept = IdempotencyRecord.objects.filter(user=user, key=key).first()
     if kept is None:
+        # The first request was rolled back while this one waited for it, so the key is free again.
         raise Problem(
             409, "request_in_progress", "The same key is at work; try again.", headers={"Retry-After": "1"}
         )

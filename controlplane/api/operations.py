@@ -237,6 +237,7 @@ def _read_call(
     *,
     has_json: bool,
 ) -> Call:
+    # PostgreSQL accepts no NUL in a text: a look-up with one would fail instead of finding nothing.
     for value in path.values():
         if "\0" in value:
             raise Problem(404, "not_found", "There is nothing at this address.")
@@ -244,6 +245,7 @@ def _read_call(
     actor = actor_of(request)
     if request.method not in WRITES:
         return Call(request, actor, values, dict)
+    # Before the body is parsed: a read-only token is refused whatever it sends.
     if actor.user is not None:
         require_write(actor)
     if not has_json:
@@ -260,6 +262,7 @@ def _has_body(request: Request) -> bool:
 
 def _write(call: Call, work: Callable[[], HttpResponse]) -> HttpResponse:
     """Run the work in one transaction, roll it back for a dry run, and store the response under an Idempotency-Key."""
+    # Before the Idempotency-Key is read: a dry run writes nothing that a repeat could write twice.
     if call.is_dry_run:
         with transaction.atomic():
             response = work()
@@ -284,6 +287,8 @@ def _respond(request: Request, answer: Answer) -> HttpResponse:
     for name, value in answer.headers.items():
         response.headers[name] = value
     if answer.revision is not None:
+        # If-Match compares the first half, the editable part, so that a changed status does not refuse an edit;
+        # If-None-Match the whole, so that 304 means that nothing in the response has changed.
         tag = f'"{_digest(render_json(answer.revision))}-{_digest(body)}"'
         response.headers["ETag"] = tag
         if request.method in ("GET", "HEAD") and _is_known(request.META.get("HTTP_IF_NONE_MATCH"), tag):
@@ -294,6 +299,7 @@ def _respond(request: Request, answer: Answer) -> HttpResponse:
 def _is_known(header: str | None, tag: str) -> bool:
     if header is None:
         return False
+    # A proxy that compresses responses makes their ETags weak (W/).
     return header.strip() == "*" or tag in (one.strip().removeprefix("W/") for one in header.split(","))
 
 

@@ -3,7 +3,7 @@
 import base64
 import hmac
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -13,12 +13,13 @@ from django.utils.crypto import salted_hmac
 
 from controlplane.api.operations import Answer, Call
 from controlplane.api.problems import bad_request
-from controlplane.api.query import Parameter, Schema, Unreadable, text, whole
+from controlplane.api.query import Parameter, Schema, Unreadable, text, texts, whole
 from controlplane.api.renderers import render_json
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 500
 # A page of large items ends early, with a valid `next`.
 PAGE_MOST_BYTES = 2 << 20
+# 72 bits suffice: even a forged cursor shows only rows that the caller may see.
 _SIGNATURE_BYTES = 9
 
 
@@ -51,6 +52,10 @@ class Listing:
             "fields": _fields(tuple(self.item["properties"])),
         } | {name: one.parameter for name, one in self.filters.items()}
 
+    def of_all_projects(self) -> "Listing":
+        """Return the listing of all visible projects' rows, with a filter by project."""
+        return replace(self, filters={**self.filters, "project": OF_PROJECTS})
+
     def schema(self, component: str) -> Schema:
         """Return the schema of a page."""
         link = {"type": ["string", "null"], "format": "uri"}
@@ -60,6 +65,11 @@ class Listing:
             "required": ["results", "next", "previous"],
             "properties": {"results": results, "next": link, "previous": link},
         }
+
+
+OF_PROJECTS = Filter("project__name__in", texts("Of these projects."))
+WITH_NAMES = Filter("name__in", texts("With these names."))
+IN_STATES = Filter("state__in", texts("In these states."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +251,7 @@ def _read_cursor(cursor: str, path: str) -> _Position | None:
 
 
 def _signature(payload: bytes, path: str) -> bytes:
+    # With the path, because the columns of another list have other types.
     digest: bytes = salted_hmac(
         "controlplane.api.paging", path.encode() + b"\n" + payload, algorithm="sha256"
     ).digest()

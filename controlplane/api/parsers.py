@@ -11,6 +11,7 @@ from rest_framework.parsers import BaseParser
 from controlplane.api.problems import Problem
 
 MAX_BODY_BYTES = 1 << 20
+# Far below Python's recursion limit, which deep input would make the JSON parser exceed.
 MAX_DEPTH = 32
 # With possessive quantifiers, and with unterminated strings matched to the end, it takes one pass for any input.
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
@@ -30,6 +31,7 @@ class StrictJSONParser(BaseParser):
         length = parser_context["request"].META.get("CONTENT_LENGTH") if parser_context else None
         if length and length.isdecimal() and int(length) > self.most_bytes:
             raise self._too_large()
+        # Bounded too, because Content-Length may be absent or wrong.
         raw = stream.read(self.most_bytes + 1)
         if len(raw) > self.most_bytes:
             raise self._too_large()
@@ -51,6 +53,7 @@ def parse_json(raw: bytes) -> Any:
             parse_constant=_refuse_constant,
             object_pairs_hook=_unique,
         )
+        # `json` accepts half a surrogate pair. It cannot be encoded as UTF-8, so storing or sending it would fail.
         if _SURROGATE_ESCAPE.search(raw):
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
@@ -67,6 +70,7 @@ def parse_json(raw: bytes) -> Any:
 
 def _check_depth(raw: bytes) -> None:
     depth = 0
+    # Brackets inside strings do not nest.
     for bracket in _BRACKETS.finditer(_STRINGS.sub(b"", raw)):
         depth += 1 if bracket.group() in b"[{" else -1
         if depth > MAX_DEPTH:
@@ -84,6 +88,7 @@ def _finite(text: str) -> float:
 
 def _bounded(text: str) -> int:
     """Parse an integer of at most 64 bits, the limit of databases and of most JSON parsers."""
+    # Longer texts are out of range, and converting one takes time that grows with the square of its length.
     value = int(text) if len(text) <= 20 else 1 << 64
     if not -(1 << 63) <= value < 1 << 63:
         raise Problem(400, "number_too_large", f"{text[:40]} does not fit in 64 bits.")

@@ -18,6 +18,7 @@ class OrjsonRenderer(BaseRenderer):
 
     media_type = JSON
     format = "json"
+    # RFC 8259 defines no charset parameter: JSON is UTF-8.
     charset = None
     render_style = "binary"
 

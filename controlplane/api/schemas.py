@@ -34,25 +34,15 @@ PROJECT_STATUS = record(
 PROJECT = partial(
     record(
         "A team with a guaranteed quota.",
-        name=STRING,
-        description=STRING,
-        gpu_quota=NUMBER,
-        over_quota_weight=nullable(NUMBER),
-        gpu_limit=nullable(NUMBER),
-        priority=INTEGER,
-        department=nullable(STRING),
-        cluster=STRING,
+        name=STRING, description=STRING, gpu_quota=NUMBER, over_quota_weight=nullable(NUMBER),
+        gpu_limit=nullable(NUMBER), priority=INTEGER, department=nullable(STRING), cluster=STRING,
         node_pools={"type": "object", "additionalProperties": listed(STRING)},
-        interactive_max_seconds=nullable(INTEGER),
-        interactive_idle_seconds=nullable(INTEGER),
-        created_at=TIME,
-        members=listed(ref("Member")),
-        status=ref("ProjectStatus"),
-        warnings=listed(STRING),
+        interactive_max_seconds=nullable(INTEGER), interactive_idle_seconds=nullable(INTEGER),
+        created_at=TIME, members=listed(ref("Member")), status=ref("ProjectStatus"), warnings=listed(STRING),
     ),
     # Included in responses to writes.
     "warnings",
-)
+)  # fmt: skip
 DEPARTMENT = record(
     "Projects that share a quota of their own.",
     name=STRING, gpu_quota=NUMBER, over_quota_weight=nullable(NUMBER), gpu_limit=nullable(NUMBER),
@@ -68,11 +58,8 @@ PROJECT_DELETION = record(
 
 CLUSTER_CHECK = record(
     "One thing that was looked at: `outcome` is ok, warning or failed; `without_it` is what does not work then.",
-    name=STRING,
-    outcome=STRING,
-    message=STRING,
-    without_it=STRING,
-)
+    name=STRING, outcome=STRING, message=STRING, without_it=STRING,
+)  # fmt: skip
 CLUSTER_STATUS = record(
     "Whether the cluster is worked for: `state` is checking, attached or refused. Admins see the checks.",
     state=STRING, is_checking=BOOLEAN, checked_at=nullable(TIME), checks=listed(ref("ClusterCheck")),
@@ -87,11 +74,8 @@ CLUSTER = record(
 )  # fmt: skip
 NODE_POOL = record(
     "A named group of nodes. `is_spot`: their provider may take them away at any time.",
-    name=STRING,
-    cluster=STRING,
-    is_spot=BOOLEAN,
-    nodes=listed(STRING),
-)
+    name=STRING, cluster=STRING, is_spot=BOOLEAN, nodes=listed(STRING),
+)  # fmt: skip
 DEVICE = record(
     "One GPU. `is_foreign`: a pod outside Trainyard holds it.",
     index=INTEGER, uuid=STRING, model=STRING, memory_mib=INTEGER, allocated=NUMBER,
@@ -103,35 +87,19 @@ NODE = partial(
         " does not, all that is said of the node is what was last seen. `seen_at`: until when a node was seen that is"
         " gone or whose cluster does not answer; of others when something about it last changed. `is_spot`: its"
         " provider may take it away at any time; `interruption_at`: when it will, by an interruption notice.",
-        name=STRING,
-        cluster=STRING,
-        node_pool=nullable(STRING),
-        is_ready=BOOLEAN,
-        is_reachable=BOOLEAN,
-        message=STRING,
-        is_cordoned=BOOLEAN,
-        is_spot=BOOLEAN,
-        interruption_at=nullable(TIME),
-        cpus=NUMBER,
-        memory_mib=INTEGER,
-        extra_resources={"type": "object", "additionalProperties": INTEGER},
-        labels=OBJECT,
-        seen_at=TIME,
-        gpus=INTEGER,
-        allocated_gpus=NUMBER,
-        gpu_utilization=nullable(NUMBER),
-        devices=listed(ref("Device")),
-        pods=listed(OBJECT),
+        name=STRING, cluster=STRING, node_pool=nullable(STRING), is_ready=BOOLEAN, is_reachable=BOOLEAN,
+        message=STRING, is_cordoned=BOOLEAN, is_spot=BOOLEAN, interruption_at=nullable(TIME), cpus=NUMBER,
+        memory_mib=INTEGER, extra_resources={"type": "object", "additionalProperties": INTEGER},
+        labels=OBJECT, seen_at=TIME, gpus=INTEGER, allocated_gpus=NUMBER, gpu_utilization=nullable(NUMBER),
+        devices=listed(ref("Device")), pods=listed(OBJECT),
     ),
     "pods",
-)
+)  # fmt: skip
 _MOVED = record("A job on the node.", id=UUID, name=STRING, project=STRING, user=STRING)
 DRAIN = record(
     "What a drain moves, and what stays until it ends.",
-    node=STRING,
-    moves=listed(_MOVED),
-    stays=listed(_MOVED),
-)
+    node=STRING, moves=listed(_MOVED), stays=listed(_MOVED),
+)  # fmt: skip
 
 _OVERVIEW_FIELDS: dict[str, Schema] = {
     "nodes": INTEGER,
@@ -159,14 +127,12 @@ SERIES_LIST = record(
 )
 SERIES = record(
     "One subject's line; step_seconds 0: each value holds from its moment on.",
-    subject=STRING,
-    step_seconds=INTEGER,
+    subject=STRING, step_seconds=INTEGER,
     points=listed(record("A point.", at=TIME, min=NUMBER, max=NUMBER, mean=NUMBER)),
-)
+)  # fmt: skip
 
 WHOAMI = record(
-    "The caller.",
-    username=STRING, email=STRING, is_admin=BOOLEAN, is_read_only=BOOLEAN,
+    "The caller.", username=STRING, email=STRING, is_admin=BOOLEAN, is_read_only=BOOLEAN,
     roles={"type": "object", "additionalProperties": STRING},
 )  # fmt: skip
 USER = record(
@@ -176,18 +142,11 @@ USER = record(
 TOKEN = partial(
     record(
         "An API token. `token`, the secret, is in the answer that made it and never again.",
-        id=INTEGER,
-        user=STRING,
-        name=STRING,
-        prefix=STRING,
-        is_read_only=BOOLEAN,
-        created_at=TIME,
-        expires_at=TIME,
-        last_used_at=nullable(TIME),
-        token=STRING,
+        id=INTEGER, user=STRING, name=STRING, prefix=STRING, is_read_only=BOOLEAN, created_at=TIME,
+        expires_at=TIME, last_used_at=nullable(TIME), token=STRING,
     ),
     "token",
-)
+)  # fmt: skip
 EVENT = record(
     "Something that happened.",
     seq=INTEGER, at=TIME, kind=STRING, project=nullable(STRING), job=nullable(UUID), node=nullable(STRING),

@@ -3,33 +3,34 @@
 from django.urls import include, path, re_path
 
 from controlplane.api import lean_rest_framework  # noqa: F401  first, for its effect on the imports below
+from controlplane.api.routing import route
 from controlplane.api.views import accounts, clusters, departments, events, projects, schema
 from controlplane.registration import app_modules
 
 urlpatterns = [
-    path("login", accounts.Login.as_view(), name="login"),
-    path("whoami", accounts.Whoami.as_view(), name="whoami"),
-    path("tokens", accounts.Tokens.as_view(), name="tokens"),
-    path("tokens/<str:token_id>", accounts.TokenDetail.as_view(), name="token"),
-    path("users", accounts.Users.as_view(), name="users"),
-    path("users/<str:username>", accounts.UserDetail.as_view(), name="user"),
-    path("clusters", clusters.Clusters.as_view(), name="clusters"),
-    path("clusters/<str:name>", clusters.ClusterDetail.as_view(), name="cluster"),
-    path("clusters/<str:name>/view", clusters.ClusterSchedulerView.as_view(), name="cluster-view"),
-    path("clusters/<str:name>/check", clusters.ClusterCheck.as_view(), name="cluster-check"),
-    path("node-pools", clusters.NodePools.as_view(), name="node-pools"),
-    path("node-pools/<str:name>", clusters.NodePoolDetail.as_view(), name="node-pool"),
-    path("nodes", clusters.Nodes.as_view(), name="nodes"),
-    path("departments", departments.Departments.as_view(), name="departments"),
-    path("departments/<str:name>", departments.DepartmentDetail.as_view(), name="department"),
-    path("projects", projects.Projects.as_view(), name="projects"),
-    path("projects/<str:name>", projects.ProjectDetail.as_view(), name="project"),
-    path("projects/<str:name>/members", projects.Members.as_view(), name="members"),
-    path("projects/<str:name>/members/<str:username>", projects.MemberDetail.as_view(), name="member"),
+    route("login", accounts.Login, "login"),
+    route("whoami", accounts.Whoami, "whoami"),
+    route("tokens", accounts.Tokens, "tokens"),
+    route("tokens/<str:token_id>", accounts.TokenDetail, "token"),
+    route("users", accounts.Users, "users"),
+    route("users/<str:username>", accounts.UserDetail, "user"),
+    route("clusters", clusters.Clusters, "clusters"),
+    route("clusters/<str:name>", clusters.ClusterDetail, "cluster"),
+    route("clusters/<str:name>/view", clusters.ClusterSchedulerView, "cluster-view"),
+    route("clusters/<str:name>/check", clusters.ClusterCheck, "cluster-check"),
+    route("node-pools", clusters.NodePools, "node-pools"),
+    route("node-pools/<str:name>", clusters.NodePoolDetail, "node-pool"),
+    route("nodes", clusters.Nodes, "nodes"),
+    route("departments", departments.Departments, "departments"),
+    route("departments/<str:name>", departments.DepartmentDetail, "department"),
+    route("projects", projects.Projects, "projects"),
+    route("projects/<str:name>", projects.ProjectDetail, "project"),
+    route("projects/<str:name>/members", projects.Members, "members"),
+    route("projects/<str:name>/members/<str:username>", projects.MemberDetail, "member"),
     *(path("", include(module)) for module in app_modules("api.urls") if module.__name__ != __name__),
-    path("events", events.Events.as_view(), name="events"),
-    path("audit", events.Audit.as_view(), name="audit"),
-    path("openapi.json", schema.OpenApi.as_view(), name="openapi"),
+    route("events", events.Events, "events"),
+    route("audit", events.Audit, "audit"),
+    route("openapi.json", schema.OpenApi, "openapi"),
     re_path(r"^(?P<rest>.*)$", schema.Nowhere.as_view(), name="nowhere"),
 ]
 app_name = "api"

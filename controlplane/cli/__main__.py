@@ -84,6 +84,7 @@ def build_parser(command: registry.Command) -> Parser:
     from controlplane.cli.parsing import Parser
 
     parser = Parser(f"yard {command.path}", command.summary, command.takes_command)
+    # Functions such as `list_` end with _ to leave the builtin's name free; those of their arguments do not.
     getattr(load(command), f"{command.target.partition(':')[2].rstrip('_')}_arguments")(parser)
     parser.add_common()
     return parser
@@ -154,6 +155,7 @@ def _report(error: CliError) -> None:
     from controlplane.cli.terminal import visible
 
     for line in error_lines(error):
+        # A server's text may contain control sequences of terminals.
         print(visible(line), file=sys.stderr)
 
 

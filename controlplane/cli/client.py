@@ -70,6 +70,7 @@ class Client:
 
     def allow(self, seconds: float) -> None:
         """Set the time limit of each further response, in seconds."""
+        # The open connection has the earlier limit.
         self.close()
         self._timeout = seconds
 
@@ -95,6 +96,7 @@ class Client:
     def pages(self, path: str, query: Query, limit: int) -> dict[str, Any]:
         """Read the pages of a list up to `limit` rows and join them; `next` of the result is None after the last
         page."""
+        # 500 is the largest page that the server gives.
         page: dict[str, Any] = self.get(path, {**query, "limit": min(limit, 500)})
         results: list[Any] = list(page["results"])
         while page.get("next") and len(results) < limit:
@@ -191,10 +193,12 @@ class Client:
             seconds = retry_delay(response.headers.get("Retry-After"), attempt)
             self._announce(response, seconds, attempt, is_busy=is_busy, is_first=not waited)
             self._sleep(seconds)
+            # At least a second counts, so that `Retry-After: 0` cannot make it wait without end.
             attempt, waited = attempt + 1, waited + max(seconds, 1.0)
             response = self._exchange_again(method, target, payload, headers)
         if response.status >= 400:
             raise ApiError(response.status, response.body if isinstance(response.body, dict) else {})
+        # Not followed, because that would send the token to whatever address the response names.
         if response.status >= 300:
             raise CliError(
                 f"{self.url} redirects to {response.headers.get('Location')}: log in with that address"
@@ -290,6 +294,7 @@ def _encoded(body: object) -> bytes:
 
 def _decoded(raw: bytes) -> Any:
     try:
+        # A proxy's error page is no JSON; the status then says enough.
         return json.loads(raw) if raw else None
     except ValueError:
         return None

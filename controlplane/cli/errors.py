@@ -58,6 +58,12 @@ class CliError(Exception):
         self.hint = hint
 
 
+def require_changes(changes: object, command: str) -> None:
+    """Raise CliError if there are none."""
+    if not changes:
+        raise CliError("nothing to change", USAGE, f"see: yard help {command}")
+
+
 def error_lines(error: CliError) -> list[str]:
     """Return the lines to print on standard error."""
     lines = [*error.message.split("\n"), *([f"  {error.hint}"] if error.hint else [])]

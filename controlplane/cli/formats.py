@@ -69,8 +69,8 @@ def binary_size(count: int | None) -> str:
     if count is None:
         return "?"
     amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024 or unit == "TiB":
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if amount < 1024 or unit == "PiB":
             break
         amount /= 1024
     return f"{amount:.0f} {unit}" if amount == int(amount) or unit == "B" else f"{amount:.1f} {unit}"

@@ -82,6 +82,7 @@ def _rendered(tokens: list[tuple[bool, str]], document: Any) -> tuple[str, list[
 
 def _repeated(path: str, block: list[tuple[bool, str]], document: Any) -> tuple[str, list[tuple[bool, str]]]:
     """Return the block once for each value of `path`, and the tokens after its {end}."""
+    # Rendered without a value first, only to find the end of the block: there may be no values.
     left = _rendered(block, None)[1]
     if not left:
         raise _bad(f"range {path} without end")

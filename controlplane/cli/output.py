@@ -81,6 +81,7 @@ class Output:
 
     def aside(self, text: str) -> None:
         """Write a message to standard error without touching standard output; thread safe."""
+        # In one call, so that the lines of several threads do not mix.
         print(
             "\n".join(map(terminal.visible, text.split("\n"))) + "\n", end="", file=self._stderr, flush=True
         )

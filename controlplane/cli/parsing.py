@@ -25,11 +25,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, summary: str, takes_command: bool = False) -> None:
         super().__init__(
-            prog=prog,
-            description=summary,
-            add_help=False,
-            allow_abbrev=False,
-            formatter_class=_Formatter,
+            prog=prog, description=summary, add_help=False, allow_abbrev=False, formatter_class=_Formatter
         )
         self.examples: list[str] = []
         self._takes_command = takes_command
@@ -66,6 +62,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse the words. Ends with an error that suggests the nearest flag if a word is unknown."""
+        # Intermixed: options may stand between the positional arguments.
         parsed, unknown = self.parse_known_intermixed_args(list(words))
         if unknown:
             self._refuse(unknown)

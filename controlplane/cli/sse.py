@@ -58,6 +58,7 @@ class EventParser:
         self._fields, self._data = {}, []
         if not data and "event" not in fields:
             return None
+        # "message" is the protocol's name of events without one.
         return Event(fields.get("event", "message"), "\n".join(data), fields.get("id", ""))
 
 
@@ -136,6 +137,7 @@ class ChangeListener:
             return
 
     def _pause(self, seconds: float) -> None:
+        # Not `sleep`, so that `close` ends the pause.
         self._closed.wait(seconds)
 
 

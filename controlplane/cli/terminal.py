@@ -43,6 +43,7 @@ def log_line(text: str, *, colour: bool) -> str:
 
 def _keep_colour(match: re.Match[str]) -> str:
     found = match.group()
+    # Longer matches are colours; all other characters match alone.
     return found if len(found) > 1 else _written_out(match)
 
 

@@ -24,6 +24,7 @@ def watch_command(function: Callable[[Namespace, Session], int], args: Namespace
     changes = ChangeListener(session.client, "activity")
     try:
         while True:
+            # A server that cannot be reached at the beginning is an error; one that restarts later is not.
             text = look() if shown is None else patiently(look, session.pause)
             if text != shown:
                 _show(text, session.output)

@@ -135,9 +135,11 @@ class WebSocket:
         if frame.opcode == PING:
             self.send(PONG, frame.payload)
         if frame.opcode == CLOSE:
+            # 1005: the frame has no code (RFC 6455).
             raise Closed(
                 int.from_bytes(frame.payload[:2], "big") or 1005, frame.payload[2:].decode("utf-8", "replace")
             )
+        # Control frames may come between the fragments of a message.
         if frame.opcode >= CLOSE:
             return None
         if frame.opcode != CONTINUATION:
@@ -226,6 +228,7 @@ def _refusal(status: int) -> str:
 
 
 def _check(first: int, second: int, length: int) -> None:
+    # Reserved bits, which only an extension may use, or a mask, which only clients use.
     if first & 0x70 or second & 0x80:
         raise CliError("the server sent a frame that RFC 6455 does not allow", FAILED)
     if length > _MAX_MESSAGE_BYTES:

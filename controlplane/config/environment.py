@@ -138,8 +138,9 @@ SETTINGS = (
         "TRAINYARD_QUEUE_ORDER",
         "submission",
         "Which job of a project is next among those of equal priority: submission the oldest; shortest the one with"
-        " the shortest expected run time, declared or learned from earlier jobs. A long job waits then while shorter"
-        " ones keep coming.",
+        " the shortest expected run time, declared or learned from earlier jobs; GPUs beyond the quotas then go to the"
+        " job of any project with the fewest expected GPU-seconds. A long job waits then while shorter ones keep"
+        " coming.",
     ),
     Setting(
         "TRAINYARD_GANG_AGEING_SECONDS",
@@ -234,7 +235,7 @@ def integer(env: Mapping[str, str], name: str, low: int, high: int) -> int:
 
 
 def integer_or(env: Mapping[str, str], name: str, word: str, low: int, high: int) -> int | None:
-    """Return a variable as a whole number from `low` to `high`; None if it is this word. Raise SettingInvalid."""
+    """Return a variable as a whole number from `low` to `high`; None if its value is `word`. Raise SettingInvalid."""
     if text(env, name).lower() == word:
         return None
     try:

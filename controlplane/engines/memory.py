@@ -104,10 +104,7 @@ class MemoryEngine(EngineDefaults):
     )
 
     def __init__(
-        self,
-        settings: Mapping[str, Any],
-        clock: Clock = wall_clock,
-        catalogue: Catalogue | None = None,
+        self, settings: Mapping[str, Any], clock: Clock = wall_clock, catalogue: Catalogue | None = None
     ) -> None:
         self.faults = Faults()
         # What the last `sync_projects` received.

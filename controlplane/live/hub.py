@@ -30,7 +30,8 @@ SIGNED_OUT, SLOW, STOPPING = 4401, 4408, 1012  # websocket close codes
 TOPICS_MOST = 100  # per listener
 DETAILS = {
     topics.FORBIDDEN: "There is no such topic that you may read.",
-    topics.UNKNOWN: "Topics are overview, queue, activity, project:NAME, job:ID and job:ID:logs:RANK.",
+    topics.UNKNOWN: "Topics are overview, queue, activity, project:NAME, job:ID, job:ID:logs:RANK, dataset:ID"
+    " and volume:ID.",
     topics.GONE: "It was deleted.",
     topics.UNREADABLE: "This log cannot be read now; what is wrong is in the server's own log.",
     "too_many_topics": f"One connection follows at most {TOPICS_MOST} topics.",

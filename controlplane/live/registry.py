@@ -75,7 +75,7 @@ class Tail(Protocol):
 
     @property
     def seq(self) -> int:
-        """Return the number of the current state; every change increases it."""
+        """Return the version number of the tail; every new line or other change increases it."""
 
     def open(self) -> None:
         """Move to the end of the log."""

@@ -14,13 +14,7 @@ from datetime import datetime, timedelta
 from django.db.models import F
 
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.elastic_claims import (
-    Pool,
-    claims_by_pool,
-    pool_of,
-    usable_gpus,
-    working_views,
-)
+from controlplane.loop.elastic_claims import Pool, claims_by_pool, pool_of, usable_gpus, working_views
 from controlplane.loop.growth import NOT_FOR_LACK_OF_GPUS, wanted_workers
 from controlplane.loop.membership import Attended, ElasticJobs
 from controlplane.loop.observe import Observation
@@ -49,30 +43,39 @@ REST, MOST_DOUBLINGS = timedelta(seconds=60), 12
 # How long leaving workers have to acknowledge; then the job keeps them.
 LEAVE = timedelta(seconds=30)
 # Reasons of waiting jobs that could start if GPUs became free.
-LACKS_GPUS = (
-    reasons.CLUSTER_FULL,
-    reasons.OVER_FAIR_SHARE,
-    reasons.GANG_DOES_NOT_FIT,
-    reasons.FRAGMENTED,
-)
+LACKS_GPUS = (reasons.CLUSTER_FULL, reasons.OVER_FAIR_SHARE, reasons.GANG_DOES_NOT_FIT, reasons.FRAGMENTED)
 
 # How a job's earlier operations of this cause ended: state and message. After an unsuccessful one it gives no more.
 Given = tuple[str, str]
 
 
 def balance_jobs(elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime) -> None:
-    """Begin to shrink elastic jobs for others of their project. No effect if the plan starts, preempts or grows jobs.
-    Call it only in a cycle in which no job has begun to grow."""
+    """Begin to shrink elastic jobs for others of their project. No effect if the plan starts, preempts or grows jobs,
+    or if jobs of several projects wait. Call it only in a cycle in which no job has begun to grow."""
     is_settled = not (plan.starts or plan.preempts or plan.growth)
     if MEMBERSHIP not in engine.capabilities or not elastic.latest or not is_settled:
         return
     views, every = working_views(seen), {job.id: job for job in seen.view.jobs}
     working = {name: one for one in elastic.latest if (name := str(one.job.pk)) in views}
-    waiting = [hold for hold in plan.holds if hold.job in every and _could_use(hold, every[hold.job])]
+    waiting = _waiting(plan, every)
+    if len({hold.project for hold in waiting}) > 1:
+        return
     if waiting:
         _shrink_for_waiting(working, waiting, every, seen, plan, now)
     elif any(one.job.pods_wanted > len(one.members) for one in working.values()):
         _move(working, views, seen, plan, now)
+
+
+def _waiting(plan: Plan, every: Mapping[str, JobView]) -> list[Hold]:
+    """Return the holds of jobs that could use free GPUs, up to the first of a second project."""
+    # Explaining 100,000 takes 0.7 s.
+    waiting: list[Hold] = []
+    for hold in plan.holds:
+        if hold.job in every and _could_use(hold, every[hold.job]):
+            waiting.append(hold)
+            if hold.project != waiting[0].project:
+                break
+    return waiting
 
 
 def _shrink_for_waiting(
@@ -83,12 +86,11 @@ def _shrink_for_waiting(
     plan: Plan,
     now: datetime,
 ) -> None:
-    """Shrink running jobs so that waiting jobs of their project can start. No effect if jobs of several projects
-    wait."""
-    projects = {views[hold.job].project for hold in waiting}
+    """Shrink running jobs so that these waiting jobs of their project can start."""
+    project = views[waiting[0].job].project
     # One without members, such as a program that does not report its membership, has nothing to give.
-    ours = {name: one for name, one in working.items() if one.members and views[name].project in projects}
-    if len(projects) > 1 or not all(map(_is_calm, ours.values())):
+    ours = {name: one for name, one in working.items() if one.members and views[name].project == project}
+    if not all(map(_is_calm, ours.values())):
         return
     lacking = (views[hold.job] for hold in waiting if _lack(hold) in LACKS_GPUS)
     # What leaves for a job in back-off would stand idle, or grow back.

@@ -29,6 +29,12 @@ def renew(name: str, token: str, seconds: int) -> bool:
     return ours.update(expires_at=Now() + timedelta(seconds=seconds)) == 1
 
 
+def extend(name: str, token: str, seconds: int) -> bool:
+    """Extend a lease that no other token has claimed since, even if it expired; return False once one has."""
+    ours = Lease.objects.filter(name=name, token=token)
+    return ours.update(expires_at=Now() + timedelta(seconds=seconds)) == 1
+
+
 def keep(name: str, token: str, seconds: int) -> str | None:
     """Extend a lease, or claim it again if it expired and is free. Return the token to use from now on, or None."""
     return token if renew(name, token, seconds) else claim(name, seconds)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from controlplane.engines.base import DepartmentReport, ProjectReport
+from controlplane.loop.hold_writes import HoldProgress
 from controlplane.loop.observe import JobCache
 from controlplane.loop.pod_diff import DiffCache
 from controlplane.models import Cluster
@@ -30,8 +31,6 @@ class ClusterContext:
     """The cached state of one cluster.
 
     `planned_at`, `plan_seconds`: when the last plan was ready and how long it took, by time.perf_counter.
-    `equal_holds`: the holds of the last plan that needed no write, and the row values that they were compared
-    with.
     """
 
     housekept_at: datetime | None = None
@@ -40,7 +39,7 @@ class ClusterContext:
     diffs: DiffCache = field(default_factory=DiffCache)
     jobs: JobCache = field(default_factory=JobCache)
     scheduler: Scheduler = field(default_factory=Scheduler)
-    equal_holds: tuple[object, object] = (None, None)
+    holds: HoldProgress = field(default_factory=HoldProgress)
     awaited: Mapping[str, Awaited] = field(default_factory=dict)
     usage: UsageMemory = field(default_factory=UsageMemory)
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from controlplane.engines.base import Engine, EngineUnreachable
 from controlplane.loop.balance import balance_jobs
-from controlplane.loop.claims import claim, keep, release
+from controlplane.loop.claims import claim, extend, release
 from controlplane.loop.cluster_context import ClusterContext, context_of
 from controlplane.loop.cluster_warnings import warn_of_leftovers
 from controlplane.loop.decide import decide
@@ -52,22 +52,34 @@ def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bo
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
         return None
-    has_commands, is_complete, renewed_at = False, False, time.monotonic()
+    lease, has_commands, is_complete = _LoopLease(token), False, False
     try:
         outcomes = []
         for cluster in attached_clusters():
-            outcomes.append(_run_guarded(cluster, now, on_orders))
-            if time.monotonic() - renewed_at > RENEW_AFTER_SECONDS:
-                kept = keep(LEASE, token, LEASE_SECONDS)
-                if kept is None:
-                    # The cycle took longer than the lease lasts; the new holder of the lease continues.
-                    break
-                token, renewed_at = kept, time.monotonic()
+            outcomes.append(_run_guarded(cluster, now, on_orders, lease))
+            if not lease.keep():
+                # The cycle took longer than the lease lasts; the new holder of the lease continues.
+                break
         has_commands = any(outcomes)
         is_complete = None not in outcomes
     finally:
         release(LEASE, token, is_complete=is_complete)
     return has_commands or not is_complete
+
+
+class _LoopLease:
+    """The loop's lease during one pass."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._renewed_at = time.monotonic()
+
+    def keep(self) -> bool:
+        """Extend the lease if it was not extended lately. Return False if another process has claimed it."""
+        if time.monotonic() - self._renewed_at <= RENEW_AFTER_SECONDS:
+            return True
+        self._renewed_at = time.monotonic()
+        return extend(LEASE, self._token, LEASE_SECONDS)
 
 
 def keep_fresh() -> None:
@@ -77,16 +89,18 @@ def keep_fresh() -> None:
         release(LEASE, token, is_complete=True)
 
 
-def _run_guarded(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool | None:
+def _run_guarded(
+    cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: _LoopLease
+) -> bool | None:
     """Process one cluster; return None if it failed. A failure does not stop the other clusters; /readyz reports it."""
     try:
-        return _run(cluster, now, on_orders)
+        return _run(cluster, now, on_orders, lease)
     except Exception:
         logger.exception("the cycle of cluster %s failed; the next one tries again", cluster.name)
         return None
 
 
-def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool:
+def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: _LoopLease) -> bool:
     context, elastic = context_of(cluster), ElasticJobs(cluster)
     engine, nodes_with_orphans = _look(cluster, context, elastic, now)
     if not cluster.is_reachable:
@@ -103,6 +117,10 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
     observe_ms = (time.perf_counter() - began) * 1000
     decided = decide(cluster, engine, observation, now)
     context.planned_at, context.plan_seconds = time.perf_counter(), time.perf_counter() - began
+    if not lease.keep():
+        # Another process has planned on this cluster since: the plan is of a state that is gone.
+        logger.warning("the plan of %s took %.1f s and is dropped", cluster.name, context.plan_seconds)
+        return False
     began = time.perf_counter()
     plan = shrink_victims(elastic, engine, decided.plan, now) if engine else decided.plan
     hasten_owed(cluster, plan)
@@ -120,7 +138,7 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
         )
     has_grown = engine is not None and _resize(cluster, elastic, engine, observation, decided.plan, now)
     note_promises(elastic, plan)
-    return recorded.has_commands or decided.has_orders or has_grown
+    return recorded.has_commands or recorded.has_more_holds or decided.has_orders or has_grown
 
 
 def _resize(

@@ -36,13 +36,7 @@ class EnginePool:
         """Return the cluster's engine, opening it on first use. Close and reopen it if its settings or credentials
         changed. Raise EngineUnreachable if it cannot be opened."""
         # Compared in encrypted form, so that unchanged credentials need not be decrypted.
-        opened_with = (
-            cluster.engine,
-            cluster.name,
-            cluster.scheduler,
-            cluster.settings,
-            cluster.credentials,
-        )
+        opened_with = (cluster.engine, cluster.name, cluster.scheduler, cluster.settings, cluster.credentials)
         words = repr((*opened_with, cluster.has_found("mpi_operator")))
         known = self._opened.get(cluster.pk)
         if known is not None and known.words == words:

@@ -28,10 +28,7 @@ def send_back(reports: Mapping[str, PodReport], pods: Sequence[PodKey]) -> None:
 
 
 def _send_back(job: Job, report: PodReport) -> None:
-    details = {
-        **_preemption_details(job, report.taken_by),
-        "milli_gpus": job.allocated_milli,
-    }
+    details = {**_preemption_details(job, report.taken_by), "milli_gpus": job.allocated_milli}
     send([(job, Target(lifecycle.QUEUED, PREEMPTED, public(PREEMPTED, details), details))])
 
 

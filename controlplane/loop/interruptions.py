@@ -16,7 +16,6 @@ from controlplane.loop.shrinking import begin_shrink, cannot_shrink, hasten, to_
 from controlplane.models import Cluster, Command, Node
 from controlplane.models.prepared import prepared
 from controlplane.scheduling.plan import Plan
-from controlplane.scheduling.view import placements_from_lists
 from jobs import lifecycle
 from jobs.command_kinds import POD, STOP_POD
 from jobs.models import Allocation, Job, Pod, ScaleOperation
@@ -82,10 +81,11 @@ def hasten_owed(cluster: Cluster, plan: Plan) -> None:
     other projects. Such a job may also hold GPUs of other nodes, and its own grace may be minutes."""
     owed = {one.project for one in plan.shares if one.allocated_milli_gpus < one.fair_share_milli_gpus}
     wanted: dict[tuple[str, int], str] = {}
+    # Promised jobs are the first; the others of a long queue need not be explained for this.
     given = [
-        (hold.project, placements_from_lists(hold.details.get("promised", ())))
-        for hold in plan.holds
-        if hold.is_promised and hold.project in owed
+        (hold.project, plan.promised[hold.job])
+        for hold in plan.holds[: len(plan.promised)]
+        if hold.project in owed
     ]
     given += [(one.project, one.placements) for one in plan.growth if one.is_promised]
     for project, placements in given:

@@ -28,7 +28,7 @@ from controlplane.models.prepared import prepared
 from jobs import lifecycle
 from jobs.command_kinds import POD, STOP_POD
 from jobs.kinds import membership as rules
-from jobs.kinds.membership import Answer, Operation, Standing, Worker, answer
+from jobs.kinds.membership import Answer, MembershipState, Operation, Worker, answer
 from jobs.kinds.registry import KINDS
 from jobs.models import Generation, Job, Pod, ScaleOperation
 from jobs.transitions import REMIND_AFTER_SECONDS, STOP_GRACE_SECONDS, job_event, move, stop_pods
@@ -172,7 +172,7 @@ def _keep(attended: Attended, engine: MembershipEngine, now: datetime) -> None:
     _listen(attended, engine)
     _note_switched(attended, now)
     _note_epochs(attended)
-    decided = answer(_standing(attended, now))
+    decided = answer(_membership_state(attended, now))
     if decided == Answer():
         return
     with transaction.atomic():
@@ -308,12 +308,14 @@ def _note_epochs(attended: Attended) -> None:
         Generation.objects.filter(pk=attended.generation.pk).update(**fields)
 
 
-def _standing(attended: Attended, now: datetime) -> Standing:
+def _membership_state(attended: Attended, now: datetime) -> MembershipState:
     bounds = KINDS[attended.job.kind].bounds(attended.job.spec) or (1, 1)
     workers = {pod.rank: _worker(attended, pod) for pod in attended.pods}
     number = 0 if attended.generation is None else attended.generation.number
     sizes = KINDS[attended.job.kind].sizes(attended.job.spec)
-    return Standing(number, attended.members, workers, bounds[0], _operation(attended.operation, now), sizes)
+    return MembershipState(
+        number, attended.members, workers, bounds[0], _operation(attended.operation, now), sizes
+    )
 
 
 def _worker(attended: Attended, pod: Pod) -> Worker:

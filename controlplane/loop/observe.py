@@ -5,29 +5,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import is_
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from django.conf import settings
 from django.db.models import QuerySet
 
 from controlplane.clusters import quantities
 from controlplane.engines.base import UNSCHEDULABLE
-from controlplane.models import Cluster, Device, Node, Project
+from controlplane.loop.node_views import NodeCache
+from controlplane.loop.placements import PlacementCache, Placements
+from controlplane.models import Cluster, Project
 from controlplane.models.prepared import Rows, prepared
 from controlplane.scheduling.order import rank_at
 from controlplane.scheduling.view import (
     ClusterView,
     DepartmentView,
-    DeviceView,
     Extras,
     JobView,
-    NodeView,
     PodPlacement,
     ProjectView,
     placements_from_lists,
 )
 from controlplane.telemetry.usage import UsageCache, half_life_of
-from datasets.locality import Location, location_of
 from datasets.queries.job_data import NO_DATA, DataView, JobData, observe_data
 from datasets.queries.volumes import volume_waits
 from jobs import lifecycle
@@ -49,9 +48,6 @@ _JOB_COLUMNS = (
     "gpu_memory_mib", "pods_wanted", "spec", "not_before", "details", "started_at", "progress", "reason", "message",
     "queue_position", "next_state", "user_id", "attempt", "created_at", "queued_at",
 )  # fmt: skip
-_NODE_COLUMNS = (
-    "pk", "name", "pool__name", "milli_cpus", "memory_mib", "extras", "is_ready", "is_cordoned", "is_closed",
-)  # fmt: skip
 # The columns of a job that has just been submitted.
 _AS_SUBMITTED: Mapping[str, Any] = {
     "state": lifecycle.QUEUED,
@@ -63,7 +59,9 @@ _AS_SUBMITTED: Mapping[str, Any] = {
     "progress": {},
 }
 
-_Seen = tuple[int | None, tuple[PodPlacement, ...], tuple[str, ...], tuple[tuple[str, str], ...], JobData]
+_Seen: TypeAlias = tuple[
+    int | None, tuple[PodPlacement, ...], tuple[str, ...], tuple[tuple[str, str], ...], JobData
+]
 """A job's data from other tables: its learned run time, the placements of its pods, the nodes on which the
 cluster refused them, the volume that it waits for, and the locations of its data."""
 
@@ -80,6 +78,11 @@ class _Waits:
     def of(self, job: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], JobData]:
         volume = self.volumes.get(job, {})
         return tuple(sorted(self.refused.get(job, ()))), tuple(volume.items()), self.data.of(job)
+
+    def differing(self, before: "_Waits") -> set[str]:
+        """Return the jobs that wait for something else than before."""
+        jobs = {job for one in (self, before) for job in (*one.refused, *one.volumes, *one.data.jobs)}
+        return {job for job in jobs if self.of(job) != before.of(job)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +121,15 @@ def observe(
     Nodes in `nodes_with_orphans` get no new pods (see reconcile). `kept`: the cache of one thread's
     observations of this cluster; without it everything is read anew.
     """
-    holders = _Placements(cluster)
     kept = JobCache() if kept is None else kept
+    placements = kept.placements.read(cluster)
     rows = kept.rows_of(cluster, now)
     waits = _waits(cluster, now, rows)
-    kept.note(rows, holders, waits)
+    kept.note(rows, placements, waits)
     jobs = kept.views
-    held = holders.left_over({job.id for job in jobs if job.state == "active"})
+    held = _held_by_others(placements, kept)
     projects = _projects(cluster.pk)
-    nodes = _node_views(cluster, held, nodes_with_orphans, waits.data.locations)
+    nodes = kept.nodes.read(cluster, held, nodes_with_orphans, waits.data.locations)
     half_life = half_life_of(cluster)
     gpus = sum(len(node.devices) for node in nodes)
     usage = kept.usage.of(now, gpus, half_life, {project.pk for project in projects})
@@ -175,6 +178,10 @@ def observe_recorded(cluster: Cluster, now: datetime, jobs: QuerySet[Job]) -> Ma
     return found
 
 
+_Entry: TypeAlias = tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]
+"""A job's row and data from other tables, and what was made of them."""
+
+
 class JobCache:
     """The jobs of one cluster as the last observation read them. Unchanged jobs stay the same objects in the
     next observation, so that the scheduler compares, and the loop writes, only what changed."""
@@ -183,33 +190,90 @@ class JobCache:
         self.views: tuple[JobView, ...] = ()
         self.holds: Mapping[str, HoldStatus] = {}
         self._rows = RowCache(_JOB_COLUMNS)
+        self._server: str | None = None
         self.usage = UsageCache()
         self._run_times = RunTimeCache()
-        self._known: dict[str, tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]] = {}
+        self.placements, self.nodes = PlacementCache(), NodeCache()
+        self._known: dict[str, _Entry] = {}
+        # Placements and waits of the last observation.
+        self._others: tuple[Placements, _Waits] = ({}, _Waits({}, {}, DataView()))
+        # Jobs to compare: kept until `note` has returned, because an observation may fail after its rows were read.
+        # None: all.
+        self._changed: set[str] | None = None
 
     def rows_of(self, cluster: Cluster, now: datetime) -> list[Mapping[str, Any]]:
         """Read the rows of the unfinished jobs, sorted by submit_rank. A row that did not change is the same object
         as before."""
-        self._run_times.renew(cluster, now, self._known)
-        return self._rows.read(lambda: _unfinished(cluster))
+        if self._run_times.renew(cluster, now, self._known):
+            # Set before the read, which may fail.
+            self._changed = None
+        rows, server = self._rows.read(lambda: _unfinished(cluster)), self._rows.server
+        if self._rows.changed is None:
+            self._changed = None
+        elif self._changed is not None:
+            self._changed |= self._rows.changed
+        if server != self._server:
+            # After a restore a pod's key may belong to another pod. The next observation reads all of them.
+            self.placements, self._server = PlacementCache(), server
+        return rows
 
-    def note(self, rows: Sequence[Mapping[str, Any]], holders: "_Placements", waits: _Waits) -> None:
+    def note(self, rows: Sequence[Mapping[str, Any]], placements: Placements, waits: _Waits) -> None:
         """Update `views` and `holds` from the rows; an unchanged job keeps its object."""
-        known, found = self._known, dict[str, tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]]()
-        for row in rows:
-            key = row["id"]
-            seen = (self._run_times.of(row), tuple(holders.by_job.get(key, ())), *waits.of(key))
-            before = known.get(key)
-            if before is None or before[0] is not row or before[1] != seen:
-                before = (row, seen, _job_view(row, *seen), _hold_status(row))
-            found[key] = before
-        entries = found.values()
-        if len(known) != len(entries) or not all(map(is_, entries, known.values())):
+        wanted = self._wanted(placements, waits)
+        found = self._known if wanted == set() else self._compared(rows, wanted, placements, waits)
+        known, entries = self._known, found.values()
+        if found is not known and not (len(known) == len(entries) and all(map(is_, entries, known.values()))):
             self.views = tuple([view for _, _, view, _ in entries])
-            self.holds = {key: status for key, (_, _, _, status) in found.items() if status is not None}
+            holds = {key: status for key, (_, _, _, status) in found.items() if status is not None}
+            # The same object as before if only running jobs changed, so that the holds are not compared again.
+            self.holds = self.holds if holds == self.holds else holds
         # Assigned last, so that after a failure the next read still compares with the rows that `views` was
         # built from.
-        self._known = found
+        self._known, self._others, self._changed = found, (placements, waits), set()
+
+    def is_active(self, job: str) -> bool:
+        """Return whether this is one of the jobs that hold GPUs."""
+        return job in self._known and self._known[job][2].state == "active"
+
+    def _wanted(self, placements: Placements, waits: _Waits) -> set[str] | None:
+        """Return the jobs that may differ from the last observation; None for all."""
+        if self._changed is None:
+            return None
+        before, waited = self._others
+        wanted = self._changed | waits.differing(waited)
+        if placements is not before:
+            wanted |= {job for job, one in placements.items() if before.get(job) is not one}
+            wanted |= before.keys() - placements.keys()
+        return wanted
+
+    def _compared(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        wanted: set[str] | None,
+        placements: Placements,
+        waits: _Waits,
+    ) -> dict[str, _Entry]:
+        """Return the jobs of these rows; those not wanted are unchanged."""
+        by_id = {row["id"]: row for row in rows}
+        found = dict(zip(by_id, map(self._known.get, by_id), strict=True))
+        for key in by_id if wanted is None else wanted & by_id.keys():
+            row, before = by_id[key], found[key]
+            seen = (self._run_times.of(row), placements.get(key, ()), *waits.of(key))
+            if before is None or before[0] is not row or before[1] != seen:
+                found[key] = row, seen, _job_view(row, *seen), _hold_status(row)
+        # A job that was not known before is among the wanted ones.
+        return cast("dict[str, _Entry]", found)
+
+
+def _held_by_others(placements: Placements, jobs: JobCache) -> Mapping[tuple[str, int], int]:
+    """Return milli-GPUs by (node, device index) that pods of other jobs than the active ones still hold."""
+    held: dict[tuple[str, int], int] = defaultdict(int)
+    for job, places in placements.items():
+        if not jobs.is_active(job):
+            for place in places:
+                for index, milli in place.devices:
+                    held[place.node, index] += milli
+    return held
 
 
 def _unfinished(cluster: Cluster) -> QuerySet[Job]:
@@ -230,39 +294,6 @@ def _hold_status(row: Mapping[str, Any]) -> HoldStatus | None:
     if row["state"] != lifecycle.QUEUED:
         return None
     return HoldStatus(row["reason"], row["message"], row["details"], row["queue_position"])
-
-
-class _Placements:
-    """The unreleased pods with their devices, read in one query."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        where: dict[tuple[str, int, str], list[tuple[int, int]]] = {}
-        for job_id, rank, node, index, milli in _held(cluster.pk):
-            shares = where.setdefault((str(job_id), rank, node), [])
-            if index is not None:
-                shares.append((index, milli))
-        self.by_job: dict[str, list[PodPlacement]] = defaultdict(list)
-        for (job, rank, node), shares in where.items():
-            self.by_job[job].append(PodPlacement(rank, node, tuple(shares)))
-
-    def left_over(self, active: set[str]) -> Mapping[tuple[str, int], int]:
-        """Return milli-GPUs by (node, device index) that pods of jobs outside `active` still hold."""
-        held: dict[tuple[str, int], int] = defaultdict(int)
-        for job_id, placements in self.by_job.items():
-            if job_id not in active:
-                for placement in placements:
-                    for index, milli in placement.devices:
-                        held[placement.node, index] += milli
-        return held
-
-
-@prepared
-def _held(cluster: int) -> Rows[Pod]:
-    pods = Pod.objects.filter(released_at=None, node__cluster=cluster)
-    pods = pods.order_by("job_id", "rank", "allocations__device__index")
-    # A pod's allocations are released together with it, so an unreleased pod holds all of them.
-    columns = ("job_id", "rank", "node__name", "allocations__device__index", "allocations__milli_gpus")
-    return pods.values_list(*columns)
 
 
 def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[str, Iterable[str]]:
@@ -368,51 +399,6 @@ def _pieces(quantity: str) -> int:
 
 def _seconds(at: datetime | None) -> int | None:
     return None if at is None else int(at.timestamp())
-
-
-def _node_views(
-    cluster: Cluster,
-    held: Mapping[tuple[str, int], int],
-    nodes_with_orphans: frozenset[str],
-    locations: Sequence[Location],
-) -> tuple[NodeView, ...]:
-    devices: dict[int, list[DeviceView]] = defaultdict(list)
-    for node_id, node, index, memory_mib, is_foreign, allocated, *parts in _devices(cluster.pk):
-        # A device that other software uses counts as full where no pod of ours holds it, so that nothing more
-        # is placed on it.
-        foreign = 1000 - allocated if is_foreign else 0
-        devices[node_id].append(DeviceView(index, memory_mib, held.get((node, index), 0) + foreign, *parts))
-    nodes = _labelled_nodes(cluster.pk) if locations else _nodes(cluster.pk)
-    return tuple(
-        NodeView(
-            name=name,
-            pool=pool or "",
-            devices=tuple(devices[key]),
-            milli_cpus=milli_cpus,
-            memory_mib=memory_mib,
-            extras=tuple(sorted(extras.items())),
-            is_schedulable=is_ready and not (is_cordoned or is_closed) and name not in nodes_with_orphans,
-            location=location_of(pool or "", labels[0], locations) if labels else "",
-        )
-        for key, name, pool, milli_cpus, memory_mib, extras, is_ready, is_cordoned, is_closed, *labels in nodes
-    )
-
-
-@prepared
-def _devices(cluster: int) -> Rows[Device]:
-    devices = Device.objects.filter(node__cluster=cluster).order_by("node_id", "index")
-    columns = ("node_id", "node__name", "index", "memory_mib", "is_foreign", "allocated_milli")
-    return devices.values_list(*columns, "node__device_parts", "node__is_one_part_per_pod")
-
-
-@prepared
-def _nodes(cluster: int) -> Rows[Node]:
-    return Node.objects.filter(cluster=cluster).order_by("name").values_list(*_NODE_COLUMNS)
-
-
-@prepared
-def _labelled_nodes(cluster: int) -> Rows[Node]:
-    return Node.objects.filter(cluster=cluster).order_by("name").values_list(*_NODE_COLUMNS, "labels")
 
 
 def project_view(project: Project, usage: float = 0.0) -> ProjectView:

@@ -12,8 +12,9 @@ from controlplane.models.prepared import Rows, prepared
 from jobs.command_kinds import START_POD
 from jobs.models import Pod
 
-# All pods are compared again after this time, whatever is cached.
-EVERY_SECONDS = 60.0
+# Each pod is compared again after this time, whatever is cached: a part of them every second, because comparing
+# 10,000 takes a second.
+EVERY_SECONDS = 60
 OPEN = (Command.PENDING, Command.CLAIMED)
 
 
@@ -44,7 +45,7 @@ class DiffCache:
 
     def __init__(self) -> None:
         self._same: dict[int, tuple[PodReport, str, str, str]] = {}
-        self._began_at = time.monotonic()
+        self._forgot_at = int(time.monotonic())
 
     def differing(
         self, cluster: Cluster, held: Sequence[PodKey], reports: Mapping[str, PodReport]
@@ -52,11 +53,20 @@ class DiffCache:
         """Return the keys of the pods to compare. A pod absent from the report is not missing while its start command
         is pending.
         """
-        if time.monotonic() - self._began_at > EVERY_SECONDS:
-            self._same, self._began_at = {}, time.monotonic()
-        self._same = {pod.key: self._same[pod.key] for pod in held if pod.key in self._same}
+        due = self._due()
+        self._same = {
+            pod.key: self._same[pod.key]
+            for pod in held
+            if pod.key in self._same and pod.key % EVERY_SECONDS not in due
+        }
         awaited = _to_be_started(cluster) if any(pod.name not in reports for pod in held) else frozenset()
         return [pod.key for pod in held if self._differs(pod, reports.get(pod.name), awaited)]
+
+    def _due(self) -> frozenset[int]:
+        """Return the remainders, by EVERY_SECONDS, of the keys to forget: one for each second since the last call."""
+        last, self._forgot_at = self._forgot_at, int(time.monotonic())
+        first = max(last + 1, self._forgot_at - EVERY_SECONDS + 1)
+        return frozenset(second % EVERY_SECONDS for second in range(first, self._forgot_at + 1))
 
     def note(self, pods: Iterable[Pod], reports: Mapping[str, PodReport]) -> None:
         """Record that these pods were compared and needed no write."""

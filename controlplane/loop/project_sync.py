@@ -91,10 +91,7 @@ def project_reports(cluster: Cluster) -> tuple[list[ProjectReport], list[Departm
 
 
 def _await(
-    numbers: Mapping[str, Numbers],
-    sent: Mapping[str, Numbers],
-    earlier: Mapping[str, Awaited],
-    now: datetime,
+    numbers: Mapping[str, Numbers], sent: Mapping[str, Numbers], earlier: Mapping[str, Awaited], now: datetime
 ) -> dict[str, Awaited]:
     """Return the numbers that differ from what was sent. A project that changes again keeps its earlier waiting
     time."""

@@ -6,11 +6,9 @@ of thousands begin while the rest are written.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from operator import is_
 from typing import Any
-from uuid import UUID
 
 from django.db import IntegrityError, transaction
 from django.db.models import Sum
@@ -18,15 +16,14 @@ from django.utils import timezone
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import pod_name
-from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.cluster_context import context_of
-from controlplane.loop.observe import HoldStatus, Observation
+from controlplane.loop.hold_writes import changed_holds, write_holds
+from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payloads
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
-from controlplane.models.bulk_update import Change, change_rows
 from controlplane.models.prepared import Rows, prepared
 from controlplane.scheduling.mentions import public
-from controlplane.scheduling.plan import Hold, Plan, Preempt, Start
+from controlplane.scheduling.plan import Plan, Preempt, Start
 from controlplane.scheduling.view import PodPlacement
 from datasets.queries.volumes import waiting_jobs
 from jobs import lifecycle
@@ -42,17 +39,17 @@ BATCH = 200
 # After this time a cycle begins no more attempts, because a project owed GPUs may be waiting for the next
 # cycle.
 STARTS_SECONDS = 1.0
-# Details of a queued job's last attempt that are kept while it waits.
-KEPT = ("by_job", "by_name", "by_project", "kind", "disrupted_by", "disruption")
 
 
 @dataclass(slots=True)
 class Recorded:
-    """What was written. `has_commands`: commands wait for execution."""
+    """What was written. `has_commands`: commands wait for execution. `has_more_holds`: not all queued jobs were
+    compared with their rows."""
 
     started: int = 0
     preempted: int = 0
     held: int = 0
+    has_more_holds: bool = False
 
     @property
     def has_commands(self) -> bool:
@@ -72,16 +69,18 @@ def record(
     Starts beyond the time limit are left to the next cycle, which may have more urgent work. `on_orders` is
     called when the first commands are committed.
     """
-    holds = _changed_holds(cluster, plan, seen)
-    recorded = Recorded(held=len(holds))
+    context = context_of(cluster)
+    holds, progress = changed_holds(plan, seen.holds, context.holds)
+    recorded = Recorded(held=len(holds), has_more_holds=progress.left > 0)
     if plan.preempts or holds:
         jobs = _jobs(job for preempt in plan.preempts for job in (preempt.job, preempt.beneficiary))
         with transaction.atomic():
             preempted = _record_preempts(plan.preempts, jobs)
-            Event.objects.append([*preempted, *_record_holds(holds)])
+            Event.objects.append([*preempted, *write_holds(holds)])
         recorded.preempted = len(preempted)
         if preempted:
             on_orders()
+    context.holds = progress
     if plan.starts:
         recorded.started = _record_starts(plan.starts, _Nodes(cluster), now, on_orders)
     # Written last, because no start depends on it.
@@ -141,10 +140,7 @@ def _preempted(preempt: Preempt, beneficiary: Job) -> Target:
 
 
 def _record_starts(
-    starts: Sequence[Start],
-    nodes: _Nodes,
-    now: datetime,
-    on_orders: Callable[[], None],
+    starts: Sequence[Start], nodes: _Nodes, now: datetime, on_orders: Callable[[], None]
 ) -> int:
     """Begin the attempts of these jobs in batches until the time limit; return how many were begun."""
     count, until = 0, time.monotonic() + STARTS_SECONDS
@@ -324,60 +320,6 @@ def add_workers(
         held=Sum("milli_gpus", default=0)
     )
     Job.objects.filter(pk=job.pk).update(allocated_milli=held["held"])
-
-
-def _record_holds(holds: Mapping[str, HoldStatus]) -> list[Event]:
-    """Write the changed hold reasons of queued jobs; return one event for all of them."""
-    if not holds:
-        return []
-    # A job that was stopped meanwhile keeps its own reason.
-    guard = {"state": lifecycle.QUEUED}
-    names = ("reason", "message", "details", "queue_position")
-    change_rows(
-        Job,
-        [
-            Change(UUID(job), guard, {name: getattr(what, name) for name in names})
-            for job, what in holds.items()
-        ],
-    )
-    return [Event(kind="queue.changed", data={"jobs": list(holds)[:500]})]
-
-
-def _changed_holds(cluster: Cluster, plan: Plan, seen: Observation) -> dict[str, HoldStatus]:
-    """Return, by job id, the hold statuses that differ from the rows. Skips the comparison if both sides are
-    the same objects as in the last cycle."""
-    compared, context = (plan.holds, seen.holds), context_of(cluster)
-    if all(map(is_, compared, context.equal_holds)):
-        return {}
-    shared: dict[tuple[int, str], HoldStatus] = {}
-    news = {
-        hold.job: what
-        for hold in plan.holds
-        if (what := _news(hold, seen.holds.get(hold.job), shared)) is not None
-    }
-    if not news:
-        context.equal_holds = compared
-    return news
-
-
-def _news(
-    hold: Hold, known: HoldStatus | None, shared: dict[tuple[int, str], HoldStatus]
-) -> HoldStatus | None:
-    """Return the new hold status, or None if the row has it already. Details of how the last attempt ended,
-    such as the preemptor, are kept until the next start. `shared`: statuses by (details id, reason), since
-    equal jobs share them."""
-    before = known.details if known is not None else {}
-    kept = {name: before[name] for name in KEPT if name in before}
-    key = (id(hold.details), hold.reason)
-    if kept or hold.is_promised or key not in shared:
-        details = {**kept, **hold.details, "is_promised": hold.is_promised}
-        message = public(hold.reason, details)[:LONGEST_MESSAGE]
-        status = HoldStatus(hold.reason, message, details, hold.queue_position)
-        if not kept and not hold.is_promised:
-            shared[key] = status
-    else:
-        status = replace(shared[key], queue_position=hold.queue_position)
-    return None if status == known else status
 
 
 def _changed_shares(plan: Plan, seen: Observation) -> Mapping[str, tuple[int, float | None]]:

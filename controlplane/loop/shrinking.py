@@ -24,7 +24,7 @@ from controlplane.loop.membership import (
 from controlplane.models import Command, Event
 from controlplane.scheduling.plan import Hold, Plan, Preempt
 from controlplane.scheduling.sizes import largest_size
-from controlplane.scheduling.view import PodPlacement, placements_from_lists
+from controlplane.scheduling.view import PodPlacement
 from jobs.command_kinds import POD, STOP_POD
 from jobs.kinds import membership as rules
 from jobs.kinds.membership import choose_leavers
@@ -168,9 +168,8 @@ def _ending_ranks(attended: Attended) -> set[int]:
 
 def _promised(plan: Plan, beneficiary: str) -> list[PodPlacement]:
     """Return the placements that the plan reserves for the beneficiary."""
-    holds = (hold for hold in plan.holds if hold.job == beneficiary)
-    found = [place for hold in holds for place in placements_from_lists(hold.details.get("promised", ()))]
-    return found + [place for one in plan.growth if one.job == beneficiary for place in one.placements]
+    found = plan.promised.get(beneficiary, ())
+    return [*found, *(place for one in plan.growth if one.job == beneficiary for place in one.placements)]
 
 
 def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:

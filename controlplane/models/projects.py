@@ -1,7 +1,12 @@
 """Projects with a guaranteed quota, under optional departments."""
 
+from typing import Any
+
 from django.db import models
 from django.utils import timezone
+
+# Columns of a project or department that determine its share.
+SHARE_COLUMNS = ("gpu_quota_milli", "over_quota_weight_milli", "gpu_limit_milli", "priority")
 
 
 class Share(models.Model):
@@ -20,6 +25,10 @@ class Share(models.Model):
     def weight_milli(self) -> int:
         """Return the over-quota weight, by default the quota."""
         return self.gpu_quota_milli if self.over_quota_weight_milli is None else self.over_quota_weight_milli
+
+    def share_values(self) -> dict[str, Any]:
+        """Return the values of SHARE_COLUMNS by column."""
+        return {column: getattr(self, column) for column in SHARE_COLUMNS}
 
 
 class Department(Share):

@@ -57,6 +57,11 @@ class Account:
         owed = max(self.quota, self.fair_share)
         return owed if self.limit is None else min(self.limit, owed)
 
+    @property
+    def is_within_limit(self) -> bool:
+        """Return whether jobs that this cycle adds do not take the account above its limit."""
+        return self.limit is None or self.allocated <= max(self.limit, self.running)
+
     def line(self) -> tuple[Account, ...]:
         """Return this account, followed by its department if it has one."""
         return (self,) if self.parent is None else (self, self.parent)

@@ -8,8 +8,8 @@ from heapq import heapify, heappop, heappush, merge
 
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
-from controlplane.scheduling.fit import Request
-from controlplane.scheduling.host_shortage import pods_after, pods_on
+from controlplane.scheduling.fit import Request, pods_on
+from controlplane.scheduling.host_shortage import pods_after
 from controlplane.scheduling.victims import Candidate, VictimClass, VictimPolicy, magnitude, work_lost
 from controlplane.scheduling.view import JobView
 
@@ -120,6 +120,10 @@ class Candidates(dict[str, list[Candidate]]):
         # Checkpoints are frequent, so the work lost is only computed, for all candidates, before the next search.
         self._weighed_at = None
 
+    def of(self, account: Account) -> Iterator[Candidate]:
+        """Iterate over the candidates of one project, in no order."""
+        return (one for same in self._projects.get(account, {}).values() for one in same.members)
+
     def lowest_priorities(self) -> dict[str, int]:
         """Return the lowest priority of the candidates of each project."""
         return {
@@ -217,6 +221,11 @@ class SortedClass:
         """Return any member; policies do not distinguish between the members of a class."""
         return next(iter(self._by_id.values()))
 
+    @property
+    def members(self) -> Iterable[Candidate]:
+        """The members in no order."""
+        return self._by_id.values()
+
     def add(self, candidate: Candidate) -> None:
         self._by_id[candidate.job.id] = candidate
         self.most_devices = max(self.most_devices, sum([len(pod.devices) for pod in candidate.placements]))
@@ -312,10 +321,11 @@ def lower_bound(request: Request, local: NodeCandidates, more: int) -> Bound:
     missing = (local.pods_before + more) * request.whole_devices - local.node.whole
     real = local.candidates
     gains = [len(candidate.on_node(name)) for candidate in real]
-    if missing <= 0 or not real:
+    if not real or (missing <= 0 and request.pods > 1):
         return (0, 0, 0, 0, ())
     # Take the minimum of each figure separately, whichever job has it: a lower bound must never be too high,
-    # and stopping one job may be enough.
+    # and stopping one job may be enough. A single pod has no room here now, so one job at least is stopped, be it for a
+    # share or for host resources.
     if missing <= max(gains):
         lost, newest = min([item.work_lost for item in real]), min([-item.job.submit_rank for item in real])
         return magnitude(lost), 1, min([item.milli_gpus for item in real]), lost, (newest,)

@@ -281,10 +281,14 @@ class FreeCapacity:
         while len(index.by_whole) <= len(node.free):
             index.by_whole.append([])
         index.by_whole[node.whole].append(node.order)
+        for mode in node.modes:
+            if mode not in index.shared:
+                index.shared[mode] = []
+        if node.whole == len(node.free):
+            return
         for position, free in enumerate(node.free):
-            shared = index.shared.setdefault(node.modes[position], [])
             if 0 < free < WHOLE_GPU:
-                insort(shared, (free, node.order, position))
+                insort(index.shared[node.modes[position]], (free, node.order, position))
 
 
 class Capacity:
@@ -338,12 +342,14 @@ class Capacity:
         found = []
         for pod in placements:
             soon, now = self.soon.node(pod.node), self.now.node(pod.node)
+            own = dict(pod.devices)
+            # Equal devices stay: others may be kept for a gang.
             free = [
-                ((now.free[at] == WHOLE_GPU) == (pod.node in short), index)
+                ((now.free[at] == WHOLE_GPU) == (pod.node in short), index not in own, index)
                 for at, index in enumerate(soon.indexes)
                 if soon.free[at] == WHOLE_GPU and (pod.node, index) not in used
             ]
-            chosen = sorted(index for _, index in sorted(free)[: len(pod.devices)])
+            chosen = sorted(index for *_, index in sorted(free)[: len(pod.devices)])
             used |= {(pod.node, index) for index in chosen}
             found.append(replace(pod, devices=tuple((index, WHOLE_GPU) for index in chosen)))
         return tuple(found)
@@ -412,17 +418,18 @@ def open_empty(view: ClusterView) -> FreeCapacity:
 
 def _node_capacity(order: int, node: NodeView) -> NodeCapacity:
     devices: Sequence[DeviceView] = sorted(node.devices, key=attrgetter("index"))
+    modes = tuple([device.mode for device in devices])
     return NodeCapacity(
         order=order,
         name=node.name,
         pool=node.pool,
         is_open=node.is_schedulable,
         indexes=tuple([device.index for device in devices]),
-        modes=tuple([device.mode for device in devices]),
+        modes=modes,
         free=[WHOLE_GPU - device.held_milli_gpus for device in devices],
         milli_cpus=node.milli_cpus,
         memory_mib=node.memory_mib,
-        is_divided=any(device.is_single and device.parts > 1 for device in devices),
+        is_divided=any(mode.is_single and mode.parts > 1 for mode in set(modes)),
         extras=dict(node.extras),
         location=node.location,
         # NUL separates the two names because no name contains it.

@@ -13,7 +13,7 @@ from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import as_promised, most_pods, widest
 from controlplane.scheduling.explain import Holds
 from controlplane.scheduling.feasibility import QueuedJobs
-from controlplane.scheduling.fit import is_free
+from controlplane.scheduling.fit import is_free, place
 from controlplane.scheduling.growth import for_growing_job, growth_of, with_missing_workers
 from controlplane.scheduling.limits import (
     is_backing_off,
@@ -21,11 +21,12 @@ from controlplane.scheduling.limits import (
     not_ready,
     postponed,
 )
-from controlplane.scheduling.moves import Moves, exceeds_limits, is_growth_over_quota, is_refused
+from controlplane.scheduling.moves import Moves, exceeds_limits, is_refused
 from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.plan_queries import (
     could_reclaim,
+    is_promise_owed,
     leave_nothing,
     on_open,
     pools_of,
@@ -61,14 +62,16 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     cycle.serve_idle()
     if cycle.start_promised_elsewhere():
         cycle.serve_idle(may_stop=False)
-    if cycle.reprieve_needless() or state.preempts:
+    if state.preempts:
+        cycle.settle_victims()
         # The jobs of the plan may have been placed elsewhere and their old places are idle now; the victims do
         # not change any more.
         state.forget_reclaimed()
-        cycle.reserve_again()
         cycle.start_promised_elsewhere()
         cycle.serve_idle(may_stop=False)
-    cycle.widen_on_idle()
+    while cycle.widen_on_idle():
+        # The additional pods may be on other nodes than the fewest were: there is room for other jobs now.
+        cycle.serve_idle(may_stop=False)
     return cycle.plan()
 
 
@@ -82,6 +85,8 @@ class _Cycle:
         # The classes that may be tried in this cycle; the others are only explained.
         self._ready = [one for one in self._classes if self._is_ready(one)]
         self._moves = Moves(state)
+        # Jobs with a promise of an earlier cycle that have to wait for their turn.
+        self._unredeemed: list[Waiting] = []
         self._elastic = [one.waiting(job) for one in self._ready if one.head.is_elastic for job in one.jobs]
         asking = [one for one in self._classes if not_ready(one.jobs[0]) is None]
         self._shares = self._state.divide(asking)
@@ -96,6 +101,8 @@ class _Cycle:
         """
         state = self._state
         promised = [one for one in self._ready if one.jobs[0].promised]
+        # Missing workers first: the additional pods of a queued job may take the project above its quota, they may not.
+        promised.sort(key=lambda one: not one.jobs[0].grows)
         # Jobs were stopped for these: if these did not start, that work would have been lost in vain.
         beneficiaries = {job.was_preempted_by for job in self._view.jobs} if promised else set()
         for one in promised:
@@ -103,8 +110,8 @@ class _Cycle:
             owed = as_promised(item)
             if owed is None or exceeds_limits(owed):
                 continue
-            is_owed = owed.is_in_share and not is_growth_over_quota(owed)
-            if (item.job.grows or item.job.id) not in beneficiaries and not is_owed:
+            if (item.job.grows or item.job.id) not in beneficiaries and not is_promise_owed(state, owed):
+                self._unredeemed.append(item)
                 continue
             if is_free(item.job.promised, item.job, state.capacity.now) and not is_bound(owed):
                 state.start(item, item.job.promised)
@@ -142,25 +149,38 @@ class _Cycle:
         if not state.ends:
             return
         heads = [one.head for one in self._classes if one.at < len(one.jobs) and one.head.is_gang]
+        mark = state.mark()
+        # What was promised to jobs that have to wait for their turn counts as theirs, as when it was promised.
+        for item in self._unredeemed:
+            if is_free(item.job.promised, item.job, state.capacity.soon):
+                state.promise(item, item.job.promised)
         heads = [item for item in heads if not item.job.grows]
         heads = [item for item in heads if self._may_reserve(item.job)]
         # Oldest first instead of in turn: see docs/decisions/0042.
         heads.sort(key=lambda item: (item.job.submit_rank, item.job.id))
-        waiting = (
-            item
-            for item in heads
-            if not is_refused(item)
-            and (is_backing_off(item.job, self._view.now) or self._moves.find(item, is_soon=False) is None)
-        )
+        waiting = filter(self._needs_reservation, heads)
         state.reservation = reserve(waiting, state.expected_ends, state.capacity.soon, self._view.now)
-
-    def reserve_again(self) -> None:
-        """Compute the reservation again once the victims are final, because its time may have depended on the
-        end of a victim."""
-        if self._state.reservation is not None:
-            self._state.reservation = None
+        if self._unredeemed:
+            state.roll_back(mark)
             self._moves.forget_rooms()
-            self.reserve_for_oldest()
+            self._unredeemed.clear()
+
+    def _needs_reservation(self, item: Waiting) -> bool:
+        if item.job.id in self._state.promises:
+            self._state.release(item)
+        return not is_refused(item) and (
+            is_backing_off(item.job, self._view.now) or self._moves.find(item, is_soon=False) is None
+        )
+
+    def reserve_again(self) -> bool:
+        """Compute the reservation again, because its time may have depended on the end of a victim. Return whether
+        there was one."""
+        if self._state.reservation is None:
+            return False
+        self._state.reservation = None
+        self._moves.forget_rooms()
+        self.reserve_for_oldest()
+        return True
 
     def _may_reserve(self, job: JobView) -> bool:
         """Return whether a gang is ready, or is only in back-off: a failed start does not cost it the
@@ -174,9 +194,10 @@ class _Cycle:
     # Phase 2: jobs within their project's share, in turn. Each gets free capacity, else capacity that is being
     # freed, else capacity taken from jobs that were running before this cycle.
 
-    def serve_in_share(self) -> None:
+    def serve_in_share(self) -> bool:
         """Serve every job that keeps its project within its fair share. Jobs started here are not stopped in
-        this cycle."""
+        this cycle. Return whether others were stopped for them."""
+        before = len(self._state.victims)
         queue = QueueIterator(self._ready, self._is_owed)
         while (one := queue.take()) is not None:
             item = one.head
@@ -196,6 +217,7 @@ class _Cycle:
             else:
                 queue.close((item.request, ReclaimPolicy(item).signature, self._is_kept_back(item)))
         self._take_back_passed()
+        return len(self._state.victims) > before
 
     def _is_owed(self, one: JobClass) -> bool:
         """Return whether the next job of a class keeps its project within its share, or could do so by
@@ -266,7 +288,7 @@ class _Cycle:
         def is_over(one: JobClass, cause: Cause) -> bool:
             if not is_more:
                 return False
-            if self._moves.is_above_lowest(one.head):
+            if self._moves.is_above_lowest(one.account, one.jobs[0].priority):
                 return True
             if cause is not None and cause not in has_room:
                 has_room[cause] = self._has_room(one.head, may_reclaim=cause[1] is not None)
@@ -297,20 +319,83 @@ class _Cycle:
             )
         return len(self._state.victims) < before
 
+    def settle_victims(self) -> None:
+        """Spare victims and make the reservation again until neither changes who is stopped.
+
+        A spared job may be taken for another one that is owed its place. The reservation's time may have depended on
+        the end of a victim, what it kept may be enough for jobs that stopped others, and jobs that fitted only into
+        what it kept may take others' capacity now. This ends, because no job of the plan is withdrawn.
+        """
+        is_changed = True
+        while is_changed:
+            while self.reprieve_needless() and self.serve_in_share():
+                pass
+            is_changed = self.reserve_again() and (self.reprieve_needless() or self.serve_in_share())
+            is_changed = is_changed or self.serve_by_moving()
+        self.widen_in_share()
+
     def _started(self) -> list[Waiting]:
         state = self._state
         return [item for one in self._ready for item in one.decided() if item.job.id in state.starts]
 
-    def _reprieve(self, victim: Candidate) -> bool:
-        """Keep the victim if all jobs of this plan fit without its capacity, elsewhere if necessary."""
-        state, mark = self._state, self._state.mark()
-        promised = [item for item, _ in state.promises.values()]
-        started = self._started()
+    def _placed(self) -> tuple[list[Waiting], list[Waiting], set[str]]:
+        """Return the jobs that start, those with a promise, and the ids of those that must stay beside the place of the
+        gang that has the reservation."""
+        state = self._state
+        started, promised = self._started(), [item for item, _ in state.promises.values()]
         beside = {
             item.job.id
             for item in (*started, *promised)
             if state.binding(item, is_placed=True) and not state.is_in_gap(item)
         }
+        return started, promised, beside
+
+    def serve_by_moving(self) -> bool:
+        """Serve jobs in share that have room where others of the plan are promised theirs, if these have it elsewhere.
+        Return whether there were any."""
+        state, is_any = self._state, False
+        if not state.promises or len(state.starts) + len(state.promises) >= MAX_JOBS:
+            return False
+        queue = QueueIterator(self._ready, self._is_owed)
+        while (one := queue.take()) is not None:
+            if one.head.is_in_share and self._has_room_by_moving(one.head):
+                one.at += 1
+                queue.put_back()
+                is_any = True
+            else:
+                queue.close()
+        return is_any
+
+    def _has_room_by_moving(self, item: Waiting) -> bool:
+        state, mark, reservation = self._state, self._state.mark(), self._state.binding(item)
+        # In a full cluster nothing is left for one more job, wherever the others are.
+        with nullcontext() if reservation is None else reservation.kept(state.capacity.soon):
+            spare = spare_milli_gpus(state, self._elastic, item.request.pools)
+        if spare < item.milli_gpus:
+            return False
+        started, promised, beside = self._placed()
+        if reservation is not None:
+            beside.add(item.job.id)
+        for one in promised:
+            state.release(one)
+        has_room = place(item.request, state.capacity.soon) is not None
+        for one in started if has_room else ():
+            state.unstart(one)
+        self._moves.forget()
+        if (
+            has_room
+            and serve_together(state, started, [*promised, item], beside)
+            and state.attribute_preempts()
+        ):
+            self.widen_in_share()
+            return True
+        state.roll_back(mark)
+        return False
+
+    def _reprieve(self, victim: Candidate) -> bool:
+        """Keep the victim if all jobs of this plan fit without its capacity, elsewhere if necessary."""
+        state, mark = self._state, self._state.mark()
+        started, promised, beside = self._placed()
         # All ways to place the jobs together are tried, and their number grows with every job.
         are_few = len(promised) + len(started) <= MAX_JOBS
         for item in promised:
@@ -324,6 +409,7 @@ class _Cycle:
         else:
             is_served = all(self._moves.serve(item) for item in promised)
         self._moves.forget()
+        is_served = is_served and all(one.is_within_limit for one in victim.account.line())
         if is_served and state.attribute_preempts():
             # The jobs may have moved to nodes where more or fewer of their pods fit.
             self.widen_in_share()
@@ -340,8 +426,9 @@ class _Cycle:
             if self._state.placements_of(item):
                 self._widen(item, is_sure=True)
 
-    def widen_on_idle(self) -> None:
-        """Give the remaining capacity to the elastic jobs that start, unless a waiting job could reclaim it.
+    def widen_on_idle(self) -> bool:
+        """Give the remaining capacity to the elastic jobs that start, unless a waiting job could reclaim it. Return
+        whether any got more.
 
         A job that starts on a reservation does not grow beyond its share while other jobs are stopping: the
         capacity that they release may be assigned to a job with a reservation.
@@ -355,6 +442,7 @@ class _Cycle:
         # A reclaim in the next cycle would stop the whole job.
         if starting and self._could_be_taken_back():
             state.roll_back(mark)
+        return state.mark() > mark
 
     def _could_be_taken_back(self) -> bool:
         """Return whether a waiting job could reclaim capacity once the plan is executed."""

@@ -66,6 +66,8 @@ class CycleState:
         # The jobs that could be stopped.
         self.candidates = Candidates(view.now)
         self.jobs = {job.id: job for job in view.jobs}
+        # By queued missing worker, the running job that lacks it.
+        self._growing = {job.id: job.grows for job in view.jobs if job.grows}
         self._undo: list[Callable[[], object]] = []
         self.ends = ExpectedEnds()
         for job in active:
@@ -113,10 +115,13 @@ class CycleState:
         (`after`)."""
         if before is not None:
             del self.jobs[before.id]
+            self._growing.pop(before.id, None)
             if before.state == "active":
                 self._remove_active(before)
         if after is not None:
             self.jobs[after.id] = after
+            if after.grows:
+                self._growing[after.id] = after.grows
             if after.state == "active":
                 self._add_active(after)
 
@@ -166,8 +171,9 @@ class CycleState:
     @property
     def growing(self) -> frozenset[str]:
         """Return the ids of the running jobs that get missing workers in this plan."""
-        names = (*self.starts, *self.promises)
-        return frozenset(grows for name in names if (grows := self.jobs[name].grows))
+        return frozenset(
+            grows for name, grows in self._growing.items() if name in self.starts or name in self.promises
+        )
 
     @property
     def is_releasing(self) -> bool:
@@ -229,11 +235,12 @@ class CycleState:
         return held if held.is_delayed_by(item.job) else None
 
     def expected_ends(self) -> list[End]:
-        """Return the expected ends of the jobs that run or start in this plan and are not being stopped."""
-        starts = [
-            replace(self.jobs[name], placements=start.placements) for name, start in self.starts.items()
-        ]
-        return self.ends.at(self.view.now, self._stopping, starts)
+        """Return the expected ends of the jobs that run or start in this plan, or are promised capacity, and are not
+        being stopped."""
+        placed = {name: start.placements for name, start in self.starts.items()}
+        placed |= {name: placements for name, (_, placements) in self.promises.items()}
+        begun = [replace(self.jobs[name], placements=placements) for name, placements in placed.items()]
+        return self.ends.at(self.view.now, self._stopping, begun)
 
     def is_in_gap(self, item: Waiting) -> bool:
         """Return whether a job of this plan uses nodes that are reserved for the gang with the reservation."""
@@ -247,8 +254,9 @@ class CycleState:
         self._count_later(job, placements)
         self.capacity.start(job, placements)
         account.start(milli_gpus, job.is_preemptible)
-        # Non-preemptible jobs are always within the quota, so they never count as borrowing.
-        is_in_quota = not job.is_preemptible or account.is_in_quota_with(0)
+        # Non-preemptible jobs are always within the quota, so they never count as borrowing; without GPUs nothing is
+        # borrowed.
+        is_in_quota = not job.is_preemptible or not milli_gpus or account.is_in_quota_with(0)
         code = reasons.STARTED_IN_QUOTA if is_in_quota else reasons.STARTED_OVER_QUOTA
         details = {
             "project": account.name,
@@ -256,6 +264,8 @@ class CycleState:
             "quota_milli_gpus": account.quota,
             "fair_share_milli_gpus": account.fair_share,
         }
+        if not milli_gpus:
+            details["request_milli_gpus"] = 0
         if item.is_elastic:
             details |= {"pods": len(placements), "most_pods": job.pods}
         if job.locations:

@@ -95,7 +95,7 @@ def can_go_on(victims: Collection[Candidate], preemptor: Waiting, soon: FreeCapa
         for placement in victim.placements:
             room.give(placement, victim.job)
     needs = [(preemptor.request, preemptor.job)]
-    for victim in sorted(victims, key=lambda victim: victim.job.id):
+    for victim in sorted(victims, key=lambda victim: (victim.job.submit_rank, victim.job.id)):
         pools = {room.node(name).pool for name in victim.nodes if name in room.positions}
         # Only the pools where it runs now are tried, because a running job is not moved to other pools.
         needs.append((request_of(victim.job, tuple(sorted(pools))), victim.job))

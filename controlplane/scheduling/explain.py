@@ -5,13 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, overload
 
 from controlplane.scheduling import reasons
-from controlplane.scheduling.capacity import FreeCapacity, open_empty
+from controlplane.scheduling.capacity import FreeCapacity
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.feasibility import Refusal
-from controlplane.scheduling.fit import Request, host_needs, place, pods_that_fit, with_only, without
+from controlplane.scheduling.fit import (
+    Request,
+    has_amounts,
+    host_needs,
+    place,
+    pods_that_fit,
+    with_only,
+    without,
+)
 from controlplane.scheduling.limits import not_ready, over_limit, over_quota, postponed
 from controlplane.scheduling.locality import location_to_fill
 from controlplane.scheduling.mentions import mention
@@ -29,17 +38,20 @@ _BEFORE_PREEMPTED = frozenset(
 
 
 class Holds(Sequence[Hold]):
-    """The Holds of a plan, explained when they are first read, with one explanation per class of equal jobs."""
+    """The Holds of a plan, promised jobs first, explained when they are read, with one explanation per class of equal
+    jobs. A slice explains only its own Holds, and an iteration those that it reads; all else explains all of them."""
 
     def __init__(
         self,
         state: CycleState,
-        classes: Iterable[JobClass],
-        impossible: Iterable[tuple[JobView, Refusal]],
+        classes: Sequence[JobClass],
+        impossible: Sequence[tuple[JobView, Refusal]],
     ) -> None:
         self._state = state
-        self._classes = classes
-        self._impossible = impossible
+        # Missing workers of running jobs are not jobs of the queue.
+        self._promised = [item for item, _ in state.promises.values() if not item.job.grows]
+        self._classes = [one for one in classes if not one.jobs[0].grows]
+        self._impossible = [(job, refusal) for job, refusal in impossible if not job.grows]
         self._holds: tuple[Hold, ...] | None = None
         self._is_expired = False
 
@@ -48,40 +60,54 @@ class Holds(Sequence[Hold]):
         self._is_expired = True
 
     def __len__(self) -> int:
-        return len(self._all())
+        if self._holds is not None:
+            return len(self._holds)
+        self._check()
+        undecided = sum(len(one.jobs) - one.at for one in self._classes)
+        return len(self._promised) + undecided + len(self._impossible)
 
     def __iter__(self) -> Iterator[Hold]:
-        return iter(self._all())
+        if self._holds is not None:
+            yield from self._holds
+            return
+        holds = []
+        self._check()
+        for hold in self._explained(0):
+            holds.append(hold)
+            yield hold
+            self._check()
+        self._holds = tuple(holds)
 
     @overload
     def __getitem__(self, index: int) -> Hold: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[Hold]: ...
     def __getitem__(self, index: int | slice) -> Hold | Sequence[Hold]:
-        return self._all()[index]
+        if self._holds is None and isinstance(index, slice):
+            first, last, step = index.indices(len(self))
+            if step == 1:
+                return tuple(islice(self._explained(first), max(0, last - first)))
+        return tuple(self)[index] if self._holds is None else self._holds[index]
 
-    def _all(self) -> tuple[Hold, ...]:
-        if self._holds is None:
-            if self._is_expired:
-                raise RuntimeError("the holds of this plan were not read before the next cycle began")
-            self._holds = (*self._explained(), *out_of_line(self._impossible))
-        return self._holds
+    def _check(self) -> None:
+        if self._is_expired:
+            raise RuntimeError("the holds of this plan were not read before the next cycle began")
 
-    def _explained(self) -> Iterator[Hold]:
-        explainer, state, position = Explainer(self._state), self._state, 0
+    def _explained(self, first: int) -> Iterator[Hold]:
+        """Yield the Holds from index `first` on."""
+        ahead = [job.id for _, job in islice(self._turns(0), min(first, SHOWN))]
+        explainer, state = Explainer(self._state, ahead=ahead), self._state
         own = None if state.reservation is None else state.reservation.item.job.id
-        for item, _ in state.promises.values():
-            if item.job.grows:
-                continue
-            position += 1
-            yield explainer.hold(item, position)
         # Details name at most SHOWN jobs ahead, which are the same for every later job, so the later jobs of a
         # class share their details.
         shared: dict[int, tuple[str, Details]] = {}
-        # Missing workers of running jobs are not jobs of the queue.
-        for one, job in in_turn(one for one in self._classes if not one.jobs[0].grows):
+        position = first
+        for one, job in self._turns(first):
             position += 1
-            # A reservation's time and place belong to one job of the class.
+            # A promise, and a reservation's time and place, belong to one job of the class.
+            if isinstance(one, Waiting):
+                yield explainer.hold(one, position)
+                continue
             if position <= SHOWN or job.id == own:
                 yield explainer.hold(one.waiting(job), position)
                 continue
@@ -90,19 +116,28 @@ class Holds(Sequence[Hold]):
                 shared[id(one)] = (hold.reason, hold.details)
             code, details = shared[id(one)]
             yield Hold(job.id, job.project, code, details, position)
+        passed = max(0, first - (len(self) - len(self._impossible)))
+        yield from out_of_line(self._impossible[passed:])
+
+    def _turns(self, skip: int) -> Iterator[tuple[Waiting | JobClass, JobView]]:
+        """Yield the jobs of the queue after the first `skip`, each with its class, or its promised size."""
+        yield from ((item, item.job) for item in self._promised[skip:])
+        yield from in_turn(self._classes, max(0, skip - len(self._promised)))
 
 
 class Explainer:
     """Explains the held jobs of one finished cycle. Free capacity is searched once per kind of request."""
 
-    def __init__(self, state: CycleState, refusals: Mapping[str, Refusal] | None = None) -> None:
+    def __init__(
+        self, state: CycleState, refusals: Mapping[str, Refusal] | None = None, ahead: Iterable[str] = ()
+    ) -> None:
+        """`ahead`: the first jobs of the queue that are not explained."""
         self._state = state
         self._refusals = refusals or {}
-        self._ahead: list[str] = []
+        self._ahead = list(ahead)
         self._causes: dict[Request, tuple[str, dict[str, Any]]] = {}
         self._holders = _holders(state)
         self._without_promises: FreeCapacity | None = None
-        self._empty: FreeCapacity | None = None
 
     def hold(self, item: Waiting, position: int) -> Hold:
         """Return the Hold of the next job in the queue. Must be called in order of `position`."""
@@ -219,9 +254,7 @@ class Explainer:
 
     def _too_small_for(self, request: Request) -> frozenset[str]:
         """Return the nodes whose host resources are too small for a pod of the request even when empty."""
-        if self._empty is None:
-            self._empty = open_empty(self._state.view)
-        return frozenset(node.name for node in self._empty.nodes if not node.has_host_capacity(request))
+        return frozenset([node.name for node in self._state.view.nodes if not has_amounts(node, request)])
 
     def _room_without_promises(self) -> FreeCapacity:
         if self._without_promises is None:
@@ -244,11 +277,7 @@ def _shown_time(at: int) -> int:
 
 def out_of_line(impossible: Iterable[tuple[JobView, Refusal]]) -> list[Hold]:
     """Return the Holds of jobs that can never start on this cluster, and therefore have no queue position."""
-    return [
-        Hold(job.id, job.project, refusal.code, refusal.details, None)
-        for job, refusal in impossible
-        if not job.grows
-    ]
+    return [Hold(job.id, job.project, refusal.code, refusal.details, None) for job, refusal in impossible]
 
 
 def _taken_by(job: JobView) -> dict[str, Any]:

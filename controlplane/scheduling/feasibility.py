@@ -11,7 +11,7 @@ from typing import Any
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.accounts import Account
-from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, open_empty
+from controlplane.scheduling.capacity import WHOLE_GPU, open_empty
 from controlplane.scheduling.expected_ends import rounded_up
 from controlplane.scheduling.fit import (
     Request,
@@ -48,7 +48,7 @@ class FeasibilityCheck:
         self._projects = {project.name: project for project in view.projects}
         self._pools = tuple(sorted({node.pool for node in view.nodes}))
         self._view = view
-        self._empty: FreeCapacity | None = None
+        self._empty = open_empty(view)
         self._verdicts: dict[Request, Refusal | None] = {}
 
     def refuse(self, job: JobView) -> Refusal | None:
@@ -96,7 +96,7 @@ class FeasibilityCheck:
     def _examine(self, request: Request) -> Refusal | None:
         """Return the first resource of which the empty cluster has too little, with the largest amount that it
         offers."""
-        empty = self._empty_room()
+        empty = self._empty
         if place(request, empty) is not None:
             return None
         one = replace(request, pods=1)
@@ -145,8 +145,7 @@ class FeasibilityCheck:
 
     def _able(self, nodes: Sequence[NodeView], rest: Request) -> Sequence[NodeView]:
         """Return the nodes that have, when empty, the host resources of `rest`; all nodes if none has."""
-        empty = self._empty_room()
-        return [node for node in nodes if empty.node(node.name).has_host_capacity(rest)] or nodes
+        return [node for node in nodes if self._empty.node(node.name).has_host_capacity(rest)] or nodes
 
     @staticmethod
     def _most_gpus(nodes: Iterable[NodeView]) -> int:
@@ -158,11 +157,6 @@ class FeasibilityCheck:
     def _refusal(resource: str, asked: int, largest: int, pools: list[str], **more: bool) -> Refusal:
         details = {"resource": resource, "asked": asked, "largest": largest, "node_pools": pools, **more}
         return Refusal(reasons.SPEC_IMPOSSIBLE, details)
-
-    def _empty_room(self) -> FreeCapacity:
-        if self._empty is None:
-            self._empty = open_empty(self._view)
-        return self._empty
 
 
 def _largest_share(mode: SharingMode) -> int:

@@ -8,7 +8,7 @@ placements.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Protocol
@@ -123,6 +123,13 @@ def amount_of(holder: Need, need: str) -> int:
     return holder.memory_mib if need == "memory" else dict(holder.extras).get(need, 0)
 
 
+def has_amounts(holder: Need, need: Need) -> bool:
+    """Return whether `holder` has as much of each host resource as `need`."""
+    if holder.milli_cpus < need.milli_cpus or holder.memory_mib < need.memory_mib:
+        return False
+    return all(amount_of(holder, name) >= amount for name, amount in need.extras)
+
+
 def with_only(request: Request, needs: Collection[str]) -> Request:
     """Return the request with only those of its host resources that `needs` names."""
     return replace(
@@ -214,12 +221,17 @@ def _count(request: Request, room: FreeCapacity, parts: Sequence[str]) -> int:
     """Return how many pods fit, at most the gang size. Pods are equal, so each node is counted independently."""
     needed, count = request.whole_devices, 0
     for part in parts:
-        # Without whole devices every node may fit, so the first bucket (no free device) counts too.
-        for bucket in room.parts[part].by_whole[needed:]:
+        index = room.parts[part]
+        # Without GPUs every node may fit, so the first bucket (no free device) counts too.
+        buckets: list[Iterable[int]] = [*index.by_whole[max(needed, request.is_share) :]]
+        if request.is_share:
+            partly = {order for devices in index.shared.values() for _, order, _ in devices}
+            buckets.append([order for order in partly if not room.nodes[order].whole])
+        for bucket in buckets:
             for order in bucket:
                 node = room.nodes[order]
                 if not (needed and node.is_divided):
-                    count += pods_in(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
+                    count += pods_on(request, node)
                     if count >= request.pods:
                         return request.pods
     return count
@@ -322,9 +334,22 @@ def _place_share_on_whole(
 def fits_on(request: Request, node: NodeCapacity) -> bool:
     """Return whether a pod of the request fits on this node, which is open and admitted by the request."""
     is_whole = request.whole_devices > 0
-    return not (is_whole and node.is_divided) and bool(
-        pods_in(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
-    )
+    return not (is_whole and node.is_divided) and bool(pods_on(request, node))
+
+
+def pods_on(request: Request, node: NodeCapacity) -> int:
+    """Return how many pods of this request, at most the gang size, fit on the node now."""
+    if request.is_share or request.extras:
+        return pods_in(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
+    # The common case, without a look at each device.
+    pods, needed = request.pods, request.whole_devices
+    if needed and node.whole // needed < pods:
+        pods = node.whole // needed
+    if request.milli_cpus and node.milli_cpus // request.milli_cpus < pods:
+        pods = node.milli_cpus // request.milli_cpus
+    if request.memory_mib and node.memory_mib // request.memory_mib < pods:
+        pods = node.memory_mib // request.memory_mib
+    return max(0, pods)
 
 
 def pods_in(

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.scheduling.cycle_state import CycleState
@@ -20,6 +20,11 @@ AWAITED = "awaited_workers"
 _AFTER_ALL = 1 << 60
 
 
+def lacks_workers(jobs: Iterable[JobView]) -> bool:
+    """Return whether any of these jobs lacks workers."""
+    return any(job.missing for job in jobs)
+
+
 def with_missing_workers(view: ClusterView) -> ClusterView:
     """Return the view with the missing workers of its running jobs as queued jobs; the view itself if there are
     none.
@@ -27,7 +32,7 @@ def with_missing_workers(view: ClusterView) -> ClusterView:
     Without a promise of its own a job asks for nothing while one of higher priority in its project has one: it may
     have shrunk for that job, and would take the capacity back before that job can start.
     """
-    if not any(job.missing for job in view.jobs):
+    if not lacks_workers(view.jobs):
         return view
     promised = _promised_priorities(view)
     more = tuple(

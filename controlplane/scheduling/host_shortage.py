@@ -35,11 +35,6 @@ def part_of(missing: Mapping[str, int], victim: Candidate, node: NodeCapacity) -
     return sum(min(1.0, _given(victim, node, need) / amount) for need, amount in missing.items())
 
 
-def pods_on(request: Request, node: NodeCapacity) -> int:
-    """Return how many pods of this request fit on the node now."""
-    return pods_in(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
-
-
 def pods_after(request: Request, node: NodeCapacity, victims: Iterable[Candidate]) -> int:
     """Return how many pods of this request fit on the node once the victims are gone."""
     free = node.free.copy()

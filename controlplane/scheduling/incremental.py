@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
-from operator import attrgetter, is_
+from operator import attrgetter, is_, length_hint
 
 from controlplane.scheduling.cycle import decide_on
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.explain import Holds
 from controlplane.scheduling.feasibility import QueuedJobs
-from controlplane.scheduling.growth import with_missing_workers
+from controlplane.scheduling.growth import lacks_workers, with_missing_workers
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, JobView
 
+Jobs = tuple[JobView, ...]
+Difference = tuple[Jobs, Jobs]
+"""The jobs of two views without those that are equal at the beginning and at the end."""
 Changes = list[tuple[JobView | None, JobView | None]]
 """(before, after) of each job that differs."""
 
@@ -38,17 +42,19 @@ class Scheduler:
         self._state: CycleState | None = None
         self._queued: QueuedJobs | None = None
         self._plan = Plan()
+        # Whether any job of the last view lacks workers.
+        self._lacks_workers = False
         # When the first back-off of the last view ends.
         self._due_at: int | None = None
 
     def decide(self, view: ClusterView) -> Plan:
         """Return the plan for this view. The state of the previous call is reused as far as the view did not
         change."""
-        view = with_missing_workers(view)
         state, queued = self._state, self._queued
         # Cleared first, so that an exception leaves no half-changed state behind.
         self._state = self._queued = None
-        changes = None if state is None else _changes(state, view)
+        view, difference = self._compare(state, view)
+        changes = None if state is None else _changes(state, view, difference)
         if state is None or queued is None or changes is None:
             state = CycleState(view)
             queued = QueuedJobs(view, state.accounts)
@@ -64,6 +70,18 @@ class Scheduler:
         self._due_at = queued.next_due(view.now)
         self._state, self._queued = state, queued
         return self._plan
+
+    def _compare(self, state: CycleState | None, view: ClusterView) -> tuple[ClusterView, Difference]:
+        """Return the view with the missing workers of its jobs, and how its jobs differ from those of the state."""
+        if state is not None and not self._lacks_workers:
+            difference = _without_common_ends(state.view.jobs, view.jobs)
+            # Only new and changed jobs can lack workers now.
+            self._lacks_workers = lacks_workers(difference[1])
+            if not self._lacks_workers:
+                return view, difference
+        self._lacks_workers = lacks_workers(view.jobs)
+        view = with_missing_workers(view)
+        return view, ((), view.jobs) if state is None else _without_common_ends(state.view.jobs, view.jobs)
 
     def _holds_until(self, state: CycleState, now: int) -> bool:
         """Return whether the last plan is still valid at this time if nothing changed: it decided nothing, did
@@ -100,16 +118,14 @@ def _is_checkpoint(before: JobView, after: JobView) -> bool:
     )
 
 
-def _changes(state: CycleState, view: ClusterView) -> Changes | None:
+def _changes(state: CycleState, view: ClusterView, difference: Difference) -> Changes | None:
     """Return the jobs that differ from the state's view, as (before, after); None if a new state must be built."""
     if view.now < state.view.now:
         # If the clock went back, jobs could be within their minimum run time again.
         return None
-    if state.view is view or state.view.jobs is view.jobs:
-        return [] if _is_same_cluster(state.view, view) else None
     if not _is_same_cluster(state.view, view):
         return None
-    before, after = _without_common_ends(state.view.jobs, view.jobs)
+    before, after = difference
     known = state.jobs
     touched = [(known.get(job.id), job) for job in after if known.get(job.id) is not job]
     changes: Changes = []
@@ -127,19 +143,24 @@ def _changes(state: CycleState, view: ClusterView) -> Changes | None:
     return changes if len(changes) <= MOST_CHANGED * max(len(view.jobs), len(view.nodes)) else None
 
 
-def _without_common_ends(
-    one: tuple[JobView, ...], other: tuple[JobView, ...]
-) -> tuple[tuple[JobView, ...], tuple[JobView, ...]]:
-    """Return both sequences without the identical objects at their beginning and end. A few changes leave only a
-    short middle to compare."""
-    shorter = min(len(one), len(other))
-    same = list(map(is_, one, other))
-    first = same.index(False) if False in same else shorter
-    if first == shorter:
-        return one[first:], other[first:]
-    same = list(map(is_, reversed(one), reversed(other)))
-    last = min(shorter - first, same.index(False) if False in same else shorter)
+def _without_common_ends(one: Jobs, other: Jobs) -> Difference:
+    """Return both sequences without the identical jobs at their beginning and end. A few changes leave only a short
+    middle to compare."""
+    # Comparing tuples of identical objects takes a tenth of the time of a loop over them.
+    if one == other:
+        return (), ()
+    first = _count_identical(iter(one), iter(other), min(len(one), len(other)))
+    rest = min(len(one), len(other)) - first
+    last = _count_identical(reversed(one), reversed(other), rest)
     return one[first : len(one) - last], other[first : len(other) - last]
+
+
+def _count_identical(one: Iterator[JobView], other: Iterator[JobView], most: int) -> int:
+    """Return how many jobs at the start are identical, at most `most`."""
+    before = length_hint(one)
+    is_all = all(map(is_, one, other))
+    # The iterators stop behind the first pair that differs.
+    return min(most, before - length_hint(one) - (not is_all))
 
 
 def _is_same_cluster(one: ClusterView, other: ClusterView) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.ageing import AgeingPolicy, just_checkpointed
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on
@@ -72,7 +73,7 @@ class Moves:
 
     def _keep_room(self, item: Waiting) -> bool:
         """Reserve capacity that is about to become free: where the job already has a reservation, else
-        anywhere. Return whether it fitted."""
+        anywhere; start the job if none of that capacity is still in use. Return whether it fitted."""
         if not self._state.is_releasing:
             return False
         placements: tuple[PodPlacement, ...] | None = item.job.promised
@@ -81,7 +82,11 @@ class Moves:
             placements = None if found is None else self._state.capacity.on_idle_devices(item.job, found)
         if placements is None:
             return False
-        self._state.promise(item, placements)
+        # What a gang keeps for later is a number of devices: on the idle ones the job may start at once.
+        if is_free(placements, item.job, self._state.capacity.now) and not is_bound(item):
+            self._state.start(item, placements)
+        else:
+            self._state.promise(item, placements)
         return True
 
     def _keeps_promise(self, item: Waiting) -> bool:
@@ -165,14 +170,14 @@ class Moves:
         self._elsewhere.clear()
         return had_any
 
-    def is_above_lowest(self, item: Waiting) -> bool:
+    def is_above_lowest(self, account: Account, priority: int) -> bool:
         """Return whether jobs of lower priority were running in the project before this cycle."""
-        return self._lowest.get(item.account.name, item.job.priority) < item.job.priority
+        return self._lowest.get(account.name, priority) < priority
 
     def could_swap(self, item: Waiting) -> bool:
         """Return whether a job that takes its project above its share needs to replace lower-priority jobs of
         the project, and can. Without this rule, lower-priority jobs would run in its place."""
-        if not self.is_above_lowest(item):
+        if not self.is_above_lowest(item.account, item.job.priority):
             return False
         if not self._state.has_victim(PreemptPolicy(item, is_swap=True)):
             return False
@@ -190,7 +195,7 @@ class Moves:
     def preempt(self, item: Waiting) -> frozenset[Candidate] | None:
         """Take capacity from lower priorities of the same project. Return the victims; None if they cannot give
         enough."""
-        if item.job.grows or not self.is_above_lowest(item):
+        if item.job.grows or not self.is_above_lowest(item.account, item.job.priority):
             return None
         victims = self._find_swap(item) or self.find_victims(item, PreemptPolicy(item))
         return None if victims is None else self._take(item, victims, "preempt")

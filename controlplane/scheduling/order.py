@@ -2,21 +2,21 @@
 submission.
 
 Between projects the time of submission does not count, so that projects with equal rights end with equal
-shares.
+shares. If the shortest goes first, GPUs beyond the quotas go to the job that is expected to need the least of them.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.fit import Request
 from controlplane.scheduling.view import ClusterView, JobView
 
-Key = tuple[bool, bool, int, bool, float, float, float, int, str]
+Key = tuple[bool, bool, int, int, bool, bool, float, float, float, int, str]
 JobKey = tuple[int, int, str]
 TurnInProject = tuple[int, int, int, str]
 """Priority, expected seconds (0 in the order of submission), first submission, id."""
@@ -92,20 +92,25 @@ def requeued_later(view: ClusterView) -> dict[str, bool]:
     return {} if view.requeue_rank_seconds is None else {"is_requeued_later": True}
 
 
-def turn_key(account: Account, milli_gpus: int) -> Key:
+def turn_key(account: Account, milli_gpus: int, seconds: int = 0) -> Key:
     """Return the sort key of an account among its siblings, for the next job that it would start; the smallest
-    is served first.
+    is served first. `seconds`: the job's expected run time if the shortest goes first, else 0.
 
     Criteria in order: not above the fair share; still within quota with the job; higher priority; has an
     entitlement; smaller ratio of allocation to entitlement with the job, then without; smaller entitlement;
-    older; name.
+    older; name. If the shortest goes first: within quota; priority; fewer GPU-seconds of a job beyond the quota;
+    then as above.
     """
     with_job = account.allocated + milli_gpus
     entitled = account.entitled
+    is_above_share = account.allocated > account.fair_share
+    is_over_quota = account.quota is not None and with_job > account.quota
     return (
-        account.allocated > account.fair_share,
-        account.quota is not None and with_job > account.quota,
+        is_above_share and not seconds,
+        is_over_quota,
         -account.priority,
+        seconds * milli_gpus if is_over_quota else 0,
+        is_above_share,
         entitled == 0 and with_job > 0,
         _ratio(with_job, entitled),
         _ratio(account.allocated, entitled),
@@ -250,12 +255,13 @@ class QueueIterator:
         tops = {account.parent or account for account in accounts}
         changed, closed = set(accounts), self._closed
         self._closed = []
-        for one, cause in closed:
+        for entry in closed:
+            one, cause = entry
             if (one.account.parent or one.account) in tops or is_over(one, cause):
                 heapq.heappush(self._queues[one.account.name], (one.key, one))
                 changed.add(one.account)
             else:
-                self._closed.append((one, cause))
+                self._closed.append(entry)
         self._update(sorted(changed, key=attrgetter("name")))
 
     def _update(self, accounts: Iterable[Account]) -> None:
@@ -272,7 +278,8 @@ class QueueIterator:
             # is dropped there.
             version = self._versions[account.name] = self._versions.get(account.name, 0) + 1
             if queue:
-                key = turn_key(account, queue[0][1].milli_gpus)
+                first = queue[0][1]
+                key = turn_key(account, first.milli_gpus, first.seconds)
                 heapq.heappush(self._projects.setdefault(name, []), (key, False, account.name, version))
         for name, top in tops.items():
             self._update_top(name, top)
@@ -283,7 +290,9 @@ class QueueIterator:
         version = self._versions[name] = self._versions.get(name, 0) + 1
         if projects:
             best = self._queues[projects[0][2]][0][1]
-            key = turn_key(top, best.milli_gpus)
+            # A project without a department is its own top.
+            is_own = best.account is top
+            key = projects[0][0] if is_own else turn_key(top, best.milli_gpus, best.seconds)
             heapq.heappush(self._tops, (key, best.account.parent is not None, name, version))
 
 
@@ -317,26 +326,21 @@ def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
     return sums
 
 
-def in_turn(classes: Iterable[JobClass]) -> Iterator[tuple[JobClass, JobView]]:
-    """Iterate over all undecided jobs in turn, as if none of them could start.
+def in_turn(classes: Iterable[JobClass], skip: int = 0) -> Iterator[tuple[JobClass, JobView]]:
+    """Iterate over all undecided jobs in turn after the first `skip`, as if none of them could start.
 
     No account changes meanwhile, so a project keeps its place while its jobs have equal requests. One step is a
-    look-up, where `QueueIterator` sorts again.
+    look-up, where `QueueIterator` sorts again; jobs of equal requests are skipped without a look at them.
     """
-    tops: dict[str, list[_Project]] = {}
-    queues: dict[str, _Project] = {}
+    queues: dict[str, list[JobClass]] = {}
     for one in classes:
         if one.at < len(one.jobs):
-            project = queues.get(one.account.name)
-            if project is None:
-                project = queues[one.account.name] = _Project(one.account)
-                tops.setdefault(_top_name(one.account), []).append(project)
-            project.jobs += [(one.turn(job), one, job) for job in one.jobs[one.at :]]
+            queues.setdefault(one.account.name, []).append(one)
+    tops: dict[str, list[_Project]] = {}
+    for queue in queues.values():
+        tops.setdefault(_top_name(queue[0].account), []).append(_Project(queue))
     heap: list[tuple[Key, bool, str]] = []
     for name, projects in tops.items():
-        for project in projects:
-            # The next job is last in the list, where popping it moves no other entry.
-            project.jobs.sort(key=itemgetter(0), reverse=True)
         heapq.heapify(projects)
         heap.append((*projects[0].top_key, name))
     heapq.heapify(heap)
@@ -344,8 +348,13 @@ def in_turn(classes: Iterable[JobClass]) -> Iterator[tuple[JobClass, JobView]]:
         _, _, name = heap[0]
         projects = tops[name]
         best = projects[0]
-        yield from best.take()
-        if best.jobs:
+        skip -= best.drop(skip)
+        for turn in best.take():
+            if skip:
+                skip -= 1
+            else:
+                yield turn
+        if best.count:
             heapq.heapreplace(projects, best)
         else:
             heapq.heappop(projects)
@@ -356,40 +365,61 @@ def in_turn(classes: Iterable[JobClass]) -> Iterator[tuple[JobClass, JobView]]:
 
 
 class _Project:
-    """The undecided jobs of one project, in reverse order: the next job is last."""
+    """The undecided jobs of one project. Only the next job of each class is sorted: of a long queue few are read."""
 
-    __slots__ = ("_keys", "_top_keys", "account", "jobs")
+    __slots__ = ("_heads", "_keys", "_top_keys", "account", "count")
 
-    def __init__(self, account: Account) -> None:
-        self.account = account
-        self.jobs: list[tuple[TurnInProject, JobClass, JobView]] = []
-        self._keys: dict[int, Key] = {}
-        self._top_keys: dict[int, tuple[Key, bool]] = {}
+    def __init__(self, classes: Sequence[JobClass]) -> None:
+        self.account = classes[0].account
+        self._heads = [(one.turn(one.jobs[one.at]), one.at, one) for one in classes]
+        heapq.heapify(self._heads)
+        # The number of jobs left.
+        self.count = sum(len(one.jobs) - one.at for one in classes)
+        self._keys: dict[tuple[int, int], Key] = {}
+        self._top_keys: dict[tuple[int, int], tuple[Key, bool]] = {}
+
+    def drop(self, most: int) -> int:
+        """Remove all jobs if they are at most so many and have one place. Return how many were removed."""
+        if self.count > most or len({(one.milli_gpus, one.seconds) for _, _, one in self._heads}) > 1:
+            return 0
+        dropped, self.count = self.count, 0
+        self._heads.clear()
+        return dropped
+
+    @property
+    def _next(self) -> tuple[int, int]:
+        """The milli-GPUs and expected seconds of the project's next job, on which its place depends."""
+        one = self._heads[0][2]
+        return one.milli_gpus, one.seconds
 
     @property
     def key(self) -> Key:
         """The sort key of the project among the projects of its department, for the project's next job."""
-        milli_gpus = self.jobs[-1][1].milli_gpus
-        if milli_gpus not in self._keys:
-            self._keys[milli_gpus] = turn_key(self.account, milli_gpus)
-        return self._keys[milli_gpus]
+        if self._next not in self._keys:
+            self._keys[self._next] = turn_key(self.account, *self._next)
+        return self._keys[self._next]
 
     @property
     def top_key(self) -> tuple[Key, bool]:
         """The sort key of the project's department (without one, of the project), given that the department's next
         job is this project's next job."""
-        milli_gpus = self.jobs[-1][1].milli_gpus
-        if milli_gpus not in self._top_keys:
+        if self._next not in self._top_keys:
             top = self.account.parent or self.account
-            self._top_keys[milli_gpus] = (turn_key(top, milli_gpus), self.account.parent is not None)
-        return self._top_keys[milli_gpus]
+            self._top_keys[self._next] = (turn_key(top, *self._next), self.account.parent is not None)
+        return self._top_keys[self._next]
 
     def __lt__(self, other: _Project) -> bool:
         return self.key < other.key
 
     def take(self) -> Iterator[tuple[JobClass, JobView]]:
-        """Remove and yield the project's next jobs, as long as they request as many GPUs as the first."""
-        milli_gpus = self.jobs[-1][1].milli_gpus
-        while self.jobs and self.jobs[-1][1].milli_gpus == milli_gpus:
-            _, one, job = self.jobs.pop()
+        """Remove and yield the project's next jobs, as long as they have the same place as the first."""
+        place = self._next if self._heads else None
+        while self._heads and self._next == place:
+            _, at, one = self._heads[0]
+            job, at = one.jobs[at], at + 1
+            if at < len(one.jobs):
+                heapq.heapreplace(self._heads, (one.turn(one.jobs[at]), at, one))
+            else:
+                heapq.heappop(self._heads)
+            self.count -= 1
             yield one, job

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.fit import place
-from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.order import Waiting, job_key
 from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.victims import Candidate, ReclaimPolicy, VictimPolicy
@@ -21,6 +21,25 @@ def could_reclaim(state: CycleState, item: Waiting) -> bool:
         and state.has_victim(policy)
         and find_victims(item.request, state.capacity.soon, policy, state.candidates) is not None
     )
+
+
+def is_promise_owed(state: CycleState, item: Waiting) -> bool:
+    """Return whether the project may keep what an earlier cycle promised to the job: it stays inside its share with
+    it, with missing workers inside its quota.
+
+    Its running jobs that come after this one do not count: they may have started on idle capacity since.
+    """
+    if _is_entitled(item, item.milli_gpus):
+        return True
+    younger = (one for one in state.candidates.of(item.account) if job_key(one.job) > job_key(item.job))
+    return _is_entitled(item, item.milli_gpus - sum(one.milli_gpus for one in younger))
+
+
+def _is_entitled(item: Waiting, added: int) -> bool:
+    """Return whether `added` milli-GPUs keep the project in its share; for missing workers, also every quota."""
+    line = item.account.line()
+    is_in_quota = not item.job.grows or all(account.is_in_quota_with(added) for account in line)
+    return is_in_quota and item.account.is_in_share_with(added)
 
 
 def victims_beside(

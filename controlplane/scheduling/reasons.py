@@ -334,6 +334,8 @@ def _just_submitted(details: Details) -> str:
 
 
 def _started_in_quota(details: Details) -> str:
+    if details.get("request_milli_gpus") == 0:
+        return f"Started{_size(details)}; it asks for no GPU.{_placed_by_data(details)}"
     quota = _number(details, "quota_milli_gpus")
     return f"Started{_size(details)} inside the quota of {_project(details)} ({quota}).{_placed_by_data(details)}"
 

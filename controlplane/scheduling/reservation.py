@@ -7,17 +7,20 @@ reclaim is kept by another mechanism: `promised` (see cycle_state).
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 
 from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
-from controlplane.scheduling.expected_ends import End, ends_by
+from controlplane.scheduling.expected_ends import End, ends_by, expected_end
 from controlplane.scheduling.fit import Request, place
 from controlplane.scheduling.order import Waiting, job_key
 from controlplane.scheduling.view import JobView, PodPlacement
+
+_TIME = itemgetter(0)
 
 
 class Reservation:
@@ -73,20 +76,65 @@ class Reservation:
 
     def count(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
         """Subtract from the later capacity what a job of the plan still holds then; with `sign` 1, undo that."""
-        if ends_by(job, self._now, self.at):
+        # Exact, as when the place was found, while verdicts on waiting jobs are by class.
+        end = expected_end(job, self._now)
+        if end is not None and end <= self.at:
             return
         for node in self._later.values():
             for placement in placements:
                 if placement.node == node.name:
                     node.change_host(job, sign)
                     for index, milli_gpus in placement.devices:
-                        node.free[node.indexes.index(index)] += sign * milli_gpus
+                        at = node.indexes.index(index)
+                        node.free[at] += sign * milli_gpus
+                        if node.free[at] < 0:
+                            self._move_gang(node, at)
+
+    def _move_gang(self, node: NodeCapacity, taken: int) -> None:
+        """Exchange a device of the gang's place that another job uses then for one that is free then, if there is one.
+        `taken`: its position in `node.free`."""
+        held = self._held(node, taken)
+        free = next((at for at, milli_gpus in enumerate(node.free) if milli_gpus >= held), None)
+        if held and free is not None:
+            self._exchange(node, taken, free, held)
+
+    def _move_to_busy(self, node: NodeCapacity, soon: NodeCapacity) -> None:
+        """Exchange devices of the gang's place for those of which less is free before its time, so that other jobs can
+        use what is free."""
+        if not any(soon.free) or max(node.free, default=0) <= 0:
+            return
+        for taken in sorted(range(len(soon.free)), key=lambda at: -soon.free[at]):
+            held = self._held(node, taken)
+            busy = min(
+                (at for at, milli_gpus in enumerate(node.free) if held and milli_gpus >= held),
+                key=lambda at: soon.free[at],
+                default=taken,
+            )
+            if soon.free[busy] < soon.free[taken]:
+                self._exchange(node, taken, busy, held)
+
+    def _held(self, node: NodeCapacity, at: int) -> int:
+        """Return the milli-GPUs of a device that the gang could have on another one instead."""
+        if self.item.job.gpu_memory_mib is not None:
+            return 0
+        index = node.indexes[at]
+        return sum(dict(pod.devices).get(index, 0) for pod in self.placements if pod.node == node.name)
+
+    def _exchange(self, node: NodeCapacity, before: int, after: int, held: int) -> None:
+        node.free[after] -= held
+        node.free[before] += held
+        one, other = node.indexes[before], node.indexes[after]
+        self.placements = tuple(
+            _on_device(pod, one, other) if pod.node == node.name and one in dict(pod.devices) else pod
+            for pod in self.placements
+        )
 
     @contextmanager
     def kept(self, room: FreeCapacity) -> Iterator[FreeCapacity]:
         """Context manager that removes from `room` what the gang needs, and restores it on exit."""
         before = {order: room.nodes[order].copy() for order in self._later}
         for order, node in self._later.items():
+            self._move_to_busy(node, before[order])
             room.set_to_least(order, before[order], node)
         try:
             yield room
@@ -100,6 +148,12 @@ class Reservation:
         """Return where a gang fits without the reserved capacity, or None."""
         with self.kept(room):
             return place(request, room, avoid)
+
+
+def _on_device(pod: PodPlacement, before: int, after: int) -> PodPlacement:
+    """Return the pod with one of its devices exchanged for another of its node."""
+    devices = ((after if index == before else index, share) for index, share in pod.devices)
+    return replace(pod, devices=tuple(sorted(devices)))
 
 
 def reserve(
@@ -133,17 +187,18 @@ def _earliest(item: Waiting, ends: Sequence[End], soon: FreeCapacity, now: int) 
         return None
     # A gang in back-off cannot start before the back-off ends.
     not_before = max(now, item.job.not_before or 0)
-    times = [end for end, *_ in ends[bisect_right(ends, not_before, key=itemgetter(0)) :] if end >= earliest]
-    if earliest <= not_before:
-        times.insert(0, not_before)
-    low, high = 0, len(times) - 1
+    is_now_possible = earliest <= not_before
+    first = max(bisect_right(ends, not_before, key=_TIME), bisect_left(ends, earliest, key=_TIME))
+    # The steps are these ends, after the present if the gang may fit at once.
+    low, high = 0, len(ends) - first + is_now_possible - 1
     # The lower bound is tried first: it is the exact time unless another resource than GPUs is short.
     step, found = low, None
     while low <= high:
-        room = _room_at(times[step], item.request, ends, soon)
+        at = not_before if is_now_possible and not step else ends[first + step - is_now_possible][0]
+        room = _room_at(at, item.request, ends, soon)
         placements = place(item.request, room)
         if placements is not None:
-            found = Reservation(item, times[step], placements, room, now)
+            found = Reservation(item, at, placements, room, now)
             high = step - 1
         else:
             low = step + 1
@@ -155,7 +210,7 @@ def _room_at(at: int, request: Request, ends: Sequence[End], soon: FreeCapacity)
     """Return the capacity free at time `at`, updated only on nodes that can have enough devices for the
     request."""
     needed, room = request.whole_devices, soon.borrowed()
-    ended = [job for *_, job in ends[: bisect_right(ends, at, key=itemgetter(0))]]
+    ended = [job for *_, job in ends[: bisect_right(ends, at, key=_TIME)]]
     free = {node.name: node.whole for node in soon.nodes}
     for job in ended if needed else ():
         for placement in job.placements:

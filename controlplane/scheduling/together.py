@@ -9,8 +9,7 @@ from itertools import islice
 
 from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, NodeCapacity
 from controlplane.scheduling.cycle_state import CycleState
-from controlplane.scheduling.fit import Request
-from controlplane.scheduling.host_shortage import pods_on
+from controlplane.scheduling.fit import Request, place, pods_on
 from controlplane.scheduling.limits import is_bound
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.view import PodPlacement, SharingMode
@@ -29,6 +28,8 @@ def serve_together(
     no capacity that is reserved for a gang. Return False if no way was found.
     """
     items = [*starts, *promised]
+    if not _have_slots(state.capacity.soon, [item.request for item in items]):
+        return False
     # The largest first, because they have the fewest possible places.
     items.sort(key=lambda item: (-item.request.milli_gpus, -item.request.milli_cpus, item.job.submit_rank))
     mark = state.mark()
@@ -36,9 +37,42 @@ def serve_together(
     # more job.
     for must_start in ({item.job.id for item in starts}, set()):
         if _Search(state, must_start, beside).serve(items, 0):
+            _start_more(state, items, promised, beside)
             return True
         state.roll_back(mark)
     return False
+
+
+def _have_slots(room: FreeCapacity, requests: Sequence[Request]) -> bool:
+    """Return whether the nodes have as many slots of each size as there are pods of this size and larger: a quick test
+    that may return True wrongly, but never False."""
+    for size in {request.whole_devices for request in requests if request.whole_devices}:
+        slots = sum(
+            len(bucket) * (whole // size)
+            for part in room.parts.values()
+            for whole, bucket in enumerate(part.by_whole)
+        )
+        if slots < sum(request.pods for request in requests if request.whole_devices >= size):
+            return False
+    return True
+
+
+def _start_more(
+    state: CycleState, items: Sequence[Waiting], promised: Sequence[Waiting], beside: Collection[str]
+) -> None:
+    """Start jobs of `promised`, the first in turn first, that can start at once if the others move: the next cycle
+    would start them."""
+    for item in promised:
+        if item.job.id not in state.promises or is_bound(item):
+            continue
+        must_start = {one.job.id for one in items if one.job.id in state.starts} | {item.job.id}
+        mark = state.mark()
+        for one in items:
+            state.release(one) if one.job.id in state.promises else state.unstart(one)
+        needed = sum(one.milli_gpus for one in items if one.job.id in must_start)
+        has_room = state.capacity.now.free_milli_gpus() >= needed and place(item.request, state.capacity.now)
+        if not has_room or not _Search(state, must_start, beside).serve(items, 0):
+            state.roll_back(mark)
 
 
 @dataclass(slots=True)

@@ -213,6 +213,10 @@ class ReclaimPolicy:
         # One milli-GPU less, because two jobs could otherwise stop each other forever.
         self._gain = item.milli_gpus - (item.job.was_preempted_by is not None)
         self._is_in_quota = all(one.is_in_quota_with(item.milli_gpus) for one in item.account.line())
+        # A job that stays inside every quota and share may take any one job that is no larger than its gain.
+        self._is_plain = self._is_in_quota and all(
+            one.allocated + item.milli_gpus <= one.fair_share for one in item.account.line()
+        )
         # Cached: accounts do not change during a search, which asks about the same few of them thousands of
         # times.
         self._kept_of: dict[Account, tuple[tuple[Account, int, bool], ...]] = {}
@@ -247,7 +251,9 @@ class ReclaimPolicy:
         """Return whether the candidate is in another project, not protected by the minimum run time, and
         accepted alone."""
         is_protected = candidate.is_fresh and not self._is_in_quota
-        return self.concerns(candidate.account) and not is_protected and self.accepts((candidate,))
+        if is_protected or not self.concerns(candidate.account):
+            return False
+        return (self._is_plain and candidate.milli_gpus <= self._gain) or self.accepts((candidate,))
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
         """Return whether the jobs can be stopped one after another, in the order that is best for the accounts which

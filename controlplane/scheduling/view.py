@@ -211,7 +211,8 @@ class ClusterView:
     `usage_weight_milli`: how strongly past usage lowers a share of the surplus (1,000 = the usual k of 1).
     `min_runtime_seconds`: how long after its start a job cannot be reclaimed for a project above its quota.
     `queue_order`: the order of jobs of one project and priority: "submission", or "shortest" expected run time
-    first. `placement`: "packed" (tightest fit) or "fragmentation" (gradient, see fragmentation.py).
+    first, and GPUs beyond the quotas to the job of any project with the fewest GPU-seconds.
+    `placement`: "packed" (tightest fit) or "fragmentation" (gradient, see fragmentation.py).
     `gang_ageing_seconds`: how long a gang of several pods waits for its first start until it may take GPUs of its
     own project's jobs and those that others borrow (ageing.py); 0: never.
     `requeue_rank_seconds`: None: a preempted job keeps its rank. Else the ranks are times in microseconds, and a

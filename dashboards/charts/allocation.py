@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from dashboards.charts.figures import SMALL, TALL, Axes, Stroke, line_figure, nice_ceiling, sliding
 from dashboards.charts.labels import most_labels
@@ -55,15 +56,8 @@ def allocation_chart(
     values = [value for one in held for _x, value in one.points]
     values += [value for stroke in whole for _x, value in stroke.points if value is not None]
     top = nice_ceiling(max(values, default=1.0))
-    axes = Axes(
-        "Time",
-        "GPUs",
-        (-0.04 * top, top * 1.04),
-        unit="GPUs",
-        x_range=(start, end),
-        height=TALL if capacity else SMALL,
-        meta=sliding(start, end, live_seconds) | {"says": SAYS, "usage": True, "sorted": True},
-    )
+    meta = sliding(start, end, live_seconds) | {"says": SAYS, "usage": True, "sorted": True}
+    axes = _axes(top, start, end, meta, height=TALL if capacity else SMALL)
     strokes = _project_strokes(held, palette, axes, most_labels(axes.plot_pixels) - len(whole))
     columns = ("Project", "GPU hours", "Mean GPUs", "Peak GPUs")
     rows = tuple(_row(one.line, usage(one.points)) for one in held)
@@ -79,14 +73,7 @@ def quota_chart(
     used, allowed = carried(held, start, end), carried(quota, start, end, is_known_before=True)
     top = nice_ceiling(max(value for _x, value in [*used, *allowed]))
     says = f"{name} holds {{last}} GPUs, its quota is {{second}}; it held {{high}} at most in this range."
-    axes = Axes(
-        "Time",
-        "GPUs",
-        (-0.04 * top, top * 1.04),
-        unit="GPUs",
-        x_range=(start, end),
-        meta=sliding(start, end, live_seconds) | {"says": says},
-    )
+    axes = _axes(top, start, end, sliding(start, end, live_seconds) | {"says": says})
     strokes = [
         Stroke(
             f"project:{name}",
@@ -103,6 +90,11 @@ def quota_chart(
     )
     columns = ("From", "Allocated GPUs", "Quota, GPUs")
     return Chart(line_figure(strokes, axes, theme=theme), summary, columns, _quota_rows(used, allowed))
+
+
+def _axes(top: float, start: datetime, end: datetime, meta: dict[str, Any], height: int = SMALL) -> Axes:
+    y_range = (-0.04 * top, top * 1.04)
+    return Axes("Time", "GPUs", y_range, unit="GPUs", x_range=(start, end), height=height, meta=meta)
 
 
 def carried(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dashboards.charts.figures import Axes, Stroke, line_figure, nice_ceiling
 from dashboards.charts.palette import Theme, palette_for
-from dashboards.charts.series import Chart
+from dashboards.charts.series import Chart, percent
 
 MOST_TICKS = 8
 
@@ -73,7 +73,7 @@ def efficiency_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
         Stroke("efficiency", "efficiency", points, palette.good),
     ]
     rows = tuple((one.run.workers, _short(one.speed_up), _short(one.efficiency * 100)) for one in found)
-    words = _sentence(found, lambda last: f"{last.efficiency:.0%} of the ideal speed-up")
+    words = _sentence(found, lambda last: f"{percent(last.efficiency)} of the ideal speed-up")
     figure = line_figure(strokes, _axes("Efficiency, %", top, "%", found), theme=theme)
     return Chart(figure, words, ("Workers", "Speed-up", "Efficiency, %"), rows)
 
@@ -87,7 +87,7 @@ def allreduce_chart(runs: Sequence[Measured], theme: Theme) -> Chart:
     rows = tuple((int(x), _short(y)) for x, y in points)
     figure = line_figure(strokes, _axes("% of a step", 100.0, "%", found), theme=theme)
     words = _sentence(
-        found, lambda last: f"all-reduce under way in {last.run.allreduce_share or 0:.0%} of a step"
+        found, lambda last: f"all-reduce under way in {percent(last.run.allreduce_share or 0)} of a step"
     )
     return Chart(figure, words, ("Workers", "All-reduce, % of a step"), rows)
 

@@ -69,6 +69,11 @@ def with_gaps(points: Sequence[TimePoint], longest: timedelta) -> list[Gapped]:
     return line
 
 
+def percent(share: float) -> str:
+    """Return a share in words, as the pages write it: 0.97 -> "97 %"."""
+    return f"{share * 100:.0f}\u00a0%"
+
+
 def edge(x: X) -> str | float:
     """Return an x value in its JSON form."""
     return x.isoformat().replace("+00:00", "Z") if isinstance(x, datetime) else x

@@ -6,7 +6,7 @@ from typing import Any
 
 from dashboards.charts.figures import SMALL, Axes, Mark, Stroke, line_figure, sliding
 from dashboards.charts.palette import Theme, palette_for
-from dashboards.charts.series import Chart, Line, Point, TimePoint, edge, thin, with_gaps
+from dashboards.charts.series import Chart, Line, Point, TimePoint, edge, percent, thin, with_gaps
 
 # The browser fills in the placeholders again when live points arrive.
 SAYS = "GPU utilisation is {last} now, {mean} on average."
@@ -118,19 +118,19 @@ def _summary(gpu: Sequence[Point], memory: Sequence[Point], says: str) -> str:
     if not gpu:
         return "No utilisation has been recorded in this range yet."
     figures = {"last": gpu[-1][1], "mean": _mean(gpu), "second": memory[-1][1] if memory else 0.0}
-    return says.format(**{name: f"{value:.0%}" for name, value in figures.items()})
+    return says.format(**{name: percent(value) for name, value in figures.items()})
 
 
 def _device_summary(what: str, whole: Line, devices: Sequence[Line]) -> str:
     if not whole.points:
         return f"No {what} of {whole.name} has been recorded in this range yet."
     now, mean = whole.points[-1][1], _mean(whole.points)
-    sentence = f"{what.capitalize()} of {whole.name} is {now:.0%} now, {mean:.0%} on average"
+    sentence = f"{what.capitalize()} of {whole.name} is {percent(now)} now, {percent(mean)} on average"
     means = sorted((_mean(line.points), line.name) for line in devices if line.points)
     if len(means) < 2:
         return f"{sentence}."
     (low, least), (high, most) = means[0], means[-1]
-    return f"{sentence}; from {low:.0%} on {least} to {high:.0%} on {most}."
+    return f"{sentence}; from {percent(low)} on {least} to {percent(high)} on {most}."
 
 
 def _mean(points: Sequence[Point]) -> float:

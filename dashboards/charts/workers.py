@@ -44,18 +44,24 @@ def worker_chart(
         )
         for span in spans
     ]
-    marks = [Mark(at, f"{number}: {workers}") for at, number, workers in generations]
+    marks = [Mark(at, _counted(workers)) for at, _number, workers in generations]
     figure = line_figure(strokes, axes, theme=theme, marks=marks)
     rows = tuple((span.rank, span.node, edge(span.start), edge(span.end)) for span in spans)
     return Chart(figure, _summary(spans, generations), ("Worker", "Node", "From", "To"), rows)
+
+
+def _counted(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
 
 
 def _summary(spans: Sequence[Span], generations: Sequence[tuple[datetime, int, int]]) -> str:
     if not spans:
         return "No worker has started yet."
     if not generations:
-        return f"{len(spans)} workers have run; the program has not joined as a member yet."
+        return f"Workers that have run: {len(spans)}; the program has not joined as a member yet."
     sizes = [workers for _at, _number, workers in generations]
     lost = sum(span.is_lost for span in spans)
-    words = f"{len(sizes)} generations, from {min(sizes)} to {max(sizes)} workers; {sizes[-1]} now"
+    words = f"{_counted(sizes[-1])} now; {min(sizes)} to {max(sizes)} in {len(sizes)} generations"
+    if len(sizes) == 1:
+        words = f"{_counted(sizes[0])} since the start"
     return f"{words}; {lost} lost." if lost else f"{words}."

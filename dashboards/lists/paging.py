@@ -88,7 +88,8 @@ def read_page(rows: QuerySet[Any], order: Order, asked: Mapping[str, str], limit
 
 
 def moment_of(cursor: str) -> datetime | None:
-    """Return the time at which the cursor's order measures durations; None without a valid cursor."""
+    """Return the time up to which the rows' ages were measured on the first page, so that all pages order them alike;
+    None without a valid cursor."""
     try:
         return datetime.fromisoformat(SIGNER.unsign_object(cursor)[1]) if cursor else None
     except (BadSignature, ValueError):

@@ -1,6 +1,7 @@
 """Pages of clusters, for admins: list, details, attach, edit, check again, detach."""
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -67,17 +68,8 @@ def cluster_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
 def cluster_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """Show the form that attaches a cluster."""
     require_admin(actor)
-    errors: dict[str, str] = {}
     kind = _kind_to_attach(request)
-    if request.method == "POST":
-        try:
-            cluster = _attach(request, actor, kind)
-            return redirect("cluster", cluster.name)
-        except Invalid as refused:
-            errors = _by_field(refused)
-        except Conflict as conflict:
-            errors = {"name": conflict.detail}
-    return _form(request, actor, kind, None, errors)
+    return _form_page(request, actor, kind, None, lambda: _attach(request, actor, kind))
 
 
 @signed_in
@@ -88,16 +80,7 @@ def cluster_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
     kind = engine_kind(cluster.engine)
     if kind.form is None:
         raise NotVisible(f"{name} can only be changed through the REST API.")
-    errors: dict[str, str] = {}
-    if request.method == "POST":
-        try:
-            _edit(request, actor, cluster)
-            return redirect("cluster", cluster.name)
-        except Invalid as refused:
-            errors = _by_field(refused)
-        except Conflict as conflict:
-            errors = {"settings": conflict.detail}
-    return _form(request, actor, kind, cluster, errors)
+    return _form_page(request, actor, kind, cluster, lambda: _edit(request, actor, cluster))
 
 
 @require_POST
@@ -145,7 +128,7 @@ def _attach(request: HttpRequest, actor: Actor, kind: EngineKind) -> Cluster:
     )
 
 
-def _edit(request: HttpRequest, actor: Actor, cluster: Cluster) -> None:
+def _edit(request: HttpRequest, actor: Actor, cluster: Cluster) -> Cluster:
     changes: dict[str, Any] = {
         "settings": settings_for(cluster.engine, _settings(request)),
         "scheduler": request.POST.get("scheduler", cluster.scheduler),
@@ -157,8 +140,9 @@ def _edit(request: HttpRequest, actor: Actor, cluster: Cluster) -> None:
     access = credentials_for(cluster.engine, _access(request, engine_kind(cluster.engine)), is_new=False)
     if not changed and not access:
         messages.info(request, _("Nothing was changed."))
-        return
-    edit_cluster(cluster, changed, actor=actor, credentials=access)
+    else:
+        edit_cluster(cluster, changed, actor=actor, credentials=access)
+    return cluster
 
 
 def _half_life(request: HttpRequest) -> int | None:
@@ -230,6 +214,21 @@ def _by_field(refused: Invalid) -> dict[str, str]:
         text = f"{inside}: {error.detail}" if inside else error.detail
         found[field] = f"{found[field]} {text}" if field in found else text
     return found
+
+
+def _form_page(
+    request: HttpRequest, actor: Actor, kind: EngineKind, cluster: Cluster | None, save: Callable[[], Cluster]
+) -> HttpResponseBase:
+    """Show the form, or on POST save what it has and go to the cluster's page; a refused form is shown again."""
+    errors: dict[str, str] = {}
+    if request.method == "POST":
+        try:
+            return redirect("cluster", save().name)
+        except Invalid as refused:
+            errors = _by_field(refused)
+        except Conflict as conflict:
+            errors = {"settings" if cluster else "name": conflict.detail}
+    return _form(request, actor, kind, cluster, errors)
 
 
 def _form(

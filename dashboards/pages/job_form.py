@@ -82,7 +82,8 @@ def parse_text(field: Field, text: str) -> Any:
 
 
 def _piece(field: Field, text: str, line: int = 0) -> Any:
-    """Parse one numbered line, one word or the whole of a field; strips blanks around "=" in lines."""
+    """Parse a part of a field's text: the line with the number `line`, or for 0 a word or the whole text. Blanks around
+    the "=" of a line are dropped. Raises Unreadable."""
     written = "=".join(part.strip() for part in text.strip().split("=", 1)) if line else text
     try:
         return field.value.parse(written)

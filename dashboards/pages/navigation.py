@@ -30,6 +30,8 @@ class NavigationEntry:
     # Heading of the entry's group, shown above the first entry of the group.
     heading: str = ""
     for_admins: bool = False
+    # What the command palette finds: (name, what it is, URL) of objects whose name contains a text, at most so many.
+    find: Callable[[Actor, str, int], list[tuple[str, str, str]]] | None = None
 
 
 @cache
@@ -41,12 +43,12 @@ def declared_entries() -> Sequence[NavigationEntry]:
 
 def counts(actor: Actor) -> dict[str, int]:
     """Return the count of each entry that has one, as the actor may see it. One query each."""
-    return {entry.name: entry.count(actor) for entry in _shown(actor) if entry.count is not None}
+    return {entry.name: entry.count(actor) for entry in shown_entries(actor) if entry.count is not None}
 
 
 def navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
     """Return the entries in the form that the page template needs."""
-    numbers, shown = counts(actor), _shown(actor)
+    numbers, shown = counts(actor), shown_entries(actor)
     above = ["", *(entry.heading for entry in shown)]
     return [
         {
@@ -63,7 +65,8 @@ def navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
     ]
 
 
-def _shown(actor: Actor) -> list[NavigationEntry]:
+def shown_entries(actor: Actor) -> list[NavigationEntry]:
+    """Return the entries that the actor sees, sorted."""
     return [entry for entry in declared_entries() if actor.is_admin or not entry.for_admins]
 
 

@@ -1,6 +1,7 @@
 """Pages of projects: list, one project with allocation, members and jobs; create, edit, delete."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 from django import forms
@@ -141,14 +142,16 @@ def project_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
 def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
     """Edit a project: owners may change some fields, admins all."""
     project = project_for(actor, name, needed=Role.OWNER)
-    form = ProjectForm(
-        _posted(request), initial=_initial(project), project=project, is_owner_only=not actor.is_admin
-    )
+    initial = _initial(project)
+    form = ProjectForm(_posted(request), initial=initial, project=project, is_owner_only=not actor.is_admin)
     if request.method == "POST" and form.is_valid():
-        edit_project(project, form.model_fields(), actor=actor)
-        _show_saved(request, project, _("Saved."))
-        return redirect("project", project.name)
-    context = {"form": form, "project": project, "title": _("Edit %(name)s") % {"name": name}}
+        if _is_as_seen(request, initial):
+            edit_project(project, form.model_fields(), actor=actor)
+            _show_saved(request, project, _("Saved."))
+            return redirect("project", project.name)
+        form.add_error(None, _("It was changed while this form was open. Save again to replace that change."))
+    title = _("Edit %(name)s") % {"name": name}
+    context = {"form": form, "project": project, "title": title, "seen": _fingerprint(initial)}
     return _show_form(request, actor, form, context)
 
 
@@ -286,6 +289,15 @@ def _initial(project: Project) -> Mapping[str, Any]:
     fields = {name: getattr(project, name) for name in ProjectForm.base_fields if hasattr(project, name)}
     pools = project.node_pools or {}
     return fields | {f"{kind.name}_pools": pools.get(kind.name, []) for kind in POOL_KINDS}
+
+
+def _fingerprint(initial: Mapping[str, Any]) -> str:
+    return sha256(repr(sorted(initial.items())).encode()).hexdigest()[:16]
+
+
+def _is_as_seen(request: HttpRequest, initial: Mapping[str, Any]) -> bool:
+    """Return whether the project still has the values that the form showed, so that no change in between is lost."""
+    return request.POST.get("seen", "") in ("", _fingerprint(initial))
 
 
 def _pools_field(label: str, pools: list[tuple[str, str]]) -> forms.MultipleChoiceField:

@@ -1,4 +1,4 @@
-"""Search of the command palette: pages, then projects, nodes and jobs by name."""
+"""Search of the command palette: pages, then projects, nodes, jobs and what other entries of the navigation find."""
 
 from typing import Any
 
@@ -9,9 +9,11 @@ from django.utils.translation import gettext as _
 from controlplane.access import Actor, visible_projects
 from controlplane.models import Node
 from dashboards.pages.base_page import signed_in
+from dashboards.pages.navigation import shown_entries
 from dashboards.reads.jobs import find
 
 MOST = 8
+MOST_IN_ALL = 32
 
 
 @signed_in
@@ -21,22 +23,15 @@ def search(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     results = [place for place in _places(actor) if text.casefold() in place["label"].casefold()]
     if text:
         results += _objects(actor, text)
-    return JsonResponse({"results": results[:24]})
+    return JsonResponse({"results": results[:MOST_IN_ALL]})
 
 
 def _places(actor: Actor) -> list[dict[str, Any]]:
-    names = [
-        ("overview", _("Overview")),
-        ("jobs", _("Jobs")),
-        ("job-new", _("Submit a job")),
-        ("projects", _("Projects")),
-        ("nodes", _("Nodes")),
-        ("analytics", _("Analytics")),
-        ("tokens", _("API tokens")),
-    ]
+    places = [(entry.name, _(entry.label)) for entry in shown_entries(actor)]
+    forms = [("job-new", _("Submit a job")), ("tokens", _("API tokens"))]
     if actor.is_admin:
-        names += [("project-new", _("New project")), ("users", _("Users"))]
-    return [_result(label, _("page"), reverse(name)) for name, label in names]
+        forms.append(("project-new", _("New project")))
+    return [_result(label, _("page"), reverse(name)) for name, label in places + forms]
 
 
 def _objects(actor: Actor, text: str) -> list[dict[str, Any]]:
@@ -54,6 +49,12 @@ def _objects(actor: Actor, text: str) -> list[dict[str, Any]]:
         *(
             _result(job["name"], f"{job['project__name']} · {job['state']}", reverse("job", args=[job["id"]]))
             for job in jobs
+        ),
+        *(
+            _result(*found)
+            for entry in shown_entries(actor)
+            if entry.find
+            for found in entry.find(actor, text, MOST)
         ),
     ]
 

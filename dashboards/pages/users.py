@@ -8,6 +8,7 @@ from django.contrib.auth import update_session_auth_hash
 from django.http import HttpRequest, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -195,6 +196,11 @@ def _set_password(request: HttpRequest, actor: Actor, subject: User) -> HttpResp
         update_session_auth_hash(request, subject)
     messages.success(
         request,
-        _("The password is changed; other sessions and %(count)s tokens ended.") % {"count": revoked},
+        ngettext(
+            "The password is changed; other sessions and %(count)s token ended.",
+            "The password is changed; other sessions and %(count)s tokens ended.",
+            revoked,
+        )
+        % {"count": revoked},
     )
     return redirect("user", subject.username)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.utils.translation import gettext as _
@@ -17,7 +18,7 @@ from jobs.kinds.registry import KINDS
 from jobs.lifecycle import FINAL_STATES, QUEUED, RUNNING_STATES, SUSPENDED
 from jobs.models import Job, Pod
 from jobs.outlook import known_estimate, outlook
-from jobs.queries import explanation, pod_rows
+from jobs.queries import explanation, gpu_hours_of, pod_rows
 
 Row = dict[str, Any]
 
@@ -38,6 +39,8 @@ def figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
     strip = _progress_figures(detail, reached)
     if status["state"] == QUEUED:
         strip = _waiting_figures(detail) + strip
+    elif status["state"] in FINAL_STATES:
+        strip += _final_figures(detail)
     else:
         strip += _running_figures(detail)
     return (strip + _asked_figures(detail))[:FIGURES]
@@ -67,8 +70,20 @@ def _progress_figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
     return strip
 
 
+def _final_figures(detail: Row) -> list[Row]:
+    """Return how long the job ran, and what that cost."""
+    ran = formats.duration(detail["status"]["runtime_seconds"])
+    strip = [_figure(_("Ran for"), ran, "", _workers(detail))]
+    if _asks_for_gpus(detail):
+        hours = formats.measured(gpu_hours_of(UUID(str(detail["id"]))))
+        strip.append(_figure(_("GPU hours"), hours, "", _("held, over all attempts")))
+    return strip
+
+
 def _running_figures(detail: Row) -> list[Row]:
     status = detail["status"]
+    if not _asks_for_gpus(detail):
+        return [_figure(_("Pods"), formats.number(len(status["pods"])), "", _workers(detail))]
     held = _("of %(asked)s") % {"asked": _asked(detail)}
     strip = [_figure(_("GPUs held"), formats.number(status["allocated_gpus"]), held, _workers(detail))]
     if status["state"] in RUNNING_STATES:
@@ -256,6 +271,10 @@ def _progress_line(progress: Row) -> str:
 def _seconds_per_step(progress: Row) -> str:
     each = progress.get("seconds_per_step")
     return "" if each is None else _("%(seconds)s s per step") % {"seconds": formats.figure(each)}
+
+
+def _asks_for_gpus(detail: Row) -> bool:
+    return bool(detail["gpus"] or detail["gpu_memory_mib"])
 
 
 def _asked(detail: Row) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from controlplane.access import Actor
 from controlplane.logstore.progress import Progress
+from dashboards import formats
 from dashboards.charts.scaling import Measured, Scaled, scaled
 from dashboards.reads.series import job_reports
 from jobs.access import visible_jobs
@@ -46,7 +47,7 @@ class Run:
             "allreduce": run.allreduce_share,
             "utilization": run.gpu_utilization,
         }
-        percents = {name: "–" if share is None else f"{share:.0%}" for name, share in shares.items()}
+        percents = {name: formats.percent(share) for name, share in shares.items()}
         rate, speed_up = f"{run.samples_per_second:,.1f}", f"{self.scaled.speed_up:.2f}"
         memory = "–" if run.gpu_memory_mib is None else f"{run.gpu_memory_mib:,} MiB"
         return {"rate": rate, "speed_up": speed_up, "memory": memory, **percents}

@@ -1,22 +1,28 @@
 """Periodic work on caches: retry failed fills, remove unused caches, and end jobs whose dataset is gone."""
 
+from collections.abc import Collection
+from contextlib import suppress
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 
 from controlplane.access import SYSTEM
 from controlplane.loop.wake import wake
-from controlplane.models import Command, Event
+from controlplane.models import Cluster, Command, Event
 from controlplane.scheduling.reasons import DATASET_GONE, describe
-from datasets.actions.caches import EVICT_CACHE, TREE, cache_event, evict, refill
+from datasets.actions.caches import EVICT_CACHE, TREE, cache_event, evict, location_for, refill
 from datasets.actions.job_data import ensure_wanted
 from datasets.aging import Aged, too_old
 from datasets.models import Cache, CacheLocation
 from datasets.queries.caches import (
+    cache_refusal,
     holds_caches,
     key_of,
     keys_at,
     needed_versions,
+    store_of,
     wanted_versions,
     without_their_data,
 )
@@ -31,12 +37,30 @@ RETRY = timedelta(minutes=1)
 def keep_caches(now: datetime) -> None:
     """Do the work that is due at every location. Safe to repeat."""
     _end_jobs_without_data()
+    _create_defaults()
     locations = CacheLocation.objects.select_related("cluster")
     for location in filter(holds_caches, locations):
         ensure_wanted(location)
         _retry_failed(location, now)
         _age_out(location, now)
         _compare_with_disk(location)
+
+
+def distrust_caches(digests: Collection[bytes]) -> None:
+    """Take the caches in directories out of use whose files of these contents are damaged, as those are that share a
+    damaged file of the lake. The next fill brings these files anew; running jobs keep their mounts. Safe to repeat."""
+    locations = CacheLocation.objects.filter(project=None).select_related("cluster")
+    for location in filter(holds_caches, locations):
+        # A fill that has not ended compares what it brings.
+        ready = location.caches.filter(state=Cache.READY).select_related("version__dataset")
+        if not ready.exists():
+            continue
+        with suppress(Blocked):
+            damaged = store_of(location).remove_damaged(digests)
+            for cache in ready.filter(version__in=map(UUID, damaged)):
+                _fail(
+                    cache, "content_damaged", "Some of its files are damaged. The next fill brings them anew."
+                )
 
 
 def aged_caches(location: CacheLocation) -> list[Aged]:
@@ -61,6 +85,15 @@ def _end_jobs_without_data() -> None:
         message = f"{use}: {describe(DATASET_GONE)}"
         details = {"dataset": str(use)}
         send([(use.job, Target(lifecycle.FAILED, DATASET_GONE, message, details))])
+
+
+def _create_defaults() -> None:
+    """Create the default location of each cluster that can have caches, so that an admin can limit it before the first
+    cache is filled."""
+    defaults = CacheLocation.objects.filter(cluster=OuterRef("pk"), project=None, is_default=True)
+    for cluster in Cluster.objects.filter(~Exists(defaults), detached_at=None):
+        if not cache_refusal(cluster):
+            location_for(cluster)
 
 
 def _retry_failed(location: CacheLocation, now: datetime) -> None:
@@ -98,10 +131,13 @@ def _compare_with_disk(location: CacheLocation) -> None:
 def _note_lost(cache: Cache) -> None:
     """Record that a cache's files are missing, as after a disk failure; it is filled again when a job needs
     it."""
+    _fail(cache, "files_gone", "Its files have disappeared from the location.")
+
+
+def _fail(cache: Cache, reason: str, message: str) -> None:
     rows = Cache.objects.filter(pk=cache.pk, state=Cache.READY, changed_at=cache.changed_at)
-    words = {"reason": "files_gone", "message": "Its files have disappeared from the location."}
     with transaction.atomic():
-        if rows.update(state=Cache.FAILED, **words):
+        if rows.update(state=Cache.FAILED, reason=reason, message=message):
             Event.objects.append([cache_event("cache.failed", cache, SYSTEM)])
             wake()
 

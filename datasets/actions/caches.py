@@ -194,8 +194,8 @@ def want_cache(version: DatasetVersion, location: CacheLocation, by: str, *, is_
     Cache.objects.filter(pk=cache.pk).update(used_at=timezone.now())
     if is_kept and not cache.is_kept:
         Cache.objects.filter(pk=cache.pk).update(is_kept=True)
-    if cache.state == Cache.FAILED:
-        refill(cache)
+    # A removal that is still to be carried out leaves a cache that is wanted again.
+    refill(cache)
     reread(cache)
     return cache
 

@@ -161,7 +161,8 @@ def _leave_failed(locations: Locations, volume_of: VolumeOf) -> None:
 
 
 def _crowded(locations: Locations) -> list[int]:
-    """Return the ids of the locations of one node that serve several. No query without locations of one node."""
+    """Return the ids of ReadWriteOnce locations that more than one node reads from. Without locations of that access
+    mode it runs no query."""
     of_one = {one.cluster for one in locations.values() if one.access_mode == CacheLocation.ONE_NODE}
     crowded = [
         (cluster.pk, name) for cluster in of_one for name in crowded_locations(cluster, locations_of(cluster))

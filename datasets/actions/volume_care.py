@@ -12,7 +12,7 @@ from controlplane.engines.kinds import engine_kinds
 from controlplane.models import Command
 from controlplane.scheduling.reasons import VOLUME_FAILED, describe
 from datasets.actions.volumes import MEASURE
-from datasets.models import StorageClassPlace, Volume, VolumeUse
+from datasets.models import KnownStorageClass, Volume, VolumeUse
 from datasets.models.volumes import FAILED, READY
 from datasets.queries.volumes import VOLUME
 from datasets.storage.claims import CLAIM_TROUBLES
@@ -30,12 +30,12 @@ MEASURED_EVERY = timedelta(seconds=60)
 def note_storage_classes(_: datetime | None = None) -> None:
     """Record the directory of each configured storage class, so that its volumes can be found after the class
     is removed from the configuration."""
-    rows = StorageClassPlace.objects.values_list("name", "directory", "driver")
+    rows = KnownStorageClass.objects.values_list("name", "directory", "driver")
     known = {name: place for name, *place in rows}
     for name, found in settings.STORAGE_CLASSES.items():
         if known.get(name) != [str(found.directory), found.driver]:
             place = {"directory": str(found.directory), "driver": found.driver}
-            StorageClassPlace.objects.update_or_create(name=name, defaults=place)
+            KnownStorageClass.objects.update_or_create(name=name, defaults=place)
 
 
 def end_jobs_without_volume(_: datetime | None = None) -> None:

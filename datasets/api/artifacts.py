@@ -9,25 +9,26 @@ from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
 from controlplane.api import query
 from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
-from controlplane.api.paging import Filter, Listing, paged
+from controlplane.api.paging import IN_STATES, OF_PROJECTS, WITH_NAMES, Filter, Listing, paged
 from controlplane.api.problems import Problem
 from controlplane.models import Role
 from datasets import code_manifest
 from datasets.access import artifact_for, visible_artifacts
 from datasets.actions.artifacts import delete_artifact
-from datasets.api.artifact_schemas import ARTIFACT
 from datasets.api.contents import (
     BINARY,
     DIRECTORY,
     FILES,
     LISTED,
     entry_of,
+    file_of,
     file_response,
     listed_files,
     pack_response,
     stored_manifest,
 )
 from datasets.api.lake_views import LakeView
+from datasets.api.schemas import ARTIFACT
 from datasets.code_archive import write_archive
 from datasets.manifests import EXECUTABLE, LINK, Manifest
 from datasets.models import Artifact
@@ -43,10 +44,10 @@ ARTIFACTS = Listing(
     {"created_at": ("created_at", "id"), "name": ("name", "id")},
     "-created_at",
     {
-        "project": Filter("project__name__in", query.texts("Of these projects.")),
-        "name": Filter("name__in", query.texts("With these names.")),
+        "project": OF_PROJECTS,
+        "name": WITH_NAMES,
         "job": Filter("job__name__in", query.texts("Of jobs with these names.")),
-        "state": Filter("state__in", query.texts("In these states.")),
+        "state": IN_STATES,
     },
 )
 
@@ -94,11 +95,7 @@ class ArtifactDetail(ApiView):
 class ArtifactFiles(LakeView):
     """Entries of one directory of an artifact."""
 
-    @operation(
-        "List a directory of an artifact",
-        answer=LISTED,
-        query=DIRECTORY,
-    )
+    @operation("List a directory of an artifact", answer=LISTED, query=DIRECTORY)
     def get(self, call: Call, artifact_id: str) -> Answer:
         return listed_files(_manifest(artifact_for(call.actor, artifact_id)), call.query)
 
@@ -106,15 +103,7 @@ class ArtifactFiles(LakeView):
 class ArtifactContent(LakeView):
     """One file of an artifact."""
 
-    @operation(
-        "Download a file of an artifact",
-        answer=BINARY,
-        gives=BYTES,
-        query={
-            "path": query.text("The file's path in the artifact."),
-            "place": query.whole(0, 1 << 31, "Its place in the manifest, instead of the path."),
-        },
-    )
+    @operation("Download a file of an artifact", answer=BINARY, gives=BYTES, query=file_of("artifact"))
     def get(self, call: Call, artifact_id: str) -> HttpResponseBase:
         artifact = artifact_for(call.actor, artifact_id)
         return file_response(artifact.project, entry_of(_manifest(artifact), call.query))

@@ -58,10 +58,7 @@ NEW_CACHE = {
 }
 PLACE = {
     "node_pools": BodyField(fields.listed(fields.text(50), MOST_POOLS), listed(STRING)),
-    "node_labels": BodyField(
-        read_labels,
-        {"type": "object", "additionalProperties": STRING},
-    ),
+    "node_labels": BodyField(read_labels, {"type": "object", "additionalProperties": STRING}),
 }
 NEW_LOCATION = {
     "name": BodyField(fields.dns_label(63), STRING, is_required=True),

@@ -55,6 +55,7 @@ def _entry(value: Any) -> Entry:
     if not {"path", "size", "hash"} <= set(value) <= {"path", "size", "hash", "executable"}:
         raise Refused("not_an_entry", "A file has path, size, hash and, if it is so, executable.")
     size, sha256 = value["size"], value["hash"]
+    # Not isinstance: JSON's true is an int in Python.
     if type(size) is not int or not isinstance(sha256, str):
         raise Refused("not_an_entry", "A file's size is a whole number, and its hash a string.")
     is_executable = fields.inside(fields.switch, value.get("executable", False), "/executable")
@@ -194,6 +195,7 @@ def _tree(project: Project, tree: str, commit: str | None = None) -> CodeTree:
 
 
 def _fetch(rows: QuerySet[CodeTree]) -> list[CodeTree]:
+    # A diff has up to 1 MiB, and lists do not show it.
     return list(rows.defer("diff"))
 
 

@@ -14,8 +14,10 @@ from controlplane.api.bodies import Schema
 from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, listed, nullable, record, ref
 from controlplane.api.operations import Answer, Call, operation
 from controlplane.api.problems import Problem
+from controlplane.api.query import Parameter
 from controlplane.models import Project, Role
 from datasets.access import dataset_for, version_for
+from datasets.actions.cache_upkeep import distrust_caches
 from datasets.actions.datasets import keep_manifest
 from datasets.api.lake_views import LakeView
 from datasets.ingest.nearby import folder_mark, machine_mark
@@ -46,6 +48,14 @@ DIRECTORY = {
     "limit": query.whole(1, CHILDREN_MOST, "How many at most.", default=100),
 }
 LISTED = record("In the order of the names.", results=listed(ref("DatasetFile")), has_more=BOOLEAN)
+
+
+def file_of(what: str) -> dict[str, Parameter]:
+    """Return the query fields that name one file of a manifest."""
+    return {
+        "path": query.text(f"The file's path in the {what}."),
+        "place": query.whole(0, 1 << 31, "Its place in the manifest, instead of the path."),
+    }
 
 
 class BytesParser(BaseParser):
@@ -189,11 +199,7 @@ class VersionManifest(LakeView):
 class VersionFiles(LakeView):
     """Entries of one directory of a version."""
 
-    @operation(
-        "List a directory of a version",
-        answer=LISTED,
-        query=DIRECTORY,
-    )
+    @operation("List a directory of a version", answer=LISTED, query=DIRECTORY)
     def get(self, call: Call, version_id: str) -> Answer:
         return listed_files(_manifest(version_for(call.actor, version_id)), call.query)
 
@@ -220,15 +226,7 @@ class VersionDiff(LakeView):
 class VersionContent(LakeView):
     """One file of a version."""
 
-    @operation(
-        "Download a file of a version",
-        answer=BINARY,
-        gives=BYTES,
-        query={
-            "path": query.text("The file's path in the version."),
-            "place": query.whole(0, 1 << 31, "Its place in the manifest, instead of the path."),
-        },
-    )
+    @operation("Download a file of a version", answer=BINARY, gives=BYTES, query=file_of("version"))
     def get(self, call: Call, version_id: str) -> HttpResponseBase:
         version = version_for(call.actor, version_id)
         entry = entry_of(_manifest(version), call.query)
@@ -262,6 +260,8 @@ class VersionVerify(LakeView):
         version = version_for(call.actor, version_id, needed=Role.MEMBER)
         wanted = _within(_manifest(version), call.query, VERIFIED_BYTES)
         found = lake_of(version.dataset.project).verify(wanted)
+        if lost := [*found.missing, *found.quarantined]:
+            distrust_caches(lost)
         missing, damaged = [one.hex() for one in found.missing], [one.hex() for one in found.quarantined]
         return Answer(
             {

@@ -8,7 +8,7 @@ from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
-from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
+from controlplane.api.paging import WITH_NAMES, Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.fields import Refused
 from controlplane.models import Role
 from datasets.access import dataset_for, version_for, visible_datasets
@@ -66,16 +66,11 @@ NEW_TAG = {
 }
 _ORDERINGS = {"name": ("name", "id"), "created_at": ("created_at", "id")}
 _FILTERS = {
-    "name": Filter("name__in", query.texts("With these names.")),
+    "name": WITH_NAMES,
     "is_shared": Filter("is_shared", query.switch("Shared with everyone, or not.")),
 }
 PROJECT_DATASETS = Listing(DATASET, _ORDERINGS, "name", _FILTERS)
-DATASETS = Listing(
-    DATASET,
-    _ORDERINGS,
-    "name",
-    {**_FILTERS, "project": Filter("project__name__in", query.texts("Of these projects."))},
-)
+DATASETS = PROJECT_DATASETS.of_all_projects()
 VERSIONS = Listing(
     VERSION,
     {"number": ("number",)},

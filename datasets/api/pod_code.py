@@ -51,6 +51,7 @@ class PodCode(ApiView):
 def _job_of(job_id: str, attempt: str, token: str) -> Job:
     """Return the job whose attempt has this token. Raises NotVisible, with the same message for every error."""
     job = None
+    # Ten digits could exceed the column's 32 bits.
     if attempt.isdecimal() and len(attempt) < 10 and _is_token(token, job_id, int(attempt)):
         rows = Job.objects.filter(pk=UUID(job_id), attempt=int(attempt)).exclude(state__in=FINAL_STATES)
         job = rows.select_related("project").first()
@@ -61,6 +62,7 @@ def _job_of(job_id: str, attempt: str, token: str) -> Job:
 
 def _is_token(token: str, job_id: str, attempt: int) -> bool:
     wanted = code_token(settings.SECRET_KEY, job_id, attempt)
+    # As bytes, because `compare_digest` refuses texts that are not ASCII, and a header may hold any.
     return hmac.compare_digest(token.encode(errors="replace"), wanted.encode())
 
 

@@ -48,6 +48,7 @@ class PodData(LakeView):
         if not (places := call.query["places"]):
             return HttpResponse(lake.manifest(cache.version.manifest), content_type=BYTES)
         wanted = _wanted(stored_manifest(project, cache.version.manifest), places)
+        # Once the response has begun, a missing content could only cut it off.
         if lake.lacking(wanted):
             raise ContentMissing("A content of the version is not in the lake.")
         if len(wanted) == 1:
@@ -61,6 +62,7 @@ def _cache_of(cache_id: str, token: str) -> Cache:
     """Return the cache that a pod with this token fills. Raises NotVisible, with the same message for every
     error."""
     cache = None
+    # Before the id is read or looked up, so that a request without a token costs no query.
     if hmac.compare_digest(
         token.encode(errors="replace"), cache_token(settings.SECRET_KEY, cache_id).encode()
     ):

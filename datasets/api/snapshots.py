@@ -5,11 +5,11 @@ from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.json_schema import STRING, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
-from controlplane.api.paging import Filter, Listing, paged
+from controlplane.api.paging import IN_STATES, OF_PROJECTS, Filter, Listing, paged
 from controlplane.models import Role
 from datasets.access import snapshot_for, visible_snapshots, volume_for
 from datasets.actions.snapshots import delete_snapshot, restore_snapshot, take_snapshot
-from datasets.api.volume_schemas import SNAPSHOT
+from datasets.api.schemas import SNAPSHOT
 from datasets.queries.volumes import snapshot_rows, snapshot_shape, snapshot_shapes, volume_shape
 
 NEW_SNAPSHOT = {"volume": BodyField(fields.text(36), {**STRING, "format": "uuid"}, is_required=True)}
@@ -19,12 +19,12 @@ SNAPSHOTS = Listing(
     {"created_at": ("created_at", "id"), "number": ("number", "id")},
     "-created_at",
     {
-        "project": Filter("project__name__in", query.texts("Of these projects.")),
+        "project": OF_PROJECTS,
         "volume": Filter("volume_name__in", query.texts("Of volumes with these names.")),
         "number": Filter("number", query.whole(1, 1 << 31, "With this number.")),
         "job": Filter("job_name__in", query.texts("Of jobs with these names.")),
         "cause": Filter("cause__in", query.texts("Of these causes.")),
-        "state": Filter("state__in", query.texts("In these states.")),
+        "state": IN_STATES,
     },
 )
 

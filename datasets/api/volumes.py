@@ -8,7 +8,16 @@ from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.json_schema import INTEGER, STRING, listed, nullable, record, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
-from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
+from controlplane.api.paging import (
+    IN_STATES,
+    OF_PROJECTS,
+    WITH_NAMES,
+    Filter,
+    Listing,
+    fields_parameter,
+    paged,
+    trimmed,
+)
 from controlplane.models import Role
 from datasets.access import visible_volumes, volume_for
 from datasets.actions.volumes import (
@@ -21,7 +30,7 @@ from datasets.actions.volumes import (
     set_access_mode,
     set_service_tier,
 )
-from datasets.api.volume_schemas import VOLUME
+from datasets.api.schemas import VOLUME
 from datasets.models import Volume
 from datasets.queries.volumes import storage_classes_shown, volume_rows, volume_shape, volume_shapes
 from jobs.fields.mounts import ACCESS_MODES, access_mode, size_bytes
@@ -54,10 +63,10 @@ VOLUMES = Listing(
     {"name": ("name", "id"), "created_at": ("created_at", "id")},
     "name",
     {
-        "name": Filter("name__in", query.texts("With these names.")),
-        "project": Filter("project__name__in", query.texts("Of these projects.")),
+        "name": WITH_NAMES,
+        "project": OF_PROJECTS,
         "storage_class": Filter("storage_class__in", query.texts("Of these storage classes.")),
-        "state": Filter("state__in", query.texts("In these states.")),
+        "state": IN_STATES,
     },
 )
 

@@ -41,7 +41,7 @@ class Sink(Protocol):
     """Destination of contents. Every call may be repeated, since contents are named by their digests."""
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
-        """Return those of the digests whose content the lake lacks."""
+        """Return the digests whose content is not in the lake."""
 
     def put_contents(self, contents: Sequence[Content]) -> None:
         """Store contents from memory; `flush` makes them durable."""

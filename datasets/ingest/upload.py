@@ -74,7 +74,7 @@ class HttpSink:
             os.close(descriptor)
 
     def flush(self) -> None:
-        """Do nothing: every answer came after the content was on disk."""
+        """Do nothing: the server answers an upload only when its content is on disk."""
 
     def put_manifest(self, stored: bytes) -> tuple[str, int]:
         """Send a manifest; return its hash and the number of contents that the lake lacks."""

@@ -26,6 +26,11 @@ _AFTER_CODE = "\x1f"
 # -I -S: without site packages and environment, which reduces the start to 20 ms.
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from datasets.ingest import worker; worker.main()"
 
+# For glibc: keep freed memory. By default it goes back to the kernel after each pack, and its pages
+# are then made anew: an eighth of the CPU time with files of 400 KB.
+_KEPT_BYTES = str(1 << 30)
+_MEMORY = {"MALLOC_TRIM_THRESHOLD_": _KEPT_BYTES, "MALLOC_MMAP_THRESHOLD_": _KEPT_BYTES}
+
 # "module:function" and its arguments, as plain values that can be marshalled.
 SinkSpec = tuple[str, tuple[Any, ...]]
 # Takes a line about what a sink waits for.
@@ -62,6 +67,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=os.environ | _MEMORY,
         )
         assert self._process.stdin
         assert self._process.stdout

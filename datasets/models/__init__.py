@@ -7,7 +7,7 @@ from datasets.models.code_imports import CodeImport
 from datasets.models.datasets import Dataset, DatasetTag, DatasetVersion
 from datasets.models.registrations import DatasetRegistration
 from datasets.models.volume_readings import VolumeReading
-from datasets.models.volumes import Snapshot, SnapshotNumber, StorageClassPlace, Volume, VolumeUse
+from datasets.models.volumes import KnownStorageClass, Snapshot, SnapshotNumber, Volume, VolumeUse
 
 __all__ = [
     "Artifact",
@@ -20,9 +20,9 @@ __all__ = [
     "DatasetTag",
     "DatasetUse",
     "DatasetVersion",
+    "KnownStorageClass",
     "Snapshot",
     "SnapshotNumber",
-    "StorageClassPlace",
     "Volume",
     "VolumeReading",
     "VolumeUse",

@@ -89,7 +89,7 @@ class SnapshotNumber(models.Model):
         return f"{self.volume_name}@{self.last}"
 
 
-class StorageClassPlace(models.Model):
+class KnownStorageClass(models.Model):
     """The directory of a storage class when it was last configured, to find its volumes after the class is
     removed."""
 

@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_http_methods
 
 from controlplane.access import Actor, role_in, visible_project_ids
@@ -67,8 +68,8 @@ def _registrations(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def _locations_without(dataset: Dataset, caches: Sequence[Cache]) -> Callable[[str], list[str]]:
-    """Return a function from a version's id to the names of the locations at which the project may cache it: the ones
-    without it. [""] stands for the only location of a cluster."""
+    """Return a function that gives, for a version's id, the names of the locations that have no cache of it yet;
+    [""] for a cluster without named locations."""
     cluster = dataset.project.cluster
     ordered = sorted(locations_of(cluster), key=lambda location: (not location.is_default, location.name))
     names = [location.name for location in ordered]
@@ -101,9 +102,11 @@ def dataset_delete(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpR
     question = Question(
         title=_("Delete {name}?").format(name=dataset.name),
         sentences=[
-            _("All of its {count} versions are deleted, with their caches. This cannot be undone.").format(
-                count=dataset.latest
-            ),
+            ngettext(
+                "Its {count} version is deleted, with its caches. This cannot be undone.",
+                "All of its {count} versions are deleted, with their caches. This cannot be undone.",
+                dataset.latest,
+            ).format(count=dataset.latest),
             _("Jobs that have ended keep the name and number of the version that they used."),
         ],
         back=reverse("dataset-page", args=[dataset.pk]),

@@ -22,11 +22,11 @@ from jobs.models import Job
 
 TONES = {READY: "good", CREATING: "busy", PENDING: "busy", DELETING: "waiting", FAILED: "bad"}
 STATES = {
-    READY: _("ready"),
-    CREATING: _("being made"),
-    PENDING: _("being taken"),
-    DELETING: _("being deleted"),
-    FAILED: _("failed"),
+    READY: _("Ready"),
+    CREATING: _("Being made"),
+    PENDING: _("Being taken"),
+    DELETING: _("Being deleted"),
+    FAILED: _("Failed"),
 }
 MODES = {ONE_JOB: _("one job at a time"), MANY_JOBS: _("many jobs")}
 CONSISTENCY = {"idle": _("no job was running"), "quiesced": _("jobs paused"), "crash": _("while a job wrote")}

@@ -46,8 +46,8 @@ def _location(location: CacheLocation) -> Location:
 
 
 def crowded_locations(cluster: Cluster, locations: Sequence[Location]) -> dict[str, str]:
-    """Return the locations that serve several nodes although their volumes can be mounted on one only: the reason for
-    users by name. Without locations of one node no query, else one."""
+    """Return, by name, the locations that serve several nodes although their volumes can be mounted on one only, each
+    with a sentence for users. One query; none if all volumes can be mounted on many nodes."""
     of_one = {one.name for one in locations if one.is_of_one_node}
     if not of_one:
         return {}
@@ -118,10 +118,13 @@ def claim_of(volume: CacheLocation) -> CacheClaim:
 
 def nodes_of(volume: CacheLocation) -> tuple[str, ...]:
     """Return nodes that read from a project's volume and may run pods, at most MOST_NODES; () if the cluster has one
-    location, or the location no such nodes."""
+    location and no cordoned node, or the location no such nodes."""
     locations = locations_of(volume.cluster)
     if not locations:
-        return ()
+        # The cluster's scheduler does not know which nodes are cordoned here.
+        has_cordoned = Node.objects.filter(cluster=volume.cluster, is_cordoned=True).exists()
+        names = _usable(volume.cluster).order_by("name").values_list("name", flat=True)
+        return tuple(names[:MOST_NODES]) if has_cordoned else ()
     rows = _usable(volume.cluster).order_by("name").values_list("name", "pool__name", "labels")
     wanted = location_names(volume.cluster).get(volume.pk)
     found = [name for name, pool, labels in rows if location_of(pool or "", labels, locations) == wanted]

@@ -244,6 +244,7 @@ def free_bytes(location: CacheLocation, reserved: int = 0, written: int = 0) -> 
     # Only a pod could measure the free space of a volume.
     if has_cache_volumes(location.cluster):
         return max(0, (room_of(location) or 0) - location.used_bytes - reserved)
+    # What running fills have not written yet still counts as free on the disk.
     disk = max(0, _free_on_disk(directory_of(location)) - (reserved - written))
     if location.room_bytes is None:
         return disk

@@ -45,6 +45,8 @@ class JobData:
 
 
 NO_DATA = JobData()
+# A running job whose data is at no location, as after the loss of a disk: its new workers could not mount it anywhere.
+NOWHERE = JobData(locations=("",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ def _job_data(
     unready = next(((use, one) for use, one in waited if one is None or one.state != Cache.READY), None)
     if not ready:
         progress = _progress(*unready) if unready else (("dataset", str(first)),)
-        return JobData(is_waiting=True, progress=progress) if is_queued else NO_DATA
+        return JobData(is_waiting=True, progress=progress) if is_queued else NOWHERE
     progress = _progress(*unready) if unready else (("dataset", str(first)),)
     return JobData(False, ready, fillable if is_queued else (), progress if is_queued else ())
 

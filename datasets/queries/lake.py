@@ -96,6 +96,7 @@ def lake_folder(project: Project) -> Path | None:
     folder, bucket = lake_address(str(project.pk))
     if bucket is not None:
         return None
+    # Opening the lake creates the folder.
     lake_of(project)
     return folder
 
@@ -107,6 +108,7 @@ def manifest_named(project: Project, name: str) -> Manifest:
         if key in _manifests:
             _manifests.move_to_end(key)
             return _manifests[key]
+    # Read without the lock, so that no request waits for another's manifest; two may then read the same one.
     manifest = _read(project, name)
     with _lock:
         _manifests[key] = manifest

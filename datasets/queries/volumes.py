@@ -12,7 +12,7 @@ from controlplane.engines.base import Mount
 from controlplane.engines.kinds import engine_kind, engine_kinds
 from controlplane.models import Cluster, Command, Project
 from controlplane.models.prepared import Rows, prepared
-from datasets.models import Snapshot, StorageClassPlace, Volume, VolumeUse
+from datasets.models import KnownStorageClass, Snapshot, Volume, VolumeUse
 from datasets.models.volumes import ONE_JOB, READY
 from datasets.storage.claims import claim_name
 from datasets.storage.classes import StorageClass
@@ -43,7 +43,7 @@ def storage_classes_named(names: Iterable[str]) -> dict[str, StorageClass]:
     configured: Mapping[str, StorageClass] = settings.STORAGE_CLASSES
     found = {name: configured[name] for name in names if name in configured}
     lost = {name for name in names if name not in configured}
-    for place in StorageClassPlace.objects.filter(name__in=lost) if lost else ():
+    for place in KnownStorageClass.objects.filter(name__in=lost) if lost else ():
         found[place.name] = StorageClass(place.name, Path(place.directory), {}, driver=place.driver)
     for name in lost - set(found):
         found[name] = StorageClass(name, settings.STATE_DIR / "volumes" / name, {})

@@ -19,7 +19,7 @@ from datasets.storage.anf_driver import AnfConfig
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing
 from datasets.storage.classes import StorageClass
 from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
-from datasets.storage.volumes import Report, Taken
+from datasets.storage.volumes import Report, Taken, silent
 
 # How long a new volume may take to appear in this machine's mount.
 MOUNT_SECONDS = 60.0
@@ -58,9 +58,7 @@ class AnfVolumes(VolumeFiles):
         message."""
         self._make(volume, {}, budget)
 
-    def clone(
-        self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
-    ) -> None:
+    def clone(self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = silent) -> None:
         """Create a volume from a new snapshot of another one. Raises ContentMissing if there is no `source`, Blocked
         if the storage system refuses, and what `budget` raises."""
         base, origin = f"{_PREFIX}base-{volume}", dict[str, Any]()
@@ -75,11 +73,7 @@ class AnfVolumes(VolumeFiles):
                 self._client.delete_snapshot(*_pool_and_name(found), base)
 
     def restore(
-        self,
-        volume: str,
-        snapshot: str,
-        budget: Budget = UNLIMITED,
-        report: Report = lambda files, size: None,
+        self, volume: str, snapshot: str, budget: Budget = UNLIMITED, report: Report = silent
     ) -> None:
         """Create a volume from a snapshot, which stays. Raises as `clone`."""
         found = self._with_snapshot(snapshot)
@@ -122,7 +116,7 @@ class AnfVolumes(VolumeFiles):
         volume: str,
         before: str | None = None,
         budget: Budget = UNLIMITED,
-        report: Report = lambda files, size: None,
+        report: Report = silent,
     ) -> Taken:
         """Take a snapshot, unless it exists. Raises ContentMissing if there is no such volume, Blocked if the
         storage system refuses, and what `budget` raises."""

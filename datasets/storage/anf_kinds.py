@@ -57,7 +57,8 @@ class InThisThread(ARMPolling):
         self._is_waited_for = False
 
     def finished(self) -> bool:
-        """Return True before `wait`, so that the package starts no thread."""
+        """Return whether the operation has ended. Before `wait` the answer is True, because the package starts its
+        polling thread for an unfinished operation."""
         return not self._is_waited_for or super().finished()
 
     def wait(self) -> None:

@@ -12,20 +12,30 @@ next fill verifies and uses them. Fills and removals of different trees run conc
 a content was removed and stores it again.
 """
 
+import errno
 import fcntl
 import os
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+from datasets.ingest.reader import hash_file
 from datasets.manifests import Manifest, decode
 from datasets.storage.base import UNLIMITED, Budget, Lake
-from datasets.storage.files import blocked, sync_directory, sync_file_system, write_new
-from datasets.storage.tree_fill import Report, TreeFill, content_path, contents_of, is_there
+from datasets.storage.files import blocked, copy_file, sync_directory, sync_file_system, write_new
+from datasets.storage.tree_fill import (
+    Report,
+    TreeFill,
+    content_path,
+    contents_of,
+    digest_of,
+    is_there,
+    store_names,
+)
 
 PART, LOCK = ".part", ".lock"
 _FOLDERS = ("contents", "manifests", "trees", "staging", "removed", "locks")
@@ -73,16 +83,19 @@ class CacheStore:
         budget: Budget = UNLIMITED,
         report: Report = lambda progress: None,
     ) -> None:
-        """Create the tree of a version, unless it exists. Does not copy contents that other trees or an earlier fill
-        stored. Raises ContentMissing or ContentDamaged if the lake lacks a content or has it damaged, Blocked if the
-        copy cannot be written, and what `budget` raises; copied contents stay for the next fill."""
+        """Create the tree of a version, unless it exists, and bring those of its contents that were removed as damaged.
+        Does not copy contents that other trees or an earlier fill stored. Raises ContentMissing or ContentDamaged if
+        the lake lacks a content or has it damaged, Blocked if the copy cannot be written, and what `budget` raises;
+        copied contents stay for the next fill."""
         try:
             with self._locked(key):
                 self._remove_leftovers()
-                if not self.tree(key).is_dir():
-                    # Write the manifest before the contents: a concurrent removal then keeps the contents.
-                    self._write_manifest(key, manifest)
-                    self._create(self.tree(key), lake, manifest, budget, report)
+                if self.tree(key).is_dir():
+                    self._repair(self.tree(key), lake, manifest, budget)
+                    return
+                # Write the manifest before the contents: a concurrent removal then keeps the contents.
+                self._write_manifest(key, manifest)
+                self._create(self.tree(key), lake, manifest, budget, report)
         except OSError as error:
             raise blocked(error) from error
 
@@ -105,6 +118,26 @@ class CacheStore:
                 os.rename(self.root / "manifests" / key, self.root / "removed" / key)
             return self._finish_removal(key)
 
+    def remove_damaged(self, digests: Iterable[bytes]) -> set[str]:
+        """Hash the files of these contents and remove damaged ones from `contents`. Return the keys of the trees that
+        name one which is not there: they have the damaged file until a fill of one of them."""
+        named = {digest.hex() + end for digest in digests for end in ("", "x")}
+        for name in named:
+            if self._is_damaged(name):
+                self._content(name).unlink(missing_ok=True)
+        lacking = {name for name in named if not self._content(name).exists()}
+        return {
+            key for key, manifest in self.manifests().items() if not lacking.isdisjoint(contents_of(manifest))
+        }
+
+    def _is_damaged(self, name: str) -> bool:
+        try:
+            with open(self._content(name), "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                return hash_file(file.fileno(), size) != digest_of(name)
+        except FileNotFoundError:
+            return False
+
     def trusted(self) -> set[str]:
         """Return the contents that complete trees use: they were verified and flushed."""
         return {name for manifest in self.manifests().values() for name in contents_of(manifest)}
@@ -125,14 +158,53 @@ class CacheStore:
             fresh.unlink(missing_ok=True)
 
     def _create(self, tree: Path, lake: Lake, manifest: Manifest, budget: Budget, report: Report) -> None:
+        part = self._filled(tree, lake, manifest, budget, report)
+        os.rename(part, tree)
+        sync_directory(tree.parent)
+
+    def _filled(
+        self,
+        tree: Path,
+        lake: Lake,
+        manifest: Manifest,
+        budget: Budget,
+        report: Report = lambda progress: None,
+    ) -> Path:
+        """Return a new directory beside the tree with the files of a manifest, flushed."""
         part = tree.with_name(tree.name + PART)
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         with closing(TreeFill(self.root / "contents", part, lake, manifest, budget, report)) as fill:
             fill.run(self.trusted())
         sync_file_system(self.root)
-        os.rename(part, tree)
-        sync_directory(tree.parent)
+        return part
+
+    def _repair(self, tree: Path, lake: Lake, manifest: Manifest, budget: Budget) -> None:
+        """Bring the contents that a tree lacks, and replace their files in all trees, one by one and at once: running
+        jobs read from them."""
+        lacking = {name for name in contents_of(manifest) if not self._content(name).exists()}
+        if not lacking:
+            return
+        part = self._filled(tree, lake, _only(manifest, lacking), budget)
+        for key, other in self.manifests().items():
+            for name, path in zip(store_names(other), other.paths, strict=True):
+                if name in lacking:
+                    self._replace(self.tree(key) / os.fsdecode(path), self._content(name))
+        shutil.rmtree(part)
+
+    def _replace(self, path: Path, content: Path) -> None:
+        with self.staged() as fresh:
+            try:
+                os.link(content, fresh)
+            except OSError as error:
+                # The content has as many links as the file system allows: use a copy.
+                if error.errno != errno.EMLINK:
+                    raise
+                copy_file(os.fsencode(content), fresh)
+                fresh.chmod(content.stat().st_mode & 0o777)
+            # Gone if the tree is being removed.
+            with suppress(FileNotFoundError):
+                os.replace(fresh, path)
 
     def _own_staging(self) -> Path:
         """Return this store's folder below `staging`, created and locked on first use and removed with the
@@ -200,6 +272,11 @@ class CacheStore:
         with open(self.root / "locks" / key, "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _only(manifest: Manifest, names: Collection[str]) -> Manifest:
+    """Return a manifest of the files with these contents."""
+    return manifest.only(place for place, name in enumerate(store_names(manifest)) if name in names)
 
 
 def _lock_unheld(folder: Path) -> int | None:

@@ -28,7 +28,7 @@ from datasets.storage.claims import (
     trouble_of,
 )
 from datasets.storage.volume_files import Measured
-from datasets.storage.volumes import Report, Taken
+from datasets.storage.volumes import Report, Taken, silent
 
 GROUP = "snapshot.storage.k8s.io"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
@@ -81,9 +81,7 @@ class CsiVolumes:
         """Create an empty volume, unless it exists. Raises Blocked with the driver's message."""
         self._make_claim(volume, None, self._kind.size_bytes, budget)
 
-    def clone(
-        self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
-    ) -> None:
+    def clone(self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = silent) -> None:
         """Create a volume with another one's content. Raises ContentMissing if there is no `source`, Blocked if the
         cluster refuses or is not done within the time limit, and what `budget` raises."""
         found = self._get(f"{self._claims}/{claim_name(source)}", "The volume that is to be copied")
@@ -94,11 +92,7 @@ class CsiVolumes:
         self._make_claim(volume, origin, size, budget)
 
     def restore(
-        self,
-        volume: str,
-        snapshot: str,
-        budget: Budget = UNLIMITED,
-        report: Report = lambda files, size: None,
+        self, volume: str, snapshot: str, budget: Budget = UNLIMITED, report: Report = silent
     ) -> None:
         """Create a volume from a snapshot, which stays. Raises as `clone`."""
         found = self._get(f"{self._snapshots}/{snapshot_name(snapshot)}", "The snapshot")
@@ -141,7 +135,7 @@ class CsiVolumes:
         volume: str,
         before: str | None = None,
         budget: Budget = UNLIMITED,
-        report: Report = lambda files, size: None,
+        report: Report = silent,
     ) -> Taken:
         """Take a snapshot, unless it exists, and wait until it is ready to use. Raises ContentMissing if there is no
         such volume, Blocked with the driver's message if it fails or exceeds the time limit, and what `budget`

@@ -423,7 +423,8 @@ class FolderLake(IndexedLake[ContentIndex]):
 
 
 def _adjacent(located: Sequence[Located]) -> Iterator[list[Located]]:
-    """Split contents of one file into groups without gaps of at most _READ_BYTES, or of one content."""
+    """Group contents that lie next to each other in one file, so that one read serves a group: at most _READ_BYTES,
+    unless a single content is larger."""
     some: list[Located] = []
     for one in located:
         is_next = some and one.offset == some[-1].offset + some[-1].size_bytes

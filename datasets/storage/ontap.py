@@ -19,7 +19,7 @@ from datasets.storage.classes import StorageClass
 from datasets.storage.ontap_client import NOT_FOUND, OntapClient, OntapRefused, Row, names
 from datasets.storage.ontap_driver import OntapConfig
 from datasets.storage.volume_files import VolumeFiles, remove_own, wait_until_mounted
-from datasets.storage.volumes import Report, Taken
+from datasets.storage.volumes import Report, Taken, silent
 
 # How long a new junction may take to appear in this machine's mount.
 MOUNT_SECONDS = 15.0
@@ -65,9 +65,7 @@ class OntapVolumes(VolumeFiles):
         access = {"security_style": "unix", "unix_permissions": 777}
         self._make(volume, body, access, budget)
 
-    def clone(
-        self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
-    ) -> None:
+    def clone(self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = silent) -> None:
         """Create a FlexClone of another volume's current content. Raises ContentMissing if there is no `source`,
         Blocked if the storage system refuses, and what `budget` raises."""
         if self._find(volume) is None:
@@ -75,11 +73,7 @@ class OntapVolumes(VolumeFiles):
         self._make_clone(volume, volume_name(source), base_name(volume), budget)
 
     def restore(
-        self,
-        volume: str,
-        snapshot: str,
-        budget: Budget = UNLIMITED,
-        report: Report = lambda files, size: None,
+        self, volume: str, snapshot: str, budget: Budget = UNLIMITED, report: Report = silent
     ) -> None:
         """Create a FlexClone of a snapshot, which stays. Raises as `clone`."""
         found = self._snapshots(snapshot_name(snapshot))
@@ -116,7 +110,7 @@ class OntapVolumes(VolumeFiles):
         volume: str,
         before: str | None = None,
         budget: Budget = UNLIMITED,
-        report: Report = lambda files, size: None,
+        report: Report = silent,
     ) -> Taken:
         """Take a snapshot, unless it exists. Raises ContentMissing if there is no such volume, Blocked if the
         storage system refuses, and what `budget` raises."""

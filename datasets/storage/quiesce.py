@@ -31,8 +31,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Pause:
-    """True if every running job has paused. `has_lasted` checks again after the copy: a program that could
-    not wait any longer has withdrawn its answer."""
+    """The answers of the running jobs to the request to pause; true if all have paused. Check `has_lasted` after the
+    copy, because a program that cannot wait any longer withdraws its answer."""
 
     def __init__(self, own: int = -1, token: str = "", listeners: Collection[bytes] | None = None) -> None:
         self._own, self._token, self._listeners = own, token, listeners

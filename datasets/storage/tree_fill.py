@@ -158,7 +158,7 @@ class TreeFill:
         except FileNotFoundError:
             return False
         try:
-            if hash_file(file, self._sizes[name]) == _digest(name):
+            if hash_file(file, self._sizes[name]) == digest_of(name):
                 return True
         except FileChanged:
             pass
@@ -171,7 +171,7 @@ class TreeFill:
     def _bring(self, names: Iterable[str]) -> None:
         wanted: dict[bytes, list[str]] = {}
         for name in names:
-            wanted.setdefault(_digest(name), []).append(name)
+            wanted.setdefault(digest_of(name), []).append(name)
         located = self._lake.locate(wanted)
         with ThreadPoolExecutor(THREADS) as threads:
             try:
@@ -294,7 +294,8 @@ def _mode(name: str) -> int:
     return READ_ONLY | 0o111 if name.endswith("x") else READ_ONLY
 
 
-def _digest(name: str) -> bytes:
+def digest_of(name: str) -> bytes:
+    """Return the digest of a content by its store name."""
     return bytes.fromhex(name.removesuffix("x"))
 
 

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 Report = Callable[[int, int], None]
 
 
+def silent(files: int, size_bytes: int) -> None:
+    """Report nothing: the default of calls that report files and bytes done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """A snapshot that exists. `files`: the number of its files, None if the storage does not report it.
@@ -125,19 +129,13 @@ class FolderVolumes(VolumeFiles):
         except OSError as error:
             raise blocked(error) from error
 
-    def clone(
-        self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
-    ) -> None:
+    def clone(self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = silent) -> None:
         """Create a volume with another one's content. Raises ContentMissing if there is no `source`, Blocked if the
         storage cannot do it, and what `budget` raises."""
         self._make_volume(volume, self.path(source), budget, report)
 
     def restore(
-        self,
-        volume: str,
-        snapshot: str,
-        budget: Budget = UNLIMITED,
-        report: Report = lambda files, size: None,
+        self, volume: str, snapshot: str, budget: Budget = UNLIMITED, report: Report = silent
     ) -> None:
         """Create a volume from a snapshot, which stays. Raises as `clone`."""
         self._make_volume(volume, self._snapshot(snapshot) / "tree", budget, report)
@@ -158,7 +156,7 @@ class FolderVolumes(VolumeFiles):
         volume: str,
         before: str | None,
         budget: Budget = UNLIMITED,
-        report: Report = lambda files, size: None,
+        report: Report = silent,
     ) -> Taken:
         """Take a snapshot; files unchanged since the snapshot `before` are shared with it. Raises ContentMissing if
         there is no such volume, Blocked if the storage cannot do it, and what `budget` raises."""

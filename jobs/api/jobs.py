@@ -18,7 +18,7 @@ from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.json_schema import INTEGER, listed, record, ref
 from controlplane.api.operations import DRY_RUN, Answer, ApiView, Call, operation
-from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
+from controlplane.api.paging import WITH_NAMES, Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.models import Project, Role
 from jobs.access import job_for
 from jobs.actions import (
@@ -86,7 +86,7 @@ BATCH = {
 _FILTERS = {
     "state": Filter("state__in", query.choices(STATES, "In these states.")),
     "kind": Filter("kind__in", query.choices(tuple(KINDS), "Of these kinds.")),
-    "name": Filter("name__in", query.texts("With these names.")),
+    "name": WITH_NAMES,
     "user": Filter("user__username__in", query.texts("Of these users.")),
     "reason": Filter("reason__in", query.texts("With these reasons.")),
     "created_after": Filter("created_at__gte", query.moment("Submitted at this time or later.")),
@@ -100,12 +100,7 @@ _ORDERINGS = {
     "priority": ("priority", "submit_rank"),
 }
 PROJECT_JOBS = Listing(JOB, _ORDERINGS, "-created_at", _FILTERS)
-JOBS = Listing(
-    JOB,
-    _ORDERINGS,
-    "-created_at",
-    {**_FILTERS, "project": Filter("project__name__in", query.texts("Of these projects."))},
-)
+JOBS = PROJECT_JOBS.of_all_projects()
 
 
 class Jobs(ApiView):

@@ -136,6 +136,6 @@ DECLARED = (
           input=Input("Output to keep", WRITES, 2,
                       "Below the working directory. Kept as an artifact when the job succeeds.")),
     Field("code", "the code tree that it runs, brought by `--code` or `--git`", code.VALUE,
-          input=Input("Code", RUNS, 3, "The tree of a folder below, or of another job.")),
+          input=Input("Code", RUNS, 3, "A code tree by its hash; the folder below fills it in, or copy a job's.")),
 )  # fmt: skip
 FIELDS = {field.name: field for field in DECLARED}

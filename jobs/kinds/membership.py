@@ -1,5 +1,5 @@
 """Decide the members of an elastic job's next generation and the outcome of its scale operation. Pure: the
-loop reads rows and the workers' files into a `Standing`, and executes the `Answer`."""
+loop reads rows and the workers' files into a `MembershipState`, and executes the `Answer`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MembershipState:
     """State of an attempt: the newest generation (0: none yet), its members, and all workers by rank.
     `sizes`: the allowed numbers of members, () for any number from `fewest`."""
 
@@ -84,39 +84,39 @@ class Answer:
     kill: tuple[int, ...] = ()
 
 
-def answer(standing: Standing) -> Answer:
-    """Return the actions that the attempt needs now; an empty Answer for none."""
-    if not standing.generation:
-        return _first(standing)
+def answer(current: MembershipState) -> Answer:
+    """Return what to do with the attempt's workers and membership now; an Answer of defaults if nothing."""
+    if not current.generation:
+        return _first(current)
     frozen = tuple(
         rank
-        for rank in (*standing.members, *_switching_leavers(standing))
-        if (worker := standing.workers.get(rank))
+        for rank in (*current.members, *_switching_leavers(current))
+        if (worker := current.workers.get(rank))
         and worker.is_alive
         and worker.silent_seconds > FROZEN_SECONDS
     )
     # First of all: one frozen member blocks the others, who wait for it in every step.
     if frozen:
         return Answer(kill=frozen)
-    if _is_ending(standing):
-        return _ended(standing)
-    alive = _alive(standing, standing.members)
-    if len(alive) < len(standing.members):
+    if _is_ending(current):
+        return _ended(current)
+    alive = _alive(current, current.members)
+    if len(alive) < len(current.members):
         # If the survivors are not an allowed size, the last ones leave, so that the first member stays.
-        stay = alive[: largest_size(standing.sizes, len(alive))]
-        return Answer(stay, LOSS) if len(stay) >= standing.fewest else Answer()
+        stay = alive[: largest_size(current.sizes, len(alive))]
+        return Answer(stay, LOSS) if len(stay) >= current.fewest else Answer()
     # Only living members count: the loop may see a member's death later than its peers do.
-    broken = [one for rank in alive if _is_broken(one := standing.workers[rank], standing.generation)]
+    broken = [one for rank in alive if _is_broken(one := current.workers[rank], current.generation)]
     # One that is stuck could not join, or gave up alone: the others may wait for it in a call without an end.
     if len(broken) == len(alive) or any(one.is_stuck for one in broken):
-        return Answer(standing.members, REFORM)
-    if any(_is_lost(standing.workers[rank]) for rank in _switching_leavers(standing)):
+        return Answer(current.members, REFORM)
+    if any(_is_lost(current.workers[rank]) for rank in _switching_leavers(current)):
         # The others' call waits for it: gloo can miss that a connection is closed. They look at the membership.
-        return Answer(standing.members, REFORM)
-    if standing.operation is None:
+        return Answer(current.members, REFORM)
+    if current.operation is None:
         # Workers that were removed but still run, because their stop failed.
-        return Answer(stop=_alive(standing, sorted(set(standing.workers) - set(standing.members))))
-    return _advance(standing, standing.operation)
+        return Answer(stop=_alive(current, sorted(set(current.workers) - set(current.members))))
+    return _advance(current, current.operation)
 
 
 def deciding(ranks: Sequence[Worker], members: Collection[int], fewest: int) -> frozenset[int]:
@@ -129,69 +129,69 @@ def deciding(ranks: Sequence[Worker], members: Collection[int], fewest: int) -> 
     return frozenset(worker.rank for worker in (unharmed if len(unharmed) >= fewest else counted))
 
 
-def _first(standing: Standing) -> Answer:
+def _first(current: MembershipState) -> Answer:
     """Begin the first generation once the whole gang is ready. A program that never reports is not changed."""
-    gang = tuple(sorted(standing.workers))
-    if gang and all(standing.workers[rank].can_join for rank in gang):
+    gang = tuple(sorted(current.workers))
+    if gang and all(current.workers[rank].can_join for rank in gang):
         return Answer(gang, START)
     return Answer()
 
 
-def _is_ending(standing: Standing) -> bool:
+def _is_ending(current: MembershipState) -> bool:
     """Return whether a member has finished, which means that the training is over; leaving workers are no
     longer members."""
-    return any(standing.workers[rank].has_finished for rank in standing.members if rank in standing.workers)
+    return any(current.workers[rank].has_finished for rank in current.members if rank in current.workers)
 
 
-def _ended(standing: Standing) -> Answer:
+def _ended(current: MembershipState) -> Answer:
     """Return the actions for a training that has ended. If all living members lost a peer in the last step,
     they form a generation to complete it; else an open operation fails and its joining workers stop."""
-    alive = _alive(standing, standing.members)
+    alive = _alive(current, current.members)
     # Whichever generation they lost: in a newer one they would wait for the members that have finished.
-    if alive and all(standing.workers[rank].state == BROKEN for rank in alive):
+    if alive and all(current.workers[rank].state == BROKEN for rank in alive):
         return Answer(alive, LOSS)
-    if standing.operation is None:
+    if current.operation is None:
         return Answer()
-    waiting = _alive(standing, standing.operation.joining)
+    waiting = _alive(current, current.operation.joining)
     return Answer(outcome=FAILED, message="The training ended first.", stop=waiting)
 
 
-def _advance(standing: Standing, operation: Operation) -> Answer:
+def _advance(current: MembershipState, operation: Operation) -> Answer:
     if operation.generation:
-        return _complete(standing, operation)
+        return _complete(current, operation)
     if operation.leaving:
-        return _release(standing, operation)
+        return _release(current, operation)
     if operation.joining:
-        return _admit(standing, operation)
+        return _admit(current, operation)
     return Answer(outcome=ROLLED_BACK, message=NO_ROOM) if operation.is_overdue else Answer()
 
 
-def _release(standing: Standing, operation: Operation) -> Answer:
-    stay = tuple(rank for rank in standing.members if rank not in operation.leaving)
-    stay = stay[: largest_size(standing.sizes, len(stay))]
-    if len(stay) < standing.fewest:
-        why = f"{len(stay)} workers would be left, and the job needs {standing.fewest}."
+def _release(current: MembershipState, operation: Operation) -> Answer:
+    stay = tuple(rank for rank in current.members if rank not in operation.leaving)
+    stay = stay[: largest_size(current.sizes, len(stay))]
+    if len(stay) < current.fewest:
+        why = f"{len(stay)} workers would be left, and the job needs {current.fewest}."
         return Answer(outcome=FAILED, message=why)
     return Answer(stay, SHRINK, RUNNING)
 
 
-def _admit(standing: Standing, operation: Operation) -> Answer:
+def _admit(current: MembershipState, operation: Operation) -> Answer:
     """Publish a generation with the joining workers once all of them are ready. If one is lost or late,
     cancel the operation; the training is not affected."""
-    newcomers = [standing.workers[rank] for rank in operation.joining if rank in standing.workers]
+    newcomers = [current.workers[rank] for rank in operation.joining if rank in current.workers]
     dead = [worker for worker in newcomers if not worker.is_alive]
-    waiting = _alive(standing, operation.joining)
+    waiting = _alive(current, operation.joining)
     if dead:
         first = dead[0]
         why = f"Worker {first.rank} ended before it could join (exit code {first.exit_code})."
         return Answer(outcome=ROLLED_BACK, message=why, stop=waiting)
     late = [worker.rank for worker in newcomers if not worker.can_join]
-    size = len(standing.members) + len(operation.joining)
-    if largest_size(standing.sizes, size) != size:
+    size = len(current.members) + len(operation.joining)
+    if largest_size(current.sizes, size) != size:
         why = f"A worker was lost meanwhile, and {size} workers are not an allowed size."
         return Answer(outcome=ROLLED_BACK, message=why, stop=waiting)
     if newcomers and not late:
-        return Answer((*standing.members, *operation.joining), GROW, RUNNING)
+        return Answer((*current.members, *operation.joining), GROW, RUNNING)
     if operation.is_overdue:
         names = ", ".join(str(rank) for rank in late) or "all"
         why = f"These workers were not ready to join in time: {names}."
@@ -199,48 +199,46 @@ def _admit(standing: Standing, operation: Operation) -> Answer:
     return Answer()
 
 
-def _complete(standing: Standing, operation: Operation) -> Answer:
+def _complete(current: MembershipState, operation: Operation) -> Answer:
     """Finish the operation once its generation, or a later one, trains with all members and the leaving
     workers have ended; roll back if it is overdue."""
-    members = [standing.workers[rank] for rank in standing.members]
+    members = [current.workers[rank] for rank in current.members]
     has_switched = all(one.state == TRAINING and one.generation >= operation.generation for one in members)
-    leaving = _alive(standing, operation.leaving)
-    if has_switched and all(standing.workers[rank].state == LEFT for rank in leaving):
+    leaving = _alive(current, operation.leaving)
+    if has_switched and all(current.workers[rank].state == LEFT for rank in leaving):
         # The operation ends only after the leaving pods have: until then their devices cannot be given to
         # other jobs.
         return Answer(stop=leaving) if leaving else Answer(outcome=SUCCEEDED)
     if not operation.is_overdue:
         return Answer()
-    return _undo(standing, operation, leaving)
+    return _undo(current, operation, leaving)
 
 
-def _undo(standing: Standing, operation: Operation, leaving: tuple[int, ...]) -> Answer:
+def _undo(current: MembershipState, operation: Operation, leaving: tuple[int, ...]) -> Answer:
     if operation.is_forced:
         why = "Not all workers acknowledged in time; the leaving ones were stopped."
         return Answer(stop=leaving) if leaving else Answer(outcome=SUCCEEDED, message=why)
-    stayed = tuple(rank for rank in standing.members if rank not in operation.joining)
-    unswitched = [
-        rank for rank in standing.members if standing.workers[rank].generation < operation.generation
-    ]
+    stayed = tuple(rank for rank in current.members if rank not in operation.joining)
+    unswitched = [rank for rank in current.members if current.workers[rank].generation < operation.generation]
     why = f"These workers did not acknowledge in time: {', '.join(map(str, unswitched)) or 'the leavers'}."
     # Workers that have left are about to exit and cannot rejoin.
-    back = tuple(rank for rank in leaving if standing.workers[rank].state != LEFT)
-    return Answer((*stayed, *back), ROLL_BACK, ROLLED_BACK, why, stop=_alive(standing, operation.joining))
+    back = tuple(rank for rank in leaving if current.workers[rank].state != LEFT)
+    return Answer((*stayed, *back), ROLL_BACK, ROLLED_BACK, why, stop=_alive(current, operation.joining))
 
 
-def _alive(standing: Standing, ranks: Sequence[int]) -> tuple[int, ...]:
-    return tuple(rank for rank in ranks if rank in standing.workers and standing.workers[rank].is_alive)
+def _alive(current: MembershipState, ranks: Sequence[int]) -> tuple[int, ...]:
+    return tuple(rank for rank in ranks if rank in current.workers and current.workers[rank].is_alive)
 
 
-def _switching_leavers(standing: Standing) -> tuple[int, ...]:
+def _switching_leavers(current: MembershipState) -> tuple[int, ...]:
     """Return the ranks that leave with the newest generation, until all members have joined it: the last step
     before the switch needs the leaving workers too."""
-    operation = standing.operation
-    if operation is None or operation.generation != standing.generation:
+    operation = current.operation
+    if operation is None or operation.generation != current.generation:
         return ()
-    workers = standing.workers
-    members = [workers[rank] for rank in standing.members if rank in workers]
-    if all(worker.generation >= standing.generation for worker in members):
+    workers = current.workers
+    members = [workers[rank] for rank in current.members if rank in workers]
+    if all(worker.generation >= current.generation for worker in members):
         return ()
     # One that has left is beyond that step.
     return tuple(rank for rank in operation.leaving if rank in workers and workers[rank].state != LEFT)

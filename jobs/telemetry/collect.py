@@ -16,6 +16,7 @@ from controlplane.engines.base import USAGE, Engine, EngineUnreachable, PodUsage
 from controlplane.logstore.progress import Progress, find_progress, progress_after
 from controlplane.logstore.reader import log_path, read_page, tail
 from controlplane.models import Cluster, Device, Event
+from controlplane.models.bulk_update import Change, change_rows
 from controlplane.telemetry.metrics import SAMPLED
 from controlplane.telemetry.samples import STEP_SECONDS, Accumulator
 from jobs.kinds.registry import KINDS
@@ -67,13 +68,8 @@ class _Changes:
         if not (self.pods or self.jobs or self.devices):
             return
         with transaction.atomic():
-            # Ordered by key, the lock order of every writer of several rows.
-            for pod_id, values in sorted(self.pods.items()):
-                Pod.objects.filter(pk=pod_id).update(**values)
-            for job_id, values in sorted(self.jobs.items()):
-                Job.objects.filter(pk=job_id).update(**values)
-            for device_id, values in sorted(self.devices.items()):
-                Device.objects.filter(pk=device_id).update(**values)
+            for model, changed in ((Pod, self.pods), (Job, self.jobs), (Device, self.devices)):
+                change_rows(model, [Change(key, {}, values) for key, values in changed.items()])
             if self.is_visible or self.seen_jobs:
                 names = sorted(str(job_id) for job_id in self.seen_jobs)
                 Event.objects.append([Event(kind=SAMPLED, at=now, data={"jobs": names})])

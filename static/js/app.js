@@ -39,6 +39,9 @@ $(".nav-toggle")?.addEventListener("click", (event) => {
   event.currentTarget.setAttribute("aria-expanded", open);
 });
 
+// a lineage may be wider than the page: what it is about comes into view
+$(".lineage .start")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+
 // menus close when the eye moves on
 addEventListener("click", (event) => {
   for (const menu of $$("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;

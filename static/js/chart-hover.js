@@ -17,23 +17,35 @@ export function followPointer(chart) {
   for (const name of ["pointerleave", "pointercancel"]) plot.addEventListener(name, () => leave(chart));
 }
 
+/** Show the values at a pointer that rests over a chart which was drawn anew. */
+export function atRest(chart) {
+  if (chart.pointer) show(chart);
+}
+
 function move(chart, event) {
-  const axes = axesOf(chart.plot);
-  if (!axes || event.target.closest?.("[data-hover]")) return;
+  if (event.target.closest?.("[data-hover]")) return;
   const box = chart.plot.getBoundingClientRect();
-  const x = event.clientX - box.left - axes.x._offset;
+  chart.pointer = { left: event.clientX - box.left, top: event.clientY - box.top };
+  show(chart);
+}
+
+function show(chart) {
+  const axes = axesOf(chart.plot);
+  if (!axes) return;
+  const x = chart.pointer.left - axes.x._offset;
   if (x < 0 || x > axes.x._length) { leave(chart); return; }
   const at = axes.x.p2c(x);
   for (const other of sharing(chart)) mark(other, at);
   const values = valuesAt(chart, at);
   list(chart, at, values);
-  const y = event.clientY - box.top - axes.y._offset;
+  const y = chart.pointer.top - axes.y._offset;
   const distances = values.filter(({ project }) => project).map((one) => [Math.abs(axes.y.c2p(one.drawn) - y), one.project]);
   const [nearest] = distances.sort(([a], [b]) => a - b);
   hoverProject(nearest && nearest[0] <= NEAR ? nearest[1] : null);
 }
 
 function leave(chart) {
+  chart.pointer = null;
   for (const other of sharing(chart)) unmark(other);
   $(".chart-tip", chart.root)?.remove();
   hoverProject(null);

@@ -3,7 +3,7 @@
 //
 //   <figure class="chart" data-chart="/charts/utilisation.json?span=3600" data-axis="time"> ... </figure>
 
-import { followPointer } from "./chart-hover.js";
+import { atRest, followPointer } from "./chart-hover.js";
 import { fullText, labelEnds, traceOf } from "./chart-labels.js";
 import { addTools } from "./chart-tools.js";
 import { learn, summaryOf, usageRows, withPoint } from "./chart-words.js";
@@ -123,6 +123,7 @@ export class Chart {
     const xaxis = this.zoom ? { ...layout.xaxis, range: this.zoom, autorange: false } : layout.xaxis;
     await Plotly.react(this.plot, data, { ...layout, xaxis, datarevision: (this.revision = (this.revision ?? 0) + 1) }, CONFIG);
     this.#tag();
+    atRest(this);
     if (!isFirst) return;
     $("svg.preview", this.plot)?.remove();
     this.plot.on("plotly_relayout", (change) => this.#dragged(change));

@@ -7,7 +7,7 @@ import { isLeavingPage } from "./regions.js";
 
 const EVERY = 15_000; // milliseconds between two questions
 const SLOWER = 5; // times as long as the last answer took, at least
-let earliest = 0, timer = null;
+let earliest = 0, timer = null, tallest = 0;
 
 async function update() {
   const shown = $("#job-outlook"), began = Date.now();
@@ -31,5 +31,13 @@ function soon() {
   if (timer === null && $("#job-outlook")) timer = setTimeout(update, Math.max(0, earliest - Date.now()));
 }
 
+// What is below stays in its place when the job starts and this panel has less to say.
+function keepRoom(panel) {
+  tallest = Math.max(tallest, Math.ceil(panel.getBoundingClientRect().height));
+  panel.parentElement.style.gridTemplateRows = `minmax(${tallest}px, auto)`;
+}
+
+const panel = $("#job-why");
+new ResizeObserver(() => keepRoom(panel)).observe(panel);
 document.addEventListener("regions", soon);
 soon();

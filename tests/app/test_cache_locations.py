@@ -261,3 +261,18 @@ def test_nothing_else_in_the_directory_of_a_location_is_touched(
     assert Cache.objects.get().state == Cache.READY
     assert notes.read_text() == "not ours"
     assert sorted(path.name for path in notes.parent.parent.iterdir()) == [directory_of(nvme).name, "staging"]
+
+
+def test_the_default_location_is_there_before_the_first_cache(plant: Plant):
+    assert not CacheLocation.objects.exists()
+    keep_caches(plant.clock())
+    location = CacheLocation.objects.get()
+    assert (location.name, location.is_default, location.project) == (plant.cluster.name, True, None)
+    keep_caches(plant.clock())
+    assert CacheLocation.objects.count() == 1
+
+
+def test_a_cluster_without_caches_gets_no_location(plant: Plant):
+    Cluster.objects.update(engine="kubernetes", settings={})
+    keep_caches(plant.clock())
+    assert not CacheLocation.objects.exists()

@@ -311,6 +311,37 @@ def test_a_cache_that_is_cleared_while_a_new_job_wants_it_is_filled_again(
     assert files_of(job) == TWO
 
 
+def test_a_cache_that_a_person_requests_while_it_is_removed_is_filled_again(
+    people: Cast, xray: Dataset, plant: Plant
+):
+    version, location = xray.versions.get(number=2), location_for(plant.cluster)
+    cache = cache_version(version, location, actor=SYSTEM)
+    work()
+    clear_cache(cache, actor=SYSTEM)
+    assert cache_version(version, location, actor=SYSTEM).state == Cache.QUEUED
+    work()
+    cache.refresh_from_db()
+    assert cache.state == Cache.READY
+    assert (directory_of(location) / "trees" / str(version.pk)).is_dir()
+
+
+def test_how_large_files_came_is_known_also_after_a_fill_that_was_killed_at_once(
+    people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
+):
+    make_version(xray, {"large": "x" * (1 << 20)})
+    cache = cache_version(xray.versions.get(number=3), location_for(plant.cluster), actor=SYSTEM)
+    with monkeypatch.context() as broken:
+
+        def end(*names: object) -> None:
+            raise KeyboardInterrupt
+
+        broken.setattr("datasets.storage.cache.sync_file_system", end)
+        with pytest.raises(KeyboardInterrupt):
+            carry_out_due()
+    cache.refresh_from_db()
+    assert cache.sharing in ("reflink", "hard_link", "copy")
+
+
 def test_a_fill_shows_its_progress_on_the_feed(
     people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ):

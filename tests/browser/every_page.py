@@ -84,6 +84,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "cache-location-delete": ("/cache-locations/fast/delete",),
     "cache-clear": ("/caches/{cache}/clear",),
     "users": ("/users",),
+    "audit": ("/audit", "/audit?q=nothing-has-this-name"),
     "user": ("/users/ana",),
     "user-verb": ("/users/ana/do/lock",),
     "member-remove": ("/projects/team-a/members/remove?user=vera",),

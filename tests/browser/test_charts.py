@@ -95,6 +95,11 @@ def test_the_list_under_the_pointer_has_every_project(yard: Yard, open_as: Open)
     tip.wait_for()
     shown = tip.locator("li").all_inner_texts
     wait_until(lambda: shown() == ["team-a\n2 GPUs", "team-b\n1 GPU"], what="both projects in the list")
+    yard.submit("third", gpus=3)
+    wait_until(
+        lambda: shown() == ["team-a\n5 GPUs", "team-b\n1 GPU"],
+        what="the new job, without a move of the pointer",
+    )
 
 
 def test_the_mode_bar_is_ours_and_one_tab_stop(open_as: Open):

@@ -62,6 +62,18 @@ def test_nothing_jumps_while_a_job_waits_starts_runs_logs_and_ends(yard: Yard, o
     assert [(page.viewport_size, shifts(page)) for page in pages if shift(page) > MOST_SHIFT] == []
 
 
+def test_why_a_job_waits_is_shown_whole(yard: Yard, open_as: Open):
+    yard.wait_for(yard.submit("before-it", gpus=8, workers=2), "running")
+    job = yard.submit("waits-for-all", gpus=8, workers=2, ports=[{"port": 8888}])
+    for size in SIZES:
+        page = open_as("ana", f"/jobs/{job}", viewport=size).page
+        page.locator("#job-outlook").get_by_text("being estimated").wait_for(state="detached")
+        page.locator("#job-why").get_by_text("Who holds them").wait_for()
+        hidden = "node => node.scrollHeight - node.clientHeight"
+        assert page.locator("#job-why").evaluate(hidden) <= 0, size
+        assert page.locator("#job-facts").evaluate(hidden) <= 0, size
+
+
 def test_every_step_of_a_start_is_seen_live(yard: Yard, open_as: Open, tmp_path: Path):
     seen = tmp_path / "seen"
     job = yard.submit("importing", f"until [ -e {seen} ]; do sleep 0.2; done; echo ready; sleep 300")

@@ -54,6 +54,16 @@ def test_the_menu_of_a_narrow_screen(open_as: Open):
     page.wait_for_url("**/projects")
 
 
+def test_a_lineage_that_is_wider_than_the_window_shows_what_it_is_about(yard: Yard, open_as: Open):
+    page = open_as(
+        "ana", f"/lineage/job/{yard.submit('far-right')}", viewport={"width": 390, "height": 800}
+    ).page
+    whole, start = page.locator(".lineage").bounding_box(), page.locator(".lineage .start").bounding_box()
+    assert whole
+    assert start
+    assert start["x"] + start["width"] <= whole["x"] + whole["width"] + 1
+
+
 def test_right_to_left_mirrors_without_spilling(open_as: Open):
     page = open_as("ana").page
     page.evaluate("document.documentElement.dir = 'rtl'")

@@ -371,6 +371,8 @@ def test_a_job_runs_the_code_of_a_directory_and_another_the_same(yard, running, 
     assert (again.returncode, again.stdout) == (0, "first\n"), again.stderr
     shown = [json.loads(yard("describe", "job", f"code{number}", "-o", "json").stdout) for number in (1, 3)]
     assert shown[0]["code"] == shown[1]["code"]
+    by_hash = yard("submit", "code4", "--code", shown[0]["code"]["tree"], *submit[2:4], *submit[6:])
+    assert (by_hash.returncode, by_hash.stdout) == (0, "first\n"), by_hash.stderr
     assert "Code:" in yard("describe", "job", "code1").stdout
 
 

@@ -426,20 +426,11 @@ def test_when_a_node_was_seen_is_said_of_one_that_is_not(server, yard):
     assert all(line.split()[-1] != "-" for line in lines[2:])
 
 
-def test_a_download_waits_while_a_pod_reads_the_file_and_says_so_once(server, yard, tmp_path, monkeypatch):
-    waited = []
-    monkeypatch.setattr(
-        "controlplane.cli.session.Session.pause", lambda session, seconds: waited.append(seconds)
-    )
-    monkeypatch.setattr("controlplane.cli.commands.volumes.BUSY_SECONDS", 5.0)
-    server.on("GET", "volumes", page({"id": "1", "name": "data"}))
-    waits = problem(409, "being_read", "A pod reads it.", headers={"Retry-After": "1"})
-    content = Reply(body=b"best", headers={"Content-Length": "4"})
-    server.on("GET", "volumes/1/content", waits, waits, waits, content)
-    target = tmp_path / "model"
-    ran = yard("volume", "get", "data", "model", str(target))
-    assert (ran.code, target.read_bytes(), waited) == (0, b"best", [1.0] * 3)
-    assert ran.err.count("continues by itself") == 1
-    server.on("GET", "volumes/1/content", waits)
-    assert yard("volume", "get", "data", "model", str(target)).code != 0
-    assert sum(waited[3:]) == 5.0
+@pytest.mark.parametrize(
+    ("given", "said"), [(1 << 30, "is being resized; it has 1 GiB"), (2 << 30, "has 2 GiB")]
+)
+def test_a_size_that_the_storage_still_has_to_give_is_told_apart(server, yard, given, said):
+    server.on("GET", "volumes", page({"id": "1", "name": "data", "size_bytes": 1 << 30}))
+    server.on("POST", "volumes/1/resize", Reply(200, {"size_bytes": given, "is_size_enforced": False}))
+    ran = yard("volume", "resize", "data", "--size", "2Gi")
+    assert (ran.code, ran.err.strip() or ran.out.strip()) == (0, f"volume data {said}")

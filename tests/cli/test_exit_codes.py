@@ -70,6 +70,7 @@ def test_busy_for_good_is_6_after_the_retries(server, yard):
         (["submit", "x", "-g", "1e999"], "not a number"),
         (["submit", "x", "-e", "NOVALUE"], "is not NAME=VALUE"),
         (["submit", "x", "--max-runtime", "soon"], "not a duration"),
+        (["submit", "x", "-g", "nan"], "'nan' is not a number"),
         (["list", "jobs", "-o", "xml"], "no such format"),
         (["list", "jobs", "--", "ls"], "takes no command"),
         (["stop", "x", "--watch"], "nothing to --watch"),

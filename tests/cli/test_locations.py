@@ -10,6 +10,7 @@ LOCATION = {"name": "zone-b", "cluster": "prod", "free_bytes": 1 << 30}
     [
         (["--room", "5Gi"], {"room_bytes": 5 << 30}),
         (["--room", "disk", "--unused-days", "7"], {"room_bytes": None, "unused_days": 7}),
+        (["--clear", "node-pools", "--clear", "node-labels"], {"node_pools": [], "node_labels": {}}),
         (["--clear", "node-labels", "--node-pool", "a"], {"node_pools": ["a"], "node_labels": {}}),
         (
             ["--node-pool", "a", "--node-pool", "b", "--node-label", "zone=b"],
@@ -25,10 +26,24 @@ def test_edit_sends_what_is_given_and_nothing_else(server, yard, given, sent):
 
 
 def test_edit_without_a_change_or_with_a_wrong_one_asks_nothing(server, yard):
-    for wrong in ([], ["--room", "much"], ["--unused-days", "x"]):
+    for wrong in (
+        [],
+        ["--room", "much"],
+        ["--unused-days", "x"],
+        ["--clear", "node-pools", "--node-pool", "a"],
+    ):
         ran = yard("cache-location", "edit", "zone-b", *wrong)
         assert ran.code == 2, wrong
     assert server.asked == []
+
+
+@pytest.mark.parametrize("words", [["cache-location", "list"], ["list", "cache-locations"]])
+def test_list_shows_the_room_of_each(server, yard, words):
+    more = {"room_bytes": None, "committed_bytes": 0, "caches": 2, "hits": 5, "unused_days": 1}
+    server.on("GET", "cache-locations", {"results": [LOCATION | more], "next": None})
+    ran = yard(*words)
+    assert ran.code == 0
+    assert ran.out.splitlines()[1].split() == ["zone-b", "prod", "disk", "0", "B", "1.1", "GB", "2", "5", "1"]
 
 
 def test_create_takes_the_same_options(server, yard):

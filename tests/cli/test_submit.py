@@ -113,7 +113,13 @@ def test_dry_run_creates_nothing_and_says_what_would_happen(server, yard):
     ran = yard("submit", "hyper1", "--dry-run")
     assert server.asked[0].query == {"dry_run": "true"}
     assert server.asked[1].body == server.asked[0].body
-    for shown in ("nothing was created", "09:31:02", "10:31:02", "dgx-2", "a job of team-b", "8.0"):
+    for shown in (
+        "nothing was created",
+        "2026-08-14 09:31:02Z to 2026-08-14 10:31:02Z",
+        "dgx-2",
+        "a job of team-b",
+        "8.0",
+    ):
         assert shown in ran.out
     assert "next:" not in ran.err
 

@@ -223,6 +223,30 @@ def test_damaged_content_of_the_lake_is_not_served(kit: LakeKit, lake: Lake, sto
     assert not store.tree("v").exists()
 
 
+def test_trees_with_damaged_content_are_named_and_repaired_in_place(lake: Lake, store: CacheStore):
+    trees = {"v": kept(lake, FILES), "w": kept(lake, {"other": (FILE, LARGE), "sub/b": (FILE, b"beta")})}
+    for key, manifest in trees.items():
+        store.fill(key, lake, manifest)
+    digest = sha256(LARGE).digest()
+    assert store.remove_damaged([digest]) == set()
+    path = store.content(digest.hex())
+    path.chmod(0o644)
+    # The lake's file too, where the content is a hard link of it.
+    with path.open("r+b") as file:
+        file.write(b"damaged")
+    assert store.remove_damaged([digest, sha256(b"beta").digest()]) == {"v", "w"}
+    # A verification that was killed before it told of them is repeated.
+    assert store.remove_damaged([digest]) == {"v", "w"}
+    lake.verify([digest])
+    lake.put_part(digest, 0, memoryview(LARGE), len(LARGE))
+    is_open = os.open(store.tree("v"), os.O_PATH)
+    store.fill("v", lake, trees["v"])
+    assert os.stat("large", dir_fd=is_open).st_size == len(LARGE)
+    assert (store.tree("v") / "large").read_bytes() == (store.tree("w") / "other").read_bytes() == LARGE
+    assert store.remove_damaged([digest]) == set()
+    assert sorted(path.name for path in store.tree("v").parent.iterdir()) == ["v", "w"]
+
+
 def test_content_that_is_removed_under_a_fill_is_stored_again(
     lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
 ):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from controlplane.engines.kubernetes import data_pods
 from controlplane.engines.kubernetes.cache_volume import CacheVolume
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.remote_errors import Unreachable
-from datasets.storage.base import UNLIMITED
+from datasets.storage.base import UNLIMITED, Blocked
 from datasets.storage.claims import CacheClaim, CacheTask
 
 ENDED = {
@@ -24,20 +26,32 @@ ENDED = {
 }
 
 
+RUNNING = {
+    "metadata": {"resourceVersion": "1", "labels": {}},
+    "spec": {"nodeName": "node-7"},
+    "status": {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]},
+}
+
+
 class Cluster:
     """A cluster in which the pod has ended well; `log`: what is read of it, None while its kubelet is away.
     `has_claim`: False after its namespace was deleted."""
 
-    def __init__(self, log: list[bytes] | None, *, has_claim: bool = True) -> None:
+    def __init__(self, log: list[bytes] | None, *, has_claim: bool = True, pod: Any = ENDED) -> None:
         self.log, self.has_claim, self.deleted, self.created = log, has_claim, list[str](), list[str]()
+        self.pod, self.phase = pod, "Bound"
 
     def create(self, path: str, body: Any) -> None:
         self.created.append(body["kind"])
+        if self.phase == "Lost":
+            raise ApiError(409, b'{"reason": "AlreadyExists"}')
 
     def get(self, path: str, query: Any = None) -> Any:
-        if "persistentvolumeclaims" in path and not self.has_claim:
+        if "persistentvolumeclaims" not in path:
+            return self.pod
+        if not self.has_claim:
             raise ApiError(404, b"")
-        return ENDED
+        return {"metadata": {}, "status": {"phase": self.phase}}
 
     @contextmanager
     def stream(self, path: str, query: Any, **limits: float) -> Iterator[list[bytes]]:
@@ -66,6 +80,17 @@ def test_without_its_last_line_nothing_is_known_of_the_caches_and_the_pod_stays(
     assert cluster.deleted == []
 
 
+def test_a_pod_whose_log_cannot_be_read_does_not_hold_the_volume_for_ever(monkeypatch: pytest.MonkeyPatch):
+    now = itertools.count(step=10.0)
+    monkeypatch.setattr(f"{data_pods.__name__}.time.monotonic", lambda: next(now))
+    cluster = Cluster(None, pod=RUNNING)
+    with pytest.raises(Blocked) as blocked:
+        run(cluster)
+    assert (blocked.value.code, blocked.value.is_passing) == ("log_not_read", True)
+    assert "runs on node-7, and its log cannot be read: The kubelet does not answer." in blocked.value.detail
+    assert len(cluster.deleted) == 1
+
+
 @pytest.mark.parametrize("keys", [[], ["one"]])
 def test_the_trees_are_those_of_its_last_line(keys: list[str]):
     cluster = Cluster(
@@ -78,10 +103,25 @@ def test_the_trees_are_those_of_its_last_line(keys: list[str]):
 def test_a_removal_makes_no_namespace_and_no_claim_and_a_fill_makes_both():
     gone = Cluster([], has_claim=False)
     assert list(run(gone)) == []
+    # The pod of an earlier task, whose caller died.
+    assert len(gone.deleted) == 1
     assert gone.created == []
+    lost = Cluster([])
+    lost.phase = "Lost"
+    assert list(run(lost)) == []
+    assert (len(lost.deleted), lost.created) == (1, [])
     there = Cluster([b'{"keys": []}'])
     run(there)
     assert there.created == ["Pod"]
     there.created.clear()
     run(there, key="one")
     assert there.created == ["Namespace", "PersistentVolumeClaim", "Pod"]
+
+
+def test_a_fill_on_a_claim_whose_volume_is_lost_says_so_at_once():
+    lost = Cluster([])
+    lost.phase = "Lost"
+    with pytest.raises(Blocked) as blocked:
+        run(lost, key="one")
+    assert (blocked.value.code, "Pod" in lost.created) == ("claim_lost", False)
+    assert "Delete the claim trainyard-caches" in blocked.value.detail

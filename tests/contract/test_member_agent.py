@@ -68,10 +68,10 @@ def test_a_membership_arrives_and_the_status_comes_back(pod: Pod):
     assert pod.rings == 1
 
 
-def test_a_file_in_the_place_of_the_doorbell_is_replaced(pod: Pod):
-    (pod.directory / "doorbell").write_text("")
+def test_a_file_in_the_place_of_the_wakeup_is_replaced(pod: Pod):
+    (pod.directory / "wakeup").write_text("")
     wait_until(lambda: pod.exchange(GIVEN) and pod.mailbox.membership(), 20, "the membership")
-    assert (pod.directory / "doorbell").is_fifo()
+    assert (pod.directory / "wakeup").is_fifo()
 
 
 def test_a_program_without_a_beat_gets_older(pod: Pod):

@@ -43,7 +43,7 @@ def test_a_pod_that_ends_between_two_looks_is_not_called_lost(
 def test_a_pod_that_ends_while_its_report_is_made_is_not_called_lost(
     case: EngineCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    spec = case.start("sleep 300")
+    spec = case.start("sleep", "300")
     pod = PodDir(tmp_path / "pods" / spec.name)
     wait_until(lambda: reports.report(pod).state == base.RUNNING, what="the start")
     # The shim was alive when the report began, and ended in good order right after.

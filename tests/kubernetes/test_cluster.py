@@ -147,14 +147,24 @@ def test_the_nodes_are_as_the_contract_suite_wants_them(kube_node):
 # What is left behind
 
 
-def traces(cluster: KubeCluster) -> list[str]:
-    """All that this machine shows of a cluster."""
+def link_number(cluster: KubeCluster) -> str:
+    """The kernel's number of the cluster's network link, "" without one."""
+    path = Path("/sys/class/net") / cluster.network.link / "ifindex"
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def traces(cluster: KubeCluster, link: str) -> list[str]:
+    """All that this machine shows of a cluster. `link`: the number of its network link; once the cluster is gone,
+    another suite's cluster may get a link of the same name."""
     inside = {str(process.pid) for process in _in_cell(cluster)}
     mounts = [
         line for line in Path("/proc/self/mounts").read_text().splitlines() if str(cluster.state_dir) in line
     ]
     groups = [str(path) for path in cell.cgroup_dirs(cell.cgroup_of(cluster.state_dir)) if path.exists()]
-    links = [str(path) for path in [Path("/sys/class/net") / cluster.network.link] if path.exists()]
+    links = [cluster.network.link] if link and link_number(cluster) == link else []
     directories = [str(path) for path in [cluster.state_dir] if path.exists()]
     return [*inside, *mounts, *groups, *links, *directories]
 
@@ -190,14 +200,16 @@ def test_make_kube_stays_and_make_kube_down_leaves_nothing(kube_node, tmp_path):
             "POST", "/api/v1/namespaces/default/pods", pod("p", "sleep", marker, node="node-0", gpus=0)
         )
         wait_until(lambda: _sleepers(marker), 60, "the container's process")
-        assert traces(cluster)
+        link = link_number(cluster)
+        assert link
+        assert traces(cluster, link)
     finally:
         began = time.monotonic()
         words = make_kube(tmp_path, "down")
     assert time.monotonic() - began < patience(10)
     assert "gone" in words
     assert not _sleepers(marker)
-    assert not traces(cluster)
+    assert not traces(cluster, link)
     assert "No cluster is running" in make_kube(tmp_path, "down")
 
 
@@ -262,20 +274,22 @@ def orphan(
 
 def test_a_killed_test_run_leaves_nothing(orphan):
     starter, cluster, marker = orphan
-    assert traces(cluster)
+    link = link_number(cluster)
+    assert traces(cluster, link)
     starter.kill()
-    wait_until(lambda: not traces(cluster), 15, "the orphaned cluster's end")
+    wait_until(lambda: not traces(cluster, link), 15, "the orphaned cluster's end")
     assert not _sleepers(marker)
 
 
 def test_what_a_killed_supervisor_leaves_is_swept_by_the_next_start(orphan):
     _, cluster, marker = orphan
+    link = link_number(cluster)
     supervisor = int((cluster.state_dir / "lock").read_text())
     assert not sweep.is_dead(cluster.state_dir)
     os.kill(supervisor, signal.SIGKILL)
     wait_until(lambda: sweep.is_dead(cluster.state_dir), 15, "the death of all that held the lock")
     assert cluster.state_dir in sweep.sweep()
-    wait_until(lambda: not traces(cluster), 15, "the cluster's end")
+    wait_until(lambda: not traces(cluster, link), 15, "the cluster's end")
     assert not _sleepers(marker)
 
 

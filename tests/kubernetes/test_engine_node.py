@@ -16,12 +16,15 @@ from controlplane.engines import base
 from controlplane.engines.base import PodSpec, ProjectReport
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
+from controlplane.engines.variables import SERVICE_TOKEN
 from controlplane.logstore.progress import latest_progress
 from controlplane.logstore.reader import LogGap, LogLine, read_page, tail
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings, make_case
 from tests.kube import KubeCluster
 from tests.kubernetes.proxy import Faults, fault_proxy
 from tests.waiting import patience, wait_until
+from tools.kube.parts import JUPYTER_IMAGE
+from workloads.jupyter.identity import TOKEN_HEADER
 
 
 @pytest.fixture
@@ -126,15 +129,27 @@ def test_an_answer_of_a_port(case: EngineCase):
     spec = case.start("python", "-c", server, ports=(8123,))
     case.wait_running(spec)
 
-    def answer() -> bytes:
-        with contextlib.suppress(OSError):
-            with case.engine.open_port(spec.name, 8123) as stream:
-                stream.settimeout(patience(5))
-                stream.sendall(b"GET / HTTP/1.0\r\n\r\n")
-                return stream.recv(1000)
-        return b""
+    found = wait_until(lambda: answer(case, spec, 8123, "/"), 20, "an answer")
+    assert found.startswith(b"HTTP/1.0 200")
 
-    assert wait_until(answer, 20, "an answer").startswith(b"HTTP/1.0 200")
+
+@pytest.mark.slow  # starts JupyterLab
+def test_the_image_of_jupyterlab_answers_requests_with_the_service_token_only(case: EngineCase):
+    spec = case.start(image=JUPYTER_IMAGE, ports=(8888,), kind_env={SERVICE_TOKEN: "a" * 64}, milli_cpus=500)
+    token = f"{TOKEN_HEADER}: {'a' * 64}"
+    wait_until(lambda: b" 200 " in answer(case, spec, 8888, "/lab", token)[:20], 120, "JupyterLab's page")
+    assert b" 200 " in answer(case, spec, 8888, "/api/contents", token)[:20]
+    assert b" 403 " in answer(case, spec, 8888, "/api/contents")[:20]
+
+
+def answer(case: EngineCase, spec: PodSpec, port: int, path: str, *headers: str) -> bytes:
+    """The beginning of an answer of a pod's port, b"" without one."""
+    lines = [f"GET {path} HTTP/1.0", f"Host: 127.0.0.1:{port}", *headers, "", ""]
+    with contextlib.suppress(OSError, base.EngineRefused), case.engine.open_port(spec.name, port) as stream:
+        stream.settimeout(patience(5))
+        stream.sendall("\r\n".join(lines).encode())
+        return stream.recv(1000)
+    return b""
 
 
 # Logs

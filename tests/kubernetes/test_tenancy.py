@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from controlplane.engines.base import DeviceShare, ProjectReport
 from controlplane.engines.kubernetes import manifests, names, tenancy
 from controlplane.engines.kubernetes.api_errors import refusal_of
 from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.kubernetes_api.errors import ApiError
 from tests.kube import APPLY, KubeCluster
 from tests.pure.kubernetes.goldens import anchor, node, spec
 from tests.waiting import wait_until
@@ -97,6 +99,6 @@ def test_the_quotas_refuse_in_words(kube, profile, gpus: int, is_preemptible: bo
     status, answer = kube.api(
         "POST", f"/api/v1/namespaces/{profile.namespace_of('mine')}/pods?dryRun=All", pod
     )
-    refusal = refusal_of(status, answer["reason"], answer["message"], answer["details"])
+    refusal = refusal_of(ApiError(status, json.dumps(answer).encode()))
     assert (refusal.code, refusal.is_passing) == (base.QUOTA_REFUSED, True)
     assert quota in refusal.message

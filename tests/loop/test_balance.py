@@ -47,6 +47,14 @@ def test_nobody_leaves_for_a_job_before_the_end_of_its_back_off(plant):
     assert (waits.state, len(live(program.job))) == ("running", 15)
 
 
+def test_nobody_leaves_while_jobs_of_several_projects_wait(plant):
+    program = started(plant, workers=16, most=16)
+    make_job(program.job.project, "waits", gpus=1)
+    make_job(make_project("others", quota=0), "waits-too", gpus=1)
+    program.in_seconds(90)
+    assert not ScaleOperation.objects.filter(cause="balance").exists()
+
+
 @dataclass
 class Two:
     """Two elastic jobs of a project on 16 GPUs: one that gains nothing by most of its workers, and one that would."""

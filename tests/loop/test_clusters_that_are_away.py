@@ -99,6 +99,27 @@ def test_a_cycle_that_was_slower_than_its_lease_goes_on_with_the_next_cluster(pl
     assert job.state == "starting"
 
 
+@pytest.mark.parametrize("by_another", [True, False])
+def test_a_plan_that_took_longer_than_the_lease_is_dropped_if_another_process_planned_since(
+    plant, monkeypatch, by_another
+):
+    job = make_job(make_project())
+    decide = cycle.decide
+
+    def decide_slowly(*args):
+        token = {"token": "of-another"} if by_another else {}
+        Lease.objects.filter(name=cycle.LEASE).update(
+            expires_at=timezone.now() - timedelta(seconds=1), **token
+        )
+        return decide(*args)
+
+    monkeypatch.setattr(cycle, "decide", decide_slowly)
+    monkeypatch.setattr(cycle, "RENEW_AFTER_SECONDS", -1.0)
+    run_cycle(plant.clock())
+    job.refresh_from_db()
+    assert job.state == ("queued" if by_another else "starting")
+
+
 def test_one_that_answers_no_more_is_waited_for_once(monkeypatch):
     monkeypatch.setattr(liveness, "ANSWER_SECONDS", 0.1)
     answer = threading.Event()

@@ -16,6 +16,7 @@ from controlplane.loop.interruptions import hasten_owed
 from controlplane.loop.inventory import sync_nodes
 from controlplane.models import AuditEntry, Command, Event, Node
 from controlplane.scheduling.plan import Hold, Plan, Share
+from controlplane.scheduling.view import PodPlacement
 from jobs import node_actions
 from jobs.command_kinds import STOP_POD
 from jobs.models import Job, Pod, ScaleOperation
@@ -189,9 +190,9 @@ def test_what_is_owed_of_a_job_that_leaves_a_node_does_not_wait_for_its_long_gra
 
 
 def test_where_no_job_leaves_a_node_nothing_is_written_for_what_is_owed(plant, django_assert_num_queries):
-    places = [{"rank": 0, "node": "node-1", "devices": [[0, 1000]]}]
-    hold = Hold("owed", "team-b", "waits", {"promised": places}, 1, is_promised=True)
-    plan = Plan(holds=(hold,), shares=(Share("team-b", 1000, 0, 1000),))
+    hold = Hold("owed", "team-b", "waits", {}, 1, is_promised=True)
+    promised = {"owed": (PodPlacement(0, "node-1", ((0, 1000),)),)}
+    plan = Plan(holds=(hold,), promised=promised, shares=(Share("team-b", 1000, 0, 1000),))
     with django_assert_num_queries(1):
         hasten_owed(plant.cluster, plan)
 

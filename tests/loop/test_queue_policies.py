@@ -1,11 +1,14 @@
 """The queue's policies from their settings to the scheduler: ageing of gangs, and the rank of preempted jobs."""
 
+from datetime import timedelta
+
 import pytest
 
 from controlplane.config import environment as env
 from controlplane.loop.observe import observe
 from controlplane.models import Event
 from jobs.models import Job
+from jobs.queries import explanation
 from tests.builders import make_job, make_project
 from tests.loop.plant import Plant
 
@@ -77,3 +80,18 @@ def test_the_rank_of_preempted_jobs_is_a_word_or_seconds():
     assert read({"TRAINYARD_REQUEUE_RANK": "7"}, "TRAINYARD_REQUEUE_RANK", "submission", 0, 9) == 7
     with pytest.raises(env.SettingInvalid, match=r"from 0 to 9, not 'late'\. It may also be submission\."):
         read({"TRAINYARD_REQUEUE_RANK": "late"}, "TRAINYARD_REQUEUE_RANK", "submission", 0, 9)
+
+
+def test_a_gang_that_waits_says_from_when_it_ages(plant, settings):
+    project = make_project("p", quota=0)
+    one = make_job(project, name="one", gpus=8)
+    gang = make_job(project, name="gang", kind="mpi", gpus=8, workers=3)
+    assert explanation(gang, None)["ages_at"] is None
+    settings.GANG_AGEING_SECONDS = 7200
+    assert explanation(gang, None)["ages_at"] == gang.created_at.replace(microsecond=0) + timedelta(
+        seconds=7200
+    )
+    # A job of one pod does not age, nor does one that has started before.
+    assert explanation(one, None)["ages_at"] is None
+    gang.attempt = 1
+    assert explanation(gang, None)["ages_at"] is None

@@ -1,8 +1,12 @@
 """Writing a plan: many starts at once, and what the database refuses of them."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from controlplane.loop import hold_writes
 from controlplane.loop import record as recording
+from controlplane.loop.cycle import run_cycle
 from controlplane.loop.observe import JobCache, observe
 from controlplane.loop.record import record
 from controlplane.models import Command, Event
@@ -76,3 +80,56 @@ def test_after_a_read_that_failed_jobs_that_have_left_are_not_seen_any_more(plan
             observe(plant.cluster, plant.clock(), kept=kept)
     Job.objects.update(state="stopped")
     assert observe(plant.cluster, plant.clock(), kept=kept).view.jobs == ()
+
+
+def test_a_long_queue_is_written_in_portions(plant, monkeypatch):
+    monkeypatch.setattr(hold_writes, "HEAD", 2)
+    monkeypatch.setattr(hold_writes, "PORTION", 3)
+    project = make_project(quota=16)
+    for number in range(2):
+        make_job(project, f"running-{number}", gpus=8)
+    plant.settle()
+    queue = [make_job(project, f"job-{number}", gpus=8) for number in range(9)]
+    known = []
+    for _ in range(4):
+        assert run_cycle(plant.clock()) is (len(known) < 2), (
+            "the next cycle is due while some are not compared"
+        )
+        known.append(positions(queue))
+    assert [len(one) for one in known] == [5, 8, 9, 9]
+    assert known[-1] == {f"job-{number}": number + 1 for number in range(9)}
+    assert plant.written_by_tick() == []
+    # Each job moves up: those of the head at once, the others a portion at a time, and each only once.
+    queue[0].delete()
+    moved = []
+    while run_cycle(plant.clock()):
+        moved.append(positions(queue))
+    assert moved[0]["job-1"] == 1
+    assert positions(queue) == {f"job-{number}": number for number in range(1, 9)}
+    assert plant.written_by_tick() == []
+
+
+def test_rows_that_another_process_wrote_are_compared_with_the_same_plan_again(plant, monkeypatch):
+    """It had planned on a job that is gone."""
+    monkeypatch.setattr(hold_writes, "HEAD", 2)
+    monkeypatch.setattr(hold_writes, "PORTION", 3)
+    project = make_project(quota=16)
+    for number in range(2):
+        make_job(project, f"running-{number}", gpus=8)
+    plant.settle()
+    queue = [make_job(project, f"job-{number}", gpus=8) for number in range(9)]
+    while run_cycle(plant.clock()):
+        pass
+    assert plant.written_by_tick() == []
+    expected = positions(queue)
+    Job.objects.filter(state="queued").update(queue_position=77)
+    while run_cycle(plant.clock()):
+        pass
+    assert positions(queue) == expected
+    assert plant.written_by_tick() == []
+
+
+def positions(jobs: Sequence[Job]) -> dict[str, int]:
+    """The known positions in the queue, by name."""
+    rows = Job.objects.filter(pk__in=[job.pk for job in jobs]).exclude(queue_position=None)
+    return dict(rows.values_list("name", "queue_position"))

@@ -9,7 +9,7 @@ from django.utils import timezone
 from controlplane.models import Command
 from datasets.actions.volume_care import measure_volumes
 from datasets.actions.volumes import set_access_mode
-from datasets.models import StorageClassPlace, Volume
+from datasets.models import KnownStorageClass, Volume
 from datasets.queries.volumes import running_jobs
 from jobs.actions import stop_job
 from jobs.queries import job_detail
@@ -139,7 +139,7 @@ def lose_driver(volume: Volume, driver: str = "quobyte") -> None:
     """The volume's storage class is configured no more, and it was of this driver."""
     Volume.objects.filter(pk=volume.pk).update(storage_class="gold")
     place = {"directory": str(settings.STORAGE_CLASSES["standard"].directory), "driver": driver}
-    StorageClassPlace.objects.update_or_create(name="gold", defaults=place)
+    KnownStorageClass.objects.update_or_create(name="gold", defaults=place)
 
 
 def test_a_job_whose_volume_needs_a_driver_of_another_release_waits_and_others_start(plant):

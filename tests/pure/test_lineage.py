@@ -1,9 +1,22 @@
 """The graph of what a model was made of, and where its nodes are on a page."""
 
+import re
+
 import pytest
 
-from datasets.lineage import ARTIFACT, RUN, VERSION, Builder, ingredients, node, parameters, seed_of
-from datasets.lineage_layout import GAP_X, WIDTH, draw
+from datasets.lineage import (
+    ARTIFACT,
+    RUN,
+    SNAPSHOT,
+    VERSION,
+    VOLUME,
+    Builder,
+    ingredients,
+    node,
+    parameters,
+    seed_of,
+)
+from datasets.lineage_layout import GAP_X, HEIGHT, WIDTH, draw
 
 
 def chain() -> Builder:
@@ -60,6 +73,70 @@ def test_edges_lead_to_the_right_boxes_do_not_overlap_and_ingredients_stand_befo
         assert places[line.edge.source][0] < places[line.edge.target][0]
     assert places["job:2"][0] - places["version:c2"][0] == WIDTH + GAP_X
     assert max(x for x, _ in places.values()) + WIDTH < picture.width
+
+
+def restored() -> Builder:
+    """run1 -> snapshot -> volume -> run2 -> model; both runs have the same data, code and image."""
+    builder, run1, run2 = Builder(), node(RUN, "1", "run1"), node(RUN, "2", "run2")
+    snapshot, volume = node(SNAPSHOT, "s", "run1@1"), node(VOLUME, "v", "run1-back")
+    for source, target in ((run1, snapshot), (snapshot, volume), (volume, run2)):
+        builder.link(source, target)
+    builder.link(run2, node(ARTIFACT, "m", "model"))
+    for key in ("data@1", "code", "image"):
+        builder.link(node(VERSION, key, key), run1)
+        builder.link(node(VERSION, key, key), run2)
+    for run in (run1, run2):
+        builder.link(node(VERSION, f"p{run.id}", f"parameters of {run.name}"), run)
+    return builder
+
+
+def points(path: str) -> list[tuple[float, float]]:
+    """Return points along an SVG path of M, C and H."""
+    found = list[tuple[float, float]]()
+    for letter, text in re.findall(r"([MCH])([^MCH]*)", path):
+        numbers = [float(one) for one in text.split()]
+        if letter == "M":
+            found.append((numbers[0], numbers[1]))
+            continue
+        x, y = found[-1]
+        ends = [(numbers[0], y)] * 3 if letter == "H" else list(zip(numbers[::2], numbers[1::2], strict=True))
+        (x1, y1), (x2, y2), (x3, y3) = ends
+        for step in range(1, 51):
+            t = step / 50
+            weights = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3)
+            found.append(
+                (
+                    sum(weight * one for weight, one in zip(weights, (x, x1, x2, x3), strict=True)),
+                    sum(weight * one for weight, one in zip(weights, (y, y1, y2, y3), strict=True)),
+                )
+            )
+    return found
+
+
+@pytest.mark.parametrize(("builder", "start"), [(restored(), "artifact:m"), (chain(), "version:d")])
+def test_no_edge_passes_behind_a_box(builder, start):
+    picture = draw(builder.graph(start))
+    for line in picture.lines:
+        inside = [
+            (line.path, box.name)
+            for x, y in points(line.path)
+            for box in picture.boxes
+            if box.x < x < box.x + WIDTH and box.y < y < box.y + HEIGHT
+        ]
+        assert inside == []
+        assert all(0 < y < picture.height for _, y in points(line.path))
+
+
+def test_edges_of_one_source_share_the_way_through_a_column():
+    builder, last = Builder(), node(RUN, "9", "last")
+    for number in range(4):
+        builder.link(node(RUN, f"{number}", f"run{number}"), node(RUN, f"{number + 1}", f"run{number + 1}"))
+        builder.link(node(VERSION, "d", "data"), node(RUN, f"{number}", f"run{number}"))
+    builder.link(node(RUN, "4", "run4"), last)
+    picture = draw(builder.graph("job:9"))
+    found = [line.path for line in picture.lines if line.edge.source == "version:d"]
+    lanes = {lane for path in found for lane in re.findall(r"(\S+) H(\S+)", path)}
+    assert len(lanes) == len({x for _, x in lanes}) == 3
 
 
 @pytest.mark.parametrize(

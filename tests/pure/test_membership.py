@@ -10,8 +10,8 @@ from jobs.kinds import membership as rules
 from jobs.kinds.membership import (
     Answer,
     Candidate,
+    MembershipState,
     Operation,
-    Standing,
     Worker,
     answer,
     choose_leavers,
@@ -27,14 +27,14 @@ def gone(rank: int, exit_code: int = 137, generation: int = 3) -> Worker:
     return Worker(rank, False, "training", generation, exit_code)
 
 
-def standing(
+def state_of(
     *workers: Worker, operation: Operation | None = None, fewest: int = 1, **fields: object
-) -> Standing:
+) -> MembershipState:
     by_rank = {worker.rank: worker for worker in workers}
     members = fields.pop(
         "members", tuple(rank for rank in by_rank if rank not in (operation or Operation()).joining)
     )
-    return Standing(
+    return MembershipState(
         **{
             "generation": 3,
             "members": members,
@@ -48,43 +48,43 @@ def standing(
 
 def test_the_first_generation_waits_for_the_whole_gang():
     warm, cold = Worker(0, True, "ready"), Worker(1, True)
-    assert answer(standing(warm, cold, generation=0, members=())) == Answer()
-    both = standing(warm, Worker(1, True, "ready"), generation=0, members=())
+    assert answer(state_of(warm, cold, generation=0, members=())) == Answer()
+    both = state_of(warm, Worker(1, True, "ready"), generation=0, members=())
     assert answer(both) == Answer((0, 1), rules.START)
 
 
 def test_survivors_go_on_without_one_that_died_while_enough_are_left():
-    lost = standing(training(0), gone(1), training(2, state="broken"))
+    lost = state_of(training(0), gone(1), training(2, state="broken"))
     assert answer(lost) == Answer((0, 2), rules.LOSS)
-    too_few = standing(training(0), gone(1), training(2), fewest=3)
+    too_few = state_of(training(0), gone(1), training(2), fewest=3)
     assert answer(too_few) == Answer()
 
 
 def test_survivors_beyond_an_allowed_size_leave():
-    lost = standing(training(0), gone(1), training(2), training(3), sizes=(1, 2, 4))
+    lost = state_of(training(0), gone(1), training(2), training(3), sizes=(1, 2, 4))
     assert answer(lost) == Answer((0, 2), rules.LOSS)
-    after = standing(training(0), training(2), training(3), members=(0, 2), sizes=(1, 2, 4))
+    after = state_of(training(0), training(2), training(3), members=(0, 2), sizes=(1, 2, 4))
     assert answer(after) == Answer(stop=(3,))
-    too_few = standing(training(0), gone(1), training(2), training(3), fewest=4, sizes=(4, 8))
+    too_few = state_of(training(0), gone(1), training(2), training(3), fewest=4, sizes=(4, 8))
     assert answer(too_few) == Answer()
 
 
 def test_who_lost_one_another_form_again_once_all_say_so():
-    some = standing(training(0, state="broken"), training(1))
+    some = state_of(training(0, state="broken"), training(1))
     assert answer(some) == Answer()
-    every = standing(training(0, state="broken"), training(1, state="broken"))
+    every = state_of(training(0, state="broken"), training(1, state="broken"))
     assert answer(every) == Answer((0, 1), rules.REFORM)
-    one_asks = standing(training(0, state="broken", is_stuck=True), training(1))
+    one_asks = state_of(training(0, state="broken", is_stuck=True), training(1))
     assert answer(one_asks) == Answer((0, 1), rules.REFORM)
-    earlier = standing(training(0, state="broken", generation=2, is_stuck=True), training(1, generation=2))
+    earlier = state_of(training(0, state="broken", generation=2, is_stuck=True), training(1, generation=2))
     assert answer(earlier) == Answer()
-    already = standing(training(0, state="broken", generation=2), training(1, state="broken", generation=2))
+    already = state_of(training(0, state="broken", generation=2), training(1, state="broken", generation=2))
     assert answer(already) == Answer()
 
 
-def leaving(*workers: Worker) -> Standing:
+def leaving(*workers: Worker) -> MembershipState:
     """Rank 2 leaves by generation 3, which is published; its peers' call of the last step lasts without it."""
-    return standing(*workers, members=(0, 1), operation=Operation(leaving=(2,), generation=3))
+    return state_of(*workers, members=(0, 1), operation=Operation(leaving=(2,), generation=3))
 
 
 def test_a_leaver_that_dies_in_its_last_step_is_given_up_by_the_others():
@@ -104,18 +104,18 @@ def test_a_leaver_that_freezes_in_its_last_step_is_killed():
 
 
 def test_a_frozen_member_is_killed_and_a_silent_newcomer_is_not():
-    frozen = standing(training(0), training(1, silent_seconds=11.0))
+    frozen = state_of(training(0), training(1, silent_seconds=11.0))
     assert answer(frozen) == Answer(kill=(1,))
     newcomer = training(1, state="", silent_seconds=11.0)
-    assert answer(standing(training(0), newcomer, operation=Operation(joining=(1,)))) == Answer()
+    assert answer(state_of(training(0), newcomer, operation=Operation(joining=(1,)))) == Answer()
 
 
 def test_newcomers_join_together_once_all_are_warm():
     joining = Operation(joining=(2, 3))
     warm = Worker(2, True, "ready")
-    waiting = standing(training(0), training(1), warm, Worker(3, True), operation=joining)
+    waiting = state_of(training(0), training(1), warm, Worker(3, True), operation=joining)
     assert answer(waiting) == Answer()
-    ready = standing(training(0), training(1), warm, Worker(3, True, "ready"), operation=joining)
+    ready = state_of(training(0), training(1), warm, Worker(3, True, "ready"), operation=joining)
     assert answer(ready) == Answer((0, 1, 2, 3), rules.GROW, rules.RUNNING)
 
 
@@ -123,70 +123,70 @@ def test_newcomers_join_together_once_all_are_warm():
 def test_a_lost_or_late_newcomer_sends_all_of_them_away(is_dead: bool):
     late = gone(3, 7) if is_dead else Worker(3, True)
     joining = Operation(joining=(2, 3), is_overdue=not is_dead)
-    decided = answer(standing(training(0), training(1), Worker(2, True, "ready"), late, operation=joining))
+    decided = answer(state_of(training(0), training(1), Worker(2, True, "ready"), late, operation=joining))
     assert (decided.members, decided.outcome) == (None, rules.ROLLED_BACK)
     assert decided.stop == ((2,) if is_dead else (2, 3))
     assert ("exit code 7" if is_dead else "not ready to join in time: 3") in decided.message
 
 
 def test_without_room_in_time_nothing_happened():
-    assert answer(standing(training(0), operation=Operation())) == Answer()
-    late = answer(standing(training(0), operation=Operation(is_overdue=True)))
+    assert answer(state_of(training(0), operation=Operation())) == Answer()
+    late = answer(state_of(training(0), operation=Operation(is_overdue=True)))
     assert (late.outcome, late.message) == (rules.ROLLED_BACK, rules.NO_ROOM)
 
 
 def test_leavers_are_told_first_and_stopped_only_after_they_said_that_they_left():
     asked = Operation(leaving=(1,))
-    assert answer(standing(training(0), training(1), operation=asked)) == Answer(
+    assert answer(state_of(training(0), training(1), operation=asked)) == Answer(
         (0,), rules.SHRINK, rules.RUNNING
     )
     told = Operation(leaving=(1,), generation=4)
     stays, goes = training(0, 4), training(1)
-    between = standing(stays, goes, members=(0,), generation=4, operation=told)
+    between = state_of(stays, goes, members=(0,), generation=4, operation=told)
     assert answer(between) == Answer()
-    left = standing(stays, training(1, state="left"), members=(0,), generation=4, operation=told)
+    left = state_of(stays, training(1, state="left"), members=(0,), generation=4, operation=told)
     assert answer(left) == Answer(stop=(1,))
-    ended = standing(stays, gone(1, 0), members=(0,), generation=4, operation=told)
+    ended = state_of(stays, gone(1, 0), members=(0,), generation=4, operation=told)
     assert answer(ended) == Answer(outcome=rules.SUCCEEDED)
 
 
 def test_a_leaver_that_does_not_acknowledge_in_time_is_taken_back():
     late = Operation(leaving=(1,), generation=4, is_overdue=True)
-    decided = answer(standing(training(0), training(1), members=(0,), generation=4, operation=late))
+    decided = answer(state_of(training(0), training(1), members=(0,), generation=4, operation=late))
     assert (decided.members, decided.cause) == ((0, 1), rules.ROLL_BACK)
     assert (decided.outcome, decided.stop) == (rules.ROLLED_BACK, ())
 
 
 def test_one_whose_gpus_are_owed_is_stopped_then():
     late = Operation(leaving=(1,), generation=4, is_overdue=True, is_forced=True)
-    decided = answer(standing(training(0, 4), training(1), members=(0,), generation=4, operation=late))
+    decided = answer(state_of(training(0, 4), training(1), members=(0,), generation=4, operation=late))
     assert decided == Answer(stop=(1,))
-    ended = answer(standing(training(0, 4), gone(1), members=(0,), generation=4, operation=late))
+    ended = answer(state_of(training(0, 4), gone(1), members=(0,), generation=4, operation=late))
     assert (ended.outcome, ended.members) == (rules.SUCCEEDED, None)
 
 
 def test_no_operation_goes_below_the_minimum():
-    decided = answer(standing(training(0), training(1), operation=Operation(leaving=(1,)), fewest=2))
+    decided = answer(state_of(training(0), training(1), operation=Operation(leaving=(1,)), fewest=2))
     assert (decided.outcome, decided.members) == (rules.FAILED, None)
 
 
 def test_a_training_that_ends_takes_its_newcomers_along():
-    over = standing(gone(0, 0), training(1), Worker(2, True, "ready"), operation=Operation(joining=(2,)))
+    over = state_of(gone(0, 0), training(1), Worker(2, True, "ready"), operation=Operation(joining=(2,)))
     decided = answer(over)
     assert (decided.outcome, decided.stop) == (rules.FAILED, (2,))
 
 
 def test_a_member_that_lost_its_peers_in_the_last_step_does_it_alone():
-    assert answer(standing(gone(0, 0), training(1, state="broken"))) == Answer((1,), rules.LOSS)
+    assert answer(state_of(gone(0, 0), training(1, state="broken"))) == Answer((1,), rules.LOSS)
     # It waits in the newest generation for a member that had completed the last step before.
     waits = training(1, state="broken", generation=2, is_stuck=True)
-    assert answer(standing(gone(0, 0), waits)) == Answer((1,), rules.LOSS)
-    assert answer(standing(gone(0, 0), waits, training(2, state="left", generation=2))) == Answer()
-    assert answer(standing(gone(0, 0), training(1))) == Answer()
+    assert answer(state_of(gone(0, 0), waits)) == Answer((1,), rules.LOSS)
+    assert answer(state_of(gone(0, 0), waits, training(2, state="left", generation=2))) == Answer()
+    assert answer(state_of(gone(0, 0), training(1))) == Answer()
 
 
 def test_a_worker_that_nothing_waits_for_is_stopped():
-    assert answer(standing(training(0), Worker(1, True, "ready"), members=(0,))) == Answer(stop=(1,))
+    assert answer(state_of(training(0), Worker(1, True, "ready"), members=(0,))) == Answer(stop=(1,))
 
 
 def test_only_members_decide_an_attempt_and_failures_only_when_too_few_are_left():
@@ -212,12 +212,12 @@ def test_the_least_harm_leaves_first_and_the_first_member_last():
 def test_newcomers_are_sent_away_when_a_loss_makes_their_size_one_that_is_not_allowed():
     ready = [Worker(rank, True, "ready") for rank in (4, 5, 6, 7)]
     growing = Operation(joining=(4, 5, 6, 7))
-    found = answer(standing(training(0), training(2), *ready, operation=growing, sizes=(2, 4, 8)))
+    found = answer(state_of(training(0), training(2), *ready, operation=growing, sizes=(2, 4, 8)))
     assert (found.outcome, found.stop) == (rules.ROLLED_BACK, (4, 5, 6, 7))
 
 
 def test_a_loss_before_a_shrink_leaves_an_allowed_size():
     shrinking = Operation(leaving=(4,))
     workers = [training(rank) for rank in (1, 2, 3, 4)]
-    found = answer(standing(*workers, operation=shrinking, sizes=(2, 4, 8)))
+    found = answer(state_of(*workers, operation=shrinking, sizes=(2, 4, 8)))
     assert found == Answer((1, 2), rules.SHRINK, rules.RUNNING)

@@ -13,7 +13,7 @@ from tests import kube
 from tests.kubernetes import csi_rig
 from tests.waiting import wait_until
 from tools.kube import build, sweep
-from tools.kube.parts import IMAGE, QUICKSTART_IMAGE
+from tools.kube.parts import IMAGE, JUPYTER_IMAGE, QUICKSTART_IMAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_MIB = 32768
@@ -70,8 +70,10 @@ def _up(state_dir: Path, nodes: int, gpus: int) -> None:
     print(f"kubectl: {cluster.programs['kubectl']}")
     if real:
         print(
-            f"{real} runs containers of {IMAGE} (this machine's userland, Python, torch) and {QUICKSTART_IMAGE}."
+            f"{real} runs containers of {IMAGE} (this machine's userland, Python, torch), {QUICKSTART_IMAGE} and"
+            f" {JUPYTER_IMAGE}."
         )
+        print(f"Its pods reach this machine at {cluster.host_address}.")
     if has_csi:
         print(f"The storage class {csi_rig.CLASS} makes volumes with snapshots: directories of this machine.")
 

@@ -4,7 +4,7 @@
 directories, and the runtime's base specification mounts /usr, the interpreter, the virtual environment and
 the checkout read-only into every container. It has a size of kilobytes, but bash, sleep and Python with torch
 and `workloads`, and is available as soon as containerd is. `trainyard.test/quickstart:1` is the same and runs
-the quickstart; `trainyard.test/pause:1` runs busybox's `sleep`.
+the quickstart, `trainyard.test/jupyter:1` JupyterLab; `trainyard.test/pause:1` runs busybox's `sleep`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from tools.kube.parts import IMAGE, PAUSE_IMAGE, QUICKSTART_IMAGE
+from tools.kube.parts import IMAGE, JUPYTER_IMAGE, PAUSE_IMAGE, QUICKSTART_IMAGE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 VIRTUAL_ENVIRONMENT, IMAGE_CHECKOUT = "/opt/trainyard/environment", "/opt/trainyard/checkout"
@@ -68,6 +68,7 @@ def write_archive(path: Path) -> None:
     images = {
         IMAGE: ["bash"],
         QUICKSTART_IMAGE: ["python", "-m", "workloads.quickstart.train"],
+        JUPYTER_IMAGE: ["python", "-m", "workloads.jupyter.serve"],
         PAUSE_IMAGE: [f"/{SLEEPER}", "sleep", "infinity"],
     }
     with tarfile.open(path, "w") as archive:

@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 CNI_PROGRAMS = "/usr/lib/cni"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 IMAGE, QUICKSTART_IMAGE = "trainyard.test/python:1", "trainyard.test/quickstart:1"
-PAUSE_IMAGE = "trainyard.test/pause:1"
+JUPYTER_IMAGE, PAUSE_IMAGE = "trainyard.test/jupyter:1", "trainyard.test/pause:1"
 FAKE_NODE = "kwok.x-k8s.io/node=fake"
 
 

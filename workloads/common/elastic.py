@@ -451,7 +451,8 @@ class _Membered:
         self._update(membership.TRAINING)
         if world.is_first:
             print(
-                f"elastic: generation {world.generation}, {world.size} workers, step {world.step},"
+                f"elastic: generation {world.generation}, {world.size} worker{'s' * (world.size > 1)},"
+                f" step {world.step},"
                 f" pause {pause:.3f} s, {lost} steps lost",
                 flush=True,
             )

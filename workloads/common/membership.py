@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 DIRECTORY = "TRAINYARD_ELASTIC_DIR"
-MEMBERSHIP, STATUS, DOORBELL = "membership.json", "status.json", "doorbell"
+MEMBERSHIP, STATUS, WAKEUP = "membership.json", "status.json", "wakeup"
 SWITCHES_KEPT = 20
 
 # Ready, waits for a generation that includes it.
@@ -112,11 +112,11 @@ class Mailbox:
         replace_file(self._directory / MEMBERSHIP, json.dumps(asdict(membership)))
 
     def report(self, status: Status, *, is_urgent: bool = True) -> None:
-        """Replace the status file; if urgent, notify the owner's doorbell socket, if there is one."""
+        """Replace the status file; if urgent, notify the owner through its named pipe, if there is one."""
         status.switches = status.switches[-SWITCHES_KEPT:]
         replace_file(self._directory / STATUS, json.dumps(asdict(status)))
         if is_urgent:
-            self._ring()
+            self._notify()
 
     def beat(self) -> None:
         """Set the status file's time to now, as a heartbeat."""
@@ -133,19 +133,19 @@ class Mailbox:
         except FileNotFoundError:
             return None
 
-    def _ring(self) -> None:
+    def _notify(self) -> None:
         try:
-            doorbell = os.open(self._directory / DOORBELL, os.O_WRONLY | os.O_NONBLOCK)
+            wakeup = os.open(self._directory / WAKEUP, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
-            # No doorbell, or no listener: the owner also polls.
+            # No pipe, or no listener: the owner also polls.
             return
         try:
-            os.write(doorbell, b".")
+            os.write(wakeup, b".")
         except BlockingIOError:
             # Full: a notification is pending already.
             pass
         finally:
-            os.close(doorbell)
+            os.close(wakeup)
 
 
 def read_membership(data: Mapping[str, Any]) -> Membership:

@@ -86,6 +86,7 @@ class Login(ApiView):
         address = call.actor.address
         user = check_password(call.body["username"], call.body["password"], address)
         if user is None:
+            # The same answer for an unknown name, so that a caller cannot try out which users exist.
             raise Problem(401, "wrong_credentials", "The name or the password is wrong.")
         actor = Actor(user=user, address=address, request_id=call.actor.request_id)
         token, secret = issue_token(user, "login", actor=actor, days=LOGIN_TOKEN_DAYS)
@@ -202,6 +203,7 @@ class UserDetail(ApiView):
         "Change the site role, lock an account or set a password",
         answer=ref("User"),
         body=USER_CHANGES,
+        # Hashing takes long on purpose: in the transaction it would hold SQLite's write lock, and all writers wait.
         before=_hashed_password,
     )
     def patch(self, call: Call, username: str) -> Answer:
@@ -236,6 +238,7 @@ def _user_named(username: str) -> User:
 
 
 def _visible_user(actor: Actor, username: str) -> User:
+    # Not 403, which would show that the user exists.
     if not actor.is_admin and _user_of(actor).username != username:
         raise _no_user(username)
     return _user_named(username)

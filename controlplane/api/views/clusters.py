@@ -15,12 +15,7 @@ from controlplane.actions.cluster_input import (
     engine_for_new,
     settings_for,
 )
-from controlplane.actions.clusters import (
-    check_cluster,
-    detach_cluster,
-    edit_cluster,
-    register_cluster,
-)
+from controlplane.actions.clusters import check_cluster, detach_cluster, edit_cluster, register_cluster
 from controlplane.actions.errors import Conflict
 from controlplane.actions.nodes import create_pool, mark_pool
 from controlplane.api import query
@@ -54,8 +49,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 _name = BodyField(fields.dns_label(50), {**STRING, "maxLength": 50}, is_required=True)
 _half_life = BodyField(
-    fields.optional(fields.whole(0, MOST_HOURS)),
-    nullable({**INTEGER, "minimum": 0, "maximum": MOST_HOURS}),
+    fields.optional(fields.whole(0, MOST_HOURS)), nullable({**INTEGER, "minimum": 0, "maximum": MOST_HOURS})
 )
 CLUSTER_CHANGES = {
     "usage_half_life_hours": _half_life,
@@ -69,8 +63,7 @@ NEW_CLUSTER = {
     **CLUSTER_CHANGES,
 }
 _spot = BodyField(
-    fields.switch,
-    {**BOOLEAN, "description": "The provider of its nodes may take them away at any time."},
+    fields.switch, {**BOOLEAN, "description": "The provider of its nodes may take them away at any time."}
 )
 NEW_POOL = {"name": _name, "cluster": BodyField(fields.text(50), STRING), "is_spot": _spot}
 POOL_CHANGES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from controlplane.cli import formats
 from controlplane.cli.commands.datasets import FILE_COLUMNS
 from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import CONFLICT, DONE, NOT_FOUND, USAGE, CliError
+from controlplane.cli.lookup import FINAL_STATES
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
+from controlplane.cli.sse import patiently
 from controlplane.cli.tables import Column, Row
 
 COLUMNS = (
@@ -26,6 +29,8 @@ COLUMNS = (
     Column("ID", lambda row: row["id"], is_wide=True),
 )
 _ARTIFACT = "JOB/NAME"
+_COMING = ("waiting", "keeping")
+KEEP_SECONDS = 120.0
 
 
 def list_arguments(parser: Parser) -> None:
@@ -48,7 +53,7 @@ def files_arguments(parser: Parser) -> None:
 
 def files(args: Namespace, session: Session) -> int:
     """List a directory of an artifact, at most 1,000 entries."""
-    found = find_artifact(session, args.artifact)
+    found = kept_artifact(session, args.artifact)
     directory = args.directory.strip("/") or None
     page = session.get(f"artifacts/{found['id']}/files", directory=directory, limit=1000)
     session.output.objects(page, FILE_COLUMNS)
@@ -67,7 +72,7 @@ def download(args: Namespace, session: Session) -> int:
     it."""
     from controlplane.cli.dataset_sync import fetch_tree
 
-    found, target = find_artifact(session, args.artifact), Path(args.directory)
+    found, target = kept_artifact(session, args.artifact), Path(args.directory)
     if found["manifest"] is None:
         status = found["status"]
         words = f"{args.artifact} is {status['state']}. {status['message']}".strip()
@@ -92,6 +97,20 @@ def delete(args: Namespace, session: Session) -> int:
     answer = session.client.delete(f"artifacts/{found['id']}")
     session.output.object(answer, f"artifact {args.artifact} deleted")
     return DONE
+
+
+def kept_artifact(session: Session, text: str) -> Row:
+    """Return the artifact JOB/NAME; after the end of its job wait until it is kept, at most KEEP_SECONDS."""
+    found, waited = find_artifact(session, text), 0.0
+    while found["status"]["state"] in _COMING and waited < KEEP_SECONDS:
+        if not waited:
+            if session.get(f"jobs/{found['job_id']}")["status"]["state"] not in FINAL_STATES:
+                break
+            session.output.say(f"{text} is being kept. Waiting; it continues by itself.")
+        session.pause(1.0)
+        waited += 1.0
+        found = patiently(partial(session.get, f"artifacts/{found['id']}"), session.pause)
+    return found
 
 
 def find_artifact(session: Session, text: str) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 from controlplane.cli import formats
@@ -12,7 +13,7 @@ from controlplane.cli.commands.datasets import find_dataset, find_version, versi
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, CliError
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
-from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener
+from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
 from controlplane.cli.tables import Column, Row
 
 UNFINISHED = ("queued", "filling")
@@ -42,20 +43,6 @@ CACHE_COLUMNS = (
     Column("USED", lambda row: formats.age(row["used_at"])),
     Column("MESSAGE", lambda row: row["reason"]["message"], is_wide=True),
     Column("ID", lambda row: row["id"], is_wide=True),
-)
-LOCATION_COLUMNS = (
-    Column("LOCATION", lambda row: row["name"]),
-    Column("CLUSTER", lambda row: row["cluster"]),
-    Column(
-        "ROOM",
-        lambda row: "disk" if row["room_bytes"] is None else formats.size(row["room_bytes"]),
-        is_number=True,
-    ),
-    Column("COMMITTED", lambda row: formats.size(row["committed_bytes"]), is_number=True),
-    Column("FITS", lambda row: formats.size(row["free_bytes"]), is_number=True),
-    Column("CACHES", lambda row: row["caches"], is_number=True),
-    Column("HITS", lambda row: row["hits"], is_number=True),
-    Column("DAYS", lambda row: row["unused_days"], is_number=True),
 )
 
 
@@ -118,21 +105,13 @@ def _post_each(args: Namespace, session: Session, verb: str, result: str) -> int
 
 
 def caches_arguments(parser: Parser) -> None:
-    parser.examples = [
-        "yard dataset caches",
-        "yard dataset caches chest-xray",
-        "yard dataset caches --locations",
-    ]
+    parser.examples = ["yard dataset caches", "yard dataset caches chest-xray"]
     parser.add_argument("name", metavar="NAME", nargs="?", help="of this dataset; default: of the project's")
     parser.add_argument("-A", "--all-projects", action="store_true", help="of every dataset that you may see")
-    parser.add_argument("--locations", action="store_true", help="the locations and their free space instead")
 
 
 def caches(args: Namespace, session: Session) -> int:
     """List caches with their state and size."""
-    if args.locations:
-        session.output.objects(session.client.pages("cache-locations", {}, 500), LOCATION_COLUMNS)
-        return DONE
     query: Row = {} if args.all_projects else {"project": session.project}
     if args.name:
         dataset = find_dataset(session, args.name)
@@ -143,7 +122,7 @@ def caches(args: Namespace, session: Session) -> int:
 
 def _add_version(parser: Parser) -> None:
     parser.add_argument("version", metavar="NAME[@VERSION[/SUBSET]]")
-    parser.add_argument("--location", metavar="L", help="see: yard dataset caches --locations")
+    parser.add_argument("--location", metavar="L", help="see: yard cache-location list")
 
 
 def _find(session: Session, args: Namespace) -> list[Row]:
@@ -166,7 +145,7 @@ def _wait(session: Session, made: Row, timeout_seconds: float | None) -> Row:
             if left <= 0:
                 raise CliError(f"{_name(made)} is still {made['state']}", TIMED_OUT)
             changes.wait(left)
-            made = session.get(f"caches/{made['id']}")
+            made = patiently(partial(session.get, f"caches/{made['id']}"), session.pause)
             _show_progress(made)
         return made
     finally:
@@ -190,9 +169,5 @@ def _show_progress(made: Row) -> None:
 def _said(made: Row) -> str:
     if made["state"] == "failed":
         return f"{_name(made)} could not be cached at {made['location']}: {made['reason']['message']}"
-    words: dict[str, Any] = {
-        "ready": "is at",
-        "queued": "will be cached at",
-        "filling": "is being cached at",
-    }
+    words: dict[str, Any] = {"ready": "is at", "queued": "will be cached at", "filling": "is being cached at"}
     return f"{_name(made)} {words.get(made['state'], made['state'] + ' at')} {made['location']}"

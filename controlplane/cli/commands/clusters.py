@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from controlplane.cli import formats
 from controlplane.cli.client import segment
-from controlplane.cli.errors import DONE, FAILED, TIMED_OUT, USAGE, CliError
+from controlplane.cli.errors import DONE, FAILED, TIMED_OUT, USAGE, CliError, require_changes
 from controlplane.cli.parsing import Parser, duration_seconds, key_value
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
@@ -69,9 +69,7 @@ def describe_cluster(args: Namespace, session: Session) -> int:
 
 
 def cluster_view_arguments(parser: Parser) -> None:
-    parser.examples = [
-        "yard cluster view local --anonymous > view.json",
-    ]
+    parser.examples = ["yard cluster view local --anonymous > view.json"]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--anonymous", action="store_true", help="numbers in place of all names")
 
@@ -155,11 +153,11 @@ def cluster_edit(args: Namespace, session: Session) -> int:
     if args.usage_half_life is not None:
         changes["usage_half_life_hours"] = args.usage_half_life.hours
     if args.set or args.unset:
+        # The API replaces the settings as a whole.
         present = session.get(_path(args.name))["settings"] or {}
         kept = {name: value for name, value in present.items() if name not in (args.unset or [])}
         changes["settings"] = {**kept, **dict(args.set or [])}
-    if not changes:
-        raise CliError("nothing to change", USAGE, "see: yard help cluster edit")
+    require_changes(changes, "cluster edit")
     return _after(args, session, session.client.patch(_path(args.name), changes))
 
 

@@ -334,7 +334,10 @@ def find_dataset(session: Session, name: str) -> Row:
         "results"
     ]
     if not rows:
-        raise CliError(f"there is no dataset {name!r}", NOT_FOUND, "see: yard dataset list")
+        where = project or session.project
+        raise CliError(
+            f"{where} has no dataset {plain!r} that you can see", NOT_FOUND, "see: yard dataset list"
+        )
     return rows[0]
 
 

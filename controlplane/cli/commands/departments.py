@@ -8,7 +8,7 @@ from argparse import Namespace
 from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.commands.projects import add_share, share_fields
-from controlplane.cli.errors import DONE, USAGE, CliError
+from controlplane.cli.errors import DONE, require_changes
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column
@@ -58,8 +58,7 @@ def department_edit_arguments(parser: Parser) -> None:
 def department_edit(args: Namespace, session: Session) -> int:
     """Change the given fields of a department."""
     changes = share_fields(args)
-    if not changes:
-        raise CliError("nothing to change", USAGE, "see: yard help department edit")
+    require_changes(changes, "department edit")
     changed = session.client.patch(f"departments/{segment(args.name)}", changes)
     session.output.object(changed, f"department {args.name} changed")
     return DONE

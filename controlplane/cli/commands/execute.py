@@ -61,6 +61,7 @@ def run_in_pod(session: Session, name: str, rank: int, command: list[str], *, ha
 
 def _exchange(socket: WebSocket, has_input: bool) -> int:
     sources: list[Any] = [socket]
+    # None if this process was started with its standard input closed.
     if has_input and sys.stdin is not None:
         sources.append(sys.stdin.fileno())
     else:
@@ -88,6 +89,7 @@ def _show_output(socket: WebSocket) -> int | None:
     """Write the command's output unchanged; return its exit code once it ended, 1 if it has none."""
     for opcode, payload in socket.receive():
         if opcode == BINARY:
+            # The first byte names the stream like a file descriptor: 1 or 2.
             write_all(payload[0], payload[1:])
         elif (ending := outcome(payload)) is not None:
             code = ending.get("exit_code")

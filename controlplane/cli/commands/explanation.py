@@ -16,6 +16,10 @@ def explanation_text(name: str, answer: dict[str, Any], warning: str = "") -> st
         ("Reason", reason.get("code")),
         ("GPUs", _numbers(answer.get("shortage") or {})),
         ("Queue position", answer.get("queue_position")),
+        (
+            "Takes borrowed GPUs",
+            f"from {formats.local_time(ages_at)}" if (ages_at := answer.get("ages_at")) else None,
+        ),
         ("Ahead", ", ".join(map(_job_ahead, answer.get("ahead") or []))),
         ("Held by", ", ".join(map(_holder, answer.get("holders") or []))),
         ("Start estimate", estimate_text(answer.get("start_estimate"))),
@@ -30,9 +34,9 @@ def estimate_text(estimate: dict[str, Any] | None) -> str:
     """Return the text of a start estimate; "" for None."""
     if not estimate:
         return ""
-    earliest, latest = estimate["earliest"], estimate["latest"]
-    if earliest == latest:
+    if estimate["earliest"] == estimate["latest"]:
         return "now"
+    earliest, latest = (formats.local_time(estimate[edge]) for edge in ("earliest", "latest"))
     return f"{earliest} to {latest}" if latest else f"after {earliest}"
 
 

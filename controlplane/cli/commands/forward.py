@@ -54,6 +54,7 @@ def port_forward(args: Namespace, session: Session) -> int:
         try:
             while True:
                 connection = listener.accept()[0]
+                # Daemons, so that Ctrl-C does not wait for connections that are still open.
                 threading.Thread(target=_carry, args=(session, path, connection), daemon=True).start()
         except KeyboardInterrupt:
             return DONE

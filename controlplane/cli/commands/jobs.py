@@ -126,7 +126,9 @@ def list_jobs_arguments(parser: Parser) -> None:
         help="jobs of every project that you may see",
     )
     parser.add_argument("--state", metavar="STATE[,STATE]", help="only jobs in these states")
-    parser.add_argument("--kind", metavar="KIND[,KIND]", help="only these kinds: train, interactive")
+    parser.add_argument(
+        "--kind", metavar="KIND[,KIND]", help="only these kinds: train, interactive, mpi, elastic"
+    )
     parser.add_argument("--user", metavar="NAME[,NAME]", help="only jobs of these users")
     parser.add_argument(
         "--limit",
@@ -233,6 +235,7 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def _delete(session: Session, name: str) -> None:
+    # A name may be used again once its job has ended.
     newest, *earlier = [name] if is_id(name) else jobs_named(session, name)
     answer = session.client.delete(f"jobs/{newest}")
     session.output.object(answer, f"job {name} is {'stopped first, then deleted' if answer else 'deleted'}")

@@ -8,11 +8,7 @@ from controlplane.cli.lookup import job_id
 from controlplane.cli.session import Session
 
 # Fields that replace each other: a given command must not be combined with the earlier job's arguments.
-_INSTEAD = {
-    "command": ("args",),
-    "gpus": ("gpu_memory_mib",),
-    "gpu_memory_mib": ("gpus",),
-}
+_INSTEAD = {"command": ("args",), "gpus": ("gpu_memory_mib",), "gpu_memory_mib": ("gpus",)}
 
 
 def spec_like(session: Session, name: str, given: dict[str, Any]) -> dict[str, Any]:

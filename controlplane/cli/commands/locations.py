@@ -8,9 +8,10 @@ from typing import Any
 from controlplane import notation
 from controlplane.cli import formats
 from controlplane.cli.client import segment
-from controlplane.cli.errors import DONE, USAGE, CliError
+from controlplane.cli.errors import DONE, USAGE, CliError, require_changes
 from controlplane.cli.parsing import Parser, argument, key_value
 from controlplane.cli.session import Session
+from controlplane.cli.tables import Column
 
 # Room of a location that only its disk limits.
 DISK = "disk"
@@ -21,6 +22,31 @@ def _room(text: str) -> int | str:
 
 
 room = argument(_room, f"{notation.SIZE}, or {DISK}")
+LOCATION_COLUMNS = (
+    Column("LOCATION", lambda row: row["name"]),
+    Column("CLUSTER", lambda row: row["cluster"]),
+    Column(
+        "ROOM",
+        lambda row: "disk" if row["room_bytes"] is None else formats.size(row["room_bytes"]),
+        is_number=True,
+    ),
+    Column("COMMITTED", lambda row: formats.size(row["committed_bytes"]), is_number=True),
+    Column("FITS", lambda row: formats.size(row["free_bytes"]), is_number=True),
+    Column("CACHES", lambda row: row["caches"], is_number=True),
+    Column("HITS", lambda row: row["hits"], is_number=True),
+    Column("DAYS", lambda row: row["unused_days"], is_number=True),
+)
+
+
+def list_arguments(parser: Parser) -> None:
+    """Declare nothing but examples."""
+    parser.examples = ["yard cache-location list"]
+
+
+def list_(args: Namespace, session: Session) -> int:
+    """List cache locations with their room and hits."""
+    session.output.objects(session.client.pages("cache-locations", {}, 500), LOCATION_COLUMNS)
+    return DONE
 
 
 def create_arguments(parser: Parser) -> None:
@@ -71,18 +97,22 @@ def edit_arguments(parser: Parser) -> None:
     _add_changeable(parser)
     parser.add_argument(
         "--clear",
+        action="append",
+        default=[],
         choices=["node-pools", "node-labels"],
-        help="serve no nodes by their pools any more, or none by their labels",
+        help="serve no nodes by their pools any more, or none by their labels; repeat for both",
     )
 
 
 def edit(args: Namespace, session: Session) -> int:
     """Change the given fields of a cache location. Node pools and labels replace the present ones of their kind."""
     changes = _changeable(args)
-    if args.clear:
-        changes.setdefault(args.clear.replace("-", "_"), [] if args.clear == "node-pools" else {})
-    if not changes:
-        raise CliError("nothing to change", USAGE, "see: yard help cache-location edit")
+    for cleared in args.clear:
+        field = cleared.replace("-", "_")
+        if changes.get(field):
+            raise CliError(f"--clear {cleared} and --{cleared[:-1]} exclude each other", USAGE)
+        changes[field] = [] if field == "node_pools" else {}
+    require_changes(changes, "cache-location edit")
     changed = session.client.patch(f"cache-locations/{segment(args.name)}", changes)
     session.output.object(changed, f"{changed['name']} changed, {formats.size(changed['free_bytes'])} fit")
     return DONE

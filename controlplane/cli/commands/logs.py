@@ -138,6 +138,7 @@ def follow(session: Session, identifier: str, selection: Selection, said: str = 
     reporter = SilenceReporter(session, identifier, said)
     try:
         while _follow_log(session, f"jobs/{identifier}/logs", query, selection, reporter):
+            # The next attempt is shown from its beginning.
             query["tail"] = None
             session.pause(NEXT_ATTEMPT_SECONDS)
         return reporter.has_printed
@@ -226,6 +227,7 @@ def spelt_progress(text: str) -> str:
     except (ValueError, RecursionError):
         # A program may print its own JSON, nested to any depth.
         return ""
+    # In Python True equals 1, and a program may print {"trainyard": true}.
     is_ours = report.get("trainyard") == 1 and report["trainyard"] is not True
     return formats.progress_line(report) if is_ours else ""
 

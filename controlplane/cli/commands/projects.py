@@ -9,7 +9,7 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.client import segment
-from controlplane.cli.errors import CONFLICT, DONE, USAGE, CliError
+from controlplane.cli.errors import CONFLICT, DONE, CliError, require_changes
 from controlplane.cli.lookup import project_path
 from controlplane.cli.parsing import Parser, decimal_number, duration_seconds
 from controlplane.cli.session import Session
@@ -108,9 +108,7 @@ def project_edit_arguments(parser: Parser) -> None:
         help="move it there; only while it has no jobs; its namespace on the old cluster is deleted with its contents",
     )
     parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="show what a move would delete, change nothing; same exit code",
+        "--dry-run", action="store_true", help="show what a move would delete, change nothing; same exit code"
     )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal before a move")
     _add_fields(parser)
@@ -119,8 +117,7 @@ def project_edit_arguments(parser: Parser) -> None:
 def project_edit(args: Namespace, session: Session) -> int:
     """Change the given fields of a project."""
     changes = _fields(args) | _given({"cluster": args.cluster})
-    if not changes:
-        raise CliError("nothing to change", USAGE, "see: yard help project edit")
+    require_changes(changes, "project edit")
     path = project_path(args.name)
     lost = _lost_by_moving(session, path, args.cluster)
     if lost and sys.stdin.isatty() and not (args.yes or args.dry_run):
@@ -306,12 +303,7 @@ def _pools(text: str) -> tuple[str, list[str]]:
 
 
 def _confirm(name: str, goes: str, verb: str, done: str) -> None:
-    print(
-        f"{goes}.\nType the project's name to {verb} it ({name}): ",
-        end="",
-        file=sys.stderr,
-        flush=True,
-    )
+    print(f"{goes}.\nType the project's name to {verb} it ({name}): ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != name:
         raise CliError(f"nothing was {done}")
 

@@ -36,6 +36,7 @@ def bash(args: Namespace, session: Session) -> int:
         return run_in_pod(session, args.name, args.rank, [], has_input=True)
     path = f"/ws/shell/{segment(job_id(session, args.name))}?rank={args.rank}{_size_query()}"
     socket = connect(session.client.url, path, session.client.authorization())
+    # A shell may last for hours, in which this connection would stay idle.
     session.client.close()
     try:
         with _raw_terminal(), _resizes() as resized:
@@ -114,7 +115,9 @@ def _raw_terminal() -> Iterator[None]:
 def _resizes() -> Iterator[int]:
     """Yield a file descriptor that becomes readable when the window's size changes."""
     reader, writer = os.pipe()
+    # `set_wakeup_fd` requires it.
     os.set_blocking(writer, False)
+    # A signal without a handler in Python writes nothing to the descriptor.
     previous = signal.signal(signal.SIGWINCH, lambda *_: None)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:

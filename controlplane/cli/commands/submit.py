@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from argparse import Namespace
 from collections.abc import Callable
 from itertools import groupby
@@ -13,11 +14,15 @@ from controlplane.cli.errors import DONE, USAGE, CliError
 from controlplane.cli.lookup import FINAL_STATES
 from controlplane.cli.parsing import Parser, argument, duration_seconds, glue_values
 from controlplane.cli.session import Session
+from jobs.fields.code import VALUE as CODE
 from jobs.fields.declaration import DATA, PODS, POLICY, PROGRAM, Entries, Field, Flag
 from jobs.fields.declared import DECLARED
 
 # Flags whose value may begin with a dash: `--args --epochs=3`.
 _DASHED_VALUES = ("--args", "--command")
+
+# A tree that the server has: its hash, and perhaps the commit of which it was uploaded.
+_UPLOADED = re.compile(r"sha256:[0-9a-f]{64}(@\S+)?")
 
 _NAME_HELP = "the job's name: a DNS label"
 
@@ -101,6 +106,8 @@ def spec_of(args: Namespace) -> dict[str, Any]:
     """Return the fields given on the command line; the server fills in the others."""
     given = {field.name: _given(args, field) for field in DECLARED if field.flags or field.commands}
     given |= {"name": args.name, "command": args.trailing or args.command or None}
+    if args.code is not None and _UPLOADED.fullmatch(args.code):
+        given["code"] = CODE.parse(args.code)
     return {field: value for field, value in given.items() if value is not None}
 
 
@@ -122,7 +129,7 @@ def submitted_text(job: dict[str, Any]) -> str:
 def _body(args: Namespace, session: Session, kind: str | None) -> dict[str, Any]:
     """Return the submission: the command line's fields, on top of the job that --like names."""
     given = spec_of(args) | ({"kind": kind} if kind else {})
-    if args.code is not None:
+    if args.code is not None and "code" not in given:
         from controlplane.cli.code.upload import bring_code
 
         given["code"] = bring_code(session, args.code, dict(os.environ))
@@ -272,7 +279,7 @@ def _add_code(group: argparse._ArgumentGroup) -> None:
         "--code",
         metavar="DIR",
         help="upload this directory as the job's working directory: the files that git tracks or does not ignore,"
-        " without git all files; except those that its .yardignore names",
+        " without git all files; except those that its .yardignore names. Or sha256:...: code that an earlier job ran",
     )
     source.add_argument(
         "--git",

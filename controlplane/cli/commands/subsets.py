@@ -94,6 +94,7 @@ def _size(row: Row) -> str:
 
 
 def _selected(selection: Row) -> str:
-    listed = [f"{selection['paths']:,} paths"] if selection["paths"] else []
+    count = selection["paths"]
+    listed = [f"{count:,} path{'s' if count > 1 else ''}"] if count else []
     left_out = [f"not {pattern}" for pattern in selection["exclude"]]
     return ", ".join([*selection["include"], *listed, *left_out])

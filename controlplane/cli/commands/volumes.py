@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from argparse import Namespace
+from functools import partial
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, USAGE, ApiError, CliError
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
+from controlplane.cli.sse import patiently
 from controlplane.cli.tables import Column, Row
 
 POLL_SECONDS = 0.5
@@ -208,8 +210,11 @@ def resize_arguments(parser: Parser) -> None:
 
 def resize(args: Namespace, session: Session) -> int:
     """Change the size of a volume."""
-    volume = _post(session, args.name, "resize", {"size": args.size})
-    state = "is being resized; it has" if volume["is_size_enforced"] else "has"
+    before = find_volume(session, args.name)
+    volume = session.client.post(f"volumes/{before['id']}/resize", {"size": args.size})
+    # Storage that applies the size itself does so after the answer.
+    is_pending = volume["is_size_enforced"] or volume["size_bytes"] == before["size_bytes"]
+    state = "is being resized; it has" if is_pending else "has"
     size = formats.binary_size(volume["size_bytes"])
     session.output.object(volume, f"volume {args.name} {state} {size}")
     return DONE
@@ -331,7 +336,7 @@ def wait_ready(session: Session, path: str, timeout_seconds: int | None) -> Row:
     """Return the volume or snapshot once it is ready. Raises CliError if it failed, or at the timeout."""
     waited = 0.0
     while True:
-        found: Row = session.get(path)
+        found: Row = patiently(partial(session.get, path), session.pause)
         status = found["status"]
         if status["state"] == "ready":
             return found

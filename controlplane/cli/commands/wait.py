@@ -15,11 +15,7 @@ from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
 STATES = frozenset({"queued", "starting", "running", "scaling", "suspended", "stopping"}) | FINAL_STATES
 _FINISHED = ("finished", "done")
 # States that a job in the given state has certainly passed through.
-_PASSED = {
-    "running": ("starting",),
-    "scaling": ("starting", "running"),
-    "succeeded": ("starting", "running"),
-}
+_PASSED = {"running": ("starting",), "scaling": ("starting", "running"), "succeeded": ("starting", "running")}
 
 
 def wait_arguments(parser: Parser) -> None:
@@ -80,6 +76,7 @@ def wait_for(
     job: dict[str, Any] = session.get(f"jobs/{identifier}")
     if _is_over(job, wanted):
         return job
+    # A change before the feed is open is found by the next poll.
     changes = ChangeListener(session.client, f"job:{identifier}")
     try:
         while not _is_over(job, wanted):

@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.commands.projects import add_share, share_fields
-from controlplane.cli.errors import DONE, USAGE, CliError
+from controlplane.cli.errors import DONE, require_changes
 from controlplane.cli.lookup import project_path
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
@@ -46,8 +46,7 @@ def project_what_if_arguments(parser: Parser) -> None:
 def project_what_if(args: Namespace, session: Session) -> int:
     """Simulate the current cluster, or the last week, with and without a change; changes nothing."""
     changes = share_fields(args)
-    if not changes:
-        raise CliError("nothing to change", USAGE, "see: yard help project what-if")
+    require_changes(changes, "project what-if")
     query = {"last_week": "true"} if args.last_week else None
     if args.last_week:
         session.client.allow(_WEEK_SECONDS)

@@ -7,19 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from controlplane.engines.base import (
-    ADMISSION_REFUSED,
-    CREDENTIALS_REFUSED,
-    DEFINITION_MISSING,
-    INVALID_POD,
-    NAME_TAKEN,
-    NAMESPACE_NOT_OURS,
-    NO_SUCH_POD,
-    NOT_PERMITTED,
-    POD_NOT_RUNNING,
-    QUOTA_REFUSED,
-    EngineRefused,
-)
+from controlplane.engines import base
+from controlplane.engines.base import EngineRefused
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.errors import ApiError, ApiFailed
 
@@ -29,37 +18,32 @@ _Meaning: TypeAlias = tuple[str, str, str, bool]
 # fmt: off
 # Messages of admission plug-ins, policies and webhooks, which choose any status.
 _ADMISSION: tuple[_Meaning, ...] = (
-    (r'admission webhook "([^"]+)" denied the request(?:: (.*)| without explanation)', ADMISSION_REFUSED,
+    (r'admission webhook "([^"]+)" denied the request(?:: (.*)| without explanation)', base.ADMISSION_REFUSED,
      "The cluster's webhook {0} refuses the pod: {1}", False),
-    (r"ValidatingAdmissionPolicy '([^']+)'.* denied request: (.*)", ADMISSION_REFUSED,
+    (r"ValidatingAdmissionPolicy '([^']+)'.* denied request: (.*)", base.ADMISSION_REFUSED,
      "The cluster's policy {0} refuses the pod: {1}", False),
-    (r'violates PodSecurity "([^":]+)[^"]*": (.*)', ADMISSION_REFUSED,
+    (r'violates PodSecurity "([^":]+)[^"]*": (.*)', base.ADMISSION_REFUSED,
      "Pod security '{0}' of the project's namespace refuses the pod: {1}. An admin can set the cluster's pod_security.",
      False),
-    (r"no PriorityClass with name (\S+) was found", ADMISSION_REFUSED,
+    (r"no PriorityClass with name (\S+) was found", base.ADMISSION_REFUSED,
      "The cluster has no PriorityClass {0} yet; it is made again.", True),
     # A new namespace gets its default service account a moment later.
-    (r'error looking up service account \S+: serviceaccount "([^"]+)" not found', ADMISSION_REFUSED,
+    (r'error looking up service account \S+: serviceaccount "([^"]+)" not found', base.ADMISSION_REFUSED,
      "The namespace has no service account {0} yet.", True),
 )
 # Messages of a 403, which admission and missing permissions share.
 _FORBIDDEN: tuple[_Meaning, ...] = (
-    (r"exceeded quota: ([^,]+), requested: (.*), used: (.*), limited: (.*)", QUOTA_REFUSED,
+    (r"exceeded quota: ([^,]+), requested: (.*), used: (.*), limited: (.*)", base.QUOTA_REFUSED,
      "The cluster's quota {0} refuses the pod: it asks for {1}; in use are {2} of {3}.", True),
-    (r"failed quota: ([^:]+): must specify (.+)", ADMISSION_REFUSED,
+    (r"failed quota: ([^:]+): must specify (.+)", base.ADMISSION_REFUSED,
      "The quota {0} in the project's namespace wants every pod to state {1}.", False),
     (r'user "([^"]*)"(?: \(groups=\[[^\]]*\]\))? is attempting to grant RBAC permissions not currently held:(.*)',
-     NOT_PERMITTED, "Our account {0} may not give away rights that it does not have: {1}", False),
+     base.NOT_PERMITTED, "Our account {0} may not give away rights that it does not have: {1}", False),
 )
 # fmt: on
 _PERMISSION = re.compile(
     r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?'
 )
-
-
-def as_refusal(error: ApiError, kind: str = "object of this kind") -> Exception:
-    """Return the engine's error for a refusal of the API server."""
-    return refusal_of(error.status, error.reason, error.message, error.details, kind)
 
 
 @contextlib.contextmanager
@@ -70,7 +54,7 @@ def refusals(*ignored: int, kind: str = "object of this kind") -> Iterator[None]
         yield
     except ApiError as error:
         if error.status not in ignored:
-            raise as_refusal(error, kind) from error
+            raise refusal_of(error, kind) from error
 
 
 @contextlib.contextmanager
@@ -79,42 +63,44 @@ def pod_refusals(pod: str) -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        codes = {404: NO_SUCH_POD, 403: NOT_PERMITTED, 401: NOT_PERMITTED}
-        raise EngineRefused(codes.get(error.status, POD_NOT_RUNNING), f"{pod}: {error.message}") from error
+        codes = {404: base.NO_SUCH_POD, 403: base.NOT_PERMITTED, 401: base.NOT_PERMITTED}
+        raise EngineRefused(
+            codes.get(error.status, base.POD_NOT_RUNNING), f"{pod}: {error.message}"
+        ) from error
     except ApiFailed as error:
         if "container not found" in error.message or "not running" in error.message:
-            raise EngineRefused(POD_NOT_RUNNING, f"{pod}: {error.message}") from error
+            raise EngineRefused(base.POD_NOT_RUNNING, f"{pod}: {error.message}") from error
         raise
 
 
-def refusal_of(
-    status: int, reason: str, message: str, details: Mapping[str, Any], kind: str = "object of this kind"
-) -> EngineRefused:
-    """Return the engine's reason and message for a 4xx response: its HTTP status, and the fields of its Status
-    object. `kind`: the kind of the requested object."""
-    causes, said = details.get("causes") or (), _words(message)
+def refusal_of(error: ApiError, kind: str = "object of this kind") -> EngineRefused:
+    """Return the engine's reason and message for a 4xx response. `kind`: the kind of the requested object."""
+    status, message = error.status, error.message
+    causes, said = error.details.get("causes") or (), _words(message)
     if known := _meaning_of(message, _ADMISSION):
         return known
     if status in (401, 403):
         return _forbidden(status, message, causes)
-    if status == 409 and reason == "AlreadyExists":
-        return EngineRefused(NAME_TAKEN, f"An object of this name exists and is not ours: {said}")
+    if status == 409 and error.reason == "AlreadyExists":
+        return EngineRefused(base.NAME_TAKEN, f"An object of this name exists and is not ours: {said}")
     if status == 409:
         # Another client changed the object between read and write, which the next try reads again. Quotas under
         # load answer this too.
-        return EngineRefused(ADMISSION_REFUSED, f"The object changed meanwhile: {said}", is_passing=True)
+        return EngineRefused(base.ADMISSION_REFUSED, f"The object changed meanwhile: {said}", is_passing=True)
     if status == 422:
         # The field and the message of each cause are what the user has to correct.
         wrong = "; ".join(f"{cause.get('field', '')}: {cause.get('message', '')}" for cause in causes)
-        return EngineRefused(INVALID_POD, f"The cluster finds the object invalid. {_words(wrong or message)}")
+        return EngineRefused(
+            base.INVALID_POD, f"The cluster finds the object invalid. {_words(wrong or message)}"
+        )
     # The namespace is missing, not the object itself.
-    if status == 404 and not details.get("name"):
+    if status == 404 and not error.details.get("name"):
         words = f"The cluster knows no {kind} (any more): was its definition (CRD) removed? {said}"
-        return EngineRefused(DEFINITION_MISSING, words, is_passing=True)
+        return EngineRefused(base.DEFINITION_MISSING, words, is_passing=True)
     if status == 404:
         words = f"The cluster has no such thing: {said}"
-        return EngineRefused(ADMISSION_REFUSED, words, is_passing="namespaces" in message)
-    return EngineRefused(ADMISSION_REFUSED, f"The cluster refuses it ({status} {reason}): {said}")
+        return EngineRefused(base.ADMISSION_REFUSED, words, is_passing="namespaces" in message)
+    return EngineRefused(base.ADMISSION_REFUSED, f"The cluster refuses it ({status} {error.reason}): {said}")
 
 
 def _meaning_of(message: str, meanings: Iterable[_Meaning]) -> EngineRefused | None:
@@ -132,17 +118,17 @@ def _forbidden(status: int, message: str, causes: Iterable[Mapping[str, Any]]) -
         return known
     if "being terminated" in message or any(one.get("reason") == "NamespaceTerminating" for one in causes):
         words = f"The project's namespace is being deleted: {said}"
-        return EngineRefused(NAMESPACE_NOT_OURS, words, is_passing=True)
+        return EngineRefused(base.NAMESPACE_NOT_OURS, words, is_passing=True)
     if match := _PERMISSION.search(message):
         user, verb, resource, group, namespace = match.groups()
         what = f"{resource}.{group}" if group else resource
         where = f"in namespace {namespace}" if namespace else "in the cluster"
         words = f"Our account {user} may not {verb} {what} {where}. Give it that verb by a role."
-        return EngineRefused(NOT_PERMITTED, words)
+        return EngineRefused(base.NOT_PERMITTED, words)
     if status == 401:
         words = f"The cluster does not accept our credentials: {said}. Give it new ones."
-        return EngineRefused(CREDENTIALS_REFUSED, words, is_passing=True)
-    return EngineRefused(ADMISSION_REFUSED, f"The cluster refuses it: {said}")
+        return EngineRefused(base.CREDENTIALS_REFUSED, words, is_passing=True)
+    return EngineRefused(base.ADMISSION_REFUSED, f"The cluster refuses it: {said}")
 
 
 def _words(text: str) -> str:

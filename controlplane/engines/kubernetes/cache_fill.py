@@ -26,13 +26,9 @@ from controlplane.engines.kubernetes.pod_program import leave, say
 # Exit codes.
 NOT_FETCHED, MISSING, DAMAGED, DISK_FULL, NOT_WRITABLE = 81, 82, 83, 84, 85
 URL, TOKEN, KEY, KEEP, HASH, ROOT = (
-    "TRAINYARD_CACHE_URL",
-    "TRAINYARD_CACHE_TOKEN",
-    "TRAINYARD_CACHE_KEY",
-    "TRAINYARD_CACHE_KEEP",
-    "TRAINYARD_CACHE_HASH",
-    "TRAINYARD_CACHE_ROOT",
-)
+    "TRAINYARD_CACHE_URL", "TRAINYARD_CACHE_TOKEN", "TRAINYARD_CACHE_KEY", "TRAINYARD_CACHE_KEEP",
+    "TRAINYARD_CACHE_HASH", "TRAINYARD_CACHE_ROOT",
+)  # fmt: skip
 TOKEN_HEADER = "X-Trainyard-Cache-Token"
 # How long requests are repeated; a restarted control plane is back within this time.
 RETRY_SECONDS, ANSWER_SECONDS, PAUSE_SECONDS = 300, 60, 2

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from controlplane.engines.kubernetes import cache_fill
+from controlplane.engines.kubernetes import cache_fill, data_pod_objects
 from controlplane.engines.kubernetes.config import ClusterProfile
-from controlplane.engines.kubernetes.data_pod_objects import (
-    CACHE_TASK,
-    cache_claim,
-    cache_pod,
-    cache_pod_name,
-)
 from controlplane.engines.kubernetes.data_pods import START_SECONDS, DataPod, phase_of
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.remote_errors import Unreachable
 from datasets.storage.base import Blocked, Budget
-from datasets.storage.claims import CLAIM_DELETED, CacheClaim, CacheTask, trouble_of
+from datasets.storage.claims import CLAIM_DELETED, CLAIM_LOST, CacheClaim, CacheTask, trouble_of
 
 # Temporary reasons of a refusal: the control plane did not answer, or another task uses the volume.
 UNREACHABLE, IN_USE = "unreachable", "in_use"
@@ -52,18 +46,20 @@ class CacheVolume:
     ) -> None:
         self._client, self._project, self._profile, self._prepare = client, project, profile, prepare
         self._claim = claim
-        pod = cache_pod_name(claim.name)
+        pod = data_pod_objects.cache_pod_name(claim.name)
         self._pod = DataPod(client, profile.namespace_of(project), pod, "fills caches")
 
     def run(self, task: CacheTask, budget: Budget, report: Report = lambda *counts: None) -> Sequence[str]:
         """Execute a task and return the keys of the trees that exist afterwards. Raise Blocked if the pod cannot run
         or fails, ContentMissing if the server lacks a content, what `budget` raises, and Unreachable while the pod's
         log cannot be read; a repeat continues with the same pod. A task that only removes trees makes no namespace and
-        no claim: without the claim there is nothing to remove."""
+        no claim: without the claim, and without its volume, there is nothing to remove."""
         if task.key:
             self._prepare()
-            self._pod.create(cache_claim(self._project, self._profile, self._claim))
-        elif self.trouble() == CLAIM_DELETED:
+            self._require_claim()
+        elif self.trouble() in (CLAIM_DELETED, CLAIM_LOST):
+            # One of an earlier task, whose caller died.
+            self._pod.remove()
             return ()
         self._start(task)
         try:
@@ -89,13 +85,20 @@ class CacheVolume:
         self._pod.remove()
         self._pod.delete_claim(self._claim.name)
 
+    def _require_claim(self) -> None:
+        """Create the claim if it is missing. Raise Blocked if its volume is lost: no pod would start."""
+        is_new = self._pod.create(data_pod_objects.cache_claim(self._project, self._profile, self._claim))
+        if not is_new and self.trouble() == CLAIM_LOST:
+            words = f"The cluster lost its PersistentVolume. Delete the claim {self._claim.name}; it is made again."
+            raise Blocked(CLAIM_LOST, words)
+
     def _start(self, task: CacheTask) -> None:
         """Create the pod, or find the existing one of this task. Raise Blocked while another task uses the
         volume."""
-        if self._pod.create(cache_pod(self._project, self._profile, self._claim, task)):
+        if self._pod.create(data_pod_objects.cache_pod(self._project, self._profile, self._claim, task)):
             return
         found = self._pod.found()
-        if found is not None and found["metadata"]["labels"].get(CACHE_TASK) == task.name:
+        if found is not None and found["metadata"]["labels"].get(data_pod_objects.CACHE_TASK) == task.name:
             if not found["metadata"].get("deletionTimestamp"):
                 return
         elif found is not None and phase_of(found) in ("Succeeded", "Failed"):

@@ -183,9 +183,8 @@ class Watching:
                 self._probe.require_answer(STALE_SECONDS)
 
     def _notice(self) -> None:
+        self.notify()
         with self._changed:
-            self._changes += 1
-            self._changed.notify_all()
             news, self._news = self._news, set()
         self._on_change(news)
 

@@ -20,11 +20,8 @@ from controlplane.engines.place_files import PIECE_BYTES, Folders, place_member
 # Exit codes.
 NOT_FETCHED, MISSING, NOT_PLACED = 81, 82, 83
 URL, TOKEN, TREE, TARGET = (
-    "TRAINYARD_CODE_URL",
-    "TRAINYARD_CODE_TOKEN",
-    "TRAINYARD_CODE_TREE",
-    "TRAINYARD_CODE_TARGET",
-)
+    "TRAINYARD_CODE_URL", "TRAINYARD_CODE_TOKEN", "TRAINYARD_CODE_TREE", "TRAINYARD_CODE_TARGET",
+)  # fmt: skip
 TOKEN_HEADER = "X-Trainyard-Code-Token"
 # How long requests are repeated; a restarted control plane is back within this time.
 RETRY_SECONDS, ANSWER_SECONDS, PAUSE_SECONDS = 300, 60, 2

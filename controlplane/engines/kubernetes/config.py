@@ -95,7 +95,14 @@ class ClusterProfile(Settings):
         return self.has_mpi_operator and not self.work_storage_class
 
     def namespace_of(self, project: str) -> str:
-        return names.namespace_of(project, self.namespace_prefix)
+        """Return the name of a project's namespace. Project names have at most 50 characters and prefixes at most 12,
+        so it is a valid name."""
+        return self.namespace_prefix + project
+
+    def metadata(self, name: str, project: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the metadata of an object in the project's namespace, by default with the project's labels."""
+        labels = names.labels(self.installation, project) if labels is None else labels
+        return {"name": name, "namespace": self.namespace_of(project), "labels": {**labels}}
 
     def has_made(self, raw: Mapping[str, Any]) -> bool:
         return names.made_by(raw) == self.installation

@@ -113,4 +113,4 @@ def pod(
 def _metadata(name: str, project: str, profile: ClusterProfile, **more: str) -> dict[str, Any]:
     """Return metadata without the label of the installation, which marks pods of jobs."""
     labels = {names.MANAGED_BY: FIELD_MANAGER, names.PROJECT: project, names.DATA_OF: profile.installation}
-    return {"name": name, "namespace": profile.namespace_of(project), "labels": {**labels, **more}}
+    return profile.metadata(name, project, {**labels, **more})

@@ -24,6 +24,8 @@ START_SECONDS = 600.0
 WATCH_SECONDS = 2
 # A pod that has nothing to print for longer counts as unreachable.
 SILENCE_SECONDS = 60.0
+# For so long the log of a running pod may be out of reach, as while its kubelet restarts.
+UNREAD_SECONDS = 60.0
 
 
 class DataPod:
@@ -136,7 +138,7 @@ class DataPod:
         ContentMissing for a code with the reason ""; ApiError or Unreachable if the log of the ended pod cannot be
         read; and what `budget` raises.
         """
-        seen = 0
+        seen, read_at = 0, time.monotonic()
         query = {"container": CONTAINER, "follow": "true"}
         while True:
             pod, trouble = self.started(budget, seconds), None
@@ -144,6 +146,7 @@ class DataPod:
                 with self._client.stream(
                     f"{self.path}/log", query, read_timeout_seconds=SILENCE_SECONDS
                 ) as lines:
+                    read_at = time.monotonic()
                     for number, text in enumerate(lines):
                         budget.check()
                         if number >= seen:
@@ -157,8 +160,17 @@ class DataPod:
                 if trouble is not None:
                     raise trouble
                 return
+            if trouble is None:
+                read_at = time.monotonic()
+            elif time.monotonic() - read_at > SILENCE_SECONDS + UNREAD_SECONDS:
+                raise self._unread(pod, trouble)
             # The pod object shows the end a moment after its log does.
             self.wait(pod)
+
+    def _unread(self, pod: Raw, trouble: Exception) -> Blocked:
+        node = pod["spec"].get("nodeName")
+        words = f"The pod that {self._work} runs on {node}, and its log cannot be read: {trouble}"
+        return Blocked("log_not_read", line(words), is_passing=True)
 
     def require_python(self, ended: Raw) -> None:
         """Raise Blocked if the container ended because its image lacks python3."""

@@ -20,7 +20,8 @@ def has_membership(spec: PodSpec, profile: ClusterProfile) -> bool:
 
 
 def environment(spec: PodSpec, profile: ClusterProfile) -> dict[str, dict[str, Any]]:
-    """Return environment variables, by name, as the fields of a Kubernetes EnvVar other than the name."""
+    """Return the variables of the membership, by name: `value` or `valueFrom` of a Kubernetes EnvVar; {} for pods of
+    other jobs."""
     if not has_membership(spec, profile):
         return {}
     return {

@@ -13,26 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.engines import base
-from controlplane.engines.base import (
-    Capabilities,
-    DepartmentReport,
-    EngineRefused,
-    EngineUnreachable,
-    NodeReport,
-    PodReport,
-    PodSpec,
-    ProjectReport,
-    Shell,
-)
-from controlplane.engines.kubernetes import (
-    dcgm,
-    elastic,
-    inventory,
-    manifests,
-    names,
-    reports,
-    tenancy,
-)
+from controlplane.engines.base import EngineRefused, EngineUnreachable, NodeReport, PodReport, PodSpec
+from controlplane.engines.kubernetes import dcgm, elastic, inventory, manifests, names, reports, tenancy
 from controlplane.engines.kubernetes.api_errors import refusals
 from controlplane.engines.kubernetes.cache_volume import CacheVolume
 from controlplane.engines.kubernetes.claim_reader import ClaimReader
@@ -107,7 +89,7 @@ class KubernetesEngine:
         self._ask_prometheus = prometheus_of(self._profile.prometheus, self.client)
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> base.Capabilities:
         found = {base.SHELL, base.REACHES_PORTS}
         if self._ask_prometheus is not None:
             found.add(base.USAGE)
@@ -252,7 +234,7 @@ class KubernetesEngine:
         holdings = reports.holdings(seen.ours.values())
         return dcgm.usage_of(self.nodes(), holdings, gpus)
 
-    def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
+    def open_shell(self, pod_name: str, columns: int, rows: int) -> base.Shell:
         where = (*self._running(pod_name), names.MAIN_CONTAINER)
         return PodShell(self.client.access, *where, columns, rows)
 
@@ -277,7 +259,7 @@ class KubernetesEngine:
         self._copier.want(paths)
 
     def sync_projects(
-        self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
+        self, projects: Sequence[base.ProjectReport], departments: Sequence[base.DepartmentReport] = ()
     ) -> None:
         unswept: EngineRefused | None = None
         try:

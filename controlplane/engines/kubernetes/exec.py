@@ -12,14 +12,8 @@ from typing import Any
 
 import orjson
 
-from controlplane.engines.base import (
-    POD_NOT_RUNNING,
-    RUN_SCRIPT,
-    STDERR,
-    STDOUT,
-    EngineRefused,
-    EngineUnreachable,
-)
+from controlplane.engines import base
+from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes.api_errors import pod_refusals
 from controlplane.kubernetes_api.channel_socket import V4_PROTOCOL, V5_PROTOCOL, ChannelSocket
 from controlplane.kubernetes_api.credentials import Access
@@ -42,7 +36,7 @@ _START = (
     'export TRAINYARD_SHELL="$0" TERM="${TERM:-xterm-256color}";'
     " if command -v bash >/dev/null 2>&1; then bash; else sh; fi; exit $?"
 )
-_RUN = f'export TRAINYARD_SHELL="$0"; {RUN_SCRIPT}'
+_RUN = f'export TRAINYARD_SHELL="$0"; {base.RUN_SCRIPT}'
 # Kills every process of every session in which a process has the mark $1: cutting the connection may leave some
 # running. Uses only shell built-ins, because the image may have no other programs.
 _END = """
@@ -177,7 +171,7 @@ class PodShell(_Exec):
         if not self._has_output and (words := self._refusal()):
             self.close()
             is_absent = "executable file not found" in words or "no such file" in words
-            code = NO_SHELL if is_absent else POD_NOT_RUNNING
+            code = NO_SHELL if is_absent else base.POD_NOT_RUNNING
             raise EngineRefused(code, f"There is no shell in {pod}: {words}")
 
     def read(self, limit: int = 65536) -> bytes:
@@ -211,14 +205,14 @@ class PodProcess(_Exec):
         try:
             received = self._channel.near.recv(limit, socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return STDOUT, b""
+            return base.STDOUT, b""
         self._unread += received
         if not received and not self._is_refusal_read and (words := self._refusal()):
             self._is_refusal_read = True
-            return STDERR, f"{words}\n".encode()
+            return base.STDERR, f"{words}\n".encode()
         if (piece := self._piece()) is None and not received:
             raise EOFError
-        return piece or (STDOUT, b"")
+        return piece or (base.STDOUT, b"")
 
     def _piece(self) -> tuple[int, bytes] | None:
         if len(self._unread) < _PIECE.size:

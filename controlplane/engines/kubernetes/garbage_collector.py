@@ -23,11 +23,7 @@ class Sweeper:
     monotonic seconds."""
 
     def __init__(
-        self,
-        client: Client,
-        objects: Objects,
-        installation: str,
-        clock: Callable[[], float] = time.monotonic,
+        self, client: Client, objects: Objects, installation: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client, self._objects, self._installation = client, objects, installation
         self._clock = clock

@@ -19,7 +19,7 @@ from controlplane.engines.kubernetes.config import (
     SPOT_TAINTS,
     ClusterProfile,
 )
-from controlplane.engines.kubernetes.reports import TERMINAL, devices_of, pinned_node
+from controlplane.engines.kubernetes.reports import TERMINAL, condition_of, devices_of, pinned_node
 from controlplane.engines.kubernetes.sanitize import LARGEST, LARGEST_SMALL, count, line
 from controlplane.kubernetes_api.names import RawView
 
@@ -184,8 +184,7 @@ def _trouble(node: RawView) -> str:
     """Return why a node is not ready, in the cluster's words; "" if it is ready."""
     if node["metadata"].get("deletionTimestamp"):
         return "It is being removed from the cluster."
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    ready: RawView = next((one for one in conditions if one.get("type") == "Ready"), {})
+    ready = condition_of(node, "Ready")
     if ready.get("status") != "True":
         said = ": ".join(filter(None, (ready.get("reason"), ready.get("message"))))
         return f"The cluster calls it not ready: {said or 'its kubelet has said nothing yet'}."

@@ -19,6 +19,7 @@ from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, Proj
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.manifests import write_devices
+from controlplane.engines.kubernetes.reports import condition_of
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.names import FIELD_MANAGER, key_of
 from controlplane.scheduling import reasons
@@ -159,13 +160,9 @@ def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) 
     }
     if profile.topology:
         wanted["topologyConstraint"] = dict(profile.topology)
-    metadata = {
-        "name": names.anchor_name(spec.job_id, spec.attempt),
-        "namespace": profile.namespace_of(spec.project),
-        "labels": {**names.labels_of(spec, profile.installation), QUEUE_LABEL: queue},
-        "ownerReferences": [dict(owner)],
-    }
-    return names.manifest("PodGroup", metadata, spec=wanted)
+    labels = {**names.labels_of(spec, profile.installation), QUEUE_LABEL: queue}
+    metadata = profile.metadata(names.anchor_name(spec.job_id, spec.attempt), spec.project, labels)
+    return names.manifest("PodGroup", {**metadata, "ownerReferences": [dict(owner)]}, spec=wanted)
 
 
 def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
@@ -348,11 +345,7 @@ def without_group(report: PodReport, pod: Mapping[str, Any], now: datetime) -> P
 
 
 def with_answers(
-    report: PodReport,
-    pod: Mapping[str, Any],
-    said: Verdict | None,
-    taken_by: str | None,
-    now: datetime,
+    report: PodReport, pod: Mapping[str, Any], said: Verdict | None, taken_by: str | None, now: datetime
 ) -> PodReport:
     """Add KAI's status to a pod's report: the group of its shared device, why it waits, and which job preempted it
     (see `eviction`; None if none did)."""
@@ -379,7 +372,6 @@ def _given_way(report: PodReport, pod: Mapping[str, Any], taken_by: str | None, 
 
 def _binding_error(pod: Mapping[str, Any]) -> Verdict | None:
     """Return why binding a pod to the node that KAI chose failed; None without such an error."""
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "PodBound" and condition.get("status") == "False":
-            return Verdict(reasons.CLUSTER_FULL, line(condition.get("message", "")))
-    return None
+    bound = condition_of(pod, "PodBound")
+    has_failed = bound.get("status") == "False"
+    return Verdict(reasons.CLUSTER_FULL, line(bound.get("message", ""))) if has_failed else None

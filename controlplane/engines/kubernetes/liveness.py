@@ -50,15 +50,10 @@ class Probe:
         trouble = "It could not be asked."
         try:
             self._ask()
-            trouble = ""
+            trouble, self._answered_at = "", time.monotonic()
         except (ApiError, EngineUnreachable, EngineRefused) as error:
             trouble = str(error)
         finally:
-            self._take(trouble)
-
-    def _take(self, trouble: str) -> None:
-        with self._lock:
-            self._is_asking, self._trouble = False, trouble
-            if not trouble:
-                self._answered_at = time.monotonic()
-        self._answered.set()
+            with self._lock:
+                self._is_asking, self._trouble = False, trouble
+            self._answered.set()

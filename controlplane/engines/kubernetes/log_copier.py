@@ -26,7 +26,7 @@ import aiohttp
 
 from controlplane.engines.base import EngineUnreachable
 from controlplane.engines.kubernetes import log_streams
-from controlplane.engines.kubernetes.log_copy import MOST_BYTES, PASSING, PAUSE_SECONDS, LogCopy, LogSource
+from controlplane.engines.kubernetes.log_copy import PASSING, PAUSE_SECONDS, LogCopy, LogSource
 from controlplane.engines.kubernetes.log_streams import LogNotThere, LogStreams, is_removed
 from controlplane.engines.kubernetes.sanitize import line
 from controlplane.kubernetes_api.client import Client
@@ -106,12 +106,11 @@ class LogCopier:
         client: Client,
         look: Callable[[str], LogSource | None],
         *,
-        most_bytes: int = MOST_BYTES,
         most_streams: int | None = None,
         drain_seconds: float = DRAIN_SECONDS,
     ) -> None:
         self._client, self._look = client, look
-        self._most_bytes, self._drain_seconds = most_bytes, drain_seconds
+        self._drain_seconds = drain_seconds
         most = most_streams or log_streams.most_streams()
         # A part of the streams is reserved for ended pods: they wait to be deleted, and their logs are read
         # quickly.
@@ -174,7 +173,7 @@ class LogCopier:
             del self._logs[name]
             self._tasks.pop(name).cancel()
         for name in paths.keys() - self._logs.keys():
-            wanted = self._logs[name] = _WantedLog(name, LogCopy(paths[name], self._most_bytes))
+            wanted = self._logs[name] = _WantedLog(name, LogCopy(paths[name]))
             self._tasks[name] = asyncio.create_task(self._keep(wanted))
 
     def _note(self, changed: frozenset[str]) -> None:

@@ -78,7 +78,7 @@ class Lines:
         return [(line_ms, _CUT, text)] if text and line_ms != _UNSTAMPED else []
 
     def _start(self, line: bytes) -> tuple[int, bytes]:
-        """Return the time and the text of a line, or of its beginning."""
+        """Split a line, which may be incomplete, into its time (Unix ms) and its text; _UNSTAMPED without a time."""
         if self._line_ms is not None:
             return self._line_ms, line
         stamp, _, text = line.partition(b" ")

@@ -11,14 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controlplane.engines.base import (
-    CANNOT_SHARE,
-    IMAGE_UNKNOWN,
-    DeviceShare,
-    EngineRefused,
-    NodeReport,
-    PodSpec,
-)
+from controlplane.engines import base
+from controlplane.engines.base import DeviceShare, EngineRefused, NodeReport, PodSpec
 from controlplane.engines.kubernetes import code_delivery, elastic, mounts, mpi, names
 from controlplane.engines.kubernetes.config import SPOT_TAINTS, ClusterProfile
 from controlplane.engines.kubernetes.names import WORK_DIR
@@ -32,14 +26,9 @@ KEEP_NODE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpent
 
 # NVIDIA's runtime gives a container the devices that these variables name. The device plugin sets the first for a
 # pod with GPUs, but a value in the pod would override that.
-GIVES_DEVICES = frozenset(
-    {
-        "NVIDIA_VISIBLE_DEVICES",
-        "NVIDIA_MIG_CONFIG_DEVICES",
-        "NVIDIA_MIG_MONITOR_DEVICES",
-        "NVIDIA_IMEX_CHANNELS",
-    }
-)
+GIVES_DEVICES = frozenset((
+    "NVIDIA_VISIBLE_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS",
+))  # fmt: skip
 
 _REFERENCE = re.compile(r"\$?\$\([A-Za-z_][A-Za-z0-9_]*\)")
 _PLAIN_LABEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -131,7 +120,7 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
     job_id, attempt, rank = pod_name.rsplit("-", 2) if pod_name.count("-") >= 2 else (pod_name, "0", "0")
     identity = {names.JOB_ID: job_id, names.ATTEMPT: attempt, names.RANK: rank, names.STOPPED: "true"}
     labels = {**names.labels(profile.installation, project), **identity}
-    metadata = {"name": pod_name, "namespace": profile.namespace_of(project), "labels": labels}
+    metadata = profile.metadata(pod_name, project, labels)
     container = {"name": names.MAIN_CONTAINER, "image": "stopped-before-its-start"}
     container |= without_empty({"securityContext": container_security(profile)})
     body = {
@@ -197,7 +186,7 @@ def image_of(spec: PodSpec, profile: ClusterProfile) -> str:
     if not reference:
         known = ", ".join(sorted(profile.images)) or "none has a short name here"
         raise EngineRefused(
-            IMAGE_UNKNOWN, f"The job names no image, and the cluster has no default. Images: {known}."
+            base.IMAGE_UNKNOWN, f"The job names no image, and the cluster has no default. Images: {known}."
         )
     return reference
 
@@ -213,13 +202,13 @@ def gpu_request(spec: PodSpec, node: NodeReport | None) -> int:
     wanted = [-(-share.milli_gpus * node.device_parts // 1000) for share in spec.devices]
     if any(share.milli_gpus < 1000 for share in spec.devices) and node.device_parts == 1:
         raise EngineRefused(
-            CANNOT_SHARE,
+            base.CANNOT_SHARE,
             f"{node.name} gives out whole GPUs only. Switch on time-slicing or MPS in its NVIDIA device plugin "
             "(sharing.timeSlicing or sharing.mps, with replicas), or attach the cluster with KAI Scheduler.",
         )
     if node.is_one_part_per_pod and sum(wanted) > 1:
         raise EngineRefused(
-            CANNOT_SHARE,
+            base.CANNOT_SHARE,
             f"{node.name} shares each GPU by MPS among {node.device_parts} pods, and its device plugin gives a pod one "
             f"part only: ask for at most {1000 // node.device_parts / 1000:g} of a GPU, or for another node pool.",
         )
@@ -241,11 +230,7 @@ def escaped(argument: str) -> str:
 
 
 def _metadata(spec: PodSpec, profile: ClusterProfile, name: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "namespace": profile.namespace_of(spec.project),
-        "labels": names.labels_of(spec, profile.installation),
-    }
+    return profile.metadata(name, spec.project, names.labels_of(spec, profile.installation))
 
 
 def _user_labels(spec: PodSpec) -> dict[str, str]:

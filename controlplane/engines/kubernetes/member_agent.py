@@ -16,7 +16,7 @@ from pathlib import Path
 
 from controlplane.engines.kubernetes.pod_program import say
 
-MEMBERSHIP, STATUS, DOORBELL = "membership.json", "status.json", "doorbell"
+MEMBERSHIP, STATUS, WAKEUP = "membership.json", "status.json", "wakeup"
 # The most bytes read of a status file, because programs may write anything.
 LONGEST_STATUS = 64 * 1024
 # The interval between checks without a notification, and between reports of the age.
@@ -25,11 +25,11 @@ LOOK_SECONDS, AGE_SECONDS = 0.1, 1.0
 
 def main(directory: Path) -> None:
     """Serve until the input ends."""
-    bell, unread, reports = doorbell_of(directory), b"", Reports(directory / STATUS)
+    wakeup, unread, reports = wakeup_pipe_of(directory), b"", Reports(directory / STATUS)
     while True:
-        ready, _, _ = select.select([0, bell], [], [], LOOK_SECONDS)
-        if bell in ready:
-            os.read(bell, 4096)
+        ready, _, _ = select.select([0, wakeup], [], [], LOOK_SECONDS)
+        if wakeup in ready:
+            os.read(wakeup, 4096)
         if 0 in ready:
             data = os.read(0, 65536)
             if not data:
@@ -69,10 +69,10 @@ class Reports:
             self.aged_at = time.monotonic()
 
 
-def doorbell_of(directory: Path) -> int:
-    """Return the doorbell, a named pipe that the program writes to after an urgent report; replace any other file
-    there."""
-    path = directory / DOORBELL
+def wakeup_pipe_of(directory: Path) -> int:
+    """Return the descriptor of the named pipe that the program writes to after an urgent report; replaces any other
+    file there."""
+    path = directory / WAKEUP
     if not path.is_fifo():
         path.unlink(missing_ok=True)
         os.mkfifo(path, 0o600)

@@ -18,12 +18,9 @@ def volumes_of(host_paths: Mapping[str, str], mounts: Sequence[Mount]) -> Volume
         for number, (path, source) in enumerate(sorted(host_paths.items()))
     }
     for number, mount in enumerate(mounts):
-        read_only = {"readOnly": True} if mount.is_read_only else {}
-        place = {
-            "mountPath": mount.path,
-            **read_only,
-            **({"subPath": mount.sub_path} if mount.sub_path else {}),
-        }
+        place: dict[str, Any] = {"mountPath": mount.path}
+        place |= {"readOnly": True} if mount.is_read_only else {}
+        place |= {"subPath": mount.sub_path} if mount.sub_path else {}
         claim = {"persistentVolumeClaim": {"claimName": mount.claim}}
         name = f"{'host-' * mount.is_read_only}mount-{number}"
         found[name] = place, claim if mount.claim else _directory(mount.source)

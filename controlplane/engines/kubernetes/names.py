@@ -81,7 +81,7 @@ MAIN_CONTAINER = "main"
 
 
 def manifest(kind: str, metadata: Mapping[str, Any], **rest: Any) -> dict[str, Any]:
-    """Return an object of one of KINDS. `rest`: its spec, or the fields that it has instead."""
+    """Return an API object of a kind in KINDS. `rest`: its other top-level fields, such as `spec` or `data`."""
     return {"apiVersion": KINDS[kind][0], "kind": kind, "metadata": dict(metadata), **rest}
 
 
@@ -96,12 +96,6 @@ def path_of(raw: Mapping[str, Any], kind: str = "") -> str:
     """Return the path of an object. `kind`: needed for objects from a list, which do not contain it."""
     metadata = raw["metadata"]
     return f"{list_path(kind or raw['kind'], metadata.get('namespace', ''))}/{metadata['name']}"
-
-
-def namespace_of(project: str, prefix: str = "yard-") -> str:
-    """Return the namespace of a project. Project names have at most 50 characters and prefixes at most 12, so it is
-    a valid name."""
-    return prefix + project
 
 
 def anchor_name(job_id: str, attempt: int) -> str:

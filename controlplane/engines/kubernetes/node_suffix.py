@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from controlplane.clusters.node_names import name_here, name_there
 from controlplane.engines.base import Engine, NodeReport, PodReport, PodSpec, UsageReport
+from controlplane.engines.kubernetes.cache_volume import CacheVolume
+from datasets.storage.claims import CacheClaim
 
 
 def with_suffix(engine: Engine, suffix: str) -> Engine:
@@ -59,6 +61,10 @@ class RenamedNodes:
     def find(self, pod_name: str, project: str) -> PodReport | None:
         found = self._engine.find(pod_name, project)
         return None if found is None else self._renamed(found)
+
+    def caches(self, project: str, claim: CacheClaim) -> CacheVolume:
+        there = replace(claim, nodes=tuple(map(self._there, claim.nodes)))
+        return cast(CacheVolume, self.__getattr__("caches")(project, there))
 
     def usage(self) -> tuple[UsageReport, ...]:
         return tuple(replace(report, node=self._here(report.node)) for report in self._engine.usage())

@@ -11,7 +11,7 @@ from typing import Any
 
 from controlplane.engines.base import NAME_TAKEN, NAMESPACE_NOT_OURS, EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import names
-from controlplane.engines.kubernetes.api_errors import as_refusal, refusals
+from controlplane.engines.kubernetes.api_errors import refusal_of, refusals
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import Raw
@@ -51,7 +51,7 @@ class Objects:
         except ApiError as error:
             if error.status == 404:
                 return None
-            raise as_refusal(error) from error
+            raise refusal_of(error) from error
         return found
 
     def make(self, body: Raw) -> Raw:
@@ -66,7 +66,7 @@ class Objects:
             return created
         except ApiError as error:
             if error.reason != "AlreadyExists":
-                raise as_refusal(error, body["kind"]) from error
+                raise refusal_of(error, body["kind"]) from error
         # We may not read secrets, and no other client has a reason to use the name of an attempt's secret.
         if body["kind"] == "Secret":
             return body

@@ -11,15 +11,10 @@ from collections.abc import Callable
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from controlplane.engines.base import (
-    ADMISSION_REFUSED,
-    WAITING_FOR_OPERATOR,
-    EngineRefused,
-    NodeReport,
-    PodSpec,
-)
+from controlplane.engines import base
+from controlplane.engines.base import EngineRefused, NodeReport, PodSpec
 from controlplane.engines.kubernetes import kai, manifests, mpi, mpijobs, names, reports, tenancy
-from controlplane.engines.kubernetes.api_errors import as_refusal, refusals
+from controlplane.engines.kubernetes.api_errors import refusal_of, refusals
 from controlplane.engines.kubernetes.cluster_cache import Watching
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.objects import Objects
@@ -37,12 +32,7 @@ OPERATOR_SECONDS = (0.1,) * 10 + (0.3,) * 30
 
 class PodStarter:
     def __init__(
-        self,
-        client: Client,
-        objects: Objects,
-        pods: Watching,
-        profile: ClusterProfile,
-        scheduler: Scheduler,
+        self, client: Client, objects: Objects, pods: Watching, profile: ClusterProfile, scheduler: Scheduler
     ) -> None:
         self._client, self._objects, self._pods = client, objects, pods
         self._profile, self._scheduler = profile, scheduler
@@ -63,7 +53,7 @@ class PodStarter:
             except EngineRefused as refusal:
                 # A cached object may have been deleted, and a new namespace takes a moment to become usable.
                 self._objects.forget(names.namespace_path(self._profile.namespace_of(spec.project)))
-                if not refusal.is_passing or refusal.code != ADMISSION_REFUSED:
+                if not refusal.is_passing or refusal.code != base.ADMISSION_REFUSED:
                     raise
             time.sleep(pause_seconds)
         self._start(spec, node)
@@ -122,9 +112,9 @@ class PodStarter:
         except ApiError as error:
             # In both cases the operator has replaced or changed the pod since it was read.
             if error.status not in (404, 409):
-                raise as_refusal(error) from error
+                raise refusal_of(error) from error
             words = "The MPI operator is changing this pod."
-            raise EngineRefused(WAITING_FOR_OPERATOR, words, is_passing=True) from error
+            raise EngineRefused(base.WAITING_FOR_OPERATOR, words, is_passing=True) from error
         self._pods.observe(found)
 
     def _operated(self, name: str) -> Raw:
@@ -133,7 +123,7 @@ class PodStarter:
                 return found
             time.sleep(pause_seconds)
         words = "The MPI operator has not made this pod yet: is it running?"
-        raise EngineRefused(WAITING_FOR_OPERATOR, words, is_passing=True)
+        raise EngineRefused(base.WAITING_FOR_OPERATOR, words, is_passing=True)
 
     def _note_devices(self, known: Raw | None, spec: PodSpec) -> None:
         """Record the devices of a pod that the cluster's scheduler has placed. Does nothing for a pod that is gone."""

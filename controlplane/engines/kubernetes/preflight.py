@@ -18,17 +18,10 @@ from typing import Any, TypeAlias
 
 from controlplane.clusters.settings import SettingsInvalid
 from controlplane.engines.base import EngineRefused, EngineUnreachable
-from controlplane.engines.kubernetes import dcgm, names
+from controlplane.engines.kubernetes import dcgm, names, rbac
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.prometheus import prometheus_of
-from controlplane.engines.kubernetes.rbac import (
-    NEEDED,
-    NO_KUBECTL,
-    OPTIONAL,
-    WITH_MPI_OPERATOR,
-    Rule,
-    needed_for,
-)
+from controlplane.engines.kubernetes.rbac import Rule
 from controlplane.engines.kubernetes.tenancy import cluster_roles
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access, access_from
@@ -197,8 +190,8 @@ def _clock(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _rights(client: Client, profile: ClusterProfile) -> Iterator[Check]:
-    optional = WITH_MPI_OPERATOR if profile.mpi_operator is None else ""
-    rules = tuple(rule for rule in needed_for(profile) if rule.when != optional)
+    optional = rbac.WITH_MPI_OPERATOR if profile.mpi_operator is None else ""
+    rules = tuple(rule for rule in rbac.needed_for(profile) if rule.when != optional)
     asked = [(rule, verb) for rule in rules for verb in rule.verbs]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = list(pool.map(lambda each: _may(client, *each), asked))
@@ -208,7 +201,7 @@ def _rights(client: Client, profile: ClusterProfile) -> Iterator[Check]:
             denied.setdefault(rule, []).append(verb)
     for rule, verbs in denied.items():
         missing = str(Rule(rule.group, rule.resource, tuple(verbs), "", names=rule.names))
-        outcome = WARNING if rule.when == OPTIONAL else FAILED
+        outcome = WARNING if rule.when == rbac.OPTIONAL else FAILED
         yield Check("rights", outcome, f"We may not {missing} in all namespaces.", rule.without_it)
     if not denied:
         yield Check("rights", OK, "We may do all that is needed.")
@@ -233,7 +226,7 @@ def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
     how = "An admin does: kubectl apply --server-side -f deploy/rbac.yaml"
     return _first(
         "project_roles",
-        (refused, WARNING, f"We see no ClusterRole {refused}, and may not make it. {how}", NO_KUBECTL),
+        (refused, WARNING, f"We see no ClusterRole {refused}, and may not make it. {how}", rbac.NO_KUBECTL),
         (missing, OK, f"Users of kubectl get the ClusterRoles {roles}; we make them."),
         (True, OK, f"Users of kubectl get the ClusterRoles {roles}."),
     )
@@ -354,7 +347,7 @@ def _why_own_launcher(client: Client, profile: ClusterProfile, *, is_there: bool
         return "No MPI operator"
     if profile.mpi_operator is None and profile.work_storage_class:
         return "The MPI operator would not keep hosts' working directories"
-    rules = (rule for rule in NEEDED if rule.when == WITH_MPI_OPERATOR)
+    rules = (rule for rule in rbac.NEEDED if rule.when == rbac.WITH_MPI_OPERATOR)
     is_ours = all(_may(client, rule, verb) for rule in rules for verb in rule.verbs)
     return "" if is_ours or profile.mpi_operator else "We may not create the MPI operator's MPIJobs"
 

@@ -212,7 +212,7 @@ def _unprepared(raw: Raw) -> tuple[str, str]:
 
 def _taken_away(raw: Raw) -> tuple[str, str] | None:
     """Return why the cluster itself ended the pod (condition or kubelet's reason); None if it did not."""
-    status, condition = _status(raw), _condition(raw, "DisruptionTarget")
+    status, condition = _status(raw), condition_of(raw, "DisruptionTarget")
     if condition.get("status") == "True":
         words = _said("Taken away by the cluster", condition.get("reason"), condition.get("message"))
         is_lost = condition.get("reason") == "DeletionByPodGC" and bool(_node_name(raw))
@@ -266,7 +266,7 @@ def _unbound(raw: Raw, now: datetime) -> PodReport:
         if _is_stopped(raw):
             return _end(raw, base.STOPPED, "Stopped before it was started.", is_gone=True)
         return _end(raw, base.POD_DELETED, "Somebody deleted the pod before it had a node.", is_gone=True)
-    condition = _condition(raw, "PodScheduled")
+    condition = condition_of(raw, "PodScheduled")
     words = str(condition.get("message", ""))
     message = _said("The cluster's scheduler has not bound it", words) if words else "Waits for its node."
     limit = VOLUME_SECONDS if _VOLUME.search(words) else BIND_SECONDS
@@ -295,7 +295,7 @@ def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     for step in _steps(raw):
         if step.get("name") in _STEPS and "running" in (step.get("state") or {}):
             return _open(raw, base.STARTING, message=_STEPS[step["name"]])
-    prepared = _condition(raw, "PodReadyToStartContainers").get("status")
+    prepared = condition_of(raw, "PodReadyToStartContainers").get("status")
     if prepared == "True":
         message = "The node pulls the image and creates the container."
         return _open(raw, base.STARTING, base.PULLING_IMAGE, message)
@@ -396,7 +396,9 @@ def _exit_code(reason: str, ended: Raw, state: str) -> int | None:
 def _fallback_end(raw: Raw) -> datetime | None:
     """Return the best known end time of a pod without a container status. Never `now`, because an end time must not
     change."""
-    times = [_time(_condition(raw, kind).get("lastTransitionTime")) for kind in ("DisruptionTarget", "Ready")]
+    times = [
+        _time(condition_of(raw, kind).get("lastTransitionTime")) for kind in ("DisruptionTarget", "Ready")
+    ]
     times += [_time(raw["metadata"].get(key)) for key in ("deletionTimestamp", "creationTimestamp")]
     return next((time for time in times if time is not None), None)
 
@@ -451,7 +453,8 @@ def main_status(raw: Raw) -> Raw:
     return next((one for one in statuses if one.get("name") == names.MAIN_CONTAINER), {})
 
 
-def _condition(raw: Raw, kind: str) -> Raw:
+def condition_of(raw: Raw, kind: str) -> Raw:
+    """Return a condition of a pod or node; {} if it has none of this kind."""
     conditions: list[Raw] = _status(raw).get("conditions") or []
     return next((one for one in conditions if one.get("type") == kind), {})
 
@@ -462,7 +465,7 @@ def _taints(node: Raw) -> tuple[str, ...]:
 
 def _bound_at(raw: Raw) -> str | None:
     """Return when the pod was bound to its node, by its PodScheduled condition."""
-    bound: str | None = _condition(raw, "PodScheduled").get("lastTransitionTime")
+    bound: str | None = condition_of(raw, "PodScheduled").get("lastTransitionTime")
     return bound or raw["metadata"].get("creationTimestamp")
 
 

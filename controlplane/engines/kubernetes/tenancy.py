@@ -31,14 +31,8 @@ READ = ("get", "list", "watch")
 # its author lacks, so a role per project would need an account that may read all secrets of the cluster.
 RULES: dict[str, tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = {
     "viewer": (
-        (
-            "",
-            (
-                "pods", "pods/log", "pods/status", "events", "configmaps", "services", "persistentvolumeclaims",
-                "resourcequotas",
-            ),
-            READ,
-        ),
+        ("", ("pods", "pods/log", "pods/status", "events", "configmaps", "services", "persistentvolumeclaims",
+              "resourcequotas"), READ),
     ),
     "member": (
         ("", ("pods/exec", "pods/portforward"), ("create", "get")),
@@ -96,7 +90,7 @@ def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> l
             # Rounded up to whole units, as the cluster counts.
             units = str(-(-milli_gpus * parts // 1000))
             hard = {} if profile.placement.places_pods else {f"requests.{each}": units for each in resources}
-            metadata = _metadata(f"trainyard-{name}", project.name, profile)
+            metadata = profile.metadata(f"trainyard-{name}", project.name)
             found.append(names.manifest("ResourceQuota", metadata, spec={"hard": hard, **more}))
     return found
 
@@ -111,7 +105,7 @@ def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
         "ingress": [{"from": [{"podSelector": {}}, {"namespaceSelector": {"matchLabels": control}}]}],
         **({} if profile.metadata_access else {"egress": [{"to": _anywhere_but(METADATA)}]}),
     }
-    return names.manifest("NetworkPolicy", _metadata("trainyard", project, profile), spec=body)
+    return names.manifest("NetworkPolicy", profile.metadata("trainyard", project), spec=body)
 
 
 def _anywhere_but(addresses: Sequence[str]) -> list[dict[str, Any]]:
@@ -146,7 +140,7 @@ def binding(project: ProjectReport, name: str, profile: ClusterProfile) -> dict[
     subjects = [("Group", f"trainyard:{project.name}:{name}"), *(("User", user) for user in users)]
     return names.manifest(
         "RoleBinding",
-        _metadata(f"trainyard-{name}", project.name, profile),
+        profile.metadata(f"trainyard-{name}", project.name),
         roleRef={"apiGroup": RBAC, "kind": "ClusterRole", "name": f"trainyard-{name}"},
         subjects=[{"apiGroup": RBAC, "kind": kind, "name": subject} for kind, subject in subjects],
     )
@@ -167,11 +161,3 @@ def priority_classes(profile: ClusterProfile) -> list[dict[str, Any]]:
         )
         for is_preemptible, value in values.items()
     ]
-
-
-def _metadata(name: str, project: str, profile: ClusterProfile) -> dict[str, Any]:
-    return {
-        "name": name,
-        "namespace": profile.namespace_of(project),
-        "labels": names.labels(profile.installation, project),
-    }

@@ -14,7 +14,7 @@ from typing import Any
 
 from controlplane.engines.base import NOT_PERMITTED, EngineRefused
 from controlplane.engines.kubernetes import names, tenancy
-from controlplane.engines.kubernetes.api_errors import as_refusal, refusals
+from controlplane.engines.kubernetes.api_errors import refusal_of, refusals
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.kubernetes_api.client import Client
@@ -90,7 +90,7 @@ class Syncer:
         except ApiError as error:
             # With any words: those of a proxy before the API server are its own.
             if error.status not in (403, 404):
-                raise as_refusal(error) from error
+                raise refusal_of(error) from error
             return error.status == 404 and self._can_make(role)
         return True
 
@@ -167,7 +167,7 @@ class Syncer:
             if error.status == 403 and kind == BINDING:
                 self._may_bind = False
                 return {}
-            raise as_refusal(error) from error
+            raise refusal_of(error) from error
         # Objects in a list do not contain their kind.
         found = ({**item, "kind": kind} for item in items)
         return {_identity(item): item for item in found}

@@ -77,7 +77,7 @@ class LocalEngine(EngineDefaults):
         self._ports_dir = self._state_dir / "ports"
         self._ended_dir = self._state_dir / "ended"
         self._pods_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._bell = self._pods_dir / ".bell"
+        self._wakeup = self._pods_dir / ".wakeup"
         self._log_most_bytes = int(settings.get("log_most_bytes", LOG_MOST_BYTES))
         self._final: dict[str, PodReport] = {}
         self._gauges = Gauges()
@@ -174,23 +174,23 @@ class LocalEngine(EngineDefaults):
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
         """Wait on a pipe that shims write to when a pod starts or ends; wakes at least one of the waiting processes."""
-        if not self._bell.exists():
+        if not self._wakeup.exists():
             try:
-                os.mkfifo(self._bell, 0o600)
+                os.mkfifo(self._wakeup, 0o600)
             except FileExistsError:
                 # Another process has just created it.
                 pass
-        bell = os.open(self._bell, os.O_RDWR | os.O_NONBLOCK)
+        wakeup = os.open(self._wakeup, os.O_RDWR | os.O_NONBLOCK)
         try:
-            is_rung = is_readable(bell, timeout_seconds)
-            if is_rung:
-                os.read(bell, 65536)
-            return is_rung
+            has_arrived = is_readable(wakeup, timeout_seconds)
+            if has_arrived:
+                os.read(wakeup, 65536)
+            return has_arrived
         except BlockingIOError:
             # Another process also waits on this pipe and read it first.
             return True
         finally:
-            os.close(bell)
+            os.close(wakeup)
 
     def _pod(self, name: str) -> PodDir:
         return PodDir(self._pods_dir / name)
@@ -203,7 +203,7 @@ class LocalEngine(EngineDefaults):
     def _create(self, pod: PodDir, prepared: Prepared) -> None:
         is_created = False
         try:
-            is_created = pod.create(prepared, self._bell)
+            is_created = pod.create(prepared, self._wakeup)
         finally:
             if not is_created:
                 release_ports(self._ports_dir, prepared.ports.values())

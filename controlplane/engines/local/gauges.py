@@ -31,10 +31,7 @@ class Gauges:
         self._seen: dict[str, _Seen] = {}
 
     def read(
-        self,
-        nodes: tuple[NodeReport, ...],
-        running: Iterable[PodSpec],
-        readings: Mapping[int, UsageReport],
+        self, nodes: tuple[NodeReport, ...], running: Iterable[PodSpec], readings: Mapping[int, UsageReport]
     ) -> tuple[UsageReport, ...]:
         """Return one report per device. `readings`: the driver's readings, by device index; empty for simulated
         devices."""
@@ -50,9 +47,7 @@ class Gauges:
                 reading = readings.get(device.index)
                 if reading is not None:
                     report = replace(
-                        report,
-                        utilization=reading.utilization,
-                        memory_used_mib=reading.memory_used_mib,
+                        report, utilization=reading.utilization, memory_used_mib=reading.memory_used_mib
                     )
                 reports.append(report)
         return tuple(reports)

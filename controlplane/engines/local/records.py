@@ -24,11 +24,7 @@ from controlplane.engines.base import CodeSource, DeviceShare, GangMember, Membe
 from controlplane.engines.local import processes
 
 # As in workloads.common.membership.
-MEMBERSHIP, STATUS, DOORBELL = (
-    "membership.json",
-    "status.json",
-    "doorbell",
-)
+MEMBERSHIP, STATUS, WAKEUP = ("membership.json", "status.json", "wakeup")
 # The most bytes read of a status file, which the pod writes; a longer one is truncated and thus invalid JSON.
 LONGEST_STATUS = 64 * 1024
 SPEC, LAUNCH, START, EXIT, STOP, LOCK, CONTROL = "spec", "launch", "start", "exit", "stop", "lock", "control"
@@ -87,17 +83,17 @@ class PodDir:
         self.path = path
         self.name = path.name
 
-    def create(self, prepared: Prepared, bell: Path) -> bool:
+    def create(self, prepared: Prepared, wakeup: Path) -> bool:
         """Create the directory with spec and launch files atomically. Return False, without a change, if it exists."""
         fresh = self.path.with_name(f".{self.name}.{prepared.token[:8]}")
         fresh.mkdir(mode=0o700)
         stored = {**asdict(prepared), "ports": {str(k): v for k, v in prepared.ports.items()}}
         try:
             (fresh / SPEC).write_text(json.dumps(stored))
-            (fresh / LAUNCH).write_bytes(_launch(prepared, bell))
+            (fresh / LAUNCH).write_bytes(_launch(prepared, wakeup))
             if prepared.spec.is_elastic:
                 (fresh / ELASTIC).mkdir(mode=0o700)
-                (fresh / ELASTIC / DOORBELL).symlink_to(bell)
+                (fresh / ELASTIC / WAKEUP).symlink_to(wakeup)
             fresh.rename(self.path)
         except OSError:
             shutil.rmtree(fresh)
@@ -133,14 +129,7 @@ class PodDir:
         )
         return Prepared(
             spec=PodSpec(
-                **{
-                    **spec,
-                    **sequences,
-                    "devices": shares,
-                    "launches": gang,
-                    "mounts": mounts,
-                    "code": code,
-                }
+                **{**spec, **sequences, "devices": shares, "launches": gang, "mounts": mounts, "code": code}
             ),
             argv=tuple(stored["argv"]),
             env=stored["env"],
@@ -254,10 +243,10 @@ def read_shared(path: Path, most: int) -> tuple[str, float]:
         os.close(fd)
 
 
-def _launch(prepared: Prepared, bell: Path) -> bytes:
+def _launch(prepared: Prepared, wakeup: Path) -> bytes:
     """Return the shim's input (see `shim.Launch`). NUL separates values, because arguments and environments cannot
     contain it."""
-    items = [f"work={prepared.work_dir}", f"log={prepared.spec.log_path}", f"bell={bell}"]
+    items = [f"work={prepared.work_dir}", f"log={prepared.spec.log_path}", f"wakeup={wakeup}"]
     items += [f"log_most_bytes={prepared.log_most_bytes}"]
     for mount in own_mounts(prepared.spec):
         items += [

@@ -36,13 +36,7 @@ def entering(prepared: Prepared, pid: int) -> list[str]:
     if os.geteuid() != 0:
         enter += [f"--user=/proc/{pid}/ns/user", "--preserve-credentials"]
     # Entering the namespace changes the directory to the root, so it is set again.
-    return [
-        *enter,
-        "sh",
-        "-c",
-        'cd "$0" && exec "$@"',
-        prepared.work_dir,
-    ]
+    return [*enter, "sh", "-c", 'cd "$0" && exec "$@"', prepared.work_dir]
 
 
 def start_program(

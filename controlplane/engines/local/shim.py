@@ -154,7 +154,7 @@ class Shim:
         failure = child.go()
         os.write(started, b"1")
         os.close(started)
-        self._ring()
+        self._notify()
         self._supervise(child)
         self._end_all()
         self._drain()
@@ -311,12 +311,12 @@ class Shim:
             f'"finished_ms":{finished_ms}}}'
         )
         _once_there_is_room(lambda: _write_record(f"{self._dir}/exit", record))
-        self._ring()
+        self._notify()
 
-    def _ring(self) -> None:
+    def _notify(self) -> None:
         """Notify the control plane, if it is listening."""
         try:
-            fd = os.open(self._launch.values["bell"], os.O_WRONLY | os.O_NONBLOCK)
+            fd = os.open(self._launch.values["wakeup"], os.O_WRONLY | os.O_NONBLOCK)
             os.write(fd, b"!")
             os.close(fd)
         except OSError:

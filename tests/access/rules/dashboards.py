@@ -65,6 +65,7 @@ PAGES: dict[str, dict[str, Rule]] = {
     "clusters/<str:name>/do/check": {"POST": P_ADMIN},
     "clusters/<str:name>/do/detach": {"POST": P_ADMIN},
     "users": {"GET": P_ADMIN, "POST": P_ADMIN},
+    "audit": {"GET": P_ADMIN},
     "users/<str:username>": {"GET": P_FELLOWS},
     "users/<str:username>/do/lock": {"GET": P_ADMIN_OF_USER, "POST": P_ADMIN_OF_USER},
     "users/<str:username>/do/unlock": {"POST": P_ADMIN_OF_USER},

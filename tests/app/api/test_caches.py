@@ -1,9 +1,15 @@
 """Caches over REST: roles, lists, pins, room, and datasets of a submission."""
 
+from hashlib import sha256
+
 import pytest
 
-from datasets.models import Cache, Dataset
+from controlplane.commands.dispatch import carry_out_due
+from datasets.models import Cache, CacheLocation, Dataset
+from datasets.queries.caches import store_of
+from datasets.queries.lake import lake_of
 from tests.datasets import make_dataset, make_version
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -37,6 +43,32 @@ def test_members_cache_pin_and_clear_and_viewers_read(api, cast, dataset):
     assert api("ben").post(f"{path}/unpin", {}).body["is_pinned"] is False
     assert api("vera").delete(path).status == 403
     assert api("ben").delete(path).body["state"] == "evicting"
+
+
+def test_caches_that_share_damaged_content_are_out_of_use_and_repaired_from_the_lake(api, cast):
+    large = "x" * (1 << 20)
+    dataset = make_dataset(cast.project)
+    version = make_version(dataset, {"a": large, "b": "small"})
+    made = api("ben").post("caches", body(dataset)).body
+    wait_until(
+        lambda: not carry_out_due() and api("ben").get(f"caches/{made['id']}").body["state"] == "ready"
+    )
+    store, digest = store_of(CacheLocation.objects.get()), sha256(large.encode()).digest()
+    path = store.content(digest.hex())
+    path.chmod(0o644)
+    for damaged in {path, lake_of(cast.project).path_of(*lake_of(cast.project).locate([digest]))}:
+        damaged.chmod(0o644)
+        with damaged.open("r+") as file:
+            file.write("damaged")
+    assert api("ben").post(f"versions/{version.pk}/verify").body["damaged"] == [digest.hex()]
+    found = api("ben").get(f"caches/{made['id']}").body
+    assert (found["state"], found["reason"]["code"]) == ("failed", "content_damaged")
+    lake_of(cast.project).put_part(digest, 0, memoryview(large.encode()), len(large))
+    api("ben").post("caches", body(dataset))
+    wait_until(
+        lambda: not carry_out_due() and api("ben").get(f"caches/{made['id']}").body["state"] == "ready"
+    )
+    assert (store.tree(str(version.pk)) / "a").read_text() == large
 
 
 def test_lists_show_what_the_caller_may_see(api, cast, dataset):

@@ -145,6 +145,16 @@ def test_a_request_by_name_fills_the_volume_of_that_location_alone(
     assert "zone-b.team-a" not in str(api("chi").get("cache-locations").body)
 
 
+def test_data_is_filled_on_no_node_that_was_cordoned_here(cast: Cast, engine: Engine, xray: Dataset):
+    location = location_for(cast.project.cluster, cast.project)
+    cache_version(xray.versions.get(), location, actor=SYSTEM)
+    work()
+    Node.objects.filter(name="dgx1-1").update(is_cordoned=True)
+    clear_cache(Cache.objects.get(), actor=SYSTEM)
+    work()
+    assert [claim.nodes for claim, _ in engine.tasks] == [(), ("dgx1-2",)]
+
+
 def test_pods_mount_the_claim_of_the_location_of_their_node(cast: Cast, xray: Dataset, zone: CacheLocation):
     job = submit(cast)
     key = str(xray.versions.get().pk)
@@ -237,6 +247,21 @@ def test_a_gang_over_two_locations_waits_until_both_have_its_data(
     work()
     # Ready at every location: the nodes are not restricted.
     assert observe_data(cluster).of(str(job.pk)).locations == ()
+
+
+def test_a_running_job_whose_caches_are_lost_gets_new_workers_nowhere(
+    cast: Cast, engine: Engine, xray: Dataset, zone: CacheLocation
+):
+    cluster = cast.project.cluster
+    cache_version(xray.versions.get(), location_for(cluster, cast.project, "zone-b"), actor=SYSTEM)
+    work()
+    job = submit(cast)
+    Job.objects.filter(pk=job.pk).update(state="running")
+    assert observe_data(cluster).of(str(job.pk)).locations == ("zone-b",)
+    Cache.objects.update(state=Cache.FAILED, reason="files_gone")
+    data = observe_data(cluster)
+    assert data.of(str(job.pk)).locations
+    assert not set(data.of(str(job.pk)).locations) & {one.name for one in data.locations}
 
 
 def test_a_fill_without_a_node_or_with_too_many_fails_by_name(

@@ -55,7 +55,7 @@ def test_a_node_and_its_devices(yard: Yard, visit: Visit):
     sample("gpu_memory_used_mib", "node", "dgx1-1", at, 8 * 16384)
     found = chart(visit(yard.cast.vera), "nodes/dgx1-1/utilisation.json")
     assert {"dgx1-1": [40], "GPU 3": [80], "GPU 0": []}.items() <= lines(found).items()
-    assert "40%" in found["summary"]
+    assert "40\xa0%" in found["summary"]
     assert found["table"]["columns"][:2] == ["Time", "dgx1-1 %"]
     memory = lines(chart(visit(yard.cast.vera), "nodes/dgx1-1/memory.json"))
     assert memory["dgx1-1"] == [pytest.approx(50)]

@@ -13,7 +13,7 @@ from controlplane.logstore.reader import log_path
 from controlplane.models import User
 from dashboards.reads import job_story as story
 from dashboards.reads.job import FIGURES, curves, figures
-from jobs.models import Attempt, Job, Pod
+from jobs.models import Allocation, Attempt, Job, Pod
 from jobs.queries import job_detail
 from tests.app.pages.conftest import Yard
 from tests.builders import make_job
@@ -125,6 +125,25 @@ def test_the_strip_has_as_many_figures_in_every_state(yard: Yard, twice: Job):
             job.refresh_from_db()
             strip = figures(job_detail(job, None), story.reached_by_attempt(job))
             assert len(strip) == len({figure["name"] for figure in strip}) == FIGURES, (job.name, state)
+
+
+def test_a_job_that_ended_shows_how_long_it_ran_and_what_that_cost(yard: Yard, twice: Job):
+    Job.objects.filter(pk=twice.pk).update(state="failed")
+    held = Allocation.objects.filter(pod__job=twice)
+    held.update(milli_gpus=500, created_at=NOW, released_at=NOW + timedelta(hours=3))
+    twice.refresh_from_db()
+    strip = {one["name"]: one["value"] for one in figures(job_detail(twice, None), {})}
+    assert strip["GPU hours"] == f"{1.5 * held.count():.2f}"
+    assert "Ran for" in strip
+    assert "GPUs held" not in strip
+
+
+def test_a_job_without_gpus_shows_no_figures_of_gpus(yard: Yard, twice: Job):
+    detail = job_detail(twice, None) | {"gpus": 0}
+    for state in ("running", "suspended", "failed"):
+        status = detail["status"] | {"state": state}
+        names = [one["name"] for one in figures(detail | {"status": status}, {})]
+        assert [name for name in names if "GPU" in name] == [], state
 
 
 def test_what_a_stop_costs(yard: Yard, logs: Path):

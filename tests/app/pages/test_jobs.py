@@ -290,6 +290,16 @@ def test_a_queued_job_explains_itself(yard: Yard, visit: Visit):
     assert dict(answer.context["explain"]["numbers"])["asked for"] == "16"
 
 
+def test_a_finished_job_does_not_promise_curves_that_it_never_reported(yard: Yard, visit: Visit):
+    """A job that succeeded kept "Not reported yet" for an accuracy that it never printed."""
+    progress = {"step": 1, "total_steps": 1, "loss": 0.5}
+    Job.objects.filter(pk=yard.finished.pk).update(progress=progress, attempt=1)
+    for tab in ("", "/metrics"):
+        page = visit(yard.cast.vera).get(f"/jobs/{yard.finished.pk}{tab}").content.decode()
+        assert "Not reported." in page
+        assert "Not reported yet." not in page
+
+
 def test_curves_without_progress_say_so_in_their_place(yard: Yard, visit: Visit):
     for tab, curves in (("", 3), ("/metrics", 4)):
         page = visit(yard.cast.vera).get(f"/jobs/{yard.running.pk}{tab}").content.decode()

@@ -101,6 +101,22 @@ def test_an_owner_edits_what_is_theirs_and_nothing_else(cast: Cast, visit: Visit
     assert cast.project.gpu_quota_milli == 4000
 
 
+def test_a_change_made_while_the_form_was_open_is_not_lost(cast: Cast, visit: Visit):
+    client, address = visit(cast.root), "/projects/team-a/edit"
+    form = {"gpu_quota_milli": "4", "priority": "0", "description": "Ours"}
+    form["seen"] = client.get(address).context["seen"]
+    visit(cast.root).post(address, {"gpu_quota_milli": "6", "priority": "0"})
+    refused = client.post(address, form)
+    assert refused.status_code == 400
+    assert "It was changed while this form was open." in refused.content.decode()
+    cast.project.refresh_from_db()
+    assert cast.project.gpu_quota_milli == 6000
+    form["seen"] = refused.context["seen"]
+    assert client.post(address, form).status_code == 302
+    cast.project.refresh_from_db()
+    assert (cast.project.gpu_quota_milli, cast.project.description) == (4000, "Ours")
+
+
 def test_an_admin_edits_everything_and_the_form_shows_what_is_there(cast: Cast, visit: Visit):
     client = visit(cast.root)
     page = client.get("/projects/team-a/edit").content.decode()

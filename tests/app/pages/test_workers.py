@@ -38,8 +38,8 @@ def test_it_shows_generations_changes_and_their_proof(yard, visit):
     )  # fmt: skip
     page = visit(yard.cast.ben).get(f"/jobs/{job.pk}/workers").content.decode()
     for text in (
-        "3 workers, from 1 to 6 possible",
-        "7 / 7",
+        "from 1 to 6 possible",
+        '<span>7</span><span class="unit">of 7</span>',
         "newcomers join",
         "0.042",
         "one more",
@@ -48,7 +48,7 @@ def test_it_shows_generations_changes_and_their_proof(yard, visit):
         assert text in page
     charts = visit(yard.cast.ben)
     told = charts.get(f"/charts/jobs/{job.pk}/workers.json").json()
-    assert told["summary"] == "2 generations, from 2 to 3 workers; 3 now."
+    assert told["summary"] == "3 workers now; 2 to 3 in 2 generations."
     assert [row[0] for row in told["table"]["rows"]] == [0, 1, 2]
     assert charts.get(f"/charts/jobs/{job.pk}/loss.json").status_code == 200
     assert [(mark.x, mark.text) for mark in generation_marks(job)] == [(120.0, "3 workers")]
@@ -64,8 +64,8 @@ def test_totals_are_of_all_attempts(yard, visit):
         attempt=second, number=1, cause="start", members=[{"id": 0, "address": ""}], **cost
     )
     page = visit(yard.cast.ben).get(f"/jobs/{job.pk}/workers").content.decode()
-    for name, total in (("Steps lost", "6"), ("Steps repeated", "4"), ("Paused in all", "1.79 s")):
-        assert f"<dt>{name}</dt><dd>{total}</dd>" in page
+    for name, total in (("Steps lost", "6"), ("Steps repeated", "4"), ("Paused", "1.79")):
+        assert f'<span class="name">{name}</span><span class="value"><span>{total}</span>' in page
 
 
 def test_what_served_a_waiting_job_is_not_said_to_serve_one_that_gains_more(yard, visit):

@@ -48,6 +48,13 @@ SPECS: list[dict[str, Any]] = [
         "volumes": [{"host_path": "/data", "mount_path": "/host"}, {"volume": "v", "mount_path": "/v"}],
         "datasets": [{"dataset": "x", "version": "3", "cached": True, "mount_path": "/x"}],
     },
+    {
+        "name": "a",
+        "kind": "train",
+        "image": "x",
+        "code": {"tree": "sha256:" + "1a" * 32, "commit": "9c1f2ab"},
+    },
+    {"name": "a", "kind": "train", "image": "x", "code": {"tree": "sha256:" + "1a" * 32}},
 ]
 
 

@@ -38,7 +38,7 @@ def test_utilisation_in_percent_with_both_labels(theme: Theme):
     figure = accepted(chart)
     assert figure.data[0].y[-1] == 97
     assert [label.text for label in figure.layout.annotations] == ["GPU 97 %", "memory 25 %"]
-    assert chart.summary == "GPU utilisation is 97% now, 51% on average; memory is 25%."
+    assert chart.summary == "GPU utilisation is 97\u00a0% now, 51\u00a0% on average; memory is 25\u00a0%."
     assert chart.rows[0] == ("2026-01-01T12:00:00Z", 97.0, 25.0)
 
 
@@ -197,7 +197,7 @@ def test_devices_of_a_node():
     assert len(accepted(chart).data) == 9
     assert chart.columns[:3] == ("Time", "dgx1-1 %", "GPU 0 %")
     assert chart.summary == (
-        "Utilisation of dgx1-1 is 50% now, 50% on average; from 0% on GPU 0 to 70% on GPU 7."
+        "Utilisation of dgx1-1 is 50\u00a0% now, 50\u00a0% on average; from 0\u00a0% on GPU 0 to 70\u00a0% on GPU 7."
     )
     empty = Line("node", "dgx1-1", ())
     said = device_chart("memory", empty, [], theme="light", start=MINUTES[0], end=NOW).summary

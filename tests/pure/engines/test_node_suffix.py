@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +12,7 @@ from controlplane.clusters.node_names import name_here, name_there
 from controlplane.engines.base import RUNNING, Engine, EngineUnreachable, GangMember, PodReport, PodSpec
 from controlplane.engines.kubernetes.node_suffix import with_suffix
 from controlplane.engines.memory import MemoryEngine, VirtualClock
+from datasets.storage.claims import CacheClaim
 from tests.contract.harness import SETTINGS, EngineCase
 
 
@@ -66,6 +68,15 @@ def test_those_above_and_the_cluster_each_have_their_own_names(tmp_path):
     assert case.wait_end(spec).node == "node-a.prod2"
     case.engine.forget(spec.name)
     assert case.engine.pods() == inner.pods() == ()
+
+
+def test_the_nodes_of_a_volume_for_caches_are_the_clusters():
+    class Inner:
+        def caches(self, project: str, claim: CacheClaim) -> tuple[str, ...]:
+            return claim.nodes
+
+    engine: Any = with_suffix(cast(Engine, Inner()), "prod2")
+    assert engine.caches("team", CacheClaim(nodes=("node-a.prod2", "node-b.prod2"))) == ("node-a", "node-b")
 
 
 def test_a_report_that_did_not_change_is_not_made_anew(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused
 from controlplane.engines.kubernetes.api_errors import refusal_of
+from controlplane.kubernetes_api.errors import ApiError
 
 NAMESPACE_GONE = {
     "causes": [{"reason": "NamespaceTerminating", "message": "namespace bye is being terminated"}]
@@ -22,7 +24,8 @@ FIELDS = {
 
 
 def refusal(status: int, message: str, reason: str = "Forbidden", **details: Any) -> EngineRefused:
-    return refusal_of(status, reason, message, details)
+    body = {"reason": reason, "message": message, "details": details}
+    return refusal_of(ApiError(status, json.dumps(body).encode()))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from controlplane.engines.kubernetes import api_errors, inventory, kai, names
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.sanitize import LARGEST, LARGEST_SMALL, count, line
+from controlplane.kubernetes_api.errors import ApiError
 from tests.pure.kubernetes.test_inventory import node
 from tests.pure.kubernetes.test_reports import recorded, report
 
@@ -32,11 +33,8 @@ def test_a_termination_message_is_cleaned():
 
 
 def test_the_words_of_refusals_and_schedulers_are_cleaned():
-    assert is_fit(
-        api_errors.refusal_of(
-            403, "Forbidden", f'admission webhook "w" denied the request: {NASTY}', {}
-        ).message
-    )
+    body = {"reason": "Forbidden", "message": f'admission webhook "w" denied the request: {NASTY}'}
+    assert is_fit(api_errors.refusal_of(ApiError(403, json.dumps(body).encode())).message)
     group = {"status": {"schedulingConditions": [{"status": "True", "message": "a\x00b"}]}}
     verdict = kai.verdict(group, ClusterProfile())
     assert verdict is not None

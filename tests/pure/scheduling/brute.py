@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
@@ -27,6 +28,16 @@ class _Node:
     free: dict[int, int]
     rest: list[int]
     extras: dict[str, int]
+
+
+class Later(Protocol):
+    """What must stay free at a later time while jobs are placed now."""
+
+    def change(self, name: str, job: JobView, pod: PodPlacement, sign: int) -> None:
+        """Take (-1) or give back (1) what one pod of the job of this name holds then."""
+
+    def is_kept(self) -> bool:
+        """Return whether enough is free then."""
 
 
 class Rooms:
@@ -71,6 +82,12 @@ class Rooms:
             for node in (self.nodes[name],)
         )
 
+    def share_on(self, job: JobView, name: str, index: int) -> int:
+        """Return the milli-GPUs that a share takes on this device."""
+        if job.gpu_memory_mib is None:
+            return job.milli_gpus
+        return -(-job.gpu_memory_mib * WHOLE // self.nodes[name].memory_mib[index])
+
     def at_most(self, other: Rooms) -> Rooms:
         """Return these rooms, cut to what the others have as well."""
         for name, node in self.nodes.items():
@@ -81,41 +98,49 @@ class Rooms:
         return self
 
 
-def fit_together(jobs: Sequence[Job], rooms: Rooms) -> bool:
-    """Whether all of these jobs have room at once, each in one of its pools. Leaves `rooms` unchanged."""
-    pods = sorted(
-        ((job, pools) for job in jobs for pools in [job.pools]), key=lambda one: -one[0].view.milli_gpus
-    )
-    return _place(pods, 0, rooms, 0, "")
+def fit_together(jobs: Sequence[Job], rooms: Rooms, later: Later | None = None) -> bool:
+    """Whether all of these jobs have room at once, each in one of its pools, and `later` is kept. Leaves both
+    unchanged."""
+    by_size = sorted(jobs, key=lambda one: -one.view.milli_gpus)
+    return _place(by_size, 0, (rooms, later), 0, "")
 
 
-def _place(jobs: Sequence[tuple[Job, tuple[str, ...]]], at: int, rooms: Rooms, rank: int, pool: str) -> bool:
+def _place(jobs: Sequence[Job], at: int, trial: tuple[Rooms, Later | None], rank: int, pool: str) -> bool:
+    rooms, later = trial
     if at == len(jobs):
-        return True
-    job, pools = jobs[at]
+        return later is None or later.is_kept()
+    job = jobs[at]
     if rank == job.view.fewest_pods:
-        return _place(jobs, at + 1, rooms, 0, "")
-    choices = [pool] if rank and pools else (list(pools) or [""])
+        return _place(jobs, at + 1, trial, 0, "")
+    choices = [pool] if rank and job.pools else (list(job.pools) or [""])
     for choice in choices:
-        for pod in _ways(job.view, rooms, choice):
-            rooms.change(job.view, pod, -1)
-            is_placed = _place(jobs, at, rooms, rank + 1, choice)
-            rooms.change(job.view, pod, 1)
+        for pod in _ways(job.view, rooms, choice, is_alike=later is None):
+            _change(trial, job, pod, -1)
+            is_placed = _place(jobs, at, trial, rank + 1, choice)
+            _change(trial, job, pod, 1)
             if is_placed:
                 return True
     return False
 
 
-def _ways(job: JobView, rooms: Rooms, pool: str) -> Iterator[PodPlacement]:
+def _change(trial: tuple[Rooms, Later | None], job: Job, pod: PodPlacement, sign: int) -> None:
+    rooms, later = trial
+    rooms.change(job.view, pod, sign)
+    if later is not None:
+        later.change(job.name, job.view, pod, sign)
+
+
+def _ways(job: JobView, rooms: Rooms, pool: str, *, is_alike: bool) -> Iterator[PodPlacement]:
+    """Yield where one pod has room. With `is_alike`, one device for all with as much free on a node."""
     for name, node in rooms.nodes.items():
         if not node.is_open or (pool and node.pool != pool):
             continue
         has_host = job.milli_cpus <= node.rest[0] and job.memory_mib <= node.rest[1]
         if has_host and all(node.extras.get(need, 0) >= amount for need, amount in job.extras):
-            yield from _on(job, name, node)
+            yield from _on(job, name, node, is_alike=is_alike)
 
 
-def _on(job: JobView, name: str, node: _Node) -> Iterator[PodPlacement]:
+def _on(job: JobView, name: str, node: _Node, *, is_alike: bool) -> Iterator[PodPlacement]:
     if job.gpu_memory_mib is None and job.milli_gpus % WHOLE == 0:
         free = [index for index, milli in node.free.items() if milli == WHOLE]
         count = job.milli_gpus // WHOLE
@@ -127,6 +152,6 @@ def _on(job: JobView, name: str, node: _Node) -> Iterator[PodPlacement]:
         share = job.milli_gpus
         if job.gpu_memory_mib is not None:
             share = -(-job.gpu_memory_mib * WHOLE // node.memory_mib[index])
-        if milli >= share and milli not in seen:
+        if milli >= share and (milli not in seen or not is_alike):
             seen.add(milli)
             yield PodPlacement(0, name, ((index, share),))

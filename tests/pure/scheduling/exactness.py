@@ -20,6 +20,7 @@ from controlplane.scheduling.view import (
 )
 from tests.pure.scheduling.brute import Job, Rooms, fit_together
 from tests.pure.scheduling.builders import GROWING, apply
+from tests.pure.scheduling.gang_place import gang_place
 from tests.pure.scheduling.plan_sums import (
     all_newcomers,
     brute_job,
@@ -44,11 +45,13 @@ def violations(view: ClusterView) -> list[str]:
 
 def settles(view: ClusterView, plan: Plan) -> bool:
     """Within five cycles nothing changes any more, and then it stays so. Elastic jobs of the queue that ask for more
-    workers once they run have five more cycles for these."""
+    workers once they run have five more cycles for these. A stop for an aged gang, of which each has one, makes a
+    cluster that five more cycles settle: others are owed what they lost to it."""
     is_elastic = any(job.state == "queued" and job.min_pods is not None for job in view.jobs)
-    for _ in range(2 * MOST_CYCLES if view.name == GROWING and is_elastic else MOST_CYCLES):
-        if not _changes(plan):
-            return True
+    most = 2 * MOST_CYCLES if view.name == GROWING and is_elastic else MOST_CYCLES
+    left = most
+    while left and _changes(plan):
+        left = most if any(one.kind == "ageing" for one in plan.preempts) else left - 1
         view = apply(view, plan)
         plan = decide(view)
     return not _changes(plan)
@@ -124,8 +127,9 @@ def _newly_fixed(view: ClusterView, plan: Plan, members: set[str]) -> bool:
 
 
 def victims_are_needed(view: ClusterView, plan: Plan) -> bool:
-    """Without any one victim, not every newcomer has room, wherever they are put."""
-    newcomers = all_newcomers(view, plan)
+    """Without any one victim, not every newcomer has room, wherever they are put; who must not delay the gang that
+    has the reservation, only beside its place."""
+    newcomers, place = all_newcomers(view, plan), gang_place(view, plan) if plan.preempts else None
     for preempt in plan.preempts:
         gone = {one.job for one in plan.preempts} - {preempt.job}
         rooms = Rooms(
@@ -136,7 +140,7 @@ def victims_are_needed(view: ClusterView, plan: Plan) -> bool:
                 if job.state == "active" and not job.is_stopping and job.id not in gone
             ],
         )
-        if fit_together(newcomers, rooms):
+        if fit_together(newcomers, rooms, None if place is None else place.without(gone)):
             return False
     return True
 

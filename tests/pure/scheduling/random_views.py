@@ -264,3 +264,19 @@ class _Rooms:
         self.rest[placement.node][0] += sign * job.milli_cpus
         for need, amount in job.extras:
             self.rest[placement.node][1][need] += sign * amount
+
+
+def ageing_view(seed: int) -> ClusterView:
+    """Return a drawn cluster in which every waiting gang has aged, and every running job has just written a
+    checkpoint."""
+    one = random_view(seed)
+    jobs = tuple(
+        replace(
+            job,
+            waiting_since=0 if job.state == "queued" else None,
+            last_checkpoint_at=one.now if job.state == "active" else None,
+            started_at=None if job.started_at is None else job.started_at - 3600,
+        )
+        for job in one.jobs
+    )
+    return replace(one, jobs=jobs, gang_ageing_seconds=1)

@@ -13,7 +13,7 @@ from controlplane.scheduling.incremental import Scheduler
 from controlplane.scheduling.reasons import describe
 from tests.pure.scheduling.builders import hold_of, job, names, nodes, project, running, settle, view
 from tests.pure.scheduling.exactness import violations
-from tests.pure.scheduling.random_views import random_view
+from tests.pure.scheduling.random_views import ageing_view
 
 HOUR = 3600
 NOW = 100 * HOUR
@@ -135,14 +135,7 @@ def test_a_job_that_lost_its_rank_is_not_told_that_it_keeps_it():
 def test_no_property_is_violated_where_gangs_age():
     seen, broken = 0, {}
     for seed in range(80_000, 80_150):
-        one = random_view(seed)
-        jobs = tuple(
-            replace(job, waiting_since=0 if job.state == "queued" else None,
-                    last_checkpoint_at=one.now if job.state == "active" else None,
-                    started_at=None if job.started_at is None else job.started_at - HOUR)
-            for job in one.jobs
-        )  # fmt: skip
-        old = replace(one, jobs=jobs, gang_ageing_seconds=1)
+        old = ageing_view(seed)
         seen += any(preempt.kind == "ageing" for preempt in decide(old).preempts)
         if found := violations(old):
             broken[seed] = found

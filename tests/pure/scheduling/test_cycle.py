@@ -46,6 +46,14 @@ def test_idle_gpus_go_to_whoever_asks():
     assert [start.reason for start in plan.starts] == ["started_in_quota"] + ["started_over_quota"] * 7
 
 
+def test_a_job_without_gpus_borrows_none():
+    jobs = [job("a1", "a", 2), job("a2", "a", 0)]
+    plan = decide(view(nodes(1), [project("a", 1)], jobs))
+    told = {start.job: (start.reason, describe(start.reason, start.details)) for start in plan.starts}
+    assert told["a1"][0] == "started_over_quota"
+    assert told["a2"] == ("started_in_quota", "Started; it asks for no GPU.")
+
+
 def test_who_is_furthest_below_its_share_is_next():
     jobs = [job(f"a{rank}", "a", 1) for rank in range(6)] + [
         job(f"b{rank}", "b", 1, rank=90 + rank) for rank in range(6)
@@ -426,3 +434,22 @@ def test_inside_a_project_the_oldest_or_the_shortest_goes_first(order, first):
     assert names(plan.starts) == [first]
     shortest_first = ["a1", "a2", "a4"] if order == "shortest" else ["a2", "a3", "a4"]
     assert [hold.job for hold in plan.holds] == shortest_first
+
+
+@pytest.mark.parametrize(("order", "first"), [("submission", "a1"), ("shortest", "b2")])
+def test_gpus_beyond_the_quotas_go_by_share_or_to_the_job_that_needs_least(order, first):
+    """Both borrow; `b` holds more, and its job is longer but needs fewer GPU-seconds. Only one of the jobs fits."""
+    jobs = [
+        running(job("b0", "b"), ("n0", [0])),
+        job("a1", "a", 2, expected_runtime_seconds=3600),
+        job("b2", "b", expected_runtime_seconds=5000),
+    ]
+    plan = decide(view([node("n0", 3)], [project("a", 0), project("b", 0)], jobs, queue_order=order))
+    assert names(plan.starts) == [first]
+
+
+@pytest.mark.parametrize("order", ["submission", "shortest"])
+def test_a_short_job_does_not_go_before_what_another_project_owns(order):
+    jobs = [job("a1", "a", expected_runtime_seconds=86_400), job("b2", "b", expected_runtime_seconds=60)]
+    plan = decide(view([node("n0", 1)], [project("a", 1), project("b", 0)], jobs, queue_order=order))
+    assert names(plan.starts) == ["a1"]

@@ -8,14 +8,15 @@ from dataclasses import replace
 import pytest
 
 from controlplane.scheduling.cycle import decide
-from controlplane.scheduling.incremental import Scheduler
+from controlplane.scheduling.incremental import Scheduler, _without_common_ends
 from controlplane.scheduling.plan import plan_to_dict
 from controlplane.scheduling.view import ClusterView, JobView
 from tests.pure.scheduling.builders import apply, gone, job, node, project, running, view
-from tests.pure.scheduling.random_views import random_view
+from tests.pure.scheduling.random_views import growing_view, random_view
 
 SEQUENCES = 160
 STEPS = 8
+SHORT = 4
 
 
 @pytest.mark.parametrize("first", range(0, SEQUENCES, 40))
@@ -129,3 +130,35 @@ def test_after_a_failure_the_next_decision_begins_anew(monkeypatch):
         with pytest.raises(ZeroDivisionError):
             kept.decide(freed)
     assert [start.job for start in kept.decide(freed).starts] == ["a2"]
+
+
+def test_a_kept_state_decides_the_same_where_running_jobs_begin_and_cease_to_lack_workers():
+    for seed in range(60):
+        dice, kept, cluster = random.Random(seed), Scheduler(), growing_view(seed)
+        for step in range(SHORT):
+            if dice.random() < 0.4:
+                cluster = replace(cluster, jobs=tuple(replace(one, missing=()) for one in cluster.jobs))
+            plan = decide(cluster)
+            assert plan_to_dict(kept.decide(cluster)) == plan_to_dict(plan), (seed, step)
+            cluster = replace(apply(cluster, plan, is_gone=dice.random() < 0.5), now=cluster.now + 10)
+
+
+def test_only_the_jobs_between_identical_ends_are_compared():
+    for seed in range(500):
+        dice = random.Random(seed)
+        pool = [job(f"j{rank}", "a") for rank in range(6)]
+        before = tuple(dice.choice(pool) for _ in range(dice.randint(0, 6)))
+        after = list(before)
+        for _ in range(dice.randint(0, 3)):
+            at = dice.randint(0, len(after))
+            after[at : at + dice.randint(0, 1)] = [dice.choice(pool)] * dice.randint(0, 1)
+        left, right = _without_common_ends(before, tuple(after))
+        # No identical pair is left at either end, and nothing but the ends is gone.
+        assert not (left and right and (left[0] is right[0] or left[-1] is right[-1]))
+        cut = len(before) - len(left)
+        assert cut == len(after) - len(right)
+        assert any(
+            (*before[:first], *left, *before[len(before) - cut + first :]) == before
+            and (*after[:first], *right, *after[len(after) - cut + first :]) == tuple(after)
+            for first in range(cut + 1)
+        )

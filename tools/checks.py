@@ -1,4 +1,4 @@
-"""Run commands ("lanes") concurrently. Each prints into its own file, which is shown as a whole when it has
+"""Run commands ("checks") concurrently. Each prints into its own file, which is shown as a whole when it has
 ended.
 
 At most `at_once` run at a time, started in the order of the list.
@@ -29,10 +29,10 @@ INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class Check:
     """A command for this Python. `needs_still_network`: it runs in a network with only a loopback interface,
-    so that none appears or disappears; where that is not permitted, no other lane can create interfaces
-    either. `after`: the name of a lane that must end first."""
+    so that none appears or disappears; where that is not permitted, no other check can create interfaces
+    either. `after`: the name of a check that must end first."""
 
     name: str
     arguments: Sequence[str]
@@ -43,7 +43,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a lane ended, and the counts (`passed` and others) of its last line."""
+    """How a check ended, and the counts (`passed` and others) of its last line."""
 
     name: str
     code: int
@@ -52,16 +52,16 @@ class Ended:
     tally: Counter[str]
 
 
-def run(lanes: Iterable[Lane], *, at_once: int) -> int:
-    """Run all lanes and print a summary, whose last line has the total. Return 0 if all succeeded.
+def run(checks: Iterable[Check], *, at_once: int) -> int:
+    """Run all checks and print a summary, whose last line has the total. Return 0 if all succeeded.
 
-    SIGINT and SIGTERM end all lanes, with one signal each, so that their tests can clean up.
+    SIGINT and SIGTERM end all checks, with one signal each, so that their tests can clean up.
     """
     began = time.monotonic()
     ended: list[Ended] = []
     try:
         with _interruptible():
-            for one in _side_by_side(list(lanes), at_once):
+            for one in _side_by_side(list(checks), at_once):
                 ended.append(one)
     except KeyboardInterrupt:
         print("\ninterrupted", flush=True)
@@ -94,20 +94,20 @@ def tally_of(text: str) -> Counter[str]:
 
 
 class _Running:
-    """A lane's process, the file for its output, and the state directory that it may use."""
+    """A check's process, the file for its output, and the state directory that it may use."""
 
-    def __init__(self, lane: Lane) -> None:
-        self.lane, self.began = lane, time.monotonic()
+    def __init__(self, check: Check) -> None:
+        self.check, self.began = check, time.monotonic()
         self._own = tempfile.TemporaryDirectory(prefix="trainyard-check-", ignore_cleanup_errors=True)
         self._log = Path(self._own.name, "log")
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*(_own_network() if lane.needs_still_network else ()), sys.executable, *lane.arguments],
+                [*(_own_network() if check.needs_still_network else ()), sys.executable, *check.arguments],
                 cwd=ROOT,
                 env={
                     **_clean_environment(),
                     "TRAINYARD_STATE_DIR": f"{self._own.name}/state",
-                    **lane.variables,
+                    **check.variables,
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -120,15 +120,15 @@ class _Running:
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def end(self) -> Ended:
-        """Show the output of a lane that has ended."""
+        """Show the output of a check that has ended."""
         seconds, before = time.monotonic() - self.began, _cpu_seconds()
         code = self.process.wait()
         cpu_seconds = _cpu_seconds() - before
         text = self._log.read_text(errors="replace")
         self._own.cleanup()
-        print(f"\n== {self.lane.name}\n{text.rstrip()}", flush=True)
-        print(f"{self.lane.name}: {f'FAILED ({code})' if code else 'passed'} in {seconds:.1f} s", flush=True)
-        return Ended(self.lane.name, code, seconds, cpu_seconds, tally_of(text))
+        print(f"\n== {self.check.name}\n{text.rstrip()}", flush=True)
+        print(f"{self.check.name}: {f'FAILED ({code})' if code else 'passed'} in {seconds:.1f} s", flush=True)
+        return Ended(self.check.name, code, seconds, cpu_seconds, tally_of(text))
 
 
 @contextmanager
@@ -146,23 +146,23 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _side_by_side(waiting: list[Lane], at_once: int) -> Iterator[Ended]:
+def _side_by_side(waiting: list[Check], at_once: int) -> Iterator[Ended]:
     with _all_ended_at_the_end([]) as running:
         while waiting or running:
-            while len(running) < at_once and (lane := _next(waiting, running)):
-                waiting.remove(lane)
-                running.append(_Running(lane))
-                print(f"-- {lane.name}", flush=True)
+            while len(running) < at_once and (check := _next(waiting, running)):
+                waiting.remove(check)
+                running.append(_Running(check))
+                print(f"-- {check.name}", flush=True)
             for one in [one for one in running if one.has_ended()]:
                 running.remove(one)
                 yield one.end()
             time.sleep(POLL_SECONDS)
 
 
-def _next(waiting: Sequence[Lane], running: Sequence[_Running]) -> Lane | None:
-    """Return the first waiting lane that does not wait for a lane that has yet to end."""
-    awaited = {lane.name for lane in waiting} | {one.lane.name for one in running}
-    return next((lane for lane in waiting if lane.after not in awaited), None)
+def _next(waiting: Sequence[Check], running: Sequence[_Running]) -> Check | None:
+    """Return the first waiting check that does not wait for a check that has yet to end."""
+    awaited = {check.name for check in waiting} | {one.check.name for one in running}
+    return next((check for check in waiting if check.after not in awaited), None)
 
 
 @contextmanager

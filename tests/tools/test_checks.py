@@ -1,4 +1,4 @@
-"""Lanes of `make test`: side by side, each shown whole, and what fails is told in the last line."""
+"""Checks of `make test`: side by side, each shown whole, and what fails is told in the last line."""
 
 import signal
 import subprocess
@@ -11,11 +11,11 @@ import pytest
 
 from tests import servers
 from tests.waiting import wait_until
-from tools.lanes import INTERRUPTED, ROOT, Ended, Lane, _own_network, run, summary, tally_of
+from tools.checks import INTERRUPTED, ROOT, Check, Ended, _own_network, run, summary, tally_of
 
 
-def saying(name: str, script: str, **flags: bool) -> Lane:
-    return Lane(name, ["-c", script], **flags)
+def saying(name: str, script: str, **flags: bool) -> Check:
+    return Check(name, ["-c", script], **flags)
 
 
 def meeting(mine: Path, theirs: Path) -> str:
@@ -31,19 +31,19 @@ sys.exit("nobody came")
 """
 
 
-def test_lanes_run_side_by_side_and_each_is_shown_whole(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_checks_run_side_by_side_and_each_is_shown_whole(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     a, b = tmp_path / "a", tmp_path / "b"
-    lanes = [
+    checks = [
         saying("first", f"print('one')\n{meeting(a, b)}"),
         saying("second", f"print('two')\n{meeting(b, a)}"),
     ]
-    assert run(lanes, at_once=2) == 0
+    assert run(checks, at_once=2) == 0
     said = capfd.readouterr().out
     for name, word in (("first", "one"), ("second", "two")):
         assert f"== {name}\n{word}\n{name}: passed in" in said
 
 
-def test_a_failing_lane_fails_all_and_is_named_last(capfd: pytest.CaptureFixture[str]):
+def test_a_failing_check_fails_all_and_is_named_last(capfd: pytest.CaptureFixture[str]):
     bad = "print('E  assert 1 == 2')\nprint('1 failed, 3 passed in 0.10s')\nraise SystemExit(1)"
     good = "print('4 passed, 1 skipped in 2.00s')"
     assert run([saying("bad", bad), saying("good", good)], at_once=2) == 1
@@ -54,17 +54,17 @@ def test_a_failing_lane_fails_all_and_is_named_last(capfd: pytest.CaptureFixture
     assert last.endswith("; failed: bad")
 
 
-def test_a_lane_begins_after_the_one_it_names(tmp_path: Path):
+def test_a_check_begins_after_the_one_it_names(tmp_path: Path):
     names = {"x": "z", "y": "", "z": "y"}
     log = tmp_path / "log"
-    lanes = [replace(saying(name, around(log, name)), after=after) for name, after in names.items()]
-    assert run(lanes, at_once=3) == 0
+    checks = [replace(saying(name, around(log, name)), after=after) for name, after in names.items()]
+    assert run(checks, at_once=3) == 0
     assert log.read_text() == "yYzZxX"
 
 
 def test_no_more_run_at_once_than_may_and_the_first_begin_first(tmp_path: Path):
-    lanes = [saying(name, around(tmp_path / "log", name)) for name in "xyz"]
-    assert run(lanes, at_once=1) == 0
+    checks = [saying(name, around(tmp_path / "log", name)) for name in "xyz"]
+    assert run(checks, at_once=1) == 0
     assert (tmp_path / "log").read_text() == "xXyYzZ"
 
 
@@ -87,14 +87,14 @@ def around(log: Path, letter: str) -> str:
 def test_an_interrupt_ends_all_and_lets_them_clean_up(tmp_path: Path):
     put_away = f"open({str(tmp_path / 'away')!r}, 'w')"
     long = f"import time\nopen({str(tmp_path / 'up')!r}, 'w')\ntry:\n    time.sleep(600)\nfinally:\n    {put_away}"
-    script = f"from tools.lanes import *\nprint(run([Lane('long', ['-c', {long!r}])], at_once=2))"
+    script = f"from tools.checks import *\nprint(run([Check('long', ['-c', {long!r}])], at_once=2))"
     with subprocess.Popen(
         [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout
         assert process.stdout.readline() == "-- long\n"
-        child = wait_until(lambda: servers.descendants(process.pid), what="the lane's process")[0]
-        wait_until((tmp_path / "up").exists, what="the lane's first line")
+        child = wait_until(lambda: servers.descendants(process.pid), what="the check's process")[0]
+        wait_until((tmp_path / "up").exists, what="the check's first line")
         process.send_signal(signal.SIGTERM)
         said = process.stdout.read()
     assert said.endswith(f"interrupted\n{INTERRUPTED}\n")
@@ -102,13 +102,13 @@ def test_an_interrupt_ends_all_and_lets_them_clean_up(tmp_path: Path):
     assert not child.is_running()
 
 
-def test_a_lane_sees_nothing_of_this_shells_instance(monkeypatch: pytest.MonkeyPatch):
+def test_a_check_sees_nothing_of_this_shells_instance(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TRAINYARD_PORT", "1")
     monkeypatch.setenv("DATABASE_URL", "postgres://of-somebody")
     script = (
         "import os\nassert 'TRAINYARD_PORT' not in os.environ\nassert os.environ.get('DATABASE_URL') == 'x'"
     )
-    assert run([Lane("clean", ["-c", script], {"DATABASE_URL": "x"})], at_once=2) == 0
+    assert run([Check("clean", ["-c", script], {"DATABASE_URL": "x"})], at_once=2) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,266 @@
+"""The loop over PostgreSQL: 1,250 nodes of 8 GPUs, 200 projects, 100,000 queued jobs; then 4,000 jobs from submission
+to running. The engine is the one in memory, so all of it is our own work and PostgreSQL's.
+
+Run: python -m bench.loop [--queued 100000] [--profile first|steady|ended]
+
+The first cycle finds the rows and no cached state. In a steady cycle nothing changed, or one job ended and the next one
+starts. The goals are those of a machine on which `python -c pass` takes 8 ms of CPU, scaled as in
+bench.scheduling. The peer of a cycle is what no loop can avoid: one SELECT of the columns that it reads of all
+unfinished jobs, fetched by the driver.
+"""
+
+import argparse
+import cProfile
+import gc
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.harness import Row, report, time_ms
+from bench.lists import django_on
+from bench.scheduling import NODES, PROJECTS, QUEUED, REFERENCE_MS, python_ms
+
+GPUS, STEADY, ENDED, FLOOR_REPEATS = 8, 60, 30, 5
+BULK = 5_000
+# The second scenario of the issue: all jobs fit.
+SMALL_NODES, SMALL_JOBS = 500, 4_000
+
+
+def main() -> None:
+    """Measure both scenarios on a server of our own and report."""
+    from tests import servers
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--queued", type=int, default=QUEUED)
+    parser.add_argument("--profile", choices=("first", "steady", "ended"))
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory, servers.postgres() as url:
+        os.environ["DATABASE_URL"] = url
+        with django_on(Path(directory)):
+            collect_as_the_loop()
+            start_ms = python_ms()
+            scale = max(1.0, sorted(start_ms)[len(start_ms) // 2] / REFERENCE_MS)
+            if chosen.profile:
+                profile(Crowd(chosen.queued), chosen.profile)
+                return
+            rows = [
+                Row("python -c pass, CPU", "8 ms on the reference", "ms", start_ms, note=f"scale {scale:.2f}")
+            ]
+            rows.append(end_to_end(scale))
+            forget_all()
+            rows += crowd_rows(Crowd(chosen.queued), scale)
+    report("loop", rows)
+
+
+def collect_as_the_loop() -> None:
+    """Collect garbage as rarely as the loop's process does."""
+    from controlplane.loop.runner import GARBAGE_THRESHOLDS
+
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+
+
+class Crowd:
+    """A cluster with more queued jobs than GPUs, every project with an equal quota; nothing runs."""
+
+    def __init__(self, queued: int) -> None:
+        from tests.builders import make_project
+        from tests.loop.plant import Plant
+
+        self.queued, self.plant = queued, Plant(nodes=NODES, gpus=GPUS)
+        quota = NODES * GPUS / PROJECTS
+        self.projects = [make_project(f"team-{number}", quota=quota) for number in range(PROJECTS)]
+        self.number = 0
+        self.add(queued)
+
+    def add(self, count: int, **columns: Any) -> list[Any]:
+        """Jobs of one GPU, of the projects in turn, in bulk."""
+        from jobs.models import Job
+        from tests.builders import make_user
+
+        user, spec = make_user(), spec_of()
+        self.number += count
+        made: list[Any] = []
+        for first in range(self.number - count, self.number, BULK):
+            made += Job.objects.bulk_create(
+                Job(name=f"job-{number}", project=self.projects[number % PROJECTS], submit_rank=number + 1, user=user,
+                    kind="train", spec=spec, milli_gpus=1000, **columns)
+                for number in range(first, min(first + BULK, self.number))
+            )  # fmt: skip
+        return made
+
+    def fill(self) -> None:
+        """Running jobs on every GPU, as the loop would have written them."""
+        from controlplane.engines.base import PodSpec, pod_name
+        from controlplane.models import Command, Device
+        from jobs.models import Allocation, Attempt, Job, Pod
+
+        now = self.plant.clock()
+        Command.objects.all().delete()
+        Job.objects.filter(state="starting").delete()
+        jobs = self.add(
+            NODES * GPUS, state="running", attempt=1, allocated_milli=1000, pods_started=1, started_at=now
+        )
+        attempts = Attempt.objects.bulk_create(Attempt(job=job, number=1, started_at=now) for job in jobs)
+        devices = Device.objects.select_related("node").order_by("pk")
+        names = [pod_name(str(job.pk), 1, 0) for job in jobs]
+        pods = Pod.objects.bulk_create(
+            Pod(
+                job=job,
+                attempt=attempt,
+                node=device.node,
+                rank=0,
+                name=name,
+                milli_cpus=1000,
+                memory_mib=1024,
+            )
+            for job, attempt, device, name in zip(jobs, attempts, devices, names, strict=True)
+        )
+        Allocation.objects.bulk_create(
+            Allocation(pod=pod, device=device, milli_gpus=1000)
+            for pod, device in zip(pods, devices, strict=True)
+        )
+        for job, device, name in zip(jobs, devices, names, strict=True):
+            spec = {
+                "job_id": str(job.pk),
+                "job_name": job.name,
+                "project": job.project.name,
+                "attempt": 1,
+                "rank": 0,
+            }
+            self.plant.engine.start(
+                PodSpec(name=name, node=device.node.name, command=("sleep", "infinity"), **spec)
+            )
+        while self.steady():
+            pass
+
+    def first(self) -> None:
+        """The first cycle, which also begins the first starts."""
+        from controlplane.loop.cycle import run_cycle
+
+        run_cycle(self.plant.clock())
+
+    def steady(self) -> bool:
+        """One cycle; return whether the next one is due soon, such as for the rest of a long queue."""
+        from controlplane.loop.cluster_context import context_of
+        from controlplane.loop.cycle import run_cycle
+
+        context_of(self.plant.cluster).plan_seconds = 0.0
+        return bool(run_cycle(self.plant.clock()))
+
+    def end_one(self) -> None:
+        """One running job ends by itself."""
+        self.plant.engine.finish(next(one for one in self.plant.engine.pods() if one.state == "running").name)
+
+
+def spec_of() -> dict[str, Any]:
+    """The stored request of a job of one GPU."""
+    from jobs.kinds.spec import parse_spec
+
+    return parse_spec({"name": "job", "kind": "train", "command": ["sleep", "infinity"], "gpus": 1})
+
+
+def crowd_rows(crowd: Crowd, scale: float) -> list[Row]:
+    """The first cycle, the fill, and steady cycles."""
+    first = time_ms(crowd.first, 1, warm_up=0)
+    crowd.fill()
+    floor = time_ms(floor_of(crowd), FLOOR_REPEATS)
+    steady = time_ms(crowd.steady, STEADY, warm_up=3)
+    ended = [sample for _ in range(ENDED) for sample in after(crowd)]
+    crowd.plant.close()
+    peer = "one SELECT of the unfinished jobs"
+    shared: dict[str, Any] = {"peer": peer, "peer_samples": floor}
+    return [
+        Row(f"first cycle, {crowd.queued:,} queued", "<= 3 s x scale", "ms", first, limit=3000 * scale,
+            note="with the starts of its first second", **shared),
+        Row("steady, nothing changed, p99", "<= 250 ms x scale", "ms", steady, limit=250 * scale,
+            quantile=0.99, **shared),
+        Row("steady, one job ended and one starts, p99", "<= 250 ms x scale", "ms", ended, limit=250 * scale,
+            quantile=0.99, **shared),
+    ]  # fmt: skip
+
+
+def after(crowd: Crowd) -> list[float]:
+    """One cycle after a job ended, which starts another; its commands are carried out outside of the time."""
+    from controlplane.loop.execute import execute_due
+
+    crowd.end_one()
+    samples = time_ms(crowd.steady, 1, warm_up=0)
+    while execute_due():
+        pass
+    crowd.steady()
+    return samples
+
+
+def floor_of(crowd: Crowd) -> Callable[[], object]:
+    """The SELECT with all its rows."""
+    from django.db import connection
+
+    from controlplane.loop.observe import _JOB_COLUMNS, _unfinished
+
+    sql, parameters = _unfinished(crowd.plant.cluster).values_list(*_JOB_COLUMNS).query.sql_with_params()
+
+    def read() -> object:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            return cursor.fetchall()
+
+    return read
+
+
+def end_to_end(scale: float) -> Row:
+    """Submit 4,000 one-GPU jobs, 100 a request, to the loop's own threads; until all of them run."""
+    from controlplane.access import Actor
+    from controlplane.loop.runner import Runner
+    from jobs.actions import submit_jobs
+    from jobs.models import Job
+    from tests.builders import make_cluster, make_project, make_user
+    from tests.waiting import wait_until
+
+    cluster = make_cluster("small", nodes=SMALL_NODES, gpus=GPUS)
+    project = make_project("small", quota=SMALL_JOBS, cluster=cluster)
+    actor, runner = Actor(user=make_user()), Runner(has_broker=False)
+    runner.start()
+    running = Job.objects.filter(project=project, state="running")
+    began = time.monotonic()
+    body = {"kind": "train", "command": ["sleep", "infinity"], "gpus": 1}
+    for first in range(0, SMALL_JOBS, 100):
+        submit_jobs(project, [body | {"name": f"job-{first + one}"} for one in range(100)], actor=actor)
+    wait_until(lambda: running.count() == SMALL_JOBS, 300, "4,000 running jobs")
+    seconds = time.monotonic() - began
+    runner.stop()
+    return Row(
+        f"{SMALL_JOBS:,} one-GPU jobs on {SMALL_NODES} nodes, submit to all running", "<= 10 s x scale", "s", [seconds],
+        limit=10 * scale,
+    )  # fmt: skip
+
+
+def forget_all() -> None:
+    """Empty the database."""
+    from django.core.management import call_command
+
+    from controlplane.loop.cluster_context import forget_contexts
+    from tests.builders import make_counters
+
+    call_command("flush", interactive=False, verbosity=0)
+    make_counters()
+    forget_contexts()
+
+
+def profile(crowd: Crowd, what: str) -> None:
+    """Show where the time of one line goes."""
+    if what != "first":
+        crowd.fill()
+        crowd.steady()
+    if what == "ended":
+        crowd.end_one()
+    work = crowd.first if what == "first" else crowd.steady
+    profiler = cProfile.Profile(time.process_time)
+    profiler.runcall(work)
+    profiler.print_stats("cumtime")
+
+
+if __name__ == "__main__":
+    main()

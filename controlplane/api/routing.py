@@ -1,0 +1,9 @@
+"""How the routes of the REST API are declared."""
+
+from django.urls import URLPattern, path
+from rest_framework.views import APIView
+
+
+def route(pattern: str, view: type[APIView], name: str) -> URLPattern:
+    """Return the route of a view, below /api/v1/."""
+    return path(pattern, view.as_view(), name=name)

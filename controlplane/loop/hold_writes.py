@@ -1,0 +1,104 @@
+"""Write why queued jobs wait, and their positions, into their rows: what changed, of a long queue a part in each cycle.
+
+A start moves every job behind it, so with 100,000 queued jobs each start would change 100,000 rows. The first jobs of
+the queue are compared in every cycle; of the others one portion after the other.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+from uuid import UUID
+
+from controlplane.fields import LONGEST_MESSAGE
+from controlplane.loop.observe import HoldStatus
+from controlplane.models import Event
+from controlplane.models.bulk_update import Change, change_rows
+from controlplane.scheduling.mentions import public
+from controlplane.scheduling.plan import Hold, Plan
+from jobs import lifecycle
+from jobs.models import Job
+
+# The first jobs of the queue, which are compared in every cycle.
+HEAD = 200
+# How many of the jobs behind them are compared in one cycle.
+PORTION = 500
+# Details of a queued job's last attempt that are kept while it waits.
+KEPT = ("by_job", "by_name", "by_project", "kind", "disrupted_by", "disruption")
+
+Statuses: TypeAlias = Mapping[str, HoldStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldProgress:
+    """How far the comparison of the last plan's holds with the rows has come.
+
+    `first`: the index of the next portion. `left`: how many holds were not compared yet. `has_news`: the last part
+    had some to write, so the rows will change.
+    """
+
+    holds: object = None
+    rows: object = None
+    first: int = HEAD
+    left: int = 0
+    has_news: bool = False
+
+
+def changed_holds(
+    plan: Plan, rows: Statuses, progress: HoldProgress
+) -> tuple[dict[str, HoldStatus], HoldProgress]:
+    """Return the statuses to write, by job id, and the progress with this cycle's part, to be kept once they are
+    written. Nothing is compared if both sides are the same objects as before, and all were compared."""
+    holds, left = plan.holds, progress.left
+    # A change of rows that is not ours is that of another process, which has led the loop meanwhile.
+    is_changed_by_others = rows is not progress.rows and not progress.has_news
+    if holds is not progress.holds or is_changed_by_others:
+        left = max(0, len(holds) - HEAD)
+    elif rows is progress.rows and left <= 0:
+        return {}, progress
+    first = progress.first if HEAD <= progress.first < len(holds) else HEAD
+    portion = holds[first : first + PORTION]
+    news = _news_of((*holds[:HEAD], *portion), rows)
+    return news, HoldProgress(holds, rows, first + len(portion), left - len(portion), bool(news))
+
+
+def write_holds(holds: Statuses) -> list[Event]:
+    """Write the changed hold reasons of queued jobs; return one event for all of them."""
+    if not holds:
+        return []
+    # A job that was stopped meanwhile keeps its own reason.
+    guard = {"state": lifecycle.QUEUED}
+    names = ("reason", "message", "details", "queue_position")
+    change_rows(
+        Job,
+        [
+            Change(UUID(job), guard, {name: getattr(what, name) for name in names})
+            for job, what in holds.items()
+        ],
+    )
+    return [Event(kind="queue.changed", data={"jobs": list(holds)[:500]})]
+
+
+def _news_of(holds: Iterable[Hold], rows: Statuses) -> dict[str, HoldStatus]:
+    shared: dict[tuple[int, str], HoldStatus] = {}
+    found = ((hold.job, _news(hold, rows.get(hold.job), shared)) for hold in holds)
+    return {job: what for job, what in found if what is not None}
+
+
+def _news(
+    hold: Hold, known: HoldStatus | None, shared: dict[tuple[int, str], HoldStatus]
+) -> HoldStatus | None:
+    """Return the new hold status, or None if the row has it already. Details of how the last attempt ended,
+    such as the preemptor, are kept until the next start. `shared`: statuses by (details id, reason), since
+    equal jobs share them."""
+    before = known.details if known is not None else {}
+    kept = {name: before[name] for name in KEPT if name in before}
+    key = (id(hold.details), hold.reason)
+    if kept or hold.is_promised or key not in shared:
+        details = {**kept, **hold.details, "is_promised": hold.is_promised}
+        message = public(hold.reason, details)[:LONGEST_MESSAGE]
+        status = HoldStatus(hold.reason, message, details, hold.queue_position)
+        if not kept and not hold.is_promised:
+            shared[key] = status
+    else:
+        status = replace(shared[key], queue_position=hold.queue_position)
+    return None if status == known else status

@@ -1,0 +1,87 @@
+"""Read the nodes and devices of a cluster into views, built again only when something of them has changed."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db.models import Case, F, Value, When
+
+from controlplane.models import Cluster, Device, Node
+from controlplane.models.prepared import Rows, prepared
+from controlplane.scheduling.view import DeviceView, NodeView
+from datasets.locality import Location, location_of
+
+_NODE_COLUMNS = (
+    "pk", "name", "pool__name", "milli_cpus", "memory_mib", "extras", "is_ready", "is_cordoned", "is_closed",
+)  # fmt: skip
+
+
+class NodeCache:
+    """The nodes that one thread has read."""
+
+    def __init__(self) -> None:
+        self._known: tuple[object, ...] = ()
+        self._views: tuple[NodeView, ...] = ()
+
+    def read(
+        self,
+        cluster: Cluster,
+        held: Mapping[tuple[str, int], int],
+        nodes_with_orphans: frozenset[str],
+        locations: Sequence[Location],
+    ) -> tuple[NodeView, ...]:
+        """Return the nodes; the same objects as before if nothing changed. `held`: milli-GPUs of jobs that are not in
+        the view, by (node, device index). Nodes in `nodes_with_orphans` are not schedulable."""
+        devices = _devices(cluster.pk)
+        nodes = _labelled_nodes(cluster.pk) if locations else _nodes(cluster.pk)
+        known = devices, nodes, held, nodes_with_orphans, locations
+        if known != self._known:
+            self._views = _views(devices, nodes, held, nodes_with_orphans, locations)
+            self._known = known
+        return self._views
+
+
+def _views(
+    devices: Sequence[tuple[Any, ...]],
+    nodes: Sequence[tuple[Any, ...]],
+    held: Mapping[tuple[str, int], int],
+    nodes_with_orphans: frozenset[str],
+    locations: Sequence[Location],
+) -> tuple[NodeView, ...]:
+    by_node: dict[int, list[DeviceView]] = defaultdict(list)
+    for node_id, node, index, memory_mib, foreign, *parts in devices:
+        by_node[node_id].append(DeviceView(index, memory_mib, held.get((node, index), 0) + foreign, *parts))
+    return tuple(
+        NodeView(
+            name=name,
+            pool=pool or "",
+            devices=tuple(by_node[key]),
+            milli_cpus=milli_cpus,
+            memory_mib=memory_mib,
+            extras=tuple(sorted(extras.items())),
+            is_schedulable=is_ready and not (is_cordoned or is_closed) and name not in nodes_with_orphans,
+            location=location_of(pool or "", labels[0], locations) if labels else "",
+        )
+        for key, name, pool, milli_cpus, memory_mib, extras, is_ready, is_cordoned, is_closed, *labels in nodes
+    )
+
+
+@prepared
+def _devices(cluster: int) -> Rows[Device]:
+    # A device that other software uses counts as full where no pod of ours holds it, so that nothing more is placed
+    # on it.
+    foreign = Case(When(is_foreign=True, then=Value(1000) - F("allocated_milli")), default=Value(0))
+    devices = Device.objects.filter(node__cluster=cluster).order_by("node_id", "index")
+    columns = ("node_id", "node__name", "index", "memory_mib", "foreign_milli")
+    parts = ("node__device_parts", "node__is_one_part_per_pod")
+    return devices.annotate(foreign_milli=foreign).values_list(*columns, *parts)
+
+
+@prepared
+def _nodes(cluster: int) -> Rows[Node]:
+    return Node.objects.filter(cluster=cluster).order_by("name").values_list(*_NODE_COLUMNS)
+
+
+@prepared
+def _labelled_nodes(cluster: int) -> Rows[Node]:
+    return Node.objects.filter(cluster=cluster).order_by("name").values_list(*_NODE_COLUMNS, "labels")

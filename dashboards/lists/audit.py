@@ -1,0 +1,179 @@
+"""The audit log as a list, for admins: which user changed which object, from where, and how."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from controlplane.access import Actor
+from controlplane.models import AuditEntry
+from dashboards import formats
+from dashboards.lists import cells
+from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order
+from jobs.models import Job
+
+# Types of objects that have a page of their own, with the name of its route.
+PAGES = {
+    "job": "job",
+    "project": "project",
+    "user": "user",
+    "node": "node",
+    "cluster": "cluster",
+    "dataset": "dataset-page",
+    "volume": "volume",
+}
+NAMED = ("project", "user", "node", "cluster")
+
+
+def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
+    entries = in_order(AuditEntry.objects.all(), pks)
+    names = _known_names(entries)
+    return [
+        {
+            "key": entry.pk,
+            "at": entry.at,
+            "actor": entry.actor,
+            "token": entry.token_prefix,
+            "address": entry.address,
+            "verb": entry.verb,
+            "type": entry.object_type,
+            "object": entry.object_name,
+            "name": _name(entry, names),
+            "changes": changes(entry.before, entry.after),
+        }
+        for entry in entries
+    ]
+
+
+def _known_names(entries: Sequence[AuditEntry]) -> dict[str, str]:
+    """Return the names of jobs, and of objects whose creation is in the log, by id."""
+    ids = {entry.object_name for entry in entries if _is_id(entry.object_name)}
+    made = AuditEntry.objects.filter(object_name__in=ids, verb__endswith=".create")
+    names = {
+        found: after["name"] for found, after in made.values_list("object_name", "after") if "name" in after
+    }
+    jobs = Job.objects.filter(
+        pk__in={entry.object_name for entry in entries if entry.object_type == "job"} & ids
+    )
+    return names | {str(job_id): name for job_id, name in jobs.values_list("pk", "name")}
+
+
+def _is_id(text: str) -> bool:
+    try:
+        return bool(UUID(text))
+    except ValueError:
+        return False
+
+
+def _name(entry: AuditEntry, names: Mapping[str, str]) -> str:
+    """Return what users call the object: its name where one is known, else the start of its id."""
+    known = names.get(entry.object_name) or entry.after.get("name") or entry.before.get("name")
+    if known and entry.object_type not in NAMED:
+        return str(known)
+    return entry.object_name[:8] if _is_id(entry.object_name) else entry.object_name
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the fields whose value changed, as (field, old, new) in words; old is "" for what is new."""
+    fields = [field for field in {**before, **after} if before.get(field) != after.get(field)]
+    return [_change(field, before, after) for field in fields]
+
+
+def _change(field: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, str, str]:
+    old, new = (_edge(field, values.get(field)) for values in (before, after))
+    name = field.removesuffix("_milli").removesuffix("_bytes")
+    if not after:
+        # Of what was deleted the old values are shown alone.
+        return name, "", _words(old)
+    return name, _words(old) if field in before else "", _words(new)
+
+
+def _edge(field: str, value: Any) -> Any:
+    """Return the value as users write it: GPUs instead of milli-GPUs, bytes with a unit."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if field.endswith("_bytes"):
+        return formats.binary_size(value)
+    return value / 1000 if field.endswith("_milli") else value
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return gettext("none")
+    if isinstance(value, bool):
+        return gettext("yes") if value else gettext("no")
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={_words(one)}" for key, one in value.items()) or gettext("none")
+    if isinstance(value, list):
+        return ", ".join(_words(one) for one in value) or gettext("none")
+    return formats.number(value) if isinstance(value, int | float) else str(value) or gettext("none")
+
+
+def _who(row: Row) -> str:
+    if not row["token"]:
+        return format_html("{}", row["actor"])
+    how = gettext("with the token {prefix}…").format(prefix=row["token"])
+    return format_html('{} <span class="second" title="{}">{}</span>', row["actor"], how, gettext("token"))
+
+
+def _object(row: Row) -> str:
+    kind = format_html('<span class="second">{}</span>', row["type"])
+    route = PAGES.get(row["type"])
+    name = format_html("{}", row["name"])
+    if route and row["object"]:
+        name = format_html('<a href="{}">{}</a>', reverse(route, args=[row["object"]]), row["name"])
+    return format_html("{} {}", name, kind)
+
+
+def _changes(row: Row) -> str:
+    shown = [
+        format_html("{}: {} → {}", field, old, new) if old else format_html("{}: {}", field, new)
+        for field, old, new in row["changes"]
+    ]
+    text = "; ".join(shown)
+    return format_html('<span class="reason" title="{}">{}</span>', text, text) if text else formats.NOTHING
+
+
+def _types(actor: Actor) -> list[tuple[str, Text]]:
+    kinds = AuditEntry.objects.order_by("object_type").values_list("object_type", flat=True).distinct()
+    return [(kind, kind) for kind in kinds]
+
+
+def _matches(entries: QuerySet[AuditEntry], text: str) -> QuerySet[AuditEntry]:
+    jobs = Job.objects.filter(name__icontains=text).values_list("pk", flat=True)[:100]
+    ids = [str(job_id) for job_id in jobs]
+    return entries.filter(Q(verb__icontains=text) | Q(object_name__icontains=text) | Q(object_name__in=ids))
+
+
+def _summary(entries: QuerySet[AuditEntry]) -> str:
+    count = entries.count()
+    return ngettext("{count} change", "{count} changes", count).format(count=formats.number(count))
+
+
+AUDIT = ListView(
+    name="audit",
+    order="-when",
+    unique="-pk",
+    rows=_rows,
+    summary=_summary,
+    filters=(
+        Filter("q", _("Action or object contains"), _matches),
+        Filter("type", _("Any object"), lambda entries, kind: entries.filter(object_type=kind), _types),
+        Filter("user", _("User"), lambda entries, user: entries.filter(actor=user)),
+    ),
+    columns=(
+        Column("when", _("When"), cells.ago("at"), "at", "quiet nowrap", falls=True),
+        Column("who", _("Who"), _who, "actor", "nowrap"),
+        Column(
+            "action", _("Action"), lambda row: format_html("<code>{}</code>", row["verb"]), "verb", "nowrap"
+        ),
+        Column("object", _("Object"), _object, "object_name", "break"),
+        Column("change", _("Change"), _changes, css="quiet break aside"),
+        Column("address", _("From"), cells.text("address"), "address", "quiet nowrap aside"),
+    ),
+)

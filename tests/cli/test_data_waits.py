@@ -1,0 +1,79 @@
+"""Commands on volumes, caches and artifacts that wait for the server."""
+
+import pytest
+
+from tests.cli.conftest import JOB_ID, job
+from tests.cli.scripted import Reply, page, problem
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        (("volume", "create", "data", "--size", "1Gi", "--wait"), "volumes"),
+        (("dataset", "cache", "xray@1", "--wait"), "caches"),
+    ],
+)
+def test_a_wait_outlives_a_restart_of_the_server(server, yard, monkeypatch, words, path):
+    monkeypatch.setattr("controlplane.cli.session.Session.pause", lambda session, seconds: None)
+    row = {"id": "1", "name": "data", "dataset_id": "2", "dataset": "xray", "version": 1, "subset": ""}
+    row |= {"location": "local", "reason": {"code": "", "message": ""}, "is_pinned": False}
+    counts = {
+        "files": 0,
+        "total_files": 1,
+        "bytes": 0,
+        "total_bytes": 1,
+        "bytes_per_second": 0,
+        "eta_seconds": None,
+    }
+    made, ready = (
+        row | {"state": state, "progress": counts, "status": {"state": state, "message": ""}}
+        for state in ("queued", "ready")
+    )
+    server.on("GET", "datasets", page({"id": "2", "name": "xray", "project": "team-a"}))
+    server.on("GET", "datasets/2/versions/1", Reply(200, {"id": "3", "number": 1}))
+    server.on("POST", "volumes", Reply(201, made))
+    server.on("POST", "caches", Reply(201, made))
+    cut = Reply(200, made, is_cut=True)
+    server.on("GET", f"{path}/1", Reply(200, made), cut, cut, cut, cut, Reply(200, ready))
+    ran = yard(*words)
+    assert ran.code == 0, ran.err
+
+
+def test_an_artifact_of_a_job_that_has_ended_is_waited_for(server, yard, monkeypatch):
+    waited = []
+    monkeypatch.setattr(
+        "controlplane.cli.session.Session.pause", lambda session, seconds: waited.append(seconds)
+    )
+    artifact = {"id": "2", "name": "model", "job": "train", "job_id": JOB_ID}
+    waiting, keeping, ready = (
+        artifact | {"status": {"state": state, "message": ""}} for state in ("waiting", "keeping", "ready")
+    )
+    server.on("GET", "artifacts", page(waiting))
+    server.on("GET", "artifacts/2", Reply(200, keeping), Reply(200, ready))
+    server.on("GET", "artifacts/2/files", page())
+    server.on("GET", f"jobs/{JOB_ID}", job(state="succeeded"))
+    ran = yard("artifact", "files", "train/model")
+    assert (ran.code, waited) == (0, [1.0, 1.0]), ran.err
+    assert ran.err.count("train/model is being kept") == 1
+    server.on("GET", f"jobs/{JOB_ID}", job(state="running"))
+    yard("artifact", "files", "train/model")
+    assert len(waited) == 2
+
+
+def test_a_download_waits_while_a_pod_reads_the_file_and_says_so_once(server, yard, tmp_path, monkeypatch):
+    waited = []
+    monkeypatch.setattr(
+        "controlplane.cli.session.Session.pause", lambda session, seconds: waited.append(seconds)
+    )
+    monkeypatch.setattr("controlplane.cli.commands.volumes.BUSY_SECONDS", 5.0)
+    server.on("GET", "volumes", page({"id": "1", "name": "data"}))
+    waits = problem(409, "being_read", "A pod reads it.", headers={"Retry-After": "1"})
+    content = Reply(body=b"best", headers={"Content-Length": "4"})
+    server.on("GET", "volumes/1/content", waits, waits, waits, content)
+    target = tmp_path / "model"
+    ran = yard("volume", "get", "data", "model", str(target))
+    assert (ran.code, target.read_bytes(), waited) == (0, b"best", [1.0] * 3)
+    assert ran.err.count("continues by itself") == 1
+    server.on("GET", "volumes/1/content", waits)
+    assert yard("volume", "get", "data", "model", str(target)).code != 0
+    assert sum(waited[3:]) == 5.0
