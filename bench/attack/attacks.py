@@ -175,21 +175,25 @@ async def port_that_never_accepts(target: Target, seconds: float, answers: Answe
 
 
 async def log_followers(target: Target, seconds: float, answers: Answers) -> None:
-    """150 of them raised another's latency to 5-10 s."""
+    """150 of them raised another's latency to 5-10 s. All stay until each has its answer, however slow the machine."""
     path = f"/api/v1/jobs/{target.chatty_job}/logs?follow=true"
     request = head("GET", path, Authorization=f"Bearer {target.token}")
-    end = time.monotonic() + seconds
+    answered = asyncio.Barrier(150)
+
+    async def follow(reader: asyncio.StreamReader) -> None:
+        while await reader.read(1 << 16):
+            pass
+        await asyncio.Event().wait()  # an ended follower waits for the others
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
         writer.write(request)
         answers[(await reader.read(1000))[9:12].decode()] += 1
-        while time.monotonic() < end and not reader.at_eof():
-            try:
-                async with asyncio.timeout(1):
-                    await reader.read(1 << 16)
-            except TimeoutError:
-                pass
+        following = asyncio.create_task(follow(reader))
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await answered.wait()
+        await asyncio.wait([following], timeout=seconds)
+        following.cancel()
         writer.close()
 
     await asyncio.gather(*(client() for _ in range(150)))
