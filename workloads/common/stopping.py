@@ -17,6 +17,12 @@ def is_asked() -> bool:
     return _state["is_asked"]
 
 
+def ignore_in_loader(number: int) -> None:
+    """Ignore SIGTERM in process `number` of a DataLoader, as its `worker_init_fn`: a stop reaches the whole process
+    group, and the training needs batches until it has finished its step."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 class StopRequest:
     """True once SIGTERM was received; check it after every step."""
 

@@ -28,7 +28,7 @@ from workloads.common.finite_weights import check_weights
 from workloads.common.progress import report
 from workloads.common.quiesce import answering
 from workloads.common.rank_info import RankInfo
-from workloads.common.stopping import EXIT_CODE, StopRequest
+from workloads.common.stopping import EXIT_CODE, StopRequest, ignore_in_loader
 
 REPORT_EVERY_SECONDS = 1.0
 SEED = 2021
@@ -180,7 +180,11 @@ class Training:
         ]
         is_cuda = self._use.device.type == "cuda"
         loader = DataLoader(
-            self._program.data, batch_sampler=mine, num_workers=self._plan.loaders, pin_memory=is_cuda
+            self._program.data,
+            batch_sampler=mine,
+            num_workers=self._plan.loaders,
+            pin_memory=is_cuda,
+            worker_init_fn=ignore_in_loader,
         )
         for batch in loader:
             yield [part.to(self._use.device, non_blocking=True) for part in batch]

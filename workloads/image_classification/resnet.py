@@ -6,7 +6,9 @@ load on all machines on which torch does.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils import convert_conv2d_weight_memory_format
 
 # (blocks, width) of the four stages; a block's output has four times the width.
 STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
@@ -57,8 +59,11 @@ class ResNet50(nn.Module):
         self.stages = nn.Sequential(*_stages())
         self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512 * EXPANSION, classes))
         self.apply(_initialise)
+        # Channels-last memory: convolutions of bfloat16 on a GPU take half the time with it.
+        convert_conv2d_weight_memory_format(self, torch.channels_last)
 
     def forward(self, pictures: Tensor) -> Tensor:
+        pictures = pictures.contiguous(memory_format=torch.channels_last)
         logits: Tensor = self.head(self.stages(self.stem(pictures)))
         return logits
 
