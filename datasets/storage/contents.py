@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,6 +29,9 @@ _FILE_ERRORS = {
 }
 # Limit on the parameters of one SQL statement.
 _AT_ONCE = 500
+# Reading the row of a content by its digest takes three times as long as passing over it in a scan. Only for many
+# contents, since counting the rows takes time too.
+_SCANNED_PER_FOUND, _MANY = 3, 2000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS packs (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
 CREATE TABLE IF NOT EXISTS contents (
@@ -80,44 +84,24 @@ class ContentIndex:
 
     def known(self, digests: Iterable[bytes]) -> set[bytes]:
         """Return those of the contents that are in the index."""
-        found: set[bytes] = set()
-        for some in _chunks(digests):
-            marks = ",".join("?" * len(some))
-            rows = self._rows(f"SELECT digest FROM contents WHERE digest IN ({marks})", some)  # noqa: S608  # marks
-            found.update(row[0] for row in rows)
-        return found
+        return {row[0] for row in self._found("digest", set(digests))}
 
     def locate(self, digests: Iterable[bytes]) -> list[Located]:
-        """Return the locations of contents, sorted by pack; omits unknown ones."""
-        found: list[Located] = []
-        for some in _chunks(digests):
-            marks = ",".join("?" * len(some))
-            sql = (
-                "SELECT packs.name, contents.offset, contents.size, contents.digest FROM contents"  # noqa: S608  # marks
-                f" JOIN packs ON packs.id = contents.pack WHERE contents.digest IN ({marks})"
-            )
-            found += map(Located._make, self._rows(sql, some))
-        found.sort()
-        return found
+        """Return the locations of contents, together by pack and in its order; omits unknown ones."""
+        rows = self._found("digest, pack, offset, size", set(digests))
+        names = self._names({row[1] for row in rows})
+        # Sorting by one number after the other takes a third of the time of comparing tuples.
+        rows.sort(key=itemgetter(2))
+        rows.sort(key=itemgetter(1))
+        return [Located(names[pack], offset, size, digest) for digest, pack, offset, size in rows]
 
     def files_of(self, digests: Iterable[bytes]) -> Files:
         """Return which of these contents are known, and the files that hold them."""
-        found = Files(set(), set(), [])
-        packs: set[int] = set()
-        whole = self._rows("SELECT id FROM packs WHERE name = ?", (WHOLE,))
-        # Sorted, as the index is: neighbours are on the same page.
-        for some in _chunks(sorted(digests)):
-            marks = ",".join("?" * len(some))
-            rows = self._rows(f"SELECT digest, pack FROM contents WHERE digest IN ({marks})", some)  # noqa: S608  # marks
-            found.known.update(row[0] for row in rows)
-            packs.update(row[1] for row in rows)
-            if whole:
-                found.alone.extend(digest for digest, pack in rows if pack == whole[0][0])
-        for numbers in _chunks(packs):
-            marks = ",".join("?" * len(numbers))
-            rows = self._rows(f"SELECT name FROM packs WHERE id IN ({marks})", numbers)  # noqa: S608  # marks
-            found.packs.update(row[0] for row in rows if row[0] != WHOLE)
-        return found
+        rows = self._found("digest, pack", set(digests))
+        names = self._names({row[1] for row in rows})
+        whole = next((number for number, name in names.items() if name == WHOLE), None)
+        alone = [] if whole is None else [digest for digest, pack in rows if pack == whole]
+        return Files({row[0] for row in rows}, set(names.values()) - {WHOLE}, alone)
 
     def add(self, located: Sequence[Located]) -> None:
         """Add contents; known ones keep their location."""
@@ -166,6 +150,29 @@ class ContentIndex:
     def _number(self, name: str) -> int:
         self._database.execute("INSERT OR IGNORE INTO packs (name) VALUES (?)", (name,))
         return int(self._database.execute("SELECT id FROM packs WHERE name = ?", (name,)).fetchone()[0])
+
+    def _found(self, columns: str, digests: set[bytes]) -> list[tuple[Any, ...]]:
+        """Return these columns of the rows of contents; `digest` is the first column."""
+        if len(digests) >= _MANY and len(digests) * _SCANNED_PER_FOUND >= self._count():
+            rows = self._rows(f"SELECT {columns} FROM contents", ())  # noqa: S608  # names of columns
+            return [row for row in rows if row[0] in digests]
+        found: list[tuple[Any, ...]] = []
+        # Sorted, as the index is: neighbours are on the same page.
+        for some in _chunks(sorted(digests)):
+            marks = ",".join("?" * len(some))
+            found += self._rows(f"SELECT {columns} FROM contents WHERE digest IN ({marks})", some)  # noqa: S608  # marks
+        return found
+
+    def _count(self) -> int:
+        return int(self._rows("SELECT count(*) FROM contents", ())[0][0])
+
+    def _names(self, numbers: set[int]) -> dict[int, str]:
+        """Return the names of packs by their ids."""
+        found: dict[int, str] = {}
+        for some in _chunks(numbers):
+            marks = ",".join("?" * len(some))
+            found.update(self._rows(f"SELECT id, name FROM packs WHERE id IN ({marks})", some))  # noqa: S608  # marks
+        return found
 
     def _rows(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         with self._lock:
