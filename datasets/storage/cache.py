@@ -33,7 +33,7 @@ from datasets.storage.tree_fill import (
     content_path,
     contents_of,
     digest_of,
-    is_there,
+    present,
     store_names,
 )
 
@@ -71,7 +71,8 @@ class CacheStore:
         """Return the bytes of contents that a fill would have to copy."""
         contents = os.open(self.root / "contents", os.O_RDONLY | os.O_DIRECTORY)
         try:
-            return sum(size for name, size in contents_of(manifest).items() if not is_there(contents, name))
+            sizes = contents_of(manifest)
+            return sum(sizes[name] for name in sizes.keys() - present(contents, sizes))
         finally:
             os.close(contents)
 

@@ -332,3 +332,14 @@ def test_contents_that_a_killed_removal_left_go_with_the_next_work_on_the_locati
     CacheStore(store.root).remove(again)
     left = {path.read_bytes() for path in (store.root / "contents").rglob("*") if path.is_file()}
     assert left == ({b"alpha"} if again == "one" else set())
+
+
+def test_files_are_read_only_whatever_the_umask(lake: Lake, store: CacheStore):
+    before = os.umask(0o077)
+    try:
+        files = {"one": (FILE, b"first"), "two": (FILE, b"second"), "run": (EXECUTABLE, b"#!")}
+        store.fill("v", lake, kept(lake, files))
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in store.tree("v").iterdir()}
+    assert modes == {"one": 0o444, "two": 0o444, "run": 0o555}
