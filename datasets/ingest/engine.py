@@ -169,7 +169,7 @@ class _Job:
             yield batch
 
     def _wanted(self, places: Sequence[tuple[int, int]]) -> list[Wanted]:
-        return [(self._path(place), self._row(place)[1]) for place in places]
+        return [(self._path(place), *self._row(place)[1:4]) for place in places]
 
     def _take(self, places: Sequence[tuple[int, int]], results: Sequence[Read | Failed]) -> None:
         for place, result in zip(places, results, strict=True):

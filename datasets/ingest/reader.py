@@ -19,9 +19,11 @@ ASK_AT_ONCE = 5000  # contents
 RACY_NS = 2_000_000_000
 # In place of the mtime of such a file: a later comparison would not notice a change.
 UNSETTLED = -1
+# O_NONBLOCK: opening would hang if the file was replaced by a named pipe.
+_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
-# Path relative to the root, and kind.
-Wanted = tuple[bytes, int]
+# Path relative to the root, kind, and size in bytes and mtime in ns as the walk found them.
+Wanted = tuple[bytes, int, int, int]
 # Digest, size in bytes, mtime in ns.
 Read = tuple[bytes, int, int]
 Failed = str  # `changing`, `gone`, `unreadable`
@@ -62,7 +64,7 @@ class Reader:
     """Reads files below `root` into a sink."""
 
     def __init__(self, root: bytes, sink: Sink) -> None:
-        self._root, self._sink = root, sink
+        self._prefix, self._sink = os.path.join(root, b""), sink
         self._waiting: dict[bytes, Content] = {}
         self._waiting_bytes = 0
         # Files with an older mtime, in ns, are settled.
@@ -72,17 +74,21 @@ class Reader:
         """Return the result of each file. Its content is in the lake after `flush`."""
         # Before any of them is opened. Git calls files written later than this racily clean.
         self._settled_ns = time.time_ns() - RACY_NS
-        return [self._tried(os.path.join(self._root, path), kind) for path, kind in files]
+        return [self._tried(self._prefix + path, kind, size, mtime) for path, kind, size, mtime in files]
 
     def flush(self) -> None:
         """Send buffered contents, and wait until they are stored."""
         self._send()
         self._sink.flush()
 
-    def _tried(self, path: bytes, kind: int) -> Read | Failed:
-        for _ in range(TRIES):
+    def _tried(self, path: bytes, kind: int, size: int, mtime_ns: int) -> Read | Failed:
+        for attempt in range(TRIES):
             try:
-                return self._link(path) if kind == LINK else self._file(path)
+                if kind == LINK:
+                    return self._link(path)
+                if attempt or size > CONTENT_MOST_BYTES:
+                    return self._file(path)
+                return self._unchanged_file(path, size, mtime_ns)
             except FileNotFoundError:
                 return "gone"
             except FileChanged:
@@ -97,9 +103,21 @@ class Reader:
         digest = self._keep(Content(sha256(target).digest(), target))
         return digest, len(target), status.st_mtime_ns
 
+    def _unchanged_file(self, path: bytes, size: int, mtime_ns: int) -> Read:
+        """Read a file that is as the walk found it, with one `fstat` instead of two. Raises FileChanged."""
+        descriptor = os.open(path, _OPEN_FLAGS)
+        try:
+            data = _whole(descriptor, size)
+            after = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        if after.st_mtime_ns != mtime_ns or after.st_size != size:
+            raise FileChanged
+        settled = mtime_ns if mtime_ns < self._settled_ns else UNSETTLED
+        return self._keep(Content(sha256(data).digest(), data, path, settled)), size, mtime_ns
+
     def _file(self, path: bytes) -> Read:
-        # O_NONBLOCK: opening would hang if the file was replaced by a named pipe.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, _OPEN_FLAGS)
         try:
             before = os.fstat(descriptor)
             mtime = before.st_mtime_ns if before.st_mtime_ns < self._settled_ns else UNSETTLED

@@ -8,7 +8,7 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,8 @@ _CHUNK_BYTES = 4 << 20
 # Interval of attempts to get a lock within a time limit.
 _LOCK_POLL_SECONDS = 0.05
 READ_ONLY = 0o444
+# Limit on the pieces of one writev (IOV_MAX of Linux and macOS).
+_IOV_MOST = 1024
 # Error numbers of a full disk, or of a user's full quota.
 FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT))
 
@@ -153,12 +155,21 @@ def write_new(path: Path, *pieces: bytes | memoryview, mode: int = READ_ONLY) ->
     """Create a file with `mode` and write all pieces to it. Raises OSError, also if it exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        for piece in pieces:
-            left = memoryview(piece)
-            while left:
-                left = left[os.write(descriptor, left) :]
+        for start in range(0, len(pieces), _IOV_MOST):
+            _write_all(descriptor, pieces[start : start + _IOV_MOST])
     finally:
         os.close(descriptor)
+
+
+def _write_all(descriptor: int, pieces: Sequence[bytes | memoryview]) -> None:
+    # Not joined first: that copies the bytes once more.
+    written = os.writev(descriptor, pieces)
+    if written == sum(map(len, pieces)):
+        return
+    # Interrupted by a signal, or more than one call may write (2 GiB on Linux).
+    left = memoryview(b"".join(pieces))[written:]
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def write_flushed(staged: Path, target: Path, data: bytes) -> None:

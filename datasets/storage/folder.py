@@ -31,7 +31,6 @@ from datasets.ingest.packs import (
     checked_contents,
     pack_index,
     pack_name,
-    read_index,
 )
 from datasets.ingest.reader import UNSETTLED, Content, FileChanged, hash_file
 from datasets.storage.base import (
@@ -242,11 +241,15 @@ class FolderLake(IndexedLake[ContentIndex]):
         index = pack_index((content.digest, len(content.data)) for content in contents)
         name = pack_name(index)
         with self._staged() as fresh:
-            write_new(fresh, b"".join((*(content.data for content in contents), index)))
+            write_new(fresh, *(content.data for content in contents), index)
             # Named by its index: writing the same contents twice gives one file.
             os.rename(fresh, self._named("packs", name))
-        entries, _ = read_index(index)
-        return [Located(name, one.offset, one.size_bytes, one.digest) for one in entries]
+        located, offset = [], 0
+        for content in contents:
+            size = len(content.data)
+            located.append(Located(name, offset, size, content.digest))
+            offset += size
+        return located
 
     def _write_object(self, content: Content, adopt: Sharing) -> Located:
         with self._staged() as fresh:

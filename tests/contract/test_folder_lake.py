@@ -307,7 +307,7 @@ def test_a_file_that_changes_after_its_read_and_keeps_its_mtime_is_not_shared(
 
     monkeypatch.setattr(sink, "lacking", lacking)
     reader = Reader(os.fsencode(source), sink)
-    [(digest, _, _)] = reader.read([(b"sub/large.bin", FILE)])
+    [(digest, _, _)] = reader.read([(b"sub/large.bin", FILE, status.st_size, status.st_mtime_ns)])
     reader.flush()
     assert digest == sha256(lake.read(digest)).digest()
     assert not lake.verify([digest, sha256(LARGE).digest()]).quarantined
@@ -370,3 +370,21 @@ def test_a_manifest_waits_for_no_other_file(lake, monkeypatch):
     assert flushed == []
     lake.put_pack(pack(b"content"))
     assert flushed == [lake.root]
+
+
+def test_a_file_that_changed_since_the_walk_is_read_as_it_is(tmp_path, lake):
+    """Also one that was as long before, or that has the same time."""
+    names = (b"as it was", b"longer", b"later")
+    for name in names:
+        (tmp_path / os.fsdecode(name)).write_bytes(name)
+    found = [os.stat(os.path.join(os.fsencode(tmp_path), name)) for name in names]
+    (tmp_path / "longer").write_bytes(b"longer than before")
+    os.utime(tmp_path / "longer", ns=(0, found[1].st_mtime_ns))
+    (tmp_path / "later").write_bytes(b"LATER")
+    os.utime(tmp_path / "later", ns=(0, found[2].st_mtime_ns + 1))
+    reader = Reader(os.fsencode(tmp_path), FolderSink(lake, Sharing.COPY))
+    wanted = [(name, FILE, one.st_size, one.st_mtime_ns) for name, one in zip(names, found, strict=True)]
+    read = reader.read(wanted)
+    reader.flush()
+    assert [lake.read(digest) for digest, _, _ in read] == [b"as it was", b"longer than before", b"LATER"]
+    assert read[2][2] == found[2].st_mtime_ns + 1
