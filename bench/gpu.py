@@ -281,7 +281,7 @@ def reading_row(running: servers.ControlPlane, training: Training) -> Row:
     job.wait_for(lambda text: len(progress(text)) > 3, "steps")
     shown, read = [], []
     for _ in range(10):
-        device = ask(running, "GET", "/overview")["node_list"][0]["devices"][0]
+        device = ask(running, "GET", "/telemetry/overview")["node_list"][0]["devices"][0]
         shown.append(100 * float(device["utilization"] or 0))
         read.append(100 * float(NvmlInventory().readings()[0].utilization or 0))
         wait_for_next_second()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -26,6 +27,7 @@ from workloads.common.optimizers import PlainAdamW, PlainSGD
 from workloads.common.schedule import cosine, polynomial
 from workloads.common.stopping import EXIT_CODE, StopRequest
 from workloads.common.training import Batch, Plan, Training
+from workloads.lane_detection.data import LISTS
 from workloads.quickstart import training as quickstart
 from workloads.quickstart.settings import Settings
 
@@ -234,3 +236,31 @@ def test_ranks_train_together_and_one_that_never_joins_is_named(ranks_story: Ran
     # of three, ranks 1 and 2 do not come
     assert "Of 3 ranks these have not joined" in story["alone"][0]
     assert story["alone"][0].endswith("s: 1, 2.")
+
+
+def test_a_stop_of_the_whole_process_group_saves_although_processes_read_data(tmp_path: Path) -> None:
+    """The local engine's stop: SIGTERM ended the processes that read data, and the training failed without saving."""
+    settings = {"MODEL": "small", "EPOCHS": "1000", "BATCH_SIZE": "4", "USE_WORKERS": "true", "CLIPS": "8"}
+    data = {"DATA_DIR": str(tmp_path / "lanes"), "TRAINYARD_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    env = {**os.environ, **settings, **data, "OMP_NUM_THREADS": "1"}
+    prepare, train = (
+        [sys.executable, "-m", f"workloads.lane_detection.{name}"] for name in ("prepare", "train")
+    )
+    subprocess.run(prepare, check=True, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
+    # An epoch outlasts the test, so that the processes of its beginning are still there.
+    listed = tmp_path / "lanes" / LISTS / "train.txt"
+    listed.write_text(listed.read_text() * 1000)
+
+    with subprocess.Popen(train, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        steps = (line for line in process.stdout if '"step"' in line)
+        next(steps)
+        for reader in psutil.Process(process.pid).children():
+            reader.terminate()
+        for _ in range(2):
+            next(steps)
+        process.terminate()
+        last = process.stdout.read()
+
+    assert process.returncode == EXIT_CODE
+    assert "stopping: saved step" in last

@@ -110,7 +110,7 @@ def test_a_world_that_breaks_again_at_the_same_step_ends_with_its_error(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(elastic._Membered, "switch", lambda *_, **__: None)
-    monkeypatch.setattr(elastic.distributed, "all_gather", lost)
+    monkeypatch.setattr(elastic.distributed, "all_reduce", lost)
     mine = parameter(torch.ones(2))
     assert [world.average([mine], INDEXES) for _ in range(3)] == [False] * 3
     with pytest.raises(RuntimeError, match="Connection closed by peer"):
@@ -131,7 +131,7 @@ def test_nothing_of_the_failed_call_is_held_while_the_world_forms_again(
         raise RuntimeError("Connection closed by peer")
 
     monkeypatch.setattr(elastic._Membered, "switch", lambda *_, **__: alive.append(held[0]() is not None))
-    monkeypatch.setattr(elastic.distributed, "all_gather", closed)
+    monkeypatch.setattr(elastic.distributed, "all_reduce", closed)
     assert not world.average([parameter(torch.ones(2))], INDEXES)
     assert alive == [False]
 
@@ -141,7 +141,7 @@ def test_after_progress_or_with_other_members_a_world_may_break_again(
     world: World, monkeypatch: pytest.MonkeyPatch, change: str
 ):
     monkeypatch.setattr(elastic._Membered, "switch", lambda *_, **__: None)
-    monkeypatch.setattr(elastic.distributed, "all_gather", lost)
+    monkeypatch.setattr(elastic.distributed, "all_reduce", lost)
     mine = parameter(torch.ones(2))
     for _ in range(6):
         assert not world.average([mine], INDEXES)

@@ -12,6 +12,7 @@ import torch
 from torch import distributed
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
+from workloads.common.backends import form_group
 from workloads.common.rank_info import RankInfo, rank_info_from
 
 LOOPBACK, DEFAULT_PORT = "127.0.0.1", "29400"
@@ -24,20 +25,13 @@ class RanksMissing(RuntimeError):
 
 @contextmanager
 def joined_ranks(device: torch.device) -> Iterator[RankInfo]:
-    """Join the process group for the time of a `with` block: NCCL on GPUs, gloo on CPUs. A single rank joins
-    a group of one, so that programs need no special case. Rank 0 listens at MASTER_ADDR and MASTER_PORT.
+    """Join the process group for the time of a `with` block: see backends. A single rank joins a
+    group of one, so that programs need no special case. Rank 0 listens at MASTER_ADDR and MASTER_PORT.
     Raises RanksMissing, with the missing ranks, if they do not join within JOIN_SECONDS (300)."""
     rank_info = rank_info_from(os.environ)
-    backend = "nccl" if device.type == "cuda" else "gloo"
     # A single rank needs no port, which another program might use.
     store = HashStore() if rank_info.world_size == 1 else _store_of_all(rank_info)
-    distributed.init_process_group(
-        backend,
-        rank=rank_info.rank,
-        world_size=rank_info.world_size,
-        store=store,
-        device_id=device if device.type == "cuda" else None,
-    )
+    form_group(store, rank_info.rank, rank_info.world_size, device)
     try:
         yield rank_info
     finally:

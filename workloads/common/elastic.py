@@ -32,6 +32,7 @@ from torch import Tensor, distributed
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from workloads.common import membership
+from workloads.common.backends import form_group
 from workloads.common.distributed import joined_ranks
 from workloads.common.finite import not_finite
 from workloads.common.groups import dissolve, give_up
@@ -277,10 +278,12 @@ class World:
         self.step = int(state["step"])
 
     def _gather(self, numbers: list[int]) -> list[list[int]]:
-        mine = torch.tensor(numbers, dtype=torch.int64, device=self.device)
-        rows = [torch.empty_like(mine) for _ in range(self.size)]
-        self._finish(distributed.all_gather(rows, mine, async_op=True))
-        return [row.tolist() for row in rows]
+        # A sum, since gloo gathers no tensors of GPUs.
+        rows = torch.zeros((self.size, len(numbers)), dtype=torch.int64, device=self.device)
+        rows[self.rank] = torch.tensor(numbers)
+        self._finish(distributed.all_reduce(rows, async_op=True))
+        gathered: list[list[int]] = rows.tolist()
+        return gathered
 
     def _finish(self, work: distributed.Work) -> None:
         """Wait for a collective call. Raises PeerLost if a member is gone: gloo may not notice a closed
@@ -413,15 +416,7 @@ class _Membered:
         return True
 
     def _connect(self, store: PrefixStore, rank: int, size: int) -> None:
-        is_cuda = self._world.device.type == "cuda"
-        distributed.init_process_group(
-            "nccl" if is_cuda else "gloo",
-            store=store,
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=FORM_SECONDS),
-            device_id=self._world.device if is_cuda else None,
-        )
+        form_group(store, rank, size, self._world.device, timedelta(seconds=FORM_SECONDS))
         group = distributed.distributed_c10d._get_default_group()
         group._get_backend(self._world.device)._set_default_timeout(timedelta(seconds=COLLECTIVE_SECONDS))
 
