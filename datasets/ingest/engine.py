@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from datasets.ingest.listing import Listing, Seen, load_seen, save_seen
 from datasets.ingest.reader import Failed, Read, Reader, Wanted
 from datasets.ingest.tree import Changes, Skipped, StatIndex, Walk, load_index, save_index, walk
 from datasets.ingest.worker import Say, SinkSpec, Worker, open_sink, silent
@@ -53,6 +54,7 @@ def sync_tree(
     sink: SinkSpec,
     *,
     index: Path | None = None,
+    listing: Listing | None = None,
     base: str = "",
     nearby: Callable[[], SinkSpec | None] = lambda: None,
     workers: int = 0,
@@ -62,17 +64,24 @@ def sync_tree(
     """Read a directory into the lake behind `sink`.
 
     `index`: the file in which the last sync of this directory into this lake stored its stat index; None
-    reads everything. `base`: the manifest hash of the newest version. `nearby` is asked before more than a few files
-    are read; the sink that it returns is used instead. `report` returns False to cancel. `say` gets a line when the
-    sink has to wait, possibly from another thread. Files that could not be read are in `failed`, and then `manifest` is
+    reads everything. `listing`: of the directory, begun before; None walks it. `base`: the manifest hash of the
+    newest version. `nearby` is asked before more than a few files are read; the sink that it returns is used instead.
+    `report` returns False to cancel. `say` gets a line when the sink has to wait, possibly from another thread. Files
+    that could not be read are in `failed`, and then `manifest` is
     None. Raises SourceMissing, Cancelled, WorkerFailed and what the sink raises.
     """
+    if base and (same := _seen_again(index, listing, base)):
+        return same
     # Taken before the walk: a file that changes during the walk is newer, and is read again next time.
-    walked_ns, start = time.time_ns(), os.fsencode(root)
-    found = walk(start)
+    walked_ns, start = listing.started_ns if listing else time.time_ns(), os.fsencode(root)
+    listed = listing.walk() if listing else None
+    if listed is None:
+        listing = None
+    found = listed or walk(start)
     known = load_index(index) if index else StatIndex()
     changes = known.fill(found)
     if changes.is_same and base and known.version == base:
+        _see(index, listing, base, found)
         return Synced(None, base, found.files, 0, 0, found.skipped)
     job = _Job(found, changes, report, say)
     job.read(start, sink, nearby, workers or min(4, os.cpu_count() or 1))
@@ -82,7 +91,23 @@ def sync_tree(
     # Saved only after all contents are stored: the index of a failed sync would hide missing contents.
     if index:
         save_index(index, manifest.hash, found, walked_ns)
+        if job.is_as_walked:
+            _see(index, listing, manifest.hash, found)
     return Synced(manifest, manifest.hash, found.files, len(changes.places), job.bytes_done, found.skipped)
+
+
+def _seen_again(index: Path | None, listing: Listing | None, base: str) -> Synced | None:
+    """Return the result of a sync without changes, if the listing is that of the version `base`."""
+    seen = load_seen(index) if index and listing else None
+    if seen is None or listing is None or seen.version != base or seen.digest != listing.digest:
+        return None
+    return Synced(None, base, seen.files, 0, 0, seen.skipped)
+
+
+def _see(index: Path | None, listing: Listing | None, version: str, found: Walk) -> None:
+    """Store that the listing is that of a version, unless a later change could leave the listing as it is."""
+    if index and listing and listing.settled(found):
+        save_seen(index, Seen(version, listing.digest, found.files, found.skipped))
 
 
 def manifest_of(found: Walk) -> Manifest:
@@ -109,6 +134,8 @@ class _Job:
         self._bytes = sum(self._row(place)[2] for place in self._places)
         self.failed: list[tuple[bytes, Failed]] = []
         self.files_done = self.bytes_done = 0
+        # Whether every file that was read was as the walk had found it.
+        self.is_as_walked = True
         # Made while worker processes flush; None if there were none, or files failed.
         self.manifest: Manifest | None = None
 
@@ -184,6 +211,7 @@ class _Job:
             row = directory.rows[at]
             if row[2] != size or row[3] != mtime:
                 # Changed since the walk.
+                self.is_as_walked = False
                 directory.rows[at] = (row[0], row[1], size, mtime, row[4])
             self.bytes_done += size
         self.files_done += len(places)

@@ -100,16 +100,23 @@ def _read_directory(root: bytes, path: bytes, skipped: list[Skipped]) -> tuple[l
             # As stat.S_ISREG, without a call for each file.
             if mode & _TYPE == stat.S_IFREG:
                 kind = EXECUTABLE if mode & 0o100 else FILE
-            elif stat.S_ISLNK(mode) and stays_inside(prefix, os.readlink(entry.path)):
-                kind = LINK
-            else:
-                reason = "link_leaves_tree" if stat.S_ISLNK(mode) else "not_a_file"
+            elif reason := skipped_reason(prefix, os.readlink(entry.path) if stat.S_ISLNK(mode) else None):
                 skipped.append(Skipped(prefix + entry.name, reason))
                 continue
+            else:
+                kind = LINK
             rows.append((entry.name, kind, status.st_size, status.st_mtime_ns, status.st_ino))
     # Sorted, since directories list in any order and equal trees must give equal manifests.
     rows.sort()
     return rows, below
+
+
+def skipped_reason(prefix: bytes, target: bytes | None) -> str:
+    """Return why a link in the directory `prefix` ("" or with a trailing slash), or what is neither link nor file
+    (`target` None), is not included in versions; "" if it is included."""
+    if target is None:
+        return "not_a_file"
+    return "" if stays_inside(prefix, target) else "link_leaves_tree"
 
 
 def stays_inside(directory: bytes, target: bytes) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from controlplane.cli import formats
 from controlplane.cli.client import segment
@@ -14,6 +15,10 @@ from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, USAGE, ApiError, Cl
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
+
+if TYPE_CHECKING:
+    from datasets.ingest.engine import Synced
+    from datasets.ingest.listing import Listing
 
 _NAMED = re.compile(r"(?P<project>[^/@]+/)?(?P<name>[^/@]+)(?:@(?P<version>[^/@]+)(?:/(?P<subset>[^/@]+))?)?")
 LATEST = "latest"
@@ -114,20 +119,11 @@ def sync_arguments(parser: Parser) -> None:
 
 def sync(args: Namespace, session: Session) -> int:
     """Create a version from a directory: reads only changed files and sends only what the server lacks."""
-    from controlplane.cli.dataset_sync import Binding, send_directory
+    from datasets.ingest.listing import Listing
 
-    binding = Binding(session, Path(args.directory))
-    dataset = _dataset_of(session, binding, args.name)
-    newest = session.get(f"versions/{dataset['latest_id']}") if dataset["latest"] else None
-    found = send_directory(
-        session,
-        dataset,
-        binding,
-        newest=newest["manifest"] if newest else "",
-        is_full=args.full,
-        adopt="hard_link" if args.link else "reflink",
-    )
-    binding.remember(dataset["id"])
+    # Begun before the other imports and the requests, which then cost no time.
+    with Listing(os.fsencode(Path(args.directory).resolve())) as listing:
+        dataset, newest, found = _send(args, session, listing)
     for skipped in found.skipped[:SKIPPED_SHOWN]:
         session.output.say(f"skipped {skipped.path.decode(errors='backslashreplace')}: {skipped.reason}")
     if len(found.skipped) > SKIPPED_SHOWN:
@@ -140,6 +136,27 @@ def sync(args: Namespace, session: Session) -> int:
     version = session.client.post(f"datasets/{dataset['id']}/versions", body)
     session.output.object(version, _made(version, dataset))
     return DONE
+
+
+def _send(args: Namespace, session: Session, listing: Listing) -> tuple[Row, Row | None, Synced]:
+    """Send what the server lacks of a directory; return its dataset, the newest version and the result."""
+    from controlplane.cli.dataset_sync import Binding, send_directory, without_collections
+
+    binding = Binding(session, Path(args.directory))
+    dataset = _dataset_of(session, binding, args.name)
+    newest = session.get(f"versions/{dataset['latest_id']}") if dataset["latest"] else None
+    with without_collections():
+        found = send_directory(
+            session,
+            dataset,
+            binding,
+            listing=listing,
+            newest=newest["manifest"] if newest else "",
+            is_full=args.full,
+            adopt="hard_link" if args.link else "reflink",
+        )
+    binding.remember(dataset["id"])
+    return dataset, newest, found
 
 
 def _made(version: Row, dataset: Row) -> str:
