@@ -60,7 +60,11 @@ def _figure(
         x=times,
         y=[span.longest / seconds for span in spans],
         mode="markers",
-        marker={"color": palette.second, "symbol": "line-ew-open", "size": 8},
+        # Above the middle of its interval, as the bar is, and not at the interval's beginning.
+        xperiod=span_seconds * 1000,
+        xperiod0=times[0] if times else None,
+        xperiodalignment="middle",
+        marker={"color": palette.second, "symbol": "line-ew-open", "size": 12},
         meta={"key": "longest", "width": width},
     )
     layout = {
@@ -81,7 +85,7 @@ def _summary(spans: Sequence[Waited], unit: str, seconds: float) -> str:
     mean = sum(span.mean * span.jobs for span in spans) / jobs
     longest = max(span.longest for span in spans)
     started = "1 job" if jobs == 1 else f"{jobs:,} jobs"
-    said = f"waited {mean / seconds:.3g} {unit} on average and {longest / seconds:.3g} {unit} at most"
+    said = f"waited {mean / seconds:.3g} {unit} on average (bars) and {longest / seconds:.3g} {unit} at most (lines)"
     return f"{started} started and {said}."
 
 

@@ -194,7 +194,7 @@ def test_waits_of_the_range(yard: Yard, visit: Visit):
     sample("queue_wait_seconds", "cluster", "other", at, 240)
     found = chart(visit(yard.cast.chi), "analytics/waiting.json?range=1h")
     assert [row[1:] for row in found["table"]["rows"]] == [[3, 2, 4]]
-    assert found["summary"] == "3 jobs started and waited 2 min on average and 4 min at most."
+    assert found["summary"] == "3 jobs started and waited 2 min on average (bars) and 4 min at most (lines)."
 
 
 def test_a_young_instances_day_starts_where_its_data_start(yard: Yard, visit: Visit):

@@ -230,7 +230,7 @@ def test_waiting():
     figure = accepted(chart)
     assert figure.layout.yaxis.title.text == "Wait, min"
     assert list(figure.data[1].y) == [1, 20]
-    assert chart.summary == "3 jobs started and waited 3.67 min on average and 20 min at most."
+    assert chart.summary == "3 jobs started and waited 3.67 min on average (bars) and 20 min at most (lines)."
     assert chart.rows[0][1:] == (1, 10, 20)
     none = waiting_chart([], 60, theme="light", start=MINUTES[0], end=NOW)
     assert none.summary == "No job started in this range."
