@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 LEASE = "loop"
 LEASE_SECONDS = 10
 RENEW_AFTER_SECONDS = 2.0
+# The lease is extended for this many times the duration of the cluster's last plan.
+PLAN_MARGIN = 2
 # The period of work on rows that seldom change: nodes, and expired jobs.
 HOUSEKEEPING_SECONDS = 5.0
 
@@ -71,15 +73,27 @@ class _LoopLease:
     """The loop's lease during one pass."""
 
     def __init__(self, token: str) -> None:
-        self._token = token
+        self._token, self._is_lost = token, False
         self._renewed_at = time.monotonic()
 
     def keep(self) -> bool:
-        """Extend the lease if it was not extended lately. Return False if another process has claimed it."""
-        if time.monotonic() - self._renewed_at <= RENEW_AFTER_SECONDS:
-            return True
+        """Extend the lease if it was not extended lately. Return False once another process has claimed it."""
+        if self._is_lost or time.monotonic() - self._renewed_at <= RENEW_AFTER_SECONDS:
+            return not self._is_lost
+        return self._extend(LEASE_SECONDS)
+
+    def keep_for_plan(self, seconds: float) -> bool:
+        """Extend the lease for a plan that may take this long, or twice as long. Return False once another process
+        has claimed it."""
+        # Otherwise, two processes whose plans take longer than the lease would take it from each other without end.
+        if self._is_lost or PLAN_MARGIN * seconds <= LEASE_SECONDS - RENEW_AFTER_SECONDS:
+            return not self._is_lost
+        return self._extend(LEASE_SECONDS + round(PLAN_MARGIN * seconds))
+
+    def _extend(self, seconds: int) -> bool:
         self._renewed_at = time.monotonic()
-        return extend(LEASE, self._token, LEASE_SECONDS)
+        self._is_lost = not extend(LEASE, self._token, seconds)
+        return not self._is_lost
 
 
 def keep_fresh() -> None:
@@ -108,7 +122,7 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: 
         move_jobs(cluster, now)
     # Reconciling may have written commands for the pods of ended or stopping jobs.
     on_orders()
-    if _can_wait(cluster, context):
+    if _can_wait(cluster, context) or not lease.keep_for_plan(context.plan_seconds):
         return False
     began = time.perf_counter()
     observation = observe(cluster, now, nodes_with_orphans, context.jobs)

@@ -1,7 +1,8 @@
 """Write why queued jobs wait, and their positions, into their rows: what changed, of a long queue a part in each cycle.
 
 A start moves every job behind it, so with 100,000 queued jobs each start would change 100,000 rows. The first jobs of
-the queue are compared in every cycle; of the others one portion after the other.
+the queue and all with a promise are compared in every cycle; of the others one portion after the other. A promise is
+written, or removed, in the cycle that decides it, because the next plan depends on it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ class HoldProgress:
     """How far the comparison of the last plan's holds with the rows has come.
 
     `first`: the index of the next portion. `left`: how many holds were not compared yet. `has_news`: the last part
-    had some to write, so the rows will change.
+    had some to write, so the rows will change. `promised`: the queued jobs whose rows contain a promise.
     """
 
     holds: object = None
@@ -41,6 +42,7 @@ class HoldProgress:
     first: int = HEAD
     left: int = 0
     has_news: bool = False
+    promised: frozenset[str] = frozenset()
 
 
 def changed_holds(
@@ -51,14 +53,26 @@ def changed_holds(
     holds, left = plan.holds, progress.left
     # A change of rows that is not ours is that of another process, which has led the loop meanwhile.
     is_changed_by_others = rows is not progress.rows and not progress.has_news
+    promised, is_withdrawn = _promises(plan, rows, progress.promised)
+    # Only an explanation of all shows where in the queue a job without its promise is.
+    head = len(holds) if is_withdrawn else max(HEAD, len(plan.promised))
     if holds is not progress.holds or is_changed_by_others:
-        left = max(0, len(holds) - HEAD)
+        left = max(0, len(holds) - head)
     elif rows is progress.rows and left <= 0:
         return {}, progress
-    first = progress.first if HEAD <= progress.first < len(holds) else HEAD
+    first = progress.first if head <= progress.first < len(holds) else head
     portion = holds[first : first + PORTION]
-    news = _news_of((*holds[:HEAD], *portion), rows)
-    return news, HoldProgress(holds, rows, first + len(portion), left - len(portion), bool(news))
+    news = _news_of((*holds[:head], *portion), rows)
+    return news, HoldProgress(holds, rows, first + len(portion), left - len(portion), bool(news), promised)
+
+
+def _promises(plan: Plan, rows: Statuses, before: frozenset[str]) -> tuple[frozenset[str], bool]:
+    """Return the jobs whose rows contain a promise once the plan is written, and whether one of them before lost its
+    promise without a start."""
+    gone = before - plan.promised.keys()
+    # The row of a start that is left to the next cycle keeps its promise.
+    starting = gone.intersection(start.job for start in plan.starts) if gone else frozenset[str]()
+    return starting.union(plan.promised), any(job in rows for job in gone - starting)
 
 
 def write_holds(holds: Statuses) -> list[Event]:

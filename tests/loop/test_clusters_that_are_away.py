@@ -16,6 +16,7 @@ from controlplane.engines.kubernetes import liveness
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.loop import cycle
 from controlplane.loop.claims import is_fresh
+from controlplane.loop.cluster_context import context_of
 from controlplane.loop.cycle import run_cycle
 from controlplane.models import Cluster, Lease
 from tests.builders import make_job, make_project
@@ -118,6 +119,48 @@ def test_a_plan_that_took_longer_than_the_lease_is_dropped_if_another_process_pl
     run_cycle(plant.clock())
     job.refresh_from_db()
     assert job.state == ("queued" if by_another else "starting")
+
+
+def test_a_process_that_lost_the_lease_examines_no_other_cluster(plant, monkeypatch):
+    Cluster.objects.create(pk=plant.cluster.pk + 1, name="next", engine="memory", settings={})
+    make_job(make_project())
+    examined = []
+    run, decide, extend = cycle._run, cycle.decide, cycle.extend
+
+    def run_noting(cluster: Cluster, *rest) -> bool:
+        examined.append(cluster.name)
+        return run(cluster, *rest)
+
+    def decide_slowly(*args):
+        Lease.objects.filter(name=cycle.LEASE).update(token="of-another")
+        monkeypatch.setattr(cycle, "RENEW_AFTER_SECONDS", -1.0)
+        return decide(*args)
+
+    def extend_once(*args) -> bool:
+        monkeypatch.setattr(cycle, "RENEW_AFTER_SECONDS", 60.0)
+        return extend(*args)
+
+    monkeypatch.setattr(cycle, "_run", run_noting)
+    monkeypatch.setattr(cycle, "decide", decide_slowly)
+    monkeypatch.setattr(cycle, "extend", extend_once)
+    run_cycle(plant.clock())
+    assert examined == [plant.cluster.name]
+
+
+def test_a_plan_as_slow_as_the_last_one_keeps_the_lease_from_another_process(plant, monkeypatch):
+    """Else two processes whose plans take longer than the lease take it from each other, and no plan is carried out."""
+    make_job(make_project())
+    context_of(plant.cluster).plan_seconds = 3.0 * cycle.LEASE_SECONDS
+    left, decide = [], cycle.decide
+
+    def decide_noting(*args):
+        [lease] = Lease.objects.filter(name=cycle.LEASE)
+        left.append((lease.expires_at - timezone.now()).total_seconds())
+        return decide(*args)
+
+    monkeypatch.setattr(cycle, "decide", decide_noting)
+    run_cycle(plant.clock())
+    assert left[0] > 4.0 * cycle.LEASE_SECONDS
 
 
 def test_one_that_answers_no_more_is_waited_for_once(monkeypatch):

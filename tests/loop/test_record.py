@@ -10,8 +10,8 @@ from controlplane.loop.cycle import run_cycle
 from controlplane.loop.observe import JobCache, observe
 from controlplane.loop.record import record
 from controlplane.models import Command, Event
-from controlplane.scheduling.plan import Plan, Start
-from controlplane.scheduling.view import PodPlacement
+from controlplane.scheduling.plan import Hold, Plan, Start
+from controlplane.scheduling.view import PodPlacement, placements_to_lists
 from jobs.models import Allocation, Attempt, Job, Pod
 from jobs.row_cache import RowCache
 from tests.builders import make_job, make_project
@@ -107,6 +107,41 @@ def test_a_long_queue_is_written_in_portions(plant, monkeypatch):
     assert moved[0]["job-1"] == 1
     assert positions(queue) == {f"job-{number}": number for number in range(1, 9)}
     assert plant.written_by_tick() == []
+
+
+def test_promises_are_written_at_once_however_many(plant, monkeypatch):
+    """The next cycle may otherwise give away what was freed for a job."""
+    monkeypatch.setattr(hold_writes, "HEAD", 2)
+    monkeypatch.setattr(hold_writes, "PORTION", 3)
+    lender, owner = make_project("lender", quota=0), make_project("owner", quota=16)
+    for number in range(16):
+        make_job(lender, f"borrows-{number}")
+    plant.settle()
+    for number in range(16):
+        make_job(owner, f"owed-{number}")
+    run_cycle(plant.clock())
+    promised = [job.name for job in Job.objects.filter(state="queued") if "promised" in job.details]
+    assert len(promised) == 16
+
+
+def test_a_promise_that_is_withdrawn_is_removed_at_once(plant, monkeypatch):
+    """Also from a job far behind in the queue, which would otherwise be served before those ahead of it."""
+    monkeypatch.setattr(hold_writes, "HEAD", 1)
+    monkeypatch.setattr(hold_writes, "PORTION", 1)
+    project, clock = make_project(), plant.clock()
+    queue = [str(make_job(project, f"job-{number}").pk) for number in range(5)]
+    placement = PodPlacement(0, "dgx1-1", ((0, 1000),))
+
+    def waiting(job: str, *, is_promised: bool = False) -> Hold:
+        details = {"promised": placements_to_lists([placement])} if is_promised else {}
+        return Hold(job, "team-a", "cluster_full", details, 1 + queue.index(job), is_promised)
+
+    holds = (waiting(queue[4], is_promised=True), *map(waiting, queue[:4]))
+    before = Plan(holds=holds, promised={queue[4]: (placement,)})
+    record(plant.cluster, before, observe(plant.cluster, clock), clock)
+    assert Job.objects.get(pk=queue[4]).details["promised"]
+    record(plant.cluster, Plan(holds=tuple(map(waiting, queue))), observe(plant.cluster, clock), clock)
+    assert "promised" not in Job.objects.get(pk=queue[4]).details
 
 
 def test_rows_that_another_process_wrote_are_compared_with_the_same_plan_again(plant, monkeypatch):
