@@ -27,7 +27,7 @@ def _find_users(_actor: Actor, text: str, most: int) -> list[tuple[str, str, str
 
 
 def _find_clusters(_actor: Actor, text: str, most: int) -> list[tuple[str, str, str]]:
-    names = Cluster.objects.filter(name__icontains=text).order_by("name")
+    names = Cluster.objects.filter(detached_at=None, name__icontains=text).order_by("name")
     return [
         (name, _("cluster"), reverse("cluster", args=[name]))
         for name in names.values_list("name", flat=True)[:most]

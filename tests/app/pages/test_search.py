@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from django.test import Client
+from django.utils import timezone
 
 from controlplane.models import User
 from tests.builders import make_job
@@ -36,3 +37,11 @@ def test_objects_are_found_by_name(cast: Cast, visit: Visit):
     assert found(visit(cast.chi), "lanes") == []
     assert ("ana", "user") in found(visit(cast.root), "ana")
     assert ("ana", "user") not in found(visit(cast.ben), "ana")
+
+
+def test_a_detached_cluster_is_not_found(cast: Cast, visit: Visit):
+    """It has no page any more, and another one may have its name."""
+    cluster = cast.project.cluster
+    assert (cluster.name, "cluster") in found(visit(cast.root), cluster.name)
+    type(cluster).objects.filter(pk=cluster.pk).update(detached_at=timezone.now())
+    assert (cluster.name, "cluster") not in found(visit(cast.root), cluster.name)
