@@ -170,30 +170,47 @@ class CacheStore:
         manifest: Manifest,
         budget: Budget,
         report: Report = lambda progress: None,
+        suspect: Collection[str] = frozenset(),
     ) -> Path:
-        """Return a new directory beside the tree with the files of a manifest, flushed."""
+        """Return a new directory beside the tree with the files of a manifest, flushed. Contents in `suspect` are
+        verified, although trees name them."""
         part = tree.with_name(tree.name + PART)
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         with closing(TreeFill(self.root / "contents", part, lake, manifest, budget, report)) as fill:
-            fill.run(self.trusted())
+            fill.run(self.trusted().difference(suspect))
         sync_file_system(self.root)
         return part
 
     def _repair(self, tree: Path, lake: Lake, manifest: Manifest, budget: Budget) -> None:
-        """Bring the contents that a tree lacks, and replace their files in all trees, one by one and at once: running
-        jobs read from them."""
-        lacking = {name for name in contents_of(manifest) if not self._content(name).exists()}
-        if not lacking:
+        """Replace the files of a tree whose contents were removed as damaged, in all trees, one by one and at once:
+        running jobs read from them."""
+        # What a killed repair left.
+        shutil.rmtree(tree.with_name(tree.name + PART), ignore_errors=True)
+        stale = {name for name, path in _files(tree, manifest) if not self._is_current(name, path)}
+        if not stale:
             return
-        part = self._filled(tree, lake, _only(manifest, lacking), budget)
+        # What a killed repair brought may not have reached the disk.
+        wanted = _only(manifest, stale)
+        part = self._filled(tree, lake, wanted, budget, suspect=stale)
+        fresh = dict(_files(part, wanted))
         for key, other in self.manifests().items():
-            for name, path in zip(store_names(other), other.paths, strict=True):
-                if name in lacking:
-                    self._replace(self.tree(key) / os.fsdecode(path), self._content(name))
+            for name, path in _files(self.tree(key), other):
+                if name in fresh and not self._is_current(name, path):
+                    self._replace(path, fresh[name])
+        sync_file_system(self.root)
         shutil.rmtree(part)
 
+    def _is_current(self, name: str, path: Path) -> bool:
+        """Return whether a file of a tree is that of its content. It is another one if the content was removed, also
+        once another fill has brought it again; and if it is a copy, because the content had too many links."""
+        try:
+            return path.samefile(self._content(name))
+        except FileNotFoundError:
+            return False
+
     def _replace(self, path: Path, content: Path) -> None:
+        """Give a file of a tree the content of another file."""
         with self.staged() as fresh:
             try:
                 os.link(content, fresh)
@@ -278,6 +295,13 @@ class CacheStore:
 def _only(manifest: Manifest, names: Collection[str]) -> Manifest:
     """Return a manifest of the files with these contents."""
     return manifest.only(place for place, name in enumerate(store_names(manifest)) if name in names)
+
+
+def _files(tree: Path, manifest: Manifest) -> Iterator[tuple[str, Path]]:
+    """Yield the content's store name and the path of each file of a tree; no links."""
+    for name, path in zip(store_names(manifest), manifest.paths, strict=True):
+        if name:
+            yield name, tree / os.fsdecode(path)
 
 
 def _lock_unheld(folder: Path) -> int | None:

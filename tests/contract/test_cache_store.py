@@ -247,6 +247,44 @@ def test_trees_with_damaged_content_are_named_and_repaired_in_place(lake: Lake, 
     assert sorted(path.name for path in store.tree("v").parent.iterdir()) == ["v", "w"]
 
 
+def test_a_tree_is_repaired_after_another_one_brought_its_content(lake: Lake, store: CacheStore):
+    manifest = damaged_tree(lake, store)
+    store.fill("new", lake, kept(lake, {"same": (FILE, LARGE)}))
+    store.fill("v", lake, manifest)
+    assert (store.tree("v") / "large").read_bytes() == LARGE
+
+
+def test_a_repair_that_was_killed_is_continued(
+    lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    manifest = damaged_tree(lake, store)
+    with monkeypatch.context() as broken:
+        broken.setattr(CacheStore, "_replace", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            store.fill("v", lake, manifest)
+    # What it brought may not have reached the disk.
+    content = store.content(sha256(LARGE).hexdigest())
+    content.unlink()
+    content.write_bytes(b"half")
+    store.fill("v", lake, manifest)
+    assert (store.tree("v") / "large").read_bytes() == LARGE
+    assert sorted(path.name for path in store.tree("v").parent.iterdir()) == ["v"]
+
+
+def damaged_tree(lake: Lake, store: CacheStore) -> Manifest:
+    """Fill the tree v, damage its file `large`, and restore it in the lake."""
+    manifest, digest = kept(lake, FILES), sha256(LARGE).digest()
+    store.fill("v", lake, manifest)
+    path = store.content(digest.hex())
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.write(b"damaged")
+    assert store.remove_damaged([digest]) == {"v"}
+    lake.verify([digest])
+    lake.put_part(digest, 0, memoryview(LARGE), len(LARGE))
+    return manifest
+
+
 def test_content_that_is_removed_under_a_fill_is_stored_again(
     lake: Lake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
 ):
