@@ -3,8 +3,8 @@
 PostgreSQL keeps in each row the id of the transaction that wrote it (`xmin`). A transaction whose rows a read did not
 see had not ended by then, so its id is at least that of the oldest one that was running (`pg_snapshot_xmin`). The next
 read asks for rows with such ids, and for the number of all rows, which shows whether some have left. Reading 100,000
-rows takes seconds; this takes a scan in the server. Ids of different servers do not compare: after a failover or a
-restore, an id may stand for another transaction.
+rows takes seconds; this takes a scan in the server. Ids of different servers do not compare: after a failover, a
+restore or a crash of the server, an id may stand for another transaction.
 """
 
 import uuid
@@ -26,13 +26,16 @@ _Entry: TypeAlias = tuple[tuple[Any, ...], Row]
 
 class _Moment(NamedTuple):
     """Up to where a read saw the changes. `oldest`: the oldest transaction that was running, with its epoch; `server`:
-    when the server process was started."""
+    when the server was started, and when it last recovered from a crash."""
 
     oldest: str
     server: str
 
 
-_NOW = "pg_snapshot_xmin(pg_current_snapshot())::text, pg_postmaster_start_time()::text"
+# After the crash of one of its processes a server recovers without a new start time. It uses ids of transactions that
+# left nothing in its log again, such as those that were rolled back; and it resets its statistics.
+SERVER = "concat(pg_postmaster_start_time(), ' ', pg_stat_get_bgwriter_stat_reset_time())"
+_NOW = f"pg_snapshot_xmin(pg_current_snapshot())::text, {SERVER}"
 # Stands for the transaction id in the compiled query. `xmin` has no epoch; `age` compares such ids correctly when they
 # have wrapped around.
 _SINCE = "since"
