@@ -131,11 +131,9 @@ def _object(row: Row) -> str:
 
 
 def _changes(row: Row) -> str:
-    shown = [
-        format_html("{}: {} → {}", field, old, new) if old else format_html("{}: {}", field, new)
-        for field, old, new in row["changes"]
-    ]
-    text = "; ".join(shown)
+    text = "; ".join(
+        f"{field}: {old} → {new}" if old else f"{field}: {new}" for field, old, new in row["changes"]
+    )
     return format_html('<span class="reason" title="{}">{}</span>', text, text) if text else formats.NOTHING
 
 

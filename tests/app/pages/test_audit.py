@@ -23,6 +23,12 @@ def test_an_admin_sees_who_changed_what(cast: Cast, visit: Visit):
     assert "gpu_quota: 4 → 6" in page
 
 
+def test_a_changed_text_is_escaped_once(cast: Cast, visit: Visit):
+    edit_project(cast.project, {"description": "Ana's <team> & more"}, actor=Actor(cast.root))
+    page = visit(cast.root).get("/audit").content.decode()
+    assert ">description: none → Ana&#x27;s &lt;team&gt; &amp; more<" in page
+
+
 def test_only_admins_see_it(cast: Cast, visit: Visit):
     assert visit(cast.ana).get("/audit").status_code == 403
     assert 'href="/audit"' not in visit(cast.ana).get("/").content.decode()
