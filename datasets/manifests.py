@@ -227,6 +227,8 @@ def checked(manifest: Manifest) -> Manifest:
 
 def compare(before: Manifest, after: Manifest) -> Diff:
     """Return the differences from `before` to `after`."""
+    if not before.paths:
+        return Diff(after.paths, (), ())
     if before.paths == after.paths:
         return Diff((), (), _changed(before.paths, _columns(before, ()), _columns(after, ())))
     old, new = set(before.paths), set(after.paths)

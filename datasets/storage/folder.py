@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
+from itertools import accumulate, repeat
 from pathlib import Path
 from uuid import uuid4
 
@@ -244,12 +245,9 @@ class FolderLake(IndexedLake[ContentIndex]):
             write_new(fresh, *(content.data for content in contents), index)
             # Named by its index: writing the same contents twice gives one file.
             os.rename(fresh, self._named("packs", name))
-        located, offset = [], 0
-        for content in contents:
-            size = len(content.data)
-            located.append(Located(name, offset, size, content.digest))
-            offset += size
-        return located
+        sizes = [len(content.data) for content in contents]
+        digests = [content.digest for content in contents]
+        return list(map(Located, repeat(name), accumulate(sizes, initial=0), sizes, digests))
 
     def _write_object(self, content: Content, adopt: Sharing) -> Located:
         with self._staged() as fresh:
