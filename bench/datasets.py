@@ -1,8 +1,9 @@
 """Datasets beside DVC, restic and borg: the same files, the same file system, one run. Ours is `yard` against a running
 control plane, so that the way over HTTP, the hashes, the packs and the flush are all in it.
 
-Run: python -m bench.datasets [--scale 0.2] [--directory DIR] [--peers DIR]
-`--scale` multiplies the numbers of files; goals are stated for 1. DIR of `--peers` keeps their installation.
+Run: python -m bench.datasets [--scale 0.2] [--only "4 KB"] [--directory DIR] [--peers DIR]
+`--scale` multiplies the numbers of files; goals are stated for 1. `--only` measures files of one size. DIR of
+`--peers` keeps their installation.
 """
 
 import argparse
@@ -58,7 +59,8 @@ class Bench:
             "TRAINYARD_URL": running.url,
             "TRAINYARD_TOKEN": running.token,
             "TRAINYARD_PROJECT": "bench",
-            "XDG_CACHE_HOME": str(work / "yard"),
+            # `yard` keeps what it knows of a directory there.
+            "XDG_CONFIG_HOME": str(work / "yard"),
         }
 
     def profile(self, profile: Profile) -> None:
@@ -85,11 +87,28 @@ class Bench:
                 lambda: subprocess.run(["cp", "-r", tree, self._work / "copy"], check=True), True
             )
             self._row(f"first version, {count:,} x {profile.name}", ours, "cp -r", copied, 1.0)
+        if profile.is_linked:
+            size = count * profile.file_bytes
+            bare = self._timed(lambda: write_one(self._work / "bare", size), is_flushed=True)
+            self._row(f"first version, {count:,} x {profile.name}", ours, "bare writes", bare, None)
         if profile is PROFILES[0]:
             self._follow(tree, count, name, found)
-        for path in ("data", "copy", "dvc", "restic", "borg", "borg-base", "cache", "home", ".dvc", "yard"):
+        for path in (
+            "data",
+            "copy",
+            "dvc",
+            "restic",
+            "borg",
+            "borg-base",
+            "cache",
+            "home",
+            ".dvc",
+            "yard",
+            "bare",
+        ):
             shutil.rmtree(self._work / path, ignore_errors=True)
-        (self._work / "data.dvc").unlink(missing_ok=True)
+        for path in ("data.dvc", "bare"):
+            (self._work / path).unlink(missing_ok=True)
 
     def yard(self, *words: str) -> None:
         """Run `yard` as a user does."""
@@ -130,6 +149,8 @@ class Bench:
         self._row(
             f"materialise {count:,} files whose bytes are local", filled, "DVC checkout", checked_out, 1 / 10
         )
+        bare = self._timed(lambda: write_and_link(self._work / "bare", count, 4000), is_flushed=True)
+        self._row(f"materialise {count:,} files whose bytes are local", filled, "bare writes", bare, None)
         for number in range(count // 100):
             path = tree / str(number // IN_DIRECTORY) / f"{number}.bin"
             path.write_bytes(os.urandom(4000))
@@ -181,6 +202,29 @@ def walk_and_stat(root: Path) -> None:
     subprocess.run(["find", root, "-printf", "%s %T@\n"], check=True, stdout=subprocess.DEVNULL)
 
 
+def write_and_link(root: Path, count: int, size: int) -> None:
+    """Do only what a cache cannot do without: a file for each content, and a second name for it."""
+    data, shelves = os.urandom(size), [str(root / f"{shelf:02x}") for shelf in range(256)]
+    for path in shelves:
+        os.makedirs(path)
+    for number in range(count):
+        directory = root / "tree" / str(number // IN_DIRECTORY)
+        if number % IN_DIRECTORY == 0:
+            directory.mkdir(parents=True)
+        file = os.open(f"{directory}/{number}.bin", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+        os.write(file, data)
+        os.close(file)
+        os.link(f"{directory}/{number}.bin", f"{shelves[number % 256]}/{number:062}")
+
+
+def write_one(path: Path, size: int) -> None:
+    """Write as many bytes to one file."""
+    block = os.urandom(4 << 20)
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(0, size, len(block)):
+            file.write(block)
+
+
 @contextmanager
 def directories(arguments: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
     """Where the files are, and where the peers are."""
@@ -195,6 +239,7 @@ def main() -> None:
     """Measure everything at the scale that was asked for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--only", choices=[profile.name for profile in PROFILES])
     parser.add_argument("--directory")
     parser.add_argument("--peers")
     arguments = parser.parse_args()
@@ -203,8 +248,10 @@ def main() -> None:
             running.call("POST", "/api/v1/projects", {"name": project, "gpu_quota": 8})
         bench = Bench(work, home, arguments.scale, running)
         for profile in PROFILES:
-            bench.profile(profile)
-        report("datasets", [*bench.rows, *datasets_manifest.rows(arguments.scale)])
+            if arguments.only in (None, profile.name):
+                bench.profile(profile)
+        manifests = [] if arguments.only else datasets_manifest.rows(arguments.scale)
+        report("datasets", [*bench.rows, *manifests])
 
 
 if __name__ == "__main__":
