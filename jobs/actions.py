@@ -188,6 +188,7 @@ def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
         job.spec = {**job.spec, **changes}
         job.save(update_fields=[*changes, "spec"])
         write_audit(actor, "job.edit", "job", str(job.pk), before=before, after=dict(changes))
+        # The audit entry with the old values is written above.
         _happened("job.edited", [job], actor, audit=False)
     return job
 

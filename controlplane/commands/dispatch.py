@@ -63,6 +63,7 @@ def _due(queue: str) -> list[int]:
     minute."""
     lost = Q(sent_at=None) | Q(sent_at__lte=Now() - timedelta(seconds=SEND_AGAIN_SECONDS))
     keys = list(_unheld([queue]).filter(lost).values_list("pk", flat=True)[:MOST_QUEUED])
+    # The condition again, because another loop may have marked the command since it was read.
     return [pk for pk in keys if Command.objects.filter(lost, pk=pk).update(sent_at=Now())]
 
 
@@ -74,9 +75,12 @@ def _unheld(queues: Iterable[str]) -> QuerySet[Command]:
 def _publish(queue: str, keys: list[int]) -> bool:
     """Send tasks for these commands. Return False if Redis does not answer."""
     try:
+        # These commands stay due, and are sent again after SEND_AGAIN_SECONDS.
         if _waiting_in(queue) >= MOST_QUEUED:
             return True
         for pk in keys:
+            # Without Celery's own retries, which would block the loop; older tasks expire because they are
+            # sent again.
             carry_out.apply_async((pk,), queue=queue, retry=False, expires=SEND_AGAIN_SECONDS)
     except (OperationalError, RedisError, OSError) as error:
         logger.warning("could not send to %s (%s); the loop carries its commands out itself", queue, error)
@@ -96,4 +100,5 @@ def _carry_out_in_thread(pk: int) -> None:
     except Exception:
         logger.exception("command %s could not be carried out; it is tried again", pk)
     finally:
+        # Django closes connections only at the end of a request, and this thread serves none.
         connections.close_all()

@@ -54,6 +54,7 @@ def finish(commands: Sequence[Command], token: str, state: str, error: str = "")
     ours = Command.objects.filter(
         pk__in=[command.pk for command in commands], claim_token=token, state=Command.CLAIMED
     )
+    # Erased before the state changes, because `ours` matches claimed commands only.
     with_secrets = {command.kind for command in commands if handler_for(command.kind).has_secrets}
     if with_secrets:
         ours.filter(kind__in=with_secrets).update(payload={})
@@ -62,6 +63,7 @@ def finish(commands: Sequence[Command], token: str, state: str, error: str = "")
 
 def note_failure(command: Command, token: str, error: BaseException) -> None:
     """Record a failed try: retry after a temporary failure, fail the command after a final one."""
+    # The row has its final state already, or belongs to another worker.
     if isinstance(error, Cancelled):
         return
     if isinstance(error, TooLate):
@@ -87,6 +89,8 @@ def _refusal_of(command: Command, error: BaseException) -> CommandRefused:
         return error
     if isinstance(error, EngineRefused):
         return CommandRefused(error.code, _storable(error.message), is_passing=error.is_passing)
+    # KeyboardInterrupt or SystemExit: the process ends, and the command is claimed again when its claim
+    # expires.
     if not isinstance(error, Exception):
         raise error
     # A fault in our code or the engine's. Such a command must not stop the others, and must not be retried forever.
@@ -125,7 +129,9 @@ def _try_again(
         _fail(handler, command, token, refusal)
         return
     pauses = handler.backoff_seconds
+    # `tries` includes the try that has just failed.
     wait = timedelta(seconds=pauses[min(command.tries, len(pauses)) - 1])
+    # `sent_at` is cleared, because the dispatcher sends no command twice within SEND_AGAIN_SECONDS.
     Command.objects.filter(pk=command.pk, claim_token=token, state=Command.CLAIMED).update(
         state=Command.PENDING, error=refusal.message[:LONGEST_ERROR], not_before=Now() + wait, sent_at=None
     )

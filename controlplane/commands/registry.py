@@ -111,5 +111,6 @@ def _declared() -> dict[str, CommandHandler]:
 
 @cache
 def _discover() -> None:
+    # Importing a module registers its handlers.
     for _ in app_modules("command_handlers"):
         pass

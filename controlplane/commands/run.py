@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 from controlplane.commands.errors import Cancelled
 from controlplane.models import Cluster, Command
 
+# Several renewals may fail before the claim expires and another worker takes the command.
 CLAIM_SECONDS = 30
 # The interval of claim renewals; also the longest delay until a handler that reports nothing notices a
 # cancellation.
@@ -38,6 +39,7 @@ class CommandRun:
     def report(self, done: int, total: int | None = None, message: str = "") -> None:
         """Store the progress, in units that the handler chooses; at most one write per second. Raise Cancelled."""
         self.raise_if_cancelled()
+        # The last report is always written; otherwise the stored progress would stay below the total.
         if time.monotonic() - self._reported_at < REPORT_SECONDS and done != total:
             return
         self._reported_at = time.monotonic()
@@ -63,6 +65,7 @@ class CommandRun:
         expires_at = time.monotonic() + CLAIM_SECONDS
         try:
             while not self._ended.wait(RENEW_SECONDS):
+                # Taken before the query: the database's clock starts the new claim no earlier.
                 asked_at = time.monotonic()
                 try:
                     if not self._renew():

@@ -18,6 +18,7 @@ from controlplane.loop.claim_tokens import new_token
 from controlplane.models import Command
 
 
+# Acknowledged on receipt, because the claim in the row, not Redis, reveals a dead worker.
 @app.task(acks_late=False, ignore_result=True)
 def carry_out(command_id: int) -> None:
     """Execute the command, unless another worker has claimed it or it has ended."""
@@ -35,6 +36,7 @@ def carry_out_here(command_id: int) -> bool:
             result = handler_for(command.kind).run(run)
         complete(command, token, result)
     except Cancelled:
+        # The row has its final state already, or belongs to another worker.
         pass
     except Exception as error:  # noqa: BLE001  note_failure logs what is not expected
         note_failure(command, token, error)

@@ -83,6 +83,7 @@ class ChannelSocket:
         self._loop = event_loop(STREAMS)
         self._websocket = _connected(self._loop, access, path, query, protocols)
         self.near, self._far = socket.socketpair()
+        # The event loop's sock_recv and sock_sendall need a non-blocking socket.
         self._far.setblocking(False)
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._is_abandoned = False
@@ -107,6 +108,7 @@ class ChannelSocket:
     async def _run(self) -> None:
         from_near = asyncio.create_task(self._from_near())
         self._tasks = asyncio.create_task(self._from_cluster()), from_near
+        # `close` may have been called before the tasks existed.
         if self._is_abandoned:
             self._cancel()
         ended, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -115,11 +117,13 @@ class ChannelSocket:
         for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.error("a stream to a pod was ended by an error of ours", exc_info=outcome)
+        # Before the closing handshake, which may take seconds: the caller's reads end at once.
         self._far.close()
         self.ended.set()
         with contextlib.suppress(TimeoutError, WebSocketException):
             async with asyncio.timeout(_FLUSH_SECONDS if is_flushing else _ABANDON_SECONDS):
                 await self._websocket.close()
+        # A server that does not answer the closing handshake would keep the connection.
         self._websocket.transport.abort()
 
     async def _from_cluster(self) -> None:
@@ -214,6 +218,7 @@ async def _open(
 
 def _is_hung_up(end: socket.socket) -> bool:
     poll = select.poll()
+    # POLLHUP and POLLERR are reported without being requested.
     poll.register(end, 0)
     return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 

@@ -172,6 +172,7 @@ class Client:
         sends. Raise Unreachable after the time-out."""
         if not self.bucket.acquire(priority, timeout_seconds):
             raise Unreachable("Too many calls are waiting for their turn.")
+        # Incrementing a counter is not atomic between threads.
         with self._counting:
             self.calls[verb_and_resource(method, path, query)] += 1
 
@@ -211,6 +212,7 @@ class Client:
                 if not is_allowed or tried == tries or time.monotonic() > give_up_at:
                     raise again.last from again
                 time.sleep(backoff_seconds(tried, *_BACKOFF_SECONDS))
+            # Something on the way has answered, such as a proxy with a page of its own.
             except orjson.JSONDecodeError as error:
                 raise Unreachable(f"{self.access.server} did not answer with JSON.") from error
         raise AssertionError("the last try returns or raises")
@@ -295,6 +297,7 @@ def verb_and_resource(method: str, path: str, query: Mapping[str, str] = {}) -> 
     is_core = parts[0] == "api"
     group = "" if is_core or len(parts) < 2 else parts[1]
     rest = parts[2 if is_core else 3 :] if parts[0] in {"api", "apis"} else []
+    # `/namespaces/NAME` is the namespace itself; longer paths are objects in it.
     if rest[:1] == ["namespaces"] and len(rest) > 2:
         rest = rest[2:]
     if not rest:
@@ -314,11 +317,13 @@ def _is_passed_on(path: str) -> bool:
 
 def backoff_seconds(tried: int, first: float, longest: float) -> float:
     """Return a random pause up to `first`, doubled with every try, at most `longest`."""
+    # The exponent is bounded, because a float overflows after a thousand tries.
     return random.uniform(0, min(longest, first * 2 ** min(tried - 1, 30)))
 
 
 def _network_trouble(error: HTTPError, server: str) -> Exception:
     """Return the exception to raise. After a time-out no retry is allowed, since the caller's time is used up."""
+    # urllib3's error for a refused connection is a subclass of its connect time-out.
     if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
         return Unreachable(f"{server} does not answer: no connection within {CONNECT_SECONDS:g} s.")
     if isinstance(error, ReadTimeoutError):
@@ -336,4 +341,5 @@ def _lines_of(response: BaseHTTPResponse) -> Generator[bytes]:
 
 
 def _retry_after(value: str | None) -> float | None:
+    # The header may also be a date, which API servers do not send.
     return float(value) if value and value.isascii() and value.isdecimal() else None

@@ -234,6 +234,7 @@ def _is_address(server: str) -> bool:
         is_plain = not (parts.username or parts.query or parts.fragment)
         return is_plain and parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
+        # `port` raises it beyond 65535, `urlsplit` for a malformed IPv6 address.
         return False
 
 
@@ -288,6 +289,7 @@ def _verifying(configuration: Configuration) -> ssl.SSLContext:
     """Return a TLS context that verifies the server, unless the kubeconfig disables verification."""
     if not configuration.verify_ssl:
         context = ssl.create_default_context()
+        # In this order: Python refuses CERT_NONE while check_hostname is set.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         return context
@@ -349,6 +351,7 @@ def _token_end(token: Any) -> datetime | None:
     if len(parts) != 3:
         return None
     try:
+        # JWTs omit the padding of base64.
         claims = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return datetime.fromtimestamp(claims["exp"], UTC)
     except (ValueError, TypeError, KeyError, OverflowError):

@@ -17,6 +17,7 @@ class ApiError(Exception):
         answer = _status_of(body)
         self.status = status
         self.reason = str(answer.get("reason") or "")
+        # Without a Status, as from a proxy on the way, the body may be a whole page.
         self.message = str(answer.get("message") or body[:500].decode("utf-8", "replace"))
         details = answer.get("details")
         self.details: Mapping[str, Any] = details if isinstance(details, dict) else {}

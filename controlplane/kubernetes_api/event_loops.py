@@ -23,6 +23,7 @@ def event_loop(name: str) -> asyncio.AbstractEventLoop:
 def _forget_loops() -> None:
     """Drop the event loops in a forked child, which does not inherit threads."""
     global _starting
+    # Another thread of the parent may have held the lock during the fork.
     _starting = threading.Lock()
     _loops.clear()
 

@@ -108,6 +108,7 @@ def secrets_of(text: str) -> tuple[str, ...]:
     except KubeconfigUnreadable:
         return ()
     words = {word for user in users for value in _texts(user.get("user")) for word in (value, *value.split())}
+    # A shorter secret may be part of a longer one; replaced first, it would leave the rest readable.
     return tuple(sorted((word for word in words if len(word) >= LEAST_SECRET), key=len, reverse=True))
 
 

@@ -74,6 +74,7 @@ class TokenBucket:
             try:
                 return self._wait_for_turn(ticket, deadline)
             finally:
+                # After a time-out the ticket may be anywhere in the heap.
                 self._waiting.remove(ticket)
                 heapq.heapify(self._waiting)
                 self._changed.notify_all()

@@ -137,6 +137,7 @@ class Reflector:
                 self._version = ""
                 self._fail(error)
             except (Unreachable, Refused) as error:
+                # The version is kept: the next watch continues after the last event.
                 self._fail(error)
             except Exception as error:
                 if self._closing.is_set():
@@ -179,6 +180,7 @@ class Reflector:
     def _watch(self, until: float) -> None:
         """Apply events until the server ends the watch."""
         began = time.monotonic()
+        # Random, so that the watches of all resources do not end at the same moment.
         seconds = max(1, round(min(random.uniform(*self._watch_seconds), until - began)))
         query = {
             **self._query, "watch": "1", "allowWatchBookmarks": "true",
@@ -193,6 +195,7 @@ class Reflector:
                     self._take(line)
             finally:
                 self._hold(None)
+        # An error, so that the back-off applies; otherwise this thread would send watches without a pause.
         if time.monotonic() - began < 1:
             raise Unreachable("The server ended a watch at once.")
 
@@ -200,6 +203,7 @@ class Reflector:
         """Store the stream that `close` has to abort."""
         with self._stream_lock:
             self._stream = stream
+            # `close` may have been called while the stream was being opened.
             if stream is not None and self._closing.is_set():
                 stream.abort()
 
@@ -210,6 +214,7 @@ class Reflector:
         if event["type"] == "ERROR":
             raise ApiError(int(obj.get("code") or 500), orjson.dumps(obj))
         self._touch()
+        # A bookmark contains no object, only the version at which the next watch may begin.
         if event["type"] != "BOOKMARK" and self._model.take(obj, is_gone=event["type"] == "DELETED"):
             self._on_change()
         self._version = str(obj["metadata"].get("resourceVersion") or self._version)
@@ -269,6 +274,7 @@ class Model:
         if "resourceVersion" not in obj.get("metadata", {}) or not obj["metadata"].get("name"):
             return False
         entry = self.entry(obj)
+        # Without a version it is unknown whether the store has a newer state.
         if entry[1] is None:
             return False
         with self._lock:

@@ -88,6 +88,7 @@ class MountedToken:
     def renew(self, refused: str | None) -> bool:
         if self.current() != refused:
             return True
+        # Makes the loader read the file now instead of after its minute.
         self._loader.token_expires_at = datetime.min  # noqa: DTZ901  the loader compares local times
         return self.current() != refused
 
@@ -110,6 +111,7 @@ class ExecToken:
         with self._lock:
             if self._token is None or self._is_ending():
                 if self._failures and self._clock() < self._again_at:
+                    # The same object is raised many times; otherwise its traceback would grow with each.
                     raise self._failure.with_traceback(None)
                 self._log_in()
             return self._token
@@ -146,6 +148,7 @@ def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
         done = subprocess.run(
             command,
             env=environment,
+            # A program that asks for input fails at once instead of at the time-out.
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_EXEC_SECONDS,

@@ -26,6 +26,7 @@ async def sign_in(scope: Scope) -> Identity:
     credential = credential_of(scope)
     if credential is None:
         raise Refused(401, "not_authenticated", "Sign in, or send 'Authorization: Bearer <token>'.")
+    # Only sessions: browsers send cookies with the requests of other sites' pages, but no tokens.
     if credential.kind == SESSION and not is_own_origin(scope):
         raise Refused(403, "foreign_origin", "Another site's page may not use this session.")
     try:

@@ -136,6 +136,7 @@ class Reader:
         if before is None or seq == before:
             return TickResult(seq), []
         events = list(Event.objects.after(before, EVENTS_MOST))
+        # Event numbers have no gaps: fewer events than numbers means that the limit was reached.
         is_all = len(events) != seq - before
         touched = [feed for feed in feeds if feed.tail is None and _is_touched_by(feed, events, is_all)]
         read = [(feed, self._state_after(feed, seq, None if is_all else events)) for feed in touched]
@@ -197,6 +198,7 @@ class Reader:
     ) -> Feed | str:
         if identity is None:
             return topics.FORBIDDEN
+        # These topics have the same content for all their readers, so one feed serves all.
         group = None if topic.kind in (topics.LOGS, topics.ACTIVITY) else identity.project_ids
         feed = known.get((topic.name, group))
         project_id = feed.project_id if feed is not None else topics.project_of(topic)
@@ -266,6 +268,7 @@ def _open_log(topic: Topic, project_id: int | None) -> Feed | None:
         tail.open()
         return Feed(topic, project_id, None, tail.state(), tail.seq, Window({tail.seq: None}), tail)
     except DatabaseError:
+        # Not a fault of this log: the whole tick fails and is repeated.
         raise
     except Exception:
         logger.exception("%s cannot be read", topic.name)

@@ -140,10 +140,12 @@ class Hub:
             await asyncio.gather(self._task, return_exceptions=True)
         for listener in list(self._listeners):
             self.let_go(listener, STOPPING, "the server is stopping")
+        # On the hub's thread, because Django's connections belong to the thread that opened them.
         await self.in_thread(connections.close_all)
         self._thread.shutdown(wait=True)
 
     def _ask(self, listener: Listener, topic: Topic, since: int | None) -> None:
+        # Frames of the earlier subscription must not follow the state that answers the new one.
         listener.drop(topic.name)
         self._leave(self._listeners[listener].get(topic.name), listener)
         self._listeners[listener][topic.name] = None
@@ -222,7 +224,10 @@ class Hub:
         last = {(ask.listener, ask.topic.name): ask for ask in self._requests}
         waited = self._listeners
         return [
-            ask for (one, name), ask in last.items() if one in waited and waited[one].get(name, self) is None
+            # `self` as the default tells an unsubscribed topic from an unanswered one, which is None.
+            ask
+            for (one, name), ask in last.items()
+            if one in waited and waited[one].get(name, self) is None
         ]
 
     def _apply(self, found: TickResult) -> None:
@@ -231,18 +236,22 @@ class Hub:
         self._apply_rights(found.identities)
         for feed in self._feeds.values():
             if feed.tail is None:
+                # Logs are numbered by their own tails, not by events.
                 feed.seq = found.seq
         for update in found.updates:
             self._publish(update)
         for feed in self._feeds.values():
+            # Topics without a change too: clients may reconnect with this number and miss nothing.
             feed.window.pass_by(feed.seq)
         for ask, answer in found.answers:
             self._place(ask, answer)
 
     def _apply_rights(self, identities: dict[Identity, Identity | None]) -> None:
+        # `still_valid` returns the same object for an identity with unchanged rights.
         changed = {old: new for old, new in identities.items() if old is not new}
         if not changed:
             return
+        # The cached identities have the old rights.
         self._known.clear()
         for old, new in changed.items():
             for listener in list(self._identities.get(old, ())):
@@ -292,6 +301,7 @@ class Hub:
         the reason."""
         name = feed.topic.name
         for listener in list(feed.listeners):
+            # Not `unsubscribe`, which would also drop the queued change that empties the topic.
             listener.fresh.pop(name, None)
             self._leave(self._listeners[listener].pop(name, None), listener)
             listener.offer(error_frame(name, topics.GONE, DETAILS[topics.GONE]))

@@ -132,6 +132,7 @@ def still_valid(identities: Iterable[Identity], now: datetime) -> dict[Identity,
 
 
 def _has_new_password(identity: Identity, user: User) -> bool:
+    # Tokens are not compared: the change of a password revokes them in their own rows.
     return identity.kind == SESSION and identity.password != user.password
 
 

@@ -51,6 +51,7 @@ class Listener:
         if frame.topic in self._behind:
             # The queued state will include this change when it is sent.
             return
+        # Checked before the frame is added, so that an empty queue accepts a frame of any size.
         if len(self._queue) >= QUEUE_FRAMES or self._bytes > QUEUE_BYTES:
             self._fall_back(frame.topic)
         else:

@@ -31,6 +31,7 @@ class SharedReads:
             )
             self._reads[key] = reading
             reading.add_done_callback(partial(self._expire_after, seconds, key))
+        # Shielded, so that a caller that disconnects does not cancel the read of the others.
         result: T = await asyncio.shield(reading)
         return result
 
@@ -39,6 +40,7 @@ class SharedReads:
         self._reads.clear()
         if self._thread is not None:
             thread, self._thread = self._thread, None
+            # On the thread that opened them, because Django's connections are thread-local.
             thread.submit(connections.close_all)
             thread.shutdown(wait=True)
 
@@ -52,5 +54,6 @@ class SharedReads:
         reading.get_loop().call_later(seconds, self._expire, key, reading)
 
     def _expire(self, key: Hashable, reading: asyncio.Future[Any]) -> None:
+        # `shutdown` may have cleared the entry, and a later read of the same key may have begun.
         if self._reads.get(key) is reading:
             del self._reads[key]

@@ -13,6 +13,7 @@ def one_moment() -> Iterator[None]:
 
     Django's atomic() would take SQLite's write lock here (transaction_mode IMMEDIATE).
     """
+    # The isolation level cannot be changed after the first query of a transaction.
     if connection.in_atomic_block:
         yield
     elif connection.vendor == "sqlite":
@@ -32,5 +33,6 @@ def _deferred() -> Iterator[None]:
     try:
         yield
     finally:
+        # Nothing was written, so a commit is right after an error too.
         with connection.cursor() as cursor:
             cursor.execute("COMMIT")

@@ -18,6 +18,7 @@ from controlplane.live.topics import UNKNOWN, parse_topic
 
 FIELDS = frozenset({"topics", "since"})
 # The most digits of an event number.
+# Any number of 18 digits fits into 64 bits, as the database requires.
 MOST_DIGITS = 18
 HEARTBEAT_SECONDS = 10.0
 STREAM_HEADERS = [
@@ -36,6 +37,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         identity = await sign_in(scope)
         refuse_unknown(query(scope), FIELDS)
         topics = _topics(query(scope).get("topics", ""))
+        # The header first: an EventSource that reconnects repeats its URL with the original `since`.
         since = _since(header(scope, b"last-event-id") or query(scope).get("since", ""), len(topics))
     except Refused as refused:
         await problem(send, refused.status, refused.code, refused.detail, challenge(refused))
