@@ -35,8 +35,9 @@ class RunTimeCache:
         self._read_at: datetime | None = None
 
     def renew(self, cluster: Cluster, now: datetime, unfinished: Collection[str]) -> bool:
-        """Drop values of jobs that are not in `unfinished`, and jobs without a run time, if they are older than
-        RENEWED_EVERY. Return whether they were."""
+        """Once per RENEWED_EVERY: forget the jobs that are not in `unfinished` and those without a run time, so that
+        the history is read again for them. Return whether anything was forgotten. `unfinished`: ids of the
+        cluster's jobs."""
         self._cluster = cluster
         if self._read_at is not None and timedelta() <= now - self._read_at < RENEWED_EVERY:
             return False

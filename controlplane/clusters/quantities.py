@@ -35,22 +35,22 @@ def _read(text: str) -> Fraction:
 
 
 def whole(quantity: object) -> int:
-    """Return whole pieces, rounded down: for available amounts."""
+    """Return a quantity as an integer in its base unit, rounded down: for available amounts. Raise ValueError."""
     return int(amount(quantity))
 
 
 def pieces(quantity: object) -> int:
-    """Return whole pieces, rounded up: for requested amounts."""
+    """Return a quantity as an integer in its base unit, rounded up: for requested amounts. Raise ValueError."""
     return -int(-amount(quantity) // 1)
 
 
 def milli(quantity: object) -> int:
-    """Return thousandths, rounded up as kube-scheduler does."""
+    """Return a quantity in thousandths of its base unit, rounded up as kube-scheduler does. Raise ValueError."""
     return -int(-amount(quantity) * 1000 // 1)
 
 
 def mib(quantity: object) -> int:
-    """Return MiB, rounded up."""
+    """Return a quantity of bytes in MiB, rounded up. Raise ValueError."""
     return -int(-amount(quantity) / MIB // 1)
 
 

@@ -74,7 +74,8 @@ class Listener:
         self._bytes = sum(len(frame.text) for _, frame in self._queue if frame is not FRESH)
 
     def _fall_back(self, topic: str) -> None:
-        """Replace queued frames by one complete state per topic; queued errors and pongs are lost."""
+        """Replace the queued frames, and the next one of `topic`, by one complete state per topic. Queued errors and
+        pongs are lost."""
         topics = dict.fromkeys([*(name for name, _ in self._queue), topic])
         self._queue = deque((name, FRESH) for name in topics if name in self.fresh)
         self._behind = {name for name, _ in self._queue}

@@ -126,8 +126,8 @@ def clear_cache(cache: Cache, *, actor: Actor) -> Cache:
 
 
 def evict(keys: Iterable[Any]) -> list[Cache]:
-    """Start the removal of those caches that no unfinished job needs; return these. Needs an open
-    transaction."""
+    """Start the removal of caches, except those that unfinished jobs need or that are being removed. Return the
+    caches whose removal was started. `keys`: ids of caches. Needs an open transaction."""
     evicted = []
     # Sorted, so that two concurrent evictions lock rows in the same order.
     for key in sorted(keys):

@@ -51,8 +51,8 @@ def storage_classes_named(names: Iterable[str]) -> dict[str, StorageClass]:
 
 
 def missing_drivers(names: Iterable[str]) -> dict[str, str]:
-    """Return, by storage class, the drivers that this release does not have. No query if all classes are
-    configured."""
+    """Return the storage classes among `names` whose driver this release does not have, each with the name of
+    its driver. Takes no query if all classes are configured."""
     found = storage_classes_named({name for name in names if name not in settings.STORAGE_CLASSES})
     return {name: one.driver for name, one in found.items() if one.about is None}
 

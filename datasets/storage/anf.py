@@ -156,6 +156,7 @@ class AnfVolumes(VolumeFiles):
                 "usageThreshold": _rounded(self._size_bytes),
                 "subnetId": config.subnet,
                 "protocolTypes": ["NFSv3"],
+                # World-writable, because Azure cannot know the user of a pod.
                 "unixPermissions": "0777",
                 "snapshotDirectoryVisible": False,
                 "exportPolicy": {"rules": [rule]},
@@ -240,6 +241,7 @@ class AnfVolumes(VolumeFiles):
         try:
             self._client.delete(*_pool_and_name(volume))
         except AnfRefused as refused:
+            # Not found: an earlier try has deleted it.
             if refused.status not in NOT_FOUND:
                 raise
 

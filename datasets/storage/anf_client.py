@@ -170,6 +170,7 @@ def _translated(error: Any) -> Blocked:
     # A sign-in error has a status only if Azure refused the credentials.
     if status in (401, 403) or "AADSTS" in str(error):
         return Blocked("not_permitted", _short(f"Azure refuses the credentials: {_words(error)}"))
+    # DecodeError: another server has answered. By name, because the package is imported lazily.
     if status is not None and type(error).__name__ != "DecodeError":
         return AnfRefused(status, f"Azure: {_words(error)}")
     return Blocked("unreachable", _short(f"Azure does not answer as expected: {error}"))

@@ -133,6 +133,7 @@ class Bucket:
     def move(self, key: str, target: str) -> None:
         """Rename an object. Raises KeyMissing."""
         with self._translated(key):
+            # S3 has no rename. In this order an interruption leaves two objects, not none.
             obstore.copy(self._store, key, target)
         self.delete([key])
 

@@ -94,6 +94,7 @@ def _check_endpoint(endpoint: str) -> None:
 
 def _keys_of_file(path: str) -> dict[str, str]:
     """Return the keys of the profile `default`, under the names of the environment variables."""
+    # Raw, because a secret may contain "%".
     parser = configparser.RawConfigParser()
     try:
         parser.read_string(Path(path).read_text())

@@ -266,8 +266,8 @@ class CacheStore:
             os.rename(fresh, self.root / "manifests" / key)
 
     def _finish_removal(self, key: str) -> int:
-        """Remove the contents of a removed tree that no other one names; return their bytes. May be repeated, also
-        beside another process that does the same."""
+        """Delete the contents that only this removed tree used; return their size in bytes. Safe to repeat, and to
+        run in several processes at once."""
         manifest = self._manifest(key, "removed")
         freed = 0 if manifest is None else self._remove_contents(manifest)
         (self.root / "removed" / key).unlink(missing_ok=True)

@@ -25,6 +25,7 @@ def read_credentials(path: str, keys: Mapping[str, str]) -> dict[str, str]:
 
 
 def _section(path: str) -> Mapping[str, str]:
+    # Raw, because a password may contain "%".
     parser = configparser.RawConfigParser()
     try:
         parser.read_string(Path(path).read_text())

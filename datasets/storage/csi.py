@@ -298,6 +298,7 @@ class CsiVolumes:
             "timeoutSeconds": str(max(1, round(seconds))),
         }
         with (
+            # The caller reads the object again, and raises an error that persists.
             suppress(ApiError, Unreachable),
             self._client.stream(collection, query, read_timeout_seconds=seconds + 5) as lines,
         ):

@@ -91,6 +91,7 @@ def https(name: str, endpoint: str) -> tuple[str, int]:
     try:
         port = parts.port or 443
     except ValueError:
+        # A number beyond 65535; 0 is refused below.
         port = 0
     is_bare = not (parts.username or parts.query or parts.fragment or parts.path.strip("/"))
     if parts.scheme != "https" or not parts.hostname or not is_bare or not port:

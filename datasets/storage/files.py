@@ -79,6 +79,7 @@ def reflink(source: Path | bytes, target: Path) -> bool:
         except OSError as error:
             if error.errno not in _CANNOT_CLONE:
                 raise
+            # These concern the whole file system, the others only these two files.
             if error.errno in (errno.ENOTSUP, errno.ENOTTY, errno.ENOSYS):
                 _no_reflink.add(os.fstat(old.fileno()).st_dev)
     os.unlink(target)
@@ -122,6 +123,7 @@ def copy_file(source: Path | bytes, target: Path, check: Callable[[], None] = la
         size = os.fstat(old.fileno()).st_size
         for start, end in _data(old.fileno(), size):
             _copy_range(old.fileno(), new.fileno(), start, end, check)
+        # A hole at the end has no data that would have extended the file.
         os.ftruncate(new.fileno(), size)
 
 
@@ -259,6 +261,7 @@ def changed_at(path: Path) -> float:
 def renew_file(path: Path) -> bool:
     """Set the change time, and nothing else, to now; return False if the file does not exist."""
     try:
+        # A chmod sets the change time even if the mode stays the same.
         path.chmod(path.stat().st_mode & 0o777)
     except FileNotFoundError:
         return False

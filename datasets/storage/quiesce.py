@@ -63,6 +63,7 @@ def quiesced(
     try:
         own = _open_own(volume)
     except OSError:
+        # Without our directory no program of the volume takes part.
         yield Pause()
         return
     try:
@@ -114,6 +115,7 @@ def _listeners(own: int, jobs: Collection[str]) -> list[bytes]:
 def _write(own: int, token: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(REQUEST, dir_fd=own)
+    # A new file, because a job may have put a link under this name.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(REQUEST, flags, 0o644, dir_fd=own)
     try:
@@ -139,6 +141,7 @@ def main(volume: str, token: str, jobs: str, pods: str) -> None:
     comma-separated."""
     with quiesced(Path(volume), token, jobs.split(","), pods=frozenset(pods.split(","))) as pause:
         _say(bool(pause))
+        # The caller writes the line after its copy; until then the programs stay paused.
         sys.stdin.readline()
         _say(pause.has_lasted())
 

@@ -277,6 +277,7 @@ class KnownReports:
         self, pod: Raw, known: tuple[Raw, Raw, PodReport] | None, nodes: Mapping[str, Raw], now: datetime
     ) -> PodReport:
         node = nodes.get(pod["spec"].get("nodeName", ""))
+        # The store has a new object after every change, so identity is a sufficient and cheap comparison.
         if known is not None and known[0] is pod and known[1] is node:
             report = known[2]
         else:

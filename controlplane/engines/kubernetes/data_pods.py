@@ -116,6 +116,7 @@ class DataPod:
             with self._client.stream(self._pods, query, read_timeout_seconds=WATCH_SECONDS + 5) as lines:
                 next(iter(lines), None)
         except (ApiError, Unreachable):
+            # The caller reads the pod again in any case.
             return
 
     def remove(self) -> None:
@@ -125,6 +126,7 @@ class DataPod:
 
     def _delete(self, path: str) -> None:
         try:
+            # Grace 0 would delete the object before the kubelet has ended the pod.
             self._client.delete(path, grace_seconds=1)
         except (ApiError, Unreachable):
             return
@@ -149,6 +151,7 @@ class DataPod:
                     read_at = time.monotonic()
                     for number, text in enumerate(lines):
                         budget.check()
+                        # Every stream begins at the first line, also after an interruption.
                         if number >= seen:
                             seen += 1
                             yield _parsed(text)
@@ -162,6 +165,7 @@ class DataPod:
                 return
             if trouble is None:
                 read_at = time.monotonic()
+            # A stream that ends for its silence has already lasted SILENCE_SECONDS.
             elif time.monotonic() - read_at > SILENCE_SECONDS + UNREAD_SECONDS:
                 raise self._unread(pod, trouble)
             # The pod object shows the end a moment after its log does.

@@ -147,6 +147,7 @@ def _gpu(labels: Mapping[str, str], figures: Mapping[str, float]) -> Gpu:
     memory_mib, number = figures.get(MEMORY_USED), labels.get("gpu", "")
     return Gpu(
         _node(labels),
+        # A GPU without a number is placed after the numbered ones.
         (int(number) if number.isdecimal() else 1 << 16, labels.get("UUID", "")),
         _pod(labels),
         None if utilization is None else min(1.0, max(0.0, utilization)),
@@ -162,6 +163,7 @@ def _pod(labels: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _node(labels: Mapping[str, str]) -> str:
+    # The label `instance` ends with the exporter's port.
     return _first(labels, NODE_LABELS).partition(":")[0]
 
 

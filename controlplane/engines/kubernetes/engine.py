@@ -174,6 +174,7 @@ class KubernetesEngine:
         if not report.is_proven_gone:
             raise EngineRefused(base.POD_NOT_GONE, f"Pod {pod_name} is not gone yet; stop it first.")
         self._require_log(pod, report)
+        # In this order: once the pod is gone, a delayed start request must find the record.
         self._remember_end(pod)
         self._remove(pod)
         self._log_ends.forget(pod_name)

@@ -64,6 +64,7 @@ def requests(pod: RawView, resource: str) -> Fraction:
     beside = peak = Fraction(0)
     for step in spec.get("initContainers") or ():
         wanted = _request(step, resource)
+        # A sidecar: it runs on beside the later init containers and the main ones.
         if step.get("restartPolicy") == "Always":
             beside += wanted
         peak = max(peak, beside if step.get("restartPolicy") == "Always" else beside + wanted)
@@ -82,6 +83,7 @@ def _report(node: RawView, held: set[int], others: list[RawView], profile: Clust
         resource += RENAMED
         labels = {**labels, names.GPU_RESOURCE: resource}
     parts, gives_shares = _replicas(labels), profile.placement.gives_shares
+    # Kubelets keep the resource of a removed device plugin, with 0.
     extras = [name for name, there in allocatable.items() if profile.may_ask_for(name) and there != "0"]
     taken, odd = _taken(others, resource, extras, profile)
     trouble, closure = _trouble(node), _closure(node, profile) or odd
@@ -141,6 +143,7 @@ def _devices(
     taken = total - allocatable + taken_by_others
     places = range(min(total // parts, MOST_DEVICES))
     free = [place for place in reversed(places) if place not in held]
+    # Rounded up, because a GPU of which a part is taken is not available as a whole.
     foreign = set(free[: -(-taken // parts)])
     model = labels.get(names.GPU_MODEL, "")
     return tuple(

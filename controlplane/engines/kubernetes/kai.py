@@ -330,6 +330,7 @@ def _taker(noted: Mapping[str, str]) -> str:
     if not group or noted.get("evictor-action-type", "").lower() == _CONSOLIDATION:
         return ""
     parts = base.parts_of(f"{group}-0")
+    # The ids of our jobs are UUIDs.
     is_job = parts is not None and len(parts[0]) == 36
     return parts[0] if parts is not None and is_job else f"{noted.get(_EVICTOR_NAMESPACE, '')}/{group}"
 

@@ -47,6 +47,7 @@ class Probe:
         return time.monotonic() - self._answered_at
 
     def _run(self) -> None:
+        # Remains if `ask` raises an unexpected exception, which ends only this thread.
         trouble = "It could not be asked."
         try:
             self._ask()

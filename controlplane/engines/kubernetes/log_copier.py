@@ -92,6 +92,7 @@ class _WantedLog:
 
     async def pause(self) -> None:
         """Wait before the next try, longer after each try without new output."""
+        # Random, so that logs that failed together are not all tried together.
         seconds = self.copy.pause_seconds * random.uniform(0.5, 1.0)
         self.copy.pause_seconds = min(MOST_PAUSE_SECONDS, self.copy.pause_seconds * 2)
         await self.wait(seconds)
@@ -257,7 +258,9 @@ class LogCopier:
                 yield
         except TimeoutError:
             if not limit.expired():
+                # A time-out of the stream itself, not the end of its turn.
                 raise
+            # The stream ended without a fault, so the next turn needs no back-off.
             wanted.copy.pause_seconds = PAUSE_SECONDS
         finally:
             self._streaming.pop(limit, None)
@@ -294,6 +297,7 @@ class LogCopier:
                 is_over = wanted.ended_at is not None and time.monotonic() - wanted.ended_at > END_SECONDS
                 if is_over or limit in needed:
                     del self._streaming[limit]
+                    # A time in the past ends the stream at once.
                     limit.reschedule(0)
             known = set(self._streaming)
 

@@ -92,7 +92,8 @@ class LogCopy:
     _writer: LogWriter = field(init=False)
 
     async def read(self, source: LogSource, streams: LogStreams) -> None:
-        """Store the new output of one stream and, for an ended pod, the end record. Raise errors of PASSING."""
+        """Read the log once and store its new output and, if the pod has ended, the end record. For a running pod,
+        block until the stream ends. Raise one of the PASSING errors, after which the caller repeats the call."""
         self._source, self._streams = source, streams
         with contextlib.closing(LogWriter(self.path)) as self._writer:
             self._find_place()
@@ -140,6 +141,7 @@ class LogCopy:
         self.cursor.begin()
         asked = {"container": self._source.container, "timestamps": "true", **query}
         if since is not None and "tailLines" not in query:
+            # `sinceTime` has whole seconds; the cursor skips what was read before.
             asked["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
         async with self._streams.open(self._source.path, asked) as stream:
             self.is_followed = self.is_followed and bool(self._source.end_word)

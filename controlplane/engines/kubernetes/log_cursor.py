@@ -128,6 +128,7 @@ class Cursor:
 
     def begin(self) -> None:
         """Begin to read a stream that was requested from `since`."""
+        # Counted, because equal lines of one millisecond cannot be told apart.
         self._sought = self._recent.count(self._recent[-1]) if self._recent else 0
 
     @property

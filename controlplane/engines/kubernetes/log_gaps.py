@@ -53,6 +53,7 @@ class GapRule:
         if self.first_ms is None:
             self._open_ms = now_ms
             if self._covered_ms is None and started_ms is not None:
+                # Whole seconds, rounded down: the container may have begun 999 ms later.
                 self._covered_ms = started_ms + 999
 
     def leave(self, now_ms: int) -> None:

@@ -24,6 +24,7 @@ def place_code(code: CodeSource, state_dir: Path, target: Path) -> None:
         for entry in entries:
             place(entry.path, entry.kind, store.pieces(entry), folders)
     except ContentCorrupt as error:
+        # Removed, so that a new submission uploads the tree instead of finding it stored.
         store.remove([code.tree])
         raise EngineRefused(CODE_MISSING, str(error)) from error
     except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:

@@ -47,6 +47,7 @@ class LocalProcess:
             data = os.read(output, limit)
             if data:
                 return self._outputs[output], data
+            # At its end an output stays readable, so every poll would report it again.
             self._epoll.unregister(output)
             del self._outputs[output]
         if not self._outputs:

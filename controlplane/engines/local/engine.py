@@ -124,6 +124,7 @@ class LocalEngine(EngineDefaults):
 
     def pods(self) -> tuple[PodReport, ...]:
         found = {pod.name: report for pod in self._all() if (report := self._report_unless_forgotten(pod))}
+        # The report of a pod that is gone never changes, so its files need not be read again.
         self._final = {name: report for name, report in found.items() if report.is_proven_gone}
         return tuple(found.values())
 
@@ -180,6 +181,7 @@ class LocalEngine(EngineDefaults):
             except FileExistsError:
                 # Another process has just created it.
                 pass
+        # Also for writing: without a writer the pipe would always be readable.
         wakeup = os.open(self._wakeup, os.O_RDWR | os.O_NONBLOCK)
         try:
             has_arrived = is_readable(wakeup, timeout_seconds)
@@ -205,6 +207,7 @@ class LocalEngine(EngineDefaults):
         try:
             is_created = pod.create(prepared, self._wakeup)
         finally:
+            # After an error too: the ports of a pod without a directory would stay leased.
             if not is_created:
                 release_ports(self._ports_dir, prepared.ports.values())
 
@@ -216,6 +219,7 @@ class LocalEngine(EngineDefaults):
 
     def _all(self) -> Iterator[PodDir]:
         with os.scandir(self._pods_dir) as entries:
+            # Hidden names are the wakeup pipe, and pods that are being created or removed.
             names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
         return (self._pod(name) for name in names)
 

@@ -38,6 +38,7 @@ def pod_environment(
         "SHELL": "/bin/bash",
         "LANG": "C.UTF-8",
         "TERM": "xterm-256color",
+        # Otherwise progress lines would wait until the buffer of the pipe is full.
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": str(places["library"]),
         **thread_env(spec),
@@ -65,6 +66,7 @@ def device_variables(
         visible = "" if has_real_gpus else ",".join(map(str, indexes))
     return {
         **device_env(spec, indexes),
+        # NVML's order; CUDA's default puts the fastest device first.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": visible,
         "NVIDIA_VISIBLE_DEVICES": visible or "void",
@@ -93,6 +95,7 @@ def prepare_library(library: Path, workloads: Path) -> None:
         return
     fresh = library / f".workloads.{secrets.token_hex(4)}"
     fresh.symlink_to(workloads)
+    # Replaced atomically, because pods that start meanwhile import through the link.
     fresh.replace(link)
 
 

@@ -49,7 +49,7 @@ class Command(BaseException):
 def serve(control: socket.socket) -> None:
     """Fork a shim for each message until the engine has closed its end. Raises Command in the process of a
     command."""
-    # The kernel then forgets shims that end: nobody waits for them.
+    # The kernel then removes ended shims from the process table without a wait by this process.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     poll = select.poll()
     poll.register(control, select.POLLIN)

@@ -31,13 +31,16 @@ def bind(mounts: Mounts, work_dir: str, scratch: str) -> None:
     if not mounts:
         return
     _unshare()
+    # Otherwise the mounts would propagate to the machine's own namespace.
     _mount(b"none", "/", MS_REC | MS_PRIVATE)
     ours = [work_dir]
+    # Outer places first: mounted later, they would hide the places below them.
     for source, place, is_read_only in sorted(mounts, key=lambda mount: mount[1].count("/")):
         if not os.path.isdir(place):
             _make_place(place, ours, scratch)
         _mount(os.fsencode(source), place, MS_BIND | MS_REC)
         if is_read_only:
+            # A second call, because the kernel ignores MS_RDONLY when it makes a bind mount.
             _mount(b"none", place, MS_BIND | MS_REMOUNT | MS_RDONLY | _flags(place))
         ours.append(place)
 
@@ -71,6 +74,7 @@ def _make_place(place: str, ours: list[str], scratch: str) -> None:
 def _cover(directory: str) -> None:
     """Mount an in-memory directory over this one that shows the same entries and is writable."""
     mode = os.stat(directory).st_mode & 0o7777
+    # Opened before the mount, which hides the entries.
     old = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     _mount(b"tmpfs", directory, 0, b"tmpfs")
     os.chmod(directory, mode)
@@ -86,6 +90,7 @@ def _cover_root(scratch: str) -> None:
     os.chmod(scratch, 0o755)
     _show("/", scratch)
     os.chdir(scratch)
+    # With one directory for both, the old root lies on top of the new one until it is detached.
     _check(libc.pivot_root(b".", b"."))
     _check(libc.umount2(b".", MNT_DETACH))
     os.chdir("/")
@@ -105,6 +110,7 @@ def _show(source: str, target: str) -> None:
         if entry.is_dir(follow_symlinks=False):
             os.mkdir(place)
         else:
+            # A file can be mounted only on an existing file.
             os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o600))
         _mount(os.fsencode(entry.path), place, MS_BIND | MS_REC)
 

@@ -65,6 +65,7 @@ class Output:
         if self._kept and self._kept[-1][0] == kind and len(self._kept[-1][1]) < CHUNK_BYTES:
             data = self._kept.pop()[1] + data
         self._kept.append((kind, data))
+        # At twice the size, so that the list is not trimmed for every chunk.
         if sum(len(chunk) for _, chunk in self._kept) > 2 * KEPT_BYTES:
             self._trim(self._kept, KEPT_BYTES)
 

@@ -112,6 +112,7 @@ class ForkServers:
             return self._control if recipe == self._recipe else None
 
     def _begin(self, recipe: Recipe) -> None:
+        # SOCK_SEQPACKET keeps the boundaries of messages, each of which brings one descriptor.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         env = {**dict(recipe.variables), TOKEN_VARIABLE: NO_TOKEN}
         command = [sys.executable, str(SERVER), str(theirs.fileno()), *recipe.modules]

@@ -168,7 +168,10 @@ class PodDir:
         return now - (self.path / STOP).stat().st_mtime
 
     def request_stop(self, grace_seconds: float) -> None:
-        """Write the request, then notify the shim; in this order a shim that is just starting also finds it."""
+        """Request that the pod's shim end the pod: SIGTERM now, SIGKILL after `grace_seconds`. A shim that starts
+        later finds the request. Does nothing to a pod that has ended."""
+        # For a pod that was never created too: a start that arrives later finds the directory and starts
+        # nothing.
         self.path.mkdir(mode=0o700, exist_ok=True)
         self._write(STOP, str(grace_seconds))
         try:
@@ -213,6 +216,7 @@ class PodDir:
         try:
             with open(fresh, "w") as file:
                 file.write(text)
+                # Flushed before the rename, so that a power cut leaves no empty file under the final name.
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:

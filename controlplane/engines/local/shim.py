@@ -100,6 +100,7 @@ class Child:
         what = "exec"
         try:
             os.setsid()
+            # If the shim died before this call, the read below finds the end of the pipe.
             libc.prctl(PR_SET_PDEATHSIG, processes.SIGKILL)
             # Otherwise the child's own copy would keep the pipe open when the shim dies.
             os.close(self._go)
@@ -264,6 +265,7 @@ class Shim:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             except ChildProcessError:
+                # A killed process may have forked just before; the next round finds its child.
                 if not was_any:
                     return
             time.sleep(KILL_PAUSE_SECONDS)
@@ -271,6 +273,7 @@ class Shim:
     def _drain(self) -> None:
         """Read the rest of the pipes, for a limited time because processes outside the pod may hold them open."""
         deadline = time.monotonic() + DRAIN_SECONDS
+        # A stop changes nothing now, and its message would end every wait at once.
         self._poll.unregister(self._control)
         while self._streams and time.monotonic() < deadline:
             for fd, _ in self._poll.poll(100):
@@ -303,7 +306,9 @@ class Shim:
         return ("out_of_memory" if is_oom else "killed"), 128 - code, -code, 0
 
     def _finish(self, reason: str, exit_code: int | None, signal_number: int = 0, number: int = 0) -> None:
+        # Before the writes, which may have to wait for free space.
         finished_ms = _now_ms()
+        # The log before the record: once the pod is reported as ended, its log must be complete.
         _once_there_is_room(lambda: self._output.end(f"{reason} {exit_code}", self._cut))
         code = "null" if exit_code is None else str(exit_code)
         record = (
@@ -371,6 +376,7 @@ def _leave_standard_streams(pod_dir: str) -> None:
     errors = os.open(f"{pod_dir}/shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target, source in ((0, null), (1, null), (2, errors)):
         os.dup2(source, target)
+    # The shim outlives its caller, and must not keep the file system of its directory in use.
     os.chdir("/")
 
 
