@@ -142,16 +142,17 @@ def project_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
 def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
     """Edit a project: owners may change some fields, admins all."""
     project = project_for(actor, name, needed=Role.OWNER)
-    initial = _initial(project)
-    form = ProjectForm(_posted(request), initial=initial, project=project, is_owner_only=not actor.is_admin)
+    form = ProjectForm(
+        _posted(request), initial=_initial(project), project=project, is_owner_only=not actor.is_admin
+    )
     if request.method == "POST" and form.is_valid():
-        if _is_as_seen(request, initial):
+        if _is_as_seen(request, form):
             edit_project(project, form.model_fields(), actor=actor)
             _show_saved(request, project, _("Saved."))
             return redirect("project", project.name)
         form.add_error(None, _("It was changed while this form was open. Save again to replace that change."))
     title = _("Edit %(name)s") % {"name": name}
-    context = {"form": form, "project": project, "title": title, "seen": _fingerprint(initial)}
+    context = {"form": form, "project": project, "title": title, "seen": _fingerprint(form)}
     return _show_form(request, actor, form, context)
 
 
@@ -291,13 +292,15 @@ def _initial(project: Project) -> Mapping[str, Any]:
     return fields | {f"{kind.name}_pools": pools.get(kind.name, []) for kind in POOL_KINDS}
 
 
-def _fingerprint(initial: Mapping[str, Any]) -> str:
-    return sha256(repr(sorted(initial.items())).encode()).hexdigest()[:16]
+def _fingerprint(form: ProjectForm) -> str:
+    """Return a hash of the values that the project has for the fields of the form."""
+    shown = [(name, form.initial.get(name)) for name in sorted(form.fields)]
+    return sha256(repr(shown).encode()).hexdigest()[:16]
 
 
-def _is_as_seen(request: HttpRequest, initial: Mapping[str, Any]) -> bool:
+def _is_as_seen(request: HttpRequest, form: ProjectForm) -> bool:
     """Return whether the project still has the values that the form showed, so that no change in between is lost."""
-    return request.POST.get("seen", "") in ("", _fingerprint(initial))
+    return request.POST.get("seen", "") in ("", _fingerprint(form))
 
 
 def _pools_field(label: str, pools: list[tuple[str, str]]) -> forms.MultipleChoiceField:

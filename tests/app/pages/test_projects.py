@@ -117,6 +117,17 @@ def test_a_change_made_while_the_form_was_open_is_not_lost(cast: Cast, visit: Vi
     assert (cast.project.gpu_quota_milli, cast.project.description) == (4000, "Ours")
 
 
+def test_a_change_of_what_an_owner_cannot_change_does_not_refuse_the_form_of_an_owner(
+    cast: Cast, visit: Visit
+):
+    client, address = visit(cast.ana), "/projects/team-a/edit"
+    seen = client.get(address).context["seen"]
+    visit(cast.root).post(address, {"gpu_quota_milli": "6", "priority": "0"})
+    assert client.post(address, {"description": "Ours", "seen": seen}).status_code == 302
+    cast.project.refresh_from_db()
+    assert (cast.project.gpu_quota_milli, cast.project.description) == (6000, "Ours")
+
+
 def test_an_admin_edits_everything_and_the_form_shows_what_is_there(cast: Cast, visit: Visit):
     client = visit(cast.root)
     page = client.get("/projects/team-a/edit").content.decode()
