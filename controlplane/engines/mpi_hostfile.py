@@ -33,6 +33,7 @@ def launch_variables(folder: str, ranks: int) -> Mapping[str, str]:
         "PRTE_MCA_prte_default_hostfile": f"{folder}/{OPEN_MPI_FILE}",
         "OMPI_MCA_plm_rsh_args": SSH_OPTIONS,
         "PRTE_MCA_plm_ssh_args": SSH_OPTIONS,
+        # Many images run as root, which Open MPI refuses unless both variables are set.
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_ALLOW_RUN_AS_ROOT": "1",

@@ -21,6 +21,7 @@ def identity_env(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
         "TRAINYARD_NODE": spec.node,
         **spec.kind_env,
     }
+    # In reverse, so that PORT is the first declared port.
     for declared in reversed(spec.ports):
         words[f"PORT_{declared}"] = words["PORT"] = str(ports[declared])
     return words

@@ -112,6 +112,7 @@ def delete_artifact(artifact: Artifact, *, actor: Actor) -> None:
         Command.objects.about(ARTIFACT, artifact.pk).cancel()
         about = {"name": artifact.name, "job": artifact.job.name, "manifest": artifact.manifest}
         write_audit(actor, "artifact.delete", ARTIFACT, str(artifact.pk), before=about)
+        # Built before the deletion, because Django clears the key of a deleted object.
         event = _event("artifact.deleted", artifact, actor.name)
         artifact.delete()
         Event.objects.append([event])
@@ -121,6 +122,7 @@ def delete_artifact(artifact: Artifact, *, actor: Actor) -> None:
 def _order(artifact: Artifact) -> None:
     with transaction.atomic():
         rows = Artifact.objects.filter(pk=artifact.pk, state=Artifact.WAITING)
+        # Another process of the loop has queued it since it was read.
         if rows.update(state=Artifact.KEEPING, attempt=artifact.job.attempt) != 1:
             return
         Command.objects.create(kind=KEEP, subject_kind=ARTIFACT, subject_id=str(artifact.pk))

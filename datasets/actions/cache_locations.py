@@ -52,6 +52,7 @@ def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor
         location_for(cluster)
         _refuse_directory(values.get("directory", ""))
         try:
+            # A savepoint, because on PostgreSQL the error would abort the whole transaction.
             with transaction.atomic():
                 location = CacheLocation.objects.create(cluster=cluster, is_default=False, **values)
         except IntegrityError as error:

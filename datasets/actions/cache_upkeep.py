@@ -135,6 +135,7 @@ def _note_lost(cache: Cache) -> None:
 
 
 def _fail(cache: Cache, reason: str, message: str) -> None:
+    # With `changed_at`, so that a cache that was filled again meanwhile does not fail.
     rows = Cache.objects.filter(pk=cache.pk, state=Cache.READY, changed_at=cache.changed_at)
     with transaction.atomic():
         if rows.update(state=Cache.FAILED, reason=reason, message=message):

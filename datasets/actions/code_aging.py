@@ -44,14 +44,17 @@ def remove_old_code(now: datetime) -> None:
 
 
 def _forget_rows(limit: datetime) -> int:
-    """Delete at most BATCH rows of old trees; return how many. Marks trees of unfinished jobs as used now."""
+    """Delete the rows of at most BATCH trees that were last used before `limit`; trees of unfinished jobs stay. Return
+    how many rows were examined: 0 if there are no more."""
     old = CodeTree.objects.filter(used_at__lt=limit).order_by("used_at")
     with transaction.atomic():
         rows = list(old.values_list("pk", "project_id", "digest")[:BATCH])
         used = _in_use({project for _, project, _ in rows})
         needed = [pk for pk, project, digest in rows if (project, digest) in used]
+        # Not the present time: such a tree is examined again a day later, when its job may have ended.
         CodeTree.objects.filter(pk__in=needed).update(used_at=limit + timedelta(days=1))
         gone = [pk for pk, project, digest in rows if (project, digest) not in used]
+        # The condition again, because a submission may have marked a tree as used since.
         CodeTree.objects.filter(pk__in=gone, used_at__lt=limit).delete()
     return len(rows)
 

@@ -81,6 +81,7 @@ def fetch_code(row: CodeImport, check: Callable[[], None]) -> Imported:
     environment = {name: os.environ[name] for name in PASSED if name in os.environ}
     work = settings.STATE_DIR / FOLDER
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # In this folder, where `remove_left_repositories` finds what a killed worker has left.
     with tempfile.TemporaryDirectory(dir=work) as folder:
         source = GitSource(Path(folder), environment)
         commit = source.fetch(row.url, row.ref, settings.CODE_MOST_BYTES, check)

@@ -57,6 +57,7 @@ def delete_dataset(dataset: Dataset, *, actor: Actor) -> None:
             users = users_of(uses, dataset.project)
             raise Conflict("dataset_in_use", f"{dataset.name} is used by {users}; delete it afterwards.")
         write_audit(actor, "dataset.delete", "dataset", str(dataset.pk), before={"name": dataset.name})
+        # Built before the deletion, because Django clears the key of a deleted object.
         event = _event("dataset.deleted", dataset, actor)
         dataset.delete()
         Event.objects.append([event])
@@ -157,6 +158,7 @@ def _commit(
     number = dataset.latest + 1
     with transaction.atomic():
         moved = Dataset.objects.filter(pk=dataset.pk, latest=dataset.latest).update(latest=number)
+        # Another commit has moved the dataset since `_to_commit` read it.
         if moved != 1:
             parent = dataset.latest
             reread(dataset)

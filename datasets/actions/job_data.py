@@ -60,6 +60,7 @@ def use_datasets(jobs: Sequence[Job]) -> None:
         )
         for job, each in wanted
     )
+    # Sorted, so that concurrent submissions write the rows of caches in the same order.
     for location in sorted(set(placed.values()), key=attrgetter("pk")):
         _bring(location, [(job, each) for job, each in wanted if placed[job.pk] == location], versions)
 
@@ -117,6 +118,7 @@ def follow_room(now: datetime) -> None:
     location if a fill failed. Safe to repeat; one query if no cluster has several locations."""
     rows = CacheLocation.objects.filter(project=None).select_related("cluster")
     locations = {(one.cluster_id, one.name): one for one in rows}
+    # With one location per cluster there is none to move to.
     if len(locations) == len({cluster for cluster, _ in locations}):
         return
     # The rows of a project's volumes are read once, not for each of its jobs.

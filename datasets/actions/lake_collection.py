@@ -27,6 +27,7 @@ def collect_all_lakes(_: object = None) -> None:
             about = Command.objects.of_kinds([COLLECT_LAKE]).about(LAKE, key)
             if about.unfinished().exists():
                 continue
+            # Only the newest run matters, so that rows of finished ones do not accumulate.
             about.delete()
             Command.objects.create(kind=COLLECT_LAKE, subject_kind=LAKE, subject_id=key)
 

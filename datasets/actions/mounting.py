@@ -134,6 +134,7 @@ def _create(project: Project, mounts: Sequence[tuple[Spec, Spec]], actor: Actor)
     try:
         with transaction.atomic():
             Volume.objects.bulk_create(made.values())
+    # The names were read without a lock, so another submission may have taken one since.
     except IntegrityError as error:
         raise Conflict("name_in_use", "A volume of that name was created meanwhile; submit again.") from error
     Command.objects.bulk_create(

@@ -41,6 +41,7 @@ def register_directory(dataset: Dataset, path: str, note: str, *, actor: Actor) 
             Command.objects.create(kind=REGISTER, subject_kind=REGISTRATION, subject_id=str(row.pk))
             write_audit(actor, "dataset.register", "dataset", str(dataset.pk), after={"path": path})
             dataset_happened("dataset.registration_requested", dataset, actor, path=path)
+    # The database allows one unfinished registration per dataset.
     except IntegrityError as error:
         detail = f"A directory is being registered in {dataset.name} already; wait until that has ended."
         raise Conflict("registration_under_way", detail) from error
@@ -50,6 +51,7 @@ def register_directory(dataset: Dataset, path: str, note: str, *, actor: Actor) 
 def commit_registration(row: DatasetRegistration, manifest: Manifest) -> DatasetVersion:
     """Create the version. Safe to repeat; returns the newest version if nothing changed. Raises Conflict."""
     keep_manifest(row.dataset.project, manifest.encode())
+    # Reading the directory may have taken minutes, in which others may have committed versions.
     row.dataset.refresh_from_db()
     actor = Actor(row.created_by) if row.created_by else SYSTEM
     return commit_version(row.dataset, manifest.hash, row.dataset.latest, row.note, actor=actor)[0]
@@ -84,6 +86,7 @@ def fail_registration(registration_id: str, code: str, message: str) -> None:
 
 
 def _end(registration_id: str, **result: Any) -> None:
+    # It has ended before, or was deleted with its dataset.
     if not _pending(registration_id).update(finished_at=timezone.now(), **result):
         return
     row = DatasetRegistration.objects.select_related("dataset").get(pk=registration_id)

@@ -46,6 +46,7 @@ def snapshot_on_events(_: datetime | None = None) -> None:
         for cause, mark in _events(use, preempted[use.job_id]):
             if (use.volume_id, use.job_id, mark) not in known:
                 _take(use, cause, mark)
+        # Only after its snapshots were written, because later runs skip uses that are not watched.
         if use.job.is_final:
             VolumeUse.objects.filter(pk=use.pk).update(is_watched=False)
 

@@ -90,6 +90,7 @@ def delete_snapshot(snapshot: Snapshot, *, actor: Actor) -> None:
         if snapshot.state == DELETING:
             return
         refuse_while_copied(SNAPSHOT, str(snapshot.pk), str(snapshot))
+        # Otherwise a pending snapshot could still be taken after its removal.
         Command.objects.about(SNAPSHOT, snapshot.pk).cancel()
         Snapshot.objects.filter(pk=snapshot.pk).update(state=DELETING)
         reread(snapshot)
@@ -126,6 +127,7 @@ def snapshot_not_removed(snapshot_id: str, reason: str, message: str) -> None:
     about = f"Volumes made of it: {names}. " if names else ""
     words = {"reason": reason, "message": f"{about}{message}"[:LONGEST_MESSAGE]}
     with transaction.atomic():
+        # Only a new problem makes an event, because the removal is retried many times.
         rows = Snapshot.objects.filter(pk=snapshot_id, state=DELETING).exclude(**words)
         if rows.update(**words):
             happened("snapshot.not_removed", Snapshot.objects.get(pk=snapshot_id), "system")
@@ -136,6 +138,7 @@ def snapshot_gone(snapshot_id: str) -> None:
     command."""
     snapshot = Snapshot.objects.filter(pk=snapshot_id, state=DELETING).first()
     if snapshot is not None:
+        # Built before the deletion, because Django clears the key of a deleted object.
         event = _event("snapshot.deleted", snapshot, "system")
         snapshot.delete()
         Event.objects.append([event])
@@ -145,6 +148,7 @@ def snapshot_gone(snapshot_id: str) -> None:
 def find_snapshot(project: Project, name: str) -> Snapshot | None:
     """Return a project's snapshot by name, such as data@3, or None."""
     volume, _, number = name.rpartition("@")
+    # A longer number does not fit into the database's column.
     if not number.isdecimal() or len(number) > 9:
         return None
     return Snapshot.objects.filter(project=project, volume_name=volume, number=int(number)).first()

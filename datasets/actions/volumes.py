@@ -158,6 +158,7 @@ def _change_at_storage(volume: Volume, kind: str, payload: dict[str, Any], actor
     if commands.unfinished().exists():
         detail = f"The size or the service tier of {volume.name} is being changed; wait until that is done."
         raise Conflict("volume_in_use", detail)
+    # The audit log has the earlier changes, so that their commands need not be kept.
     commands.delete()
     Command.objects.create(kind=kind, subject_kind=VOLUME, subject_id=str(volume.pk), payload=payload)
     write_audit(actor, "volume.edit", VOLUME, str(volume.pk), before=about(volume), after=payload)
@@ -251,6 +252,7 @@ def delete_volume(volume: Volume, *, actor: Actor) -> None:
             raise Conflict("volume_in_use", detail)
         refuse_while_copied(VOLUME, str(volume.pk), volume.name)
         _refuse_while_taken(volume)
+        # Otherwise its creation or a measurement would work on a directory that is being removed.
         Command.objects.about(VOLUME, volume.pk).cancel()
         Volume.objects.filter(pk=volume.pk).update(state=DELETING, reason="", message="")
         reread(volume)
@@ -336,6 +338,7 @@ def volume_checked(volume_id: str, trouble: str) -> None:
     rows = Volume.objects.filter(pk=volume_id)
     troubled = Q(state=FAILED, reason__in=CLAIM_TROUBLES)
     if not trouble:
+        # A claim that is found again ends only such a problem; a volume whose creation failed stays failed.
         if rows.filter(troubled).update(state=READY, reason="", message=""):
             happened("volume.found", Volume.objects.get(pk=volume_id), "system")
         return
@@ -351,6 +354,7 @@ def volume_measured(volume_id: str, measured: Measured) -> None:
         return
     is_news = (volume.used_bytes, volume.files) != (measured.size_bytes, measured.files)
     Volume.objects.filter(pk=volume_id).update(**_measured(measured))
+    # Most measurements find no change, and an event makes open pages reload.
     if is_news:
         happened("volume.measured", volume, "system")
 

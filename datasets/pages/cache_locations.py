@@ -219,7 +219,7 @@ def location_delete(request: HttpRequest, actor: Actor, name: str) -> HttpRespon
 
 
 def _clusters() -> list[Cluster]:
-    """Return the clusters that may have locations of some of their nodes."""
+    """Return the attached clusters in which a location may serve only some of the nodes, sorted by name."""
     return list(filter(has_locations, Cluster.objects.filter(detached_at=None).order_by("name")))
 
 

@@ -208,6 +208,7 @@ class S3Lake(IndexedLake[AgedIndex]):
         # Recorded before it is stored, so that a concurrent collection keeps it.
         self._note([shelf_key("packs", name)])
         self._bucket.put(shelf_key("packs", name), pack)
+        # `move`, not `add`: the contents of a pack that is being collected get their new location.
         self._index.move(located)
         return located
 

@@ -138,6 +138,7 @@ class _Copy:
             self.done.new_bytes += found.st_size
         self.done.files += 1
         self.done.size_bytes += found.st_size
+        # A file that changed just before the copy may change again without a new time, so it is not indexed.
         if max(found.st_mtime_ns, found.st_ctime_ns) < self._racy_ns:
             self.done.index[path] = _seen(found)
 
@@ -155,6 +156,7 @@ class _Copy:
         self, path: bytes, name: bytes, descriptor: int, place: bytes, budget: Budget
     ) -> os.stat_result:
         """Copy one file, repeatedly while it changes; return its stat from before the last copy."""
+        # O_NONBLOCK, because a program may have replaced the file by a pipe, whose opening would block.
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
         try:
             for _ in range(_TRIES):

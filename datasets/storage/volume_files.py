@@ -114,6 +114,7 @@ class VolumeFiles(ABC):
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise ContentMissing("This is not a file.")
+            # A duplicate, because the block closes its own descriptor.
             return os.fdopen(os.dup(descriptor), "rb"), found.st_size
 
     @contextmanager

@@ -164,6 +164,7 @@ class FolderVolumes(VolumeFiles):
         if not place.exists():
             with self._part(snapshot, place) as part:
                 copied = self._copy(self.path(volume), part / "tree", budget, report, self._before(before))
+                # By marshal, because paths are bytes, which JSON does not have.
                 (part / "index").write_bytes(marshal.dumps(copied.index))
                 (part / "taken.json").write_text(json.dumps(asdict(_taken(copied))))
         return Taken(**json.loads((place / "taken.json").read_text()))

@@ -99,6 +99,7 @@ def refusal_of(error: ApiError, kind: str = "object of this kind") -> EngineRefu
         return EngineRefused(base.DEFINITION_MISSING, words, is_passing=True)
     if status == 404:
         words = f"The cluster has no such thing: {said}"
+        # The next try creates a missing namespace again.
         return EngineRefused(base.ADMISSION_REFUSED, words, is_passing="namespaces" in message)
     return EngineRefused(base.ADMISSION_REFUSED, f"The cluster refuses it ({status} {error.reason}): {said}")
 

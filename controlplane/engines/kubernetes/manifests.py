@@ -121,6 +121,7 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
     identity = {names.JOB_ID: job_id, names.ATTEMPT: attempt, names.RANK: rank, names.STOPPED: "true"}
     labels = {**names.labels(profile.installation, project), **identity}
     metadata = profile.metadata(pod_name, project, labels)
+    # The image is never pulled, because the gate is never removed.
     container = {"name": names.MAIN_CONTAINER, "image": "stopped-before-its-start"}
     container |= without_empty({"securityContext": container_security(profile)})
     body = {

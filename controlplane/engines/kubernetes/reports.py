@@ -155,14 +155,16 @@ def pinned_node(raw: Raw) -> str:
 
 
 def _final(raw: Raw, nodes: Mapping[str, Raw]) -> PodReport:
-    """Report a pod in a final phase; one that was declared failed while it ran is proven gone only with its node."""
+    """Return the report of a pod in a final phase. If the cluster declared it failed while its container ran, it is
+    proven gone only when its node is gone or out of service."""
     state = main_status(raw).get("state") or {}
     is_gone = "running" not in state or _is_dead(_node_name(raw), nodes)
     return _ended(raw, state.get("terminated") or {}, is_gone=is_gone)
 
 
 def _ended(raw: Raw, ended: Raw, *, is_gone: bool) -> PodReport:
-    """Report a pod whose command has ended, or whose container never began."""
+    """Return the report of a pod whose command has ended, or whose container never began. `ended`: the terminated
+    state of its container, {} without one."""
     code = ended.get("exitCode")
     has_succeeded = code == 0 or (code is None and _phase(raw) == "Succeeded")
     if has_succeeded:
@@ -215,6 +217,7 @@ def _taken_away(raw: Raw) -> tuple[str, str] | None:
     status, condition = _status(raw), condition_of(raw, "DisruptionTarget")
     if condition.get("status") == "True":
         words = _said("Taken away by the cluster", condition.get("reason"), condition.get("message"))
+        # The pod garbage collector deletes a bound pod only if its node is gone or out of service.
         is_lost = condition.get("reason") == "DeletionByPodGC" and bool(_node_name(raw))
         return (base.NODE_LOST if is_lost else base.EVICTED), words
     if status.get("reason") in ("Evicted", "Preempting", *_SHUT_DOWN):
@@ -227,6 +230,7 @@ def _rejected(raw: Raw, ended: Raw) -> tuple[str, str] | None:
     status = _status(raw)
     if ended or status.get("containerStatuses") or not status.get("reason"):
         return None
+    # Set for a pod that ran, so this is no rejection; `_why` reports the node's loss.
     if status["reason"] == "NodeLost":
         return None
     return base.UNSCHEDULABLE, _said("Its node refused the pod", status["reason"], status.get("message"))
@@ -234,6 +238,7 @@ def _rejected(raw: Raw, ended: Raw) -> tuple[str, str] | None:
 
 def _exit(ended: Raw) -> tuple[str, str]:
     code = int(ended["exitCode"])
+    # Runtimes report an end by signal n as 128 + n, and Linux has 64 signals.
     if 128 < code <= 128 + 64:
         name = _SIGNALS.get(code - 128, f"signal {code - 128}")
         return base.KILLED, _said(f"The command was killed by {name}", ended.get("message"))

@@ -69,6 +69,7 @@ def _begin(pod: PodDir) -> subprocess.Popen[bytes]:
 def _popen(arguments: list[str], stdin: int, stderr: int) -> subprocess.Popen[bytes]:
     # Without a buffer, so that a pod's directory is one write.
     return subprocess.Popen(
+        # Without site-packages, which the shim does not need and which would delay its start.
         [sys.executable, "-I", "-S", str(SHIM), *arguments],
         env={"PATH": os.defpath},
         bufsize=0,
