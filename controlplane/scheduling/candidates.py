@@ -82,7 +82,7 @@ class Candidates(dict[str, list[Candidate]]):
         self.by_id: dict[str, Candidate] = {}
         # True once a policy has accepted a candidate in this cycle: from then on the plan depends on the work
         # lost so far, and thus on the time.
-        self.were_searched = False
+        self.depend_on_time = False
         self._now = now
         # When the work lost was last computed; None after a checkpoint changed it.
         self._weighed_at: int | None = now
@@ -142,7 +142,7 @@ class Candidates(dict[str, list[Candidate]]):
             if policy.may_preempt(same.first)
         }
         if found:
-            self.were_searched = True
+            self.depend_on_time = True
             self._weigh()
         return found
 
@@ -168,7 +168,7 @@ class Candidates(dict[str, list[Candidate]]):
 
     def rewind(self, now: int) -> None:
         """Begin another cycle at `now`. The work that each job would lose is computed when it is first needed."""
-        self._now, self.were_searched = now, False
+        self._now, self.depend_on_time = now, False
         # The cached bounds include the work lost up to the last cycle.
         self._indexes.clear()
 

@@ -21,7 +21,7 @@ from controlplane.scheduling.capacity import WHOLE_GPU, open_capacity
 from controlplane.scheduling.expected_ends import End, ExpectedEnds
 from controlplane.scheduling.fit import Request
 from controlplane.scheduling.fragmentation import Gradient, kind_of, popular
-from controlplane.scheduling.limits import is_bound
+from controlplane.scheduling.limits import must_wait_for_limits
 from controlplane.scheduling.locality import placed_by_data
 from controlplane.scheduling.order import JobClass, Waiting, by_project, requeued_later
 from controlplane.scheduling.plan import Preempt, Share, Start
@@ -92,7 +92,7 @@ class CycleState:
         """Return whether the plan would differ at another time: because run times are expected to end, jobs are
         still within the minimum run time, or lost work was compared."""
         # If False, the plan of an unchanged cluster is reused in the next cycle.
-        return bool(self.ends or self.candidates.were_searched or self.candidates.has_fresh())
+        return bool(self.ends or self.candidates.depend_on_time or self.candidates.has_fresh())
 
     @property
     def withheld_milli_gpus(self) -> int:
@@ -187,7 +187,7 @@ class CycleState:
         # Host resources are not held by index as devices are, so every job that stops on a node short of them
         # helps.
         short = {pod.node for pod in placements if not self._has_host_capacity(item, pod.node, placements)}
-        bound = {account.name for account in item.account.line()} if is_bound(item) else set()
+        bound = {account.name for account in item.account.line()} if must_wait_for_limits(item) else set()
         found = (
             job
             for job in self._stopping.values()
@@ -204,14 +204,14 @@ class CycleState:
         return () if account is None else account.line()
 
     def _has_host_capacity(self, item: Waiting, name: str, placements: Sequence[PodPlacement]) -> bool:
-        """Return whether the node has the host resources for the item's pods on it now. The item's own reservation
+        """Return whether the node has the host resources for the item's pods on it now. The item's own promise
         counts as free."""
         return self.capacity.has_host_capacity_now(
             name, item.job, sum(pod.node == name for pod in placements)
         )
 
     def placements_of(self, item: Waiting) -> tuple[PodPlacement, ...]:
-        """Return where a job of this plan starts or has a reservation; empty for a held job."""
+        """Return where a job of this plan starts or has a promise; empty for a held job."""
         if item.job.id in self.promises:
             return self.promises[item.job.id][1]
         return self.starts[item.job.id].placements if item.job.id in self.starts else ()
@@ -220,7 +220,7 @@ class CycleState:
         """Return the reservation if the job must not delay it; None if it may, or once the gang fits in this plan.
 
         `is_idle`: the capacity is for elastic growth beyond the share, which must respect every reservation.
-        `is_placed`: the job already starts or has a reservation in this plan.
+        `is_placed`: the job already starts or has a promise in this plan.
         """
         held = self.delayed_by(item)
         return held if held is not None and held.binds(item, is_idle=is_idle, is_placed=is_placed) else None
@@ -242,8 +242,8 @@ class CycleState:
         begun = [replace(self.jobs[name], placements=placements) for name, placements in placed.items()]
         return self.ends.at(self.view.now, self._stopping, begun)
 
-    def is_in_gap(self, item: Waiting) -> bool:
-        """Return whether a job of this plan uses nodes that are reserved for the gang with the reservation."""
+    def uses_reserved_nodes(self, item: Waiting) -> bool:
+        """Return whether a job of this plan has pods on nodes of the reservation's place."""
         nodes = {pod.node for pod in self.reservation.placements} if self.reservation is not None else set()
         return any(pod.node in nodes for pod in self.placements_of(item))
 
@@ -273,17 +273,11 @@ class CycleState:
         self.starts[job.id] = Start(job.id, job.project, placements, code, details)
         self._undo.append(lambda: self._unstart(item))
 
-    def unstart(self, item: Waiting) -> None:
-        """Withdraw a start of this cycle."""
-        start = self._unstart(item)
-        self._undo.append(lambda: self.start(item, start.placements))
-
-    def _unstart(self, item: Waiting) -> Start:
+    def _unstart(self, item: Waiting) -> None:
         job, start = item.job, self.starts.pop(item.job.id)
         item.account.start(-_milli_gpus(start.placements), job.is_preemptible)
         self.capacity.start(job, start.placements, 1)
         self._count_later(job, start.placements, 1)
-        return start
 
     def _count_later(self, job: JobView, placements: Sequence[PodPlacement], sign: int = -1) -> None:
         # The gang's own capacity was subtracted from the later capacity when the reservation was made.
@@ -291,15 +285,19 @@ class CycleState:
             self.reservation.count(job, placements, sign)
 
     def promise(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
-        """Reserve capacity for a job, some of which stopping jobs still hold."""
-        self._reserve(item, placements)
-        self._undo.append(lambda: self._release(item))
+        """Promise devices to a job, some of which stopping jobs still hold. No other job gets them in this plan."""
+        self._promise(item, placements)
+        self._undo.append(lambda: self._unpromise(item))
 
-    def release(self, item: Waiting) -> None:
-        """Give up the reservation of a job."""
-        _, placements = self.promises[item.job.id]
-        self._release(item)
-        self._undo.append(lambda: self._reserve(item, placements))
+    def withdraw(self, item: Waiting) -> None:
+        """Withdraw the start or the promise of a job of this plan."""
+        placements = self.placements_of(item)
+        if item.job.id in self.promises:
+            self._unpromise(item)
+            self._undo.append(lambda: self._promise(item, placements))
+        else:
+            self._unstart(item)
+            self._undo.append(lambda: self.start(item, placements))
 
     def evict(self, victims: Collection[Candidate], item: Waiting, kind: Kind) -> None:
         """Stop these jobs so that `item` can start. `kind`: `reclaim` between projects, `preempt` within one."""
@@ -360,7 +358,7 @@ class CycleState:
         del self._undo[mark:]
 
     def attribute_preempts(self) -> bool:
-        """Set each victim's beneficiary to a job with a reservation that now uses its capacity. A victim
+        """Set each victim's beneficiary to a job with a promise that now uses its capacity. A victim
         without such a job keeps its old beneficiary if that one starts. Return False if a victim is left
         without a beneficiary."""
         before = dict(self.preempts)
@@ -387,7 +385,7 @@ class CycleState:
 
     def _may_take(self, item: Waiting, victim: Candidate) -> bool:
         """Return whether this victim, together with the job's other victims, may be stopped for a job with a
-        reservation, judged by the state before any of them was stopped."""
+        promise, judged by the state before any of them was stopped."""
         if item.account is victim.account:
             return PreemptPolicy(item, is_swap=True).may_preempt(victim)
         mine = [
@@ -396,11 +394,11 @@ class CycleState:
             if one.beneficiary == item.job.id and one.kind == "reclaim"
         ]
         mark = self.mark()
-        # Reservations count as allocated: with them, the job's account would appear further above its share than
+        # Promises count as allocated: with them, the job's account would appear further above its share than
         # when the victims were chosen.
         for other, _ in list(self.promises.values()):
             if item.account.line()[-1] in other.account.line():
-                self.release(other)
+                self.withdraw(other)
         for one in (victim, *mine):
             self.reprieve(one)
         policy = ReclaimPolicy(item)
@@ -408,13 +406,13 @@ class CycleState:
         self.roll_back(mark)
         return is_allowed
 
-    def _reserve(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
+    def _promise(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
         self.capacity.reserve(item.job, placements)
         self._count_later(item.job, placements)
         item.account.promise(_milli_gpus(placements), item.job.is_preemptible)
         self.promises[item.job.id] = (item, placements)
 
-    def _release(self, item: Waiting) -> None:
+    def _unpromise(self, item: Waiting) -> None:
         _, placements = self.promises.pop(item.job.id)
         item.account.promise(-_milli_gpus(placements), item.job.is_preemptible)
         self.capacity.reserve(item.job, placements, 1)

@@ -50,7 +50,7 @@ def over_quota(item: Waiting, *, is_held: bool = False) -> Refusal | None:
     return None
 
 
-def is_bound(item: Waiting) -> bool:
+def must_wait_for_limits(item: Waiting) -> bool:
     """Return whether limits make the job wait until stopping jobs of its project or department have ended."""
     return over_limit(item, is_held=True) is not None or over_quota(item, is_held=True) is not None
 

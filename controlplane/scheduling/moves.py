@@ -1,4 +1,4 @@
-"""The steps that the phases of a cycle share: start a job, reserve capacity for it, or take capacity from other
+"""The steps that the phases of a cycle share: start a job, promise capacity to it, or take capacity from other
 jobs."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from controlplane.scheduling.ageing import AgeingPolicy, just_checkpointed
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on
 from controlplane.scheduling.fit import Request, is_free, place
-from controlplane.scheduling.limits import is_bound, over_limit, over_quota
+from controlplane.scheduling.limits import must_wait_for_limits, over_limit, over_quota
 from controlplane.scheduling.locality import RoomElsewhere
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan_queries import victims_beside
@@ -39,7 +39,7 @@ def is_growth_over_quota(item: Waiting) -> bool:
 
 
 class Moves:
-    """Starts, reservations and preemptions in one cycle's state. Failed searches for free capacity and for victims
+    """Starts, promises and preemptions in one cycle's state. Failed searches for free capacity and for victims
     are cached until `forget`."""
 
     def __init__(self, state: CycleState) -> None:
@@ -57,13 +57,18 @@ class Moves:
         """Clear the cache of failed searches for free capacity, because jobs of the plan no longer use theirs."""
         self._no_room.clear()
 
+    def must_not_start(self, item: Waiting) -> bool:
+        """Return whether the job is refused (`is_refused`), or adds workers to a job that this plan stops."""
+        return is_refused(item) or item.job.grows in self._state.victims
+
     def serve(self, item: Waiting) -> bool:
-        """Start the job on free capacity, or reserve capacity that is about to become free. Return whether either
+        """Start the job on free capacity, or promise it capacity that is about to become free. Return whether either
         was possible."""
-        return self.start_now(item) or self._keep_room(item)
+        return self.start_now(item) or self._promise_soon(item)
 
     def start_now(self, item: Waiting) -> bool:
-        if is_bound(item):
+        """Start the job on free capacity. Return whether that was possible."""
+        if must_wait_for_limits(item):
             return False
         placements = self.find(item, is_soon=False)
         if placements is None:
@@ -71,8 +76,8 @@ class Moves:
         self._state.start(item, placements)
         return True
 
-    def _keep_room(self, item: Waiting) -> bool:
-        """Reserve capacity that is about to become free: where the job already has a reservation, else
+    def _promise_soon(self, item: Waiting) -> bool:
+        """Promise capacity that is about to become free: where the job already has a promise, else
         anywhere; start the job if none of that capacity is still in use. Return whether it fitted."""
         if not self._state.is_releasing:
             return False
@@ -83,14 +88,14 @@ class Moves:
         if placements is None:
             return False
         # What a gang keeps for later is a number of devices: on the idle ones the job may start at once.
-        if is_free(placements, item.job, self._state.capacity.now) and not is_bound(item):
+        if is_free(placements, item.job, self._state.capacity.now) and not must_wait_for_limits(item):
             self._state.start(item, placements)
         else:
             self._state.promise(item, placements)
         return True
 
     def _keeps_promise(self, item: Waiting) -> bool:
-        """Return whether the capacity reserved for the job is still there."""
+        """Return whether the devices promised to the job are still there."""
         job = item.job
         if not job.promised or not is_free(job.promised, job, self._state.capacity.soon):
             return False

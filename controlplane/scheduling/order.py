@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import NamedTuple
 
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.fit import Request
@@ -22,11 +23,20 @@ TurnInProject = tuple[int, int, int, str]
 """Priority, expected seconds (0 in the order of submission), first submission, id."""
 # Sorts a job without an expected run time after all others.
 LAST = 1 << 40
-Cause = tuple[Request, Hashable, bool] | None
-"""Why a class was closed: (the request that found no room, the signature of the policy that found no victims
-or None if none was tried, whether only capacity outside of the reservation was searched)."""
 _Entry = tuple[Key, bool, str, int]
 """(sort key, whether it is a department, name, version): outdated if the account has a newer version."""
+
+
+class Cause(NamedTuple):
+    """Why a class was closed. Classes with equal causes fit, or find victims, at the same time.
+
+    `request`: what found no room. `policy`: the signature of the policy that found no victims, None if none was
+    tried. `is_kept_back`: only capacity outside of the reservation was searched.
+    """
+
+    request: Request
+    policy: Hashable | None
+    is_kept_back: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +137,11 @@ def _ratio(milli_gpus: int, entitled: int | None) -> float:
 
 
 class JobClass:
-    """Queued jobs of one project with equal requests, oldest first: a refusal of one applies to the rest as
-    well.
+    """Queued jobs of one project that are equal but for id and age, oldest first: a refusal of one applies to the
+    rest as well, and what is read from `jobs[0]` holds for all.
 
-    The jobs before index `at` are decided. `seconds`: their expected run time if the shortest goes first, else
-    0.
+    The jobs before index `at` are decided: they start or are promised capacity. `seconds`: their expected run time
+    if the shortest goes first, else 0.
     """
 
     __slots__ = ("_head", "_kept", "_passed", "account", "at", "jobs", "milli_gpus", "request", "seconds")
@@ -166,6 +176,15 @@ class JobClass:
     def turn(self, job: JobView) -> TurnInProject:
         """Return the sort key of a job of the class within the project."""
         return (-job.priority, self.seconds, job.submit_rank, job.id)
+
+    @property
+    def is_decided(self) -> bool:
+        """Return whether all jobs are decided, so that there is no head."""
+        return self.at >= len(self.jobs)
+
+    def advance(self) -> None:
+        """Count the head as decided; the next job becomes the head."""
+        self.at += 1
 
     def pass_over(self) -> None:
         """Make the next job the head; the present one stays undecided."""
@@ -214,10 +233,10 @@ class QueueIterator:
         self._tops: list[_Entry] = []
         self._versions: dict[str, int] = {}
         self._taken: JobClass | None = None
-        self._closed: list[tuple[JobClass, Cause]] = []
+        self._closed: list[tuple[JobClass, Cause | None]] = []
         accounts: dict[str, Account] = {}
         for one in classes:
-            if one.at < len(one.jobs):
+            if not one.is_decided:
                 self._queues.setdefault(one.account.name, []).append((one.key, one))
                 accounts[one.account.name] = one.account
         for queue in self._queues.values():
@@ -238,26 +257,28 @@ class QueueIterator:
         """Put the class just taken back into the queue, at its next job."""
         taken = self._taken
         assert taken is not None
-        if taken.at < len(taken.jobs):
+        if not taken.is_decided:
             heapq.heappush(self._queues[taken.account.name], (taken.key, taken))
         self._update((taken.account,))
 
-    def close(self, cause: Cause = None) -> None:
+    def close(self, cause: Cause | None = None) -> None:
         """Remove the class just taken. `cause`: what it waits for; `reopen` can add the classes closed for
         equal causes again."""
         assert self._taken is not None
         self._closed.append((self._taken, cause))
         self._update((self._taken.account,))
 
-    def reopen(self, accounts: Collection[Account], is_over: Callable[[JobClass, Cause], bool]) -> None:
+    def reopen(
+        self, accounts: Collection[Account], may_fit: Callable[[JobClass, Cause | None], bool]
+    ) -> None:
         """Sort the projects of these accounts again after they lost jobs, and add closed classes again: those
-        of these accounts and of their departments, and those whose cause is over."""
+        of these accounts and of their departments, and those that may fit now."""
         tops = {account.parent or account for account in accounts}
         changed, closed = set(accounts), self._closed
         self._closed = []
         for entry in closed:
             one, cause = entry
-            if (one.account.parent or one.account) in tops or is_over(one, cause):
+            if (one.account.parent or one.account) in tops or may_fit(one, cause):
                 heapq.heappush(self._queues[one.account.name], (one.key, one))
                 changed.add(one.account)
             else:
@@ -334,7 +355,7 @@ def in_turn(classes: Iterable[JobClass], skip: int = 0) -> Iterator[tuple[JobCla
     """
     queues: dict[str, list[JobClass]] = {}
     for one in classes:
-        if one.at < len(one.jobs):
+        if not one.is_decided:
             queues.setdefault(one.account.name, []).append(one)
     tops: dict[str, list[_Project]] = {}
     for queue in queues.values():

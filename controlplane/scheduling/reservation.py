@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
@@ -148,6 +148,11 @@ class Reservation:
         """Return where a gang fits without the reserved capacity, or None."""
         with self.kept(room):
             return place(request, room, avoid)
+
+
+def keep_free(reservation: Reservation | None, room: FreeCapacity) -> AbstractContextManager[object]:
+    """Return `reservation.kept(room)`; without a reservation, a context manager that changes nothing."""
+    return nullcontext() if reservation is None else reservation.kept(room)
 
 
 def _on_device(pod: PodPlacement, before: int, after: int) -> PodPlacement:

@@ -10,7 +10,7 @@ from itertools import islice
 from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, NodeCapacity
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.fit import Request, place, pods_on
-from controlplane.scheduling.limits import is_bound
+from controlplane.scheduling.limits import must_wait_for_limits
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.view import PodPlacement, SharingMode
 
@@ -22,9 +22,9 @@ MAX_WAYS = 200
 def serve_together(
     state: CycleState, starts: Sequence[Waiting], promised: Sequence[Waiting], beside: Collection[str] = ()
 ) -> bool:
-    """Start the items of `starts`, and start or reserve capacity for those of `promised`: all of them or none.
+    """Start the items of `starts`, and start those of `promised` or promise them capacity: all of them or none.
 
-    If that fails, try again with reservations allowed for `starts` too. The jobs whose ids are in `beside` get
+    If that fails, try again with promises allowed for `starts` too. The jobs whose ids are in `beside` get
     no capacity that is reserved for a gang. Return False if no way was found.
     """
     items = [*starts, *promised]
@@ -63,12 +63,12 @@ def _start_more(
     """Start jobs of `promised`, the first in turn first, that can start at once if the others move: the next cycle
     would start them."""
     for item in promised:
-        if item.job.id not in state.promises or is_bound(item):
+        if item.job.id not in state.promises or must_wait_for_limits(item):
             continue
         must_start = {one.job.id for one in items if one.job.id in state.starts} | {item.job.id}
         mark = state.mark()
         for one in items:
-            state.release(one) if one.job.id in state.promises else state.unstart(one)
+            state.withdraw(one)
         needed = sum(one.milli_gpus for one in items if one.job.id in must_start)
         has_room = state.capacity.now.free_milli_gpus() >= needed and place(item.request, state.capacity.now)
         if not has_room or not _Search(state, must_start, beside).serve(items, 0):
@@ -88,7 +88,7 @@ class _Search:
             return True
         item, capacity = items[at], self.state.capacity
         ways: list[tuple[FreeCapacity, Callable[[Waiting, tuple[PodPlacement, ...]], None]]] = []
-        if not is_bound(item):
+        if not must_wait_for_limits(item):
             ways.append((capacity.now, self.state.start))
         if item.job.id not in self.must_start:
             ways.append((capacity.soon, self.state.promise))

@@ -10,9 +10,10 @@ import pytest
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.accounts import Account
-from controlplane.scheduling.cycle import _Cycle, decide
+from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.order import turn_key
 from controlplane.scheduling.plan import plan_to_dict
+from controlplane.scheduling.rearrange import Rearrangement
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.replay import main, replay
 from controlplane.scheduling.suggestions import suggest
@@ -409,7 +410,7 @@ def test_a_view_survives_json_and_replays_alike(tmp_path):
 def test_an_idle_gpu_that_no_job_of_the_plan_may_use_saves_no_victim_and_costs_no_search(monkeypatch):
     """Each try to let a victim run on serves all promised jobs again."""
     tried = []
-    monkeypatch.setattr(_Cycle, "_reprieve", lambda self, victim: tried.append(victim))
+    monkeypatch.setattr(Rearrangement, "_reprieve", lambda self, victim: tried.append(victim))
     pools = (("train", ("default",)),)
     the_nodes = [node("n0", 8), node("idle", 1, pool="other")]
     held = [running(job(f"b{index}", "b", rank=index), ("n0", [index])) for index in range(8)]

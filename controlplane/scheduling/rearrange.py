@@ -1,0 +1,126 @@
+"""Place all jobs of a plan again, together: so that a victim is not needed, or so that one more job has room.
+
+Each phase serves jobs one by one, so each set of victims is minimal for one job. The sets together may free more than
+all jobs need, and a job may lack room only because of where the others were placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controlplane.scheduling.cycle_state import CycleState
+from controlplane.scheduling.fit import place
+from controlplane.scheduling.moves import Moves
+from controlplane.scheduling.order import JobClass, Waiting
+from controlplane.scheduling.plan_queries import on_open, pools_of, spare_milli_gpus
+from controlplane.scheduling.reservation import keep_free
+from controlplane.scheduling.together import MAX_JOBS, serve_together
+from controlplane.scheduling.victims import Candidate, cost_of_one
+from controlplane.scheduling.widening import Widening
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """The jobs that start, those that have a promise, and the ids of those among both that must stay beside the place
+    of the reservation."""
+
+    started: list[Waiting]
+    promised: list[Waiting]
+    beside: set[str]
+
+
+class Rearrangement:
+    """Rearranges the plan of one cycle. An attempt that fails leaves the plan unchanged. `classes`: those that may be
+    served in this cycle."""
+
+    def __init__(
+        self, state: CycleState, moves: Moves, widening: Widening, classes: Iterable[JobClass]
+    ) -> None:
+        self._state = state
+        self._moves = moves
+        self._widening = widening
+        self._classes = classes
+
+    def reprieve_needless(self) -> bool:
+        """Keep every victim whose capacity the jobs of this plan, taken together, do not need. Return whether
+        any was kept."""
+        before, is_changed = len(self._state.victims), bool(self._state.victims)
+        while is_changed:
+            pools = pools_of([*self._started(), *self._promised()])
+            spare = spare_milli_gpus(self._state, self._widening.elastic, pools)
+            victims = sorted(self._state.victims.values(), key=cost_of_one, reverse=True)
+            # The most expensive victim first. Keeping one may make another needless, so all are tested again. A
+            # victim that holds more than stays free is needed; the rest is tried, which is a search for each.
+            is_changed = any(
+                on_open(self._state, victim, pools) <= spare and self._reprieve(victim) for victim in victims
+            )
+        return len(self._state.victims) < before
+
+    def _reprieve(self, victim: Candidate) -> bool:
+        """Keep the victim if all jobs of this plan fit without its capacity, elsewhere if necessary."""
+        state, mark, placed = self._state, self._state.mark(), self._placed()
+        # All ways to place the jobs together are tried, and their number grows with every job.
+        are_few = len(placed.promised) + len(placed.started) <= MAX_JOBS
+        # Of many jobs, those that start stay where they are: only the promised ones wait for victims.
+        self._withdraw([*placed.promised, *(placed.started if are_few else ())])
+        state.reprieve(victim)
+        self._moves.forget()
+        if are_few:
+            is_served = serve_together(state, placed.started, placed.promised, placed.beside)
+        else:
+            is_served = all(self._moves.serve(item) for item in placed.promised)
+        self._moves.forget()
+        is_served = is_served and all(one.is_within_limit for one in victim.account.line())
+        return self._complete(mark, is_served=is_served)
+
+    def serve_as_well(self, item: Waiting) -> bool:
+        """Serve a job that fits once all others of the plan are placed again. Return whether that was possible."""
+        state, mark, reservation = self._state, self._state.mark(), self._state.binding(item)
+        # In a full cluster nothing is left for one more job, wherever the others are.
+        with keep_free(reservation, state.capacity.soon):
+            spare = spare_milli_gpus(state, self._widening.elastic, item.request.pools)
+        if spare < item.milli_gpus:
+            return False
+        placed = self._placed()
+        if reservation is not None:
+            placed.beside.add(item.job.id)
+        self._withdraw(placed.promised)
+        self._moves.forget()
+        # Tried only where the job fits on what the others are promised: a quick test before the search.
+        has_room = place(item.request, state.capacity.soon) is not None
+        if has_room:
+            self._withdraw(placed.started)
+            has_room = serve_together(state, placed.started, [*placed.promised, item], placed.beside)
+        return self._complete(mark, is_served=has_room)
+
+    def _complete(self, mark: int, *, is_served: bool) -> bool:
+        """Complete a rearrangement, or undo it if it failed or leaves a victim without a job that needs it. Return
+        whether it was completed."""
+        if is_served and self._state.attribute_preempts():
+            # The jobs may have moved to nodes where more or fewer of their pods fit.
+            self._widening.in_share()
+            return True
+        self._state.roll_back(mark)
+        return False
+
+    def _placed(self) -> _Placed:
+        state, started, promised = self._state, self._started(), self._promised()
+        # A bound job that has pods on the reserved nodes already may have them there.
+        beside = {
+            item.job.id
+            for item in (*started, *promised)
+            if state.binding(item, is_placed=True) and not state.uses_reserved_nodes(item)
+        }
+        return _Placed(started, promised, beside)
+
+    def _started(self) -> list[Waiting]:
+        starts = self._state.starts
+        return [item for one in self._classes for item in one.decided() if item.job.id in starts]
+
+    def _promised(self) -> list[Waiting]:
+        return [item for item, _ in self._state.promises.values()]
+
+    def _withdraw(self, items: Iterable[Waiting]) -> None:
+        for item in items:
+            self._state.withdraw(item)

@@ -1,0 +1,86 @@
+"""Widen elastic jobs: give those of a plan more pods than their minimum (README, rules 5 and 6).
+
+Every phase serves an elastic job at its minimum size, so that no job is stopped for its additional pods. `elastic`
+chooses the size; the missing workers of jobs that already run are `growth`, and queue like jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controlplane.scheduling.cycle_state import CycleState
+from controlplane.scheduling.elastic import most_pods, widest
+from controlplane.scheduling.moves import Moves
+from controlplane.scheduling.order import JobClass, Waiting
+from controlplane.scheduling.plan_queries import could_reclaim
+from controlplane.scheduling.reservation import keep_free
+
+
+class Widening:
+    """Widens the elastic jobs of one cycle. `classes`: those that may be served in it; `elastic`: their elastic jobs,
+    whether the plan serves them or not."""
+
+    def __init__(self, state: CycleState, moves: Moves, classes: Sequence[JobClass]) -> None:
+        self._state = state
+        self._moves = moves
+        self._classes = classes
+        self.elastic = [one.waiting(job) for one in classes if one.head.is_elastic for job in one.jobs]
+
+    def in_share(self) -> None:
+        """Widen the jobs that start or have a promise, within what no other project can reclaim."""
+        for item in self.elastic:
+            if self._state.placements_of(item):
+                self._widen(item, is_sure=True)
+
+    def on_idle(self) -> bool:
+        """Widen the jobs that start on what is idle, unless a waiting job could reclaim it. Return whether any got
+        more.
+
+        A job that starts on promised devices does not widen beyond its share while other jobs are stopping: what
+        these free may be promised to others.
+        """
+        state = self._state
+        starting = [item for item in self.elastic if item.job.id in state.starts]
+        starting = [item for item in starting if not (item.job.promised and state.is_releasing)]
+        mark = state.mark()
+        for item in starting:
+            self._widen(item, is_sure=False)
+        # A reclaim in the next cycle would stop the whole job, and not only its additional pods.
+        if starting and self._could_be_taken_back():
+            state.roll_back(mark)
+        return state.mark() > mark
+
+    def _could_be_taken_back(self) -> bool:
+        """Return whether a waiting job could reclaim capacity once the plan is executed."""
+        waiting = [one.head for one in self._classes if not one.is_decided]
+        mark = self._state.mark()
+        self._state.assume_started()
+        is_possible = any(
+            not self._moves.must_not_start(item) and could_reclaim(self._state, item) for item in waiting
+        )
+        self._state.roll_back(mark)
+        return is_possible
+
+    def _widen(self, item: Waiting, *, is_sure: bool) -> None:
+        """Place a job of the plan again with as many pods as fit; leave it as it is if these are not more.
+
+        `is_sure`: stay within what no other project can reclaim.
+        """
+        if not item.is_elastic:
+            return
+        state, is_promised = self._state, item.job.id in self._state.promises
+        before, mark = state.placements_of(item), state.mark()
+        state.withdraw(item)
+        most = most_pods(item, is_held=not is_promised, is_sure=is_sure)
+        capacity = state.capacity.soon if is_promised else state.capacity.now
+        with keep_free(state.binding(item, is_idle=not is_sure), capacity):
+            placements = widest(item, capacity, most) if most > len(before) else None
+        # The additional pods may be on other nodes than the minimum was, so there may be room on those now.
+        self._moves.forget_rooms()
+        # The same number of pods elsewhere would be a move without a gain.
+        if placements is None or len(placements) <= len(before):
+            state.roll_back(mark)
+        elif is_promised:
+            state.promise(item, state.capacity.on_idle_devices(item.job, placements))
+        else:
+            state.start(item, placements)
