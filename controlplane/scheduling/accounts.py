@@ -17,7 +17,7 @@ class Account:
     """The entitlement and use of one project or department, in milli-GPUs; None means unlimited.
 
     `allocated`: what counts against the fair share: jobs that are running (not stopping), starting, or have a
-    reservation. `held`: GPUs not yet proven free, so stopping jobs count and reservations do not. Both `allocated`
+    promise. `held`: GPUs not yet proven free, so stopping jobs count and promises do not. Both `allocated`
     and `held` are checked against the limit and against the quota of non-preemptible jobs. `fixed`, `held_fixed`:
     the non-preemptible part of `allocated` and of `held`. `reclaimed`: what this cycle takes from the account for
     other projects; its own waiting jobs may not use it, although it no longer counts in `allocated`. `running`: held
@@ -87,7 +87,7 @@ class Account:
                 account.held_fixed += milli_gpus
 
     def promise(self, milli_gpus: int, is_preemptible: bool) -> None:
-        """Count a job for which capacity is reserved; negative `milli_gpus` undo that."""
+        """Count a job that is promised capacity; negative `milli_gpus` undo that."""
         for account in self.line():
             account.allocated += milli_gpus
             account.fixed += 0 if is_preemptible else milli_gpus

@@ -294,10 +294,9 @@ class FreeCapacity:
 class Capacity:
     """The free capacity of a cluster, now and after the stopping jobs have ended.
 
-    `soon`: free once everything that is stopping has ended, minus reservations. `now`: free at this moment and
-    not needed by a reservation. `_idle` is the capacity that is free at this moment, with reservations still
-    counted as free: `now` is always the smaller of `_idle` and `soon`, whatever is reserved and released in
-    between.
+    `soon`: free once everything that is stopping has ended, minus promises. `now`: free at this moment and
+    not promised. `_idle` is the capacity that is free at this moment, with promises still counted as free: `now` is
+    always the smaller of `_idle` and `soon`, whatever is promised and withdrawn in between.
     """
 
     __slots__ = ("_idle", "now", "soon")
@@ -307,9 +306,9 @@ class Capacity:
         self.soon = soon
         self._idle = idle
 
-    def without_reservations(self) -> FreeCapacity:
-        """Return a copy of `now` in which reserved capacity counts as free; used for explanations only."""
-        # Copied because giving reserved capacity back in place would offer it to the jobs that are decided
+    def without_promises(self) -> FreeCapacity:
+        """Return a copy of `now` in which promised capacity counts as free; used for explanations only."""
+        # Copied because giving promised capacity back in place would offer it to the jobs that are decided
         # next.
         capacity = self.now.copy()
         for node in self._idle.nodes:
@@ -322,7 +321,7 @@ class Capacity:
             capacity.changes.clear()
 
     def has_host_capacity_now(self, name: str, need: Need, pods: int) -> bool:
-        """Return whether a node has the host resources of `pods` pods now, with reserved resources counted as
+        """Return whether a node has the host resources of `pods` pods now, with promised resources counted as
         free.
         """
         node = self._idle.node(name).copy()
@@ -371,8 +370,8 @@ class Capacity:
         """Count what a running job holds as free soon; with `sign` -1, undo that."""
         self._change_soon(job, job.placements, sign)
 
-    def reserve(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
-        """Reserve capacity for a job, some of which may become free only soon; with `sign` 1, release it."""
+    def promise(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
+        """Promise capacity to a job, some of which may become free only soon; with `sign` 1, undo that."""
         self._change_soon(job, placements, sign)
 
     def _change_soon(self, job: JobView, placements: Iterable[PodPlacement], sign: int) -> None:
@@ -380,7 +379,7 @@ class Capacity:
             self.soon.change(placement, sign, job)
             order = self.soon.positions.get(placement.node)
             if order is not None:
-                # What is reserved from `soon` must not be assigned now either.
+                # What is promised from `soon` must not be assigned now either.
                 self.now.set_to_least(order, self._idle.nodes[order], self.soon.nodes[order])
 
 

@@ -28,7 +28,7 @@ from controlplane.scheduling.rearrange import Rearrangement
 from controlplane.scheduling.reservation import reserve
 from controlplane.scheduling.together import MAX_JOBS
 from controlplane.scheduling.victims import Candidate, ReclaimPolicy
-from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
+from controlplane.scheduling.view import ClusterView, PodPlacement
 from controlplane.scheduling.widening import Widening
 
 
@@ -42,6 +42,7 @@ def decide(view: ClusterView) -> Plan:
 
 def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     """Run one cycle over this state; `state.rewind` undoes it."""
+    # How places are compared: tightest fit, or least fragmentation if the view asks for it.
     state.choose_scorer()
     cycle = _Cycle(state, queued)
     # Phase 1: promises of earlier cycles, then the reservation.
@@ -135,13 +136,12 @@ class _Cycle:
         state = self._state
         if not state.ends:
             return
-        gangs = [one.head for one in self._classes if not one.is_decided and one.head.is_gang]
         mark = state.mark()
         # What was promised to jobs that have to wait for their turn counts as theirs, as when it was promised.
         for item in self._unredeemed:
             if is_free(item.job.promised, item.job, state.capacity.soon):
                 state.promise(item, item.job.promised)
-        gangs = [item for item in gangs if not item.job.grows and self._may_reserve(item.job)]
+        gangs = [one.head for one in self._classes if not one.is_decided and self._may_reserve(one.head)]
         # Oldest first instead of in turn: see docs/decisions/0042.
         gangs.sort(key=lambda item: (item.job.submit_rank, item.job.id))
         state.reservation = reserve(
@@ -153,11 +153,12 @@ class _Cycle:
             self._moves.forget_rooms()
             self._unredeemed.clear()
 
-    def _may_reserve(self, job: JobView) -> bool:
-        """Return whether a gang may be served, or would be but for its back-off: a failed start does not cost it
-        the reservation."""
-        is_prevented = postponed(job, self._view) is not None and not is_backing_off(job, self._view.now)
-        return not_ready(job) is None and not is_prevented
+    def _may_reserve(self, item: Waiting) -> bool:
+        """Return whether this is a queued gang that may be served, or might be but for its back-off: a failed start
+        does not cost it the reservation."""
+        job, view = item.job, self._view
+        is_prevented = postponed(job, view) is not None and not is_backing_off(job, view.now)
+        return item.is_gang and not job.grows and not_ready(job) is None and not is_prevented
 
     def _without_room(self, gangs: Iterable[Waiting]) -> Iterator[Waiting]:
         """Yield the gangs that limits permit and that cannot start now. Withdraws the promise of each gang that it
@@ -190,6 +191,7 @@ class _Cycle:
             elif self._moves.wait_for_data(item):
                 job_class.pass_over()
                 queue.put_back()
+            # A job that is not in share only replaces jobs of its own project.
             elif (victims := self._moves.make_room(item)) is not None:
                 job_class.advance()
                 queue.put_back()
@@ -307,19 +309,20 @@ class _Cycle:
     # need.
 
     def settle_victims(self) -> None:
-        """Spare victims and make the reservation again until neither changes who is stopped.
-
-        A spared job may be taken for another one that is owed its place. The reservation's time may have depended on
-        the end of a victim, what it kept may be enough for jobs that stopped others, and jobs that fitted only into
-        what it kept may take others' capacity now. This ends, because no job of the plan is withdrawn.
-        """
+        """Spare victims and make the reservation again until neither changes who is stopped. This ends, because no job
+        of the plan is withdrawn."""
         reprieve_needless = self._rearrangement.reprieve_needless
-        is_changed = True
-        while is_changed:
+        while True:
+            # A spared job may be taken for another one that is owed its place.
             while reprieve_needless() and self.serve_in_share():
                 pass
-            is_changed = self._reserve_again() and (reprieve_needless() or self.serve_in_share())
-            is_changed = is_changed or self._serve_by_moving()
+            # The reservation's time may have depended on the end of a spared victim. What it kept until now may make
+            # other victims needless, and jobs in share that fitted only there may take others' capacity.
+            if self._reserve_again() and (reprieve_needless() or self.serve_in_share()):
+                continue
+            if not self._serve_by_moving():
+                break
+        # The jobs that this phase served have their minimum size.
         self.widening.in_share()
 
     def _reserve_again(self) -> bool:

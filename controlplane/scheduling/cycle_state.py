@@ -407,7 +407,7 @@ class CycleState:
         return is_allowed
 
     def _promise(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
-        self.capacity.reserve(item.job, placements)
+        self.capacity.promise(item.job, placements)
         self._count_later(item.job, placements)
         item.account.promise(_milli_gpus(placements), item.job.is_preemptible)
         self.promises[item.job.id] = (item, placements)
@@ -415,7 +415,7 @@ class CycleState:
     def _unpromise(self, item: Waiting) -> None:
         _, placements = self.promises.pop(item.job.id)
         item.account.promise(-_milli_gpus(placements), item.job.is_preemptible)
-        self.capacity.reserve(item.job, placements, 1)
+        self.capacity.promise(item.job, placements, 1)
         self._count_later(item.job, placements, 1)
 
     def _stop(self, victim: Candidate, preempt: Preempt) -> None:

@@ -1,10 +1,10 @@
 """Choose the number of pods with which an elastic job starts: as many as fit and are allowed, at least its minimum.
 
-Elsewhere in this package an elastic job is a gang of its minimum size: it queues, is refused, gets reservations and
-stops other jobs for that size only. Additional pods never stop other jobs. They are added in two steps, because
-this package does not resize running jobs:
+Elsewhere in this package an elastic job is a gang of its minimum size: it queues, is refused, gets promises and
+stops other jobs for that size only. Additional pods never stop other jobs. They are added in two steps (`widening`),
+because this package does not resize running jobs:
 
-1. In its turn the job gets what is free now (or free soon, if capacity is reserved for it), up to the amount that
+1. In its turn the job gets what is free now (or free soon, if it is promised that), up to the amount that
 its project is guaranteed: capacity beyond that is left to the jobs after it.
 2. After all turns it gets what is still idle, within limits, unless a waiting job could reclaim it, because a
 reclaim would stop the whole job.
@@ -55,7 +55,7 @@ def widest(item: Waiting, room: FreeCapacity, most: int) -> tuple[PodPlacement, 
 
 
 def as_promised(item: Waiting) -> Waiting | None:
-    """Return the job with the size for which capacity is reserved; None if that size is no longer allowed."""
+    """Return the job with the size for which capacity is promised; None if that size is no longer allowed."""
     if not item.is_elastic:
         return item
     pods = len(item.job.promised)

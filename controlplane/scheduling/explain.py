@@ -258,7 +258,7 @@ class Explainer:
 
     def _room_without_promises(self) -> FreeCapacity:
         if self._without_promises is None:
-            self._without_promises = self._state.capacity.without_reservations()
+            self._without_promises = self._state.capacity.without_promises()
         return self._without_promises
 
     def _first_promised(self) -> dict[str, str]:

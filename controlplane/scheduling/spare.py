@@ -50,7 +50,7 @@ def spare_placements(
     """Return placements for up to `count` more pods of an active job, with ranks from `first_rank`.
 
     Only nodes of the job's pools are used: first those with most of its pods, then the fullest. Capacity that
-    the plan assigns or reserves is not used. A job with device shares has one pod and never grows, so it gets
+    the plan assigns, promises or reserves is not used. A job with device shares has one pod and never grows, so it gets
     none.
     """
     if not view.is_engine_reachable or 0 < job.milli_gpus < 1000 or job.gpu_memory_mib is not None:
