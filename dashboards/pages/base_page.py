@@ -7,6 +7,7 @@ from typing import Any, Concatenate, ParamSpec
 from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
+from django.forms import BaseForm
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
@@ -76,6 +77,13 @@ def show(
         "server_now": timezone.now().isoformat().replace("+00:00", "Z"),
     }
     return render(request, template, framed, status=status)
+
+
+def show_form(
+    request: HttpRequest, actor: Actor, template: str, form: BaseForm, context: dict[str, Any]
+) -> HttpResponse:
+    """Render a page with a form, the template's variable `form`. The status is 400 if the form has errors."""
+    return show(request, actor, template, context | {"form": form}, status=400 if form.errors else 200)
 
 
 def _frame(request: HttpRequest, actor: Actor) -> dict[str, Any]:

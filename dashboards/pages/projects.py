@@ -31,7 +31,7 @@ from dashboards.lists.jobs import BESIDE, JOBS, unfinished_of
 from dashboards.lists.projects import PROJECTS
 from dashboards.lists.table import list_page, table
 from dashboards.pages.asking import ask
-from dashboards.pages.base_page import attempt, show, signed_in
+from dashboards.pages.base_page import attempt, show, show_form, signed_in
 from dashboards.pages.fields import DurationField, GpuField, NameField
 from dashboards.pages.questions import about_removal
 from dashboards.reads import projects as reads
@@ -128,7 +128,7 @@ def project_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
                 request, project, _("%(name)s was created; now add members.") % {"name": project.name}
             )
             return redirect("project", project.name)
-    context = {"form": form, "title": _("New project"), "back": "projects"}
+    context = {"title": _("New project"), "back": "projects"}
     return _show_form(request, actor, form, context)
 
 
@@ -152,7 +152,7 @@ def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
             return redirect("project", project.name)
         form.add_error(None, _("It was changed while this form was open. Save again to replace that change."))
     title = _("Edit %(name)s") % {"name": name}
-    context = {"form": form, "project": project, "title": title, "seen": _fingerprint(form)}
+    context = {"project": project, "title": title, "seen": _fingerprint(form)}
     return _show_form(request, actor, form, context)
 
 
@@ -254,7 +254,7 @@ def _show_form(
         if name in form.fields:
             # The browser focuses the first field that has autofocus.
             form.fields[name].widget.attrs["autofocus"] = True
-    return show(request, actor, "dashboards/project_form.html", context, status=400 if form.errors else 200)
+    return show_form(request, actor, "dashboards/project_form.html", form, context)
 
 
 def _page(

@@ -19,7 +19,7 @@ from controlplane.models import Cluster, NodePool
 from controlplane.notation import parse_pair
 from dashboards.lists.table import list_page
 from dashboards.pages.asking import Question, ask
-from dashboards.pages.base_page import attempt, show, signed_in
+from dashboards.pages.base_page import attempt, show, show_form, signed_in
 from dashboards.pages.fields import NameField, offer
 from datasets.access import visible_locations
 from datasets.actions.cache_locations import (
@@ -168,9 +168,7 @@ def location_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         else:
             messages.success(request, _("{name} is created.").format(name=location.name))
             return redirect("cache-locations")
-    context = {"form": form, "clusters": clusters}
-    status = 400 if form.errors else 200
-    return show(request, actor, "datasets/cache_location_new.html", context, status=status)
+    return show_form(request, actor, "datasets/cache_location_new.html", form, {"clusters": clusters})
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -190,9 +188,7 @@ def location_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponse
         else:
             messages.success(request, _("{name} is changed.").format(name=location.name))
             return redirect("cache-locations")
-    context = {"form": form, "location": location}
-    status = 400 if form.errors else 200
-    return show(request, actor, "datasets/cache_location_edit.html", context, status=status)
+    return show_form(request, actor, "datasets/cache_location_edit.html", form, {"location": location})
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from controlplane.access import Actor, NotVisible, project_for, role_in
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Role
-from dashboards.pages.base_page import attempt, show, signed_in
+from dashboards.pages.base_page import attempt, show, show_form, signed_in
 from dashboards.pages.fields import NameField, offer
 from dashboards.reads.submit import projects_to_submit_to
 from datasets.access import dataset_for
@@ -83,8 +83,7 @@ def dataset_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
             return redirect("dataset-upload", create_dataset(project, fields, actor=actor).pk)
         except Conflict as conflict:
             form.add_error("name", conflict.detail)
-    context = {"form": form, "projects": projects}
-    return show(request, actor, "datasets/dataset_new.html", context, status=400 if form.errors else 200)
+    return show_form(request, actor, "datasets/dataset_new.html", form, {"projects": projects})
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -14,7 +14,7 @@ from controlplane.access import Actor, NotVisible
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Role
 from dashboards.pages.asking import Question, ask
-from dashboards.pages.base_page import attempt, show, signed_in
+from dashboards.pages.base_page import attempt, show_form, signed_in
 from dashboards.pages.fields import offer
 from datasets.access import dataset_for
 from datasets.actions.subsets import delete_subset, save_subset
@@ -79,8 +79,7 @@ def subset_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpRespo
     form = SubsetForm(dataset, posted, initial={"version": request.GET.get("version", dataset.latest)})
     if posted is not None and form.is_valid() and (subset := _saved(form, dataset, actor)):
         return redirect(f"{reverse('dataset-files', args=[dataset.pk])}?version={subset.name}")
-    context = dataset_context(actor, dataset) | {"form": form}
-    return show(request, actor, "datasets/subset_new.html", context, status=400 if form.errors else 200)
+    return show_form(request, actor, "datasets/subset_new.html", form, dataset_context(actor, dataset))
 
 
 def _saved(form: SubsetForm, dataset: Dataset, actor: Actor) -> DatasetVersion | None:

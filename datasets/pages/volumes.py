@@ -19,7 +19,7 @@ from controlplane.notation import parse_duration, write_duration
 from dashboards import formats
 from dashboards.lists.table import list_page
 from dashboards.pages.asking import Question, ask
-from dashboards.pages.base_page import attempt, show, signed_in
+from dashboards.pages.base_page import attempt, show, show_form, signed_in
 from dashboards.pages.fields import NameField, offer
 from dashboards.reads.submit import projects_to_submit_to
 from datasets.access import visible_volumes, volume_for
@@ -104,10 +104,7 @@ def volume_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         except Invalid as invalid:
             for error in invalid.errors:
                 form.add_error(error.pointer.strip("/"), error.detail)
-    status = 400 if form.errors else 200
-    return show(
-        request, actor, "datasets/volume_new.html", {"form": form, "projects": projects}, status=status
-    )
+    return show_form(request, actor, "datasets/volume_new.html", form, {"projects": projects})
 
 
 @signed_in

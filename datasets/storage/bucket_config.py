@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import configparser
 import ipaddress
 import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
+
+from datasets.storage.credential_files import SectionUnreadable, default_section
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PREFIX = re.compile(r"([A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*)?")
@@ -94,15 +94,8 @@ def _check_endpoint(endpoint: str) -> None:
 
 def _keys_of_file(path: str) -> dict[str, str]:
     """Return the keys of the profile `default`, under the names of the environment variables."""
-    # Raw, because a secret may contain "%".
-    parser = configparser.RawConfigParser()
     try:
-        parser.read_string(Path(path).read_text())
-        section = parser["default"]
-    except (OSError, UnicodeError, configparser.Error, KeyError) as error:
-        # Not chained, because the parser's message quotes the file.
-        raise ValueError(
-            f"TRAINYARD_S3_CREDENTIALS: {path} cannot be read as a credentials file with a section [default]"
-            f" ({type(error).__name__})."
-        ) from None
+        section = default_section(path)
+    except SectionUnreadable as error:
+        raise ValueError(f"TRAINYARD_S3_CREDENTIALS: {error}") from None
     return {name.upper(): value for name, value in section.items()}

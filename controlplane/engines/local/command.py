@@ -33,7 +33,7 @@ class LocalProcess:
         self._epoll = select.epoll()
         for output in self._outputs:
             self._epoll.register(output, select.EPOLLIN)
-        self._ticks = getattr(processes.find(self._process.pid), "start_ticks", 0)
+        self._ticks = processes.start_ticks_of(self._process.pid)
         self._is_closed = False
 
     def fileno(self) -> int:

@@ -51,6 +51,12 @@ def find(pid: int) -> Process | None:
     return Process(pid, int(fields[_PARENT]), int(fields[_SESSION]), int(fields[_START_TICKS]))
 
 
+def start_ticks_of(pid: int) -> int:
+    """Return the kernel's start time of the live process with this pid; 0 if there is none."""
+    process = find(pid)
+    return 0 if process is None else process.start_ticks
+
+
 def is_alive(pid: int, start_ticks: int, boot: str) -> bool:
     """Return whether that process is alive; another process with the same pid does not count."""
     process = find(pid)

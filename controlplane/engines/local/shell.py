@@ -110,7 +110,7 @@ class LocalShell:
             raise
         finally:
             os.close(slave)
-        self._ticks = getattr(processes.find(self._process.pid), "start_ticks", 0)
+        self._ticks = processes.start_ticks_of(self._process.pid)
         self._is_closed = self._has_ended = False
 
     def fileno(self) -> int:
