@@ -361,6 +361,7 @@ class CycleState:
         """Set each victim's beneficiary to a job with a promise that now uses its capacity. A victim
         without such a job keeps its old beneficiary if that one starts. Return False if a victim is left
         without a beneficiary."""
+        # The next cycle renews a beneficiary's promise in any case, so it must be the job that waits for the victim.
         before = dict(self.preempts)
         self._undo.append(lambda: self._restore_preempts(before))
         return all(

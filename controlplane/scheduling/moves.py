@@ -79,6 +79,7 @@ class Moves:
     def _promise_soon(self, item: Waiting) -> bool:
         """Promise capacity that is about to become free: where the job already has a promise, else
         anywhere; start the job if none of that capacity is still in use. Return whether it fitted."""
+        # Then nothing is about to become free, and what is free now has been tried.
         if not self._state.is_releasing:
             return False
         placements: tuple[PodPlacement, ...] | None = item.job.promised
@@ -110,6 +111,7 @@ class Moves:
         if (item.request, is_soon, False) in self._no_room:
             return None
         reservation = self._state.delayed_by(item)
+        # Also a job that may delay the gang goes beside its place if it can.
         found = None if reservation is None else self._find_in(item, reservation, is_soon=is_soon)
         if found is not None or (reservation is not None and reservation.binds(item)):
             return found
@@ -221,6 +223,7 @@ class Moves:
             return None
         mark = self._state.mark()
         self._state.evict(victims, item, kind)
+        # The victims free capacity. Failed searches for victims stay valid: those look again at changed nodes only.
         self._no_room.clear()
         if self.serve(item):
             return victims
