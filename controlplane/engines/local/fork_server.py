@@ -2,8 +2,8 @@
 
 When the modules are imported the server sends READY. Each message to it names a pod's directory and brings the write
 end of a pipe (see `shim.supervise`). Such a shim's command is the Python program itself, without an exec, so its
-imports take no time. The server ends with the engine that started it (its end of the socket closes), or when it has had
-nothing to do for IDLE_SECONDS.
+imports take no time. The server ends with the engine that started it (its end of the socket closes), or after
+IDLE_SECONDS without a message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from controlplane.engines.local.preloading import NO_TOKEN, is_program
 # Without what this file and `shim` put first, and this file's directory after that, which no pod has on its path.
 _PATH = sys.path[2:] if sys.flags.safe_path else sys.path[3:]
 IDLE_SECONDS = 600.0
-# Imports that take longer never end.
+# Longer imports count as failed.
 IMPORT_SECONDS = 300
 READY = b"ready"
 LONGEST_MESSAGE = 4096
@@ -121,8 +121,8 @@ def _is_there(name: str) -> bool:
 
 
 def _draw_numbers_anew() -> None:
-    """Replace what all forks would share: the state of NumPy's global generator, and the key of multiprocessing, which
-    guards the connections of one program. Those of `random` and torch need no help."""
+    """Replace random numbers that all forks would share: the state of NumPy's global generator, and multiprocessing's
+    key, which authenticates the connections of one program. `random` and torch need no new seed."""
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()
     if (multiprocessing := sys.modules.get("multiprocessing.process")) is not None:
@@ -130,14 +130,14 @@ def _draw_numbers_anew() -> None:
 
 
 def _show_words(words: Sequence[str]) -> None:
-    """Let the process table show these words as the command line, or as many as there is room for."""
+    """Show these words as the command line in the process table, cut to the size of the original one."""
     start, size = _place(_ARGUMENTS)
     shown = os.fsencode("\0".join(words))[: size - 1]
     ctypes.memmove(start, shown.ljust(size, b"\0"), size)
 
 
 def _show_token(token: str) -> None:
-    """Let the process table show the pod's token in the environment, by which a pod's processes are found."""
+    """Show the pod's token in the process table's copy of the environment, where `processes.with_token` finds it."""
     start, size = _place(_ENVIRONMENT)
     none = f"{processes.TOKEN_VARIABLE}={NO_TOKEN}".encode()
     shown = f"{processes.TOKEN_VARIABLE}={token}".encode()

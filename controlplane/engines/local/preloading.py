@@ -62,8 +62,8 @@ def is_program(argv: Sequence[str]) -> bool:
 
 
 class ForkServers:
-    """The fork server of one engine: at most one, of the first recipe that is asked for, because it takes some hundred
-    MB. Another takes its place once it has ended. Thread-safe."""
+    """At most one fork server for an engine, with the first requested recipe, because it takes some hundred MB of
+    memory. A server with another recipe can start only when it has ended. Thread-safe."""
 
     def __init__(self, errors: Path) -> None:
         self._errors = errors
@@ -73,13 +73,14 @@ class ForkServers:
         self._control: socket.socket | None = None
         # When the server was started, monotonic.
         self._began_at = 0.0
-        # Those whose server ended before it was ready: an import failed.
+        # Recipes whose server ended before it was ready, because an import failed.
         self._refused: set[Recipe] = set()
         self._is_closed = False
 
     def start(self, recipe: Recipe, pod_dir: Path) -> bool:
-        """Fork the pod's shim and wait until it runs the command, or has found that the pod needs none. Return False
-        if there is no server for it, or it does not answer in time."""
+        """Fork the pod's shim and wait until it runs the command. Return False if no ready server has this recipe, if
+        it does not answer within WAIT_SECONDS, or if the pod has another shim. A shim may then be started by exec,
+        because a pod starts at most once."""
         control = self._server_of(recipe)
         # A server that is not ready gets no message, because it might never read it.
         if control is None or not _is_ready(control, self._began_at + WAIT_SECONDS - time.monotonic()):
@@ -88,7 +89,7 @@ class ForkServers:
         try:
             socket.send_fds(control, [os.fsencode(pod_dir)], [write])
         except OSError:
-            # It has ended, and the next start begins another; or it has stopped to read.
+            # The server has ended, and the next call starts another one; or it does not read.
             os.close(started)
             return False
         finally:
@@ -96,7 +97,7 @@ class ForkServers:
         return _is_answered(started)
 
     def close(self) -> None:
-        """End the server, and begin no other. Pods that it started run on."""
+        """End the server and start no other. Pods that it started keep running."""
         with self._lock:
             self._is_closed = True
             self._end()
@@ -121,7 +122,7 @@ class ForkServers:
                 command, env=env, cwd="/", pass_fds=[theirs.fileno()], start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
             )  # fmt: skip
-        # A server that was stopped by a signal must not hold the starts of all pods.
+        # A server that was stopped by a signal must not block the starts of all pods.
         ours.settimeout(WAIT_SECONDS)
         self._control, self._recipe, self._began_at = ours, recipe, time.monotonic()
 
@@ -134,8 +135,8 @@ class ForkServers:
 
 
 def _is_ready(control: socket.socket, seconds: float) -> bool:
-    """Wait until the server has imported its modules. Return False if it has not in time, or has ended before. Its word
-    stays unread, for all starts to find."""
+    """Wait until the server has imported its modules. Return False after `seconds`, or if the server has ended. READY
+    is not consumed, so that every later call finds it too."""
     try:
         return is_readable(control.fileno(), max(0.0, seconds)) and control.recv(1, socket.MSG_PEEK) != b""
     except (OSError, ValueError):
@@ -145,7 +146,7 @@ def _is_ready(control: socket.socket, seconds: float) -> bool:
 
 def _is_answered(started: int) -> bool:
     try:
-        # The end of the pipe without a word: the server has ended, or the pod has another shim.
+        # The end of the pipe without a byte: the server has ended, or the pod has another shim.
         return is_readable(started, WAIT_SECONDS) and os.read(started, 1) != b""
     finally:
         os.close(started)
