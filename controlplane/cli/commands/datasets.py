@@ -289,7 +289,7 @@ def verify(args: Namespace, session: Session) -> int:
     said = (
         f"{name}: {total['files']:,} files are intact"
         if total["is_intact"]
-        else f"{name}: {len(total['damaged'])} contents damaged, {len(total['missing'])} missing; sync again"
+        else f"{name}: of its contents {len(total['damaged'])} damaged and {len(total['missing'])} missing; sync again"
         " with --full from where the files are"
     )
     session.output.object(total, said)

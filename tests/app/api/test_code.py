@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from controlplane.models import Cluster
+from datasets.actions.code import use_trees
 from datasets.code_store import ProjectCode
 from datasets.models import CodeTree
 from datasets.queries.code import code_root
@@ -249,3 +252,14 @@ def test_a_cluster_whose_pods_have_no_way_to_the_control_plane_refuses_code(api:
     Cluster.objects.filter(pk=cast.project.cluster_id).update(engine="kubernetes")
     refused = api("ben").post(JOBS, {"name": "a", "kind": "train", "image": "python", "code": {"tree": tree}})
     assert (refused.status, refused.code, refused.pointers) == (400, "code_not_supported", ["/code"])
+
+
+def test_batches_that_name_the_same_trees_mark_them_in_one_order(cast: Cast) -> None:
+    """On PostgreSQL two of them would otherwise wait for each other's rows."""
+    digests = [sha256(bytes([number])) for number in range(6)]
+    for digest in digests:
+        CodeTree.objects.create(project=cast.project, digest=digest, files=1, size_bytes=1, created_by="ben")
+    with CaptureQueriesContext(connection) as captured:
+        use_trees(cast.project, digests)
+    marked = [digest for query in captured for digest in digests if f"'{digest}'" in query["sql"]]
+    assert marked == sorted(digests)
