@@ -10,6 +10,7 @@ import json
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -183,9 +184,12 @@ class MemoryEngine(EngineDefaults):
         self._check_reachable()
         with self._changed:
             self._settle()
-            return tuple(
-                self._device_usage(node.name, device.index) for node in self._nodes for device in node.devices
-            )
+            shares = self._running_shares()
+        return tuple(
+            _device_usage(node.name, device.index, shares.get((node.name, device.index), ()))
+            for node in self._nodes
+            for device in node.devices
+        )
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
         raise EngineRefused(base.NOT_SUPPORTED, "Pods of the memory engine have no shell.")
@@ -304,22 +308,28 @@ class MemoryEngine(EngineDefaults):
             writer.close()
         self._changed.notify_all()
 
-    def _device_usage(self, node_name: str, index: int) -> UsageReport:
-        pods, utilization = [], 0.0
+    def _running_shares(self) -> Mapping[tuple[str, int], list[tuple[PodUsage, int]]]:
+        """Return the usage and the milli-GPUs of the running pods by (node, device index)."""
+        found: dict[tuple[str, int], list[tuple[PodUsage, int]]] = defaultdict(list)
         for name, pod in self._pods.items():
-            if pod.spec is None or pod.spec.node != node_name or pod.report.state != base.RUNNING:
+            if pod.spec is None or pod.report.state != base.RUNNING:
                 continue
-            share = next((share for share in pod.spec.devices if share.index == index), None)
-            if share is not None:
-                pods.append(PodUsage(name, pod.utilization, pod.memory_used_mib))
-                utilization += pod.utilization * share.milli_gpus / 1000
-        used_mib = known_sum(usage.memory_used_mib for usage in pods)
-        return UsageReport(node_name, index, min(1.0, utilization), used_mib, tuple(pods))
+            usage = PodUsage(name, pod.utilization, pod.memory_used_mib)
+            for share in pod.spec.devices:
+                found[pod.spec.node, share.index].append((usage, share.milli_gpus))
+        return found
 
 
 def shared_engine(settings: Mapping[str, Any], state_dir: Path) -> MemoryEngine:
     """Return this process's engine for these settings, shared by all callers."""
     return _shared_engine(json.dumps(settings, sort_keys=True), str(state_dir))
+
+
+def _device_usage(node: str, index: int, shares: Sequence[tuple[PodUsage, int]]) -> UsageReport:
+    utilization = sum((usage.utilization or 0.0) * milli / 1000 for usage, milli in shares)
+    pods = tuple(usage for usage, _ in shares)
+    used_mib = known_sum(usage.memory_used_mib for usage in pods)
+    return UsageReport(node, index, min(1.0, utilization), used_mib, pods)
 
 
 @cache

@@ -3,7 +3,9 @@
 import logging
 import threading
 from collections.abc import Collection
+from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 from django.conf import settings
 from django.db.models import QuerySet
@@ -19,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An engine and the settings that it was opened with."""
+    """An engine and a copy of the values that it was opened with."""
 
-    words: str
+    opened_with: tuple[Any, ...]
     engine: Engine
 
 
@@ -36,16 +38,17 @@ class EnginePool:
         """Return the cluster's engine, opening it on first use. Close and reopen it if its settings or credentials
         changed. Raise EngineUnreachable if it cannot be opened."""
         # Compared in encrypted form, so that unchanged credentials need not be decrypted.
-        opened_with = (cluster.engine, cluster.name, cluster.scheduler, cluster.settings, cluster.credentials)
-        words = repr((*opened_with, cluster.has_found("mpi_operator")))
+        given = (cluster.engine, cluster.name, cluster.scheduler, cluster.settings, cluster.credentials)
+        wanted = (*given, cluster.has_found("mpi_operator"))
         known = self._opened.get(cluster.pk)
-        if known is not None and known.words == words:
+        if known is not None and known.opened_with == wanted:
             return known.engine
         with self._lock:
             known = self._opened.get(cluster.pk)
-            if known is None or known.words != words:
+            if known is None or known.opened_with != wanted:
                 self._close(cluster.pk)
-                known = self._opened[cluster.pk] = _Opened(words, _open(cluster))
+                # A copy, because the caller may modify the settings of its object.
+                known = self._opened[cluster.pk] = _Opened(deepcopy(wanted), _open(cluster))
             return known.engine
 
     def close(self, keep: Collection[int] = ()) -> None:

@@ -73,7 +73,7 @@ def record(
     holds, progress = changed_holds(plan, seen.holds, context.holds)
     recorded = Recorded(held=len(holds), has_more_holds=progress.left > 0)
     if plan.preempts or holds:
-        jobs = _jobs(job for preempt in plan.preempts for job in (preempt.job, preempt.beneficiary))
+        jobs = _jobs(cluster, (job for one in plan.preempts for job in (one.job, one.beneficiary)))
         with transaction.atomic():
             preempted = _record_preempts(plan.preempts, jobs)
             Event.objects.append([*preempted, *write_holds(holds)])
@@ -82,7 +82,7 @@ def record(
             on_orders()
     context.holds = progress
     if plan.starts:
-        recorded.started = _record_starts(plan.starts, _Nodes(cluster), now, on_orders)
+        recorded.started = _record_starts(cluster, plan.starts, now, on_orders)
     # Written last, because no start depends on it.
     if shares := _changed_shares(plan, seen):
         with transaction.atomic():
@@ -117,12 +117,17 @@ def _projects(cluster: int) -> Rows[Project]:
     return Project.objects.filter(cluster=cluster).values_list("name", "pk")
 
 
-def _jobs(keys: Iterable[str]) -> Mapping[str, Job]:
+def _jobs(cluster: Cluster, keys: Iterable[str]) -> Mapping[str, Job]:
     """Return these jobs by id, read outside the transaction: every write is guarded by the state as read."""
     wanted = set(keys)
     if not wanted:
         return {}
-    return {str(job.pk): job for job in Job.objects.filter(pk__in=wanted).select_related("project__cluster")}
+    jobs = {str(job.pk): job for job in Job.objects.filter(pk__in=wanted).select_related("project")}
+    for job in jobs.values():
+        # Not read with each job: the settings of a cluster may list a thousand nodes.
+        if job.project.cluster_id == cluster.pk:
+            job.project.cluster = cluster
+    return jobs
 
 
 def _record_preempts(preempts: Sequence[Preempt], jobs: Mapping[str, Job]) -> list[Event]:
@@ -140,15 +145,15 @@ def _preempted(preempt: Preempt, beneficiary: Job) -> Target:
 
 
 def _record_starts(
-    starts: Sequence[Start], nodes: _Nodes, now: datetime, on_orders: Callable[[], None]
+    cluster: Cluster, starts: Sequence[Start], now: datetime, on_orders: Callable[[], None]
 ) -> int:
     """Begin the attempts of these jobs in batches until the time limit; return how many were begun."""
-    count, until = 0, time.monotonic() + STARTS_SECONDS
+    nodes, count, until = _Nodes(cluster), 0, time.monotonic() + STARTS_SECONDS
     for first in range(0, len(starts), BATCH):
         wanted = starts[first : first + BATCH]
         # Read per batch, because the state as read guards the write; with a single read the last batch's would
         # be seconds old.
-        jobs = _jobs(start.job for start in wanted)
+        jobs = _jobs(cluster, (start.job for start in wanted))
         batch = [start for start in wanted if start.job in jobs]
         with transaction.atomic():
             begun = _begin_together(batch, jobs, nodes, now)
