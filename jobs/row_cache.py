@@ -2,23 +2,25 @@
 
 PostgreSQL keeps in each row the id of the transaction that wrote it (`xmin`). A transaction whose rows a read did not
 see had not ended by then, so its id is at least that of the oldest one that was running (`pg_snapshot_xmin`). The next
-read asks for rows with such ids, and for the number of all rows, which shows whether some have left. Reading 100,000
-rows takes seconds; this takes a scan in the server. Ids of different servers do not compare: after a failover, a
-restore or a crash of the server, an id may stand for another transaction.
+read asks for the keys of rows with such ids, and for the number of all rows, which shows whether some have left.
+Reading 100,000 rows takes seconds; this takes one scan in the server. Ids of different servers do not compare: after a
+failover, a restore or a crash of the server, an id may stand for another transaction.
 """
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import orjson
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models import BooleanField, QuerySet
 from django.db.models.expressions import RawSQL
 
+from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job
 from jobs.queries import decoder_of, plain_id
 
+T = TypeVar("T")
 Row = Mapping[str, Any]
 _Entry: TypeAlias = tuple[tuple[Any, ...], Row]
 """A row as the driver returned it, and decoded."""
@@ -39,6 +41,8 @@ _NOW = f"pg_snapshot_xmin(pg_current_snapshot())::text, {SERVER}"
 # Stands for the transaction id in the compiled query. `xmin` has no epoch; `age` compares such ids correctly when they
 # have wrapped around.
 _SINCE = "since"
+# Stands for the keys in the query of some rows.
+_KEYS = "keys"
 _IS_CHANGED = RawSQL("age(jobs_job.xmin) <= age(%s::xid8::xid)", (_SINCE,), output_field=BooleanField())
 
 
@@ -46,24 +50,29 @@ class RowCache:
     """Rows in the form of `queries.plain_rows`, cached between reads. An unchanged row is the same object as
     before; equal JSON texts share one object. Do not modify what `read` returns.
 
-    `columns` must contain "id" and "submit_rank". `changed`: the ids of the jobs that appeared, changed or left
-    with the last read; None if any may have.
+    `columns` must contain "id", "state" and "submit_rank". `changed`: the ids of the jobs that appeared, changed or
+    left with the last read; None if any may have.
     """
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.changed: frozenset[str] | None = None
         self._columns = tuple(columns)
-        self._id_at, self._rank_at = self._columns.index("id"), self._columns.index("submit_rank")
+        self._id_at, self._state_at, self._rank_at = map(self._columns.index, ("id", "state", "submit_rank"))
         self._decoders = [(name, decoder) for name in columns if (decoder := decoder_of(name)) is not None]
         self._queries: _Queries | None = None
         self._since: _Moment | None = None
-        self._known: dict[Any, _Entry] = {}
+        self._known: dict[str, _Entry] = {}
         self._rows: list[Row] = []
 
     @property
     def server(self) -> str | None:
         """The server of the last read: another text after a restart, a failover or a restore; None if unknown."""
         return None if self._since is None else self._since.server
+
+    def row_of(self, job: str) -> Row | None:
+        """Return a job's row as the last read found it; None if it has none."""
+        entry = self._known.get(job)
+        return None if entry is None else entry[1]
 
     def read(self, jobs: Callable[[], QuerySet[Job]]) -> list[Row]:
         """Return the columns of these jobs, in the order of submit_rank. Drops cached rows of other jobs. The first
@@ -84,77 +93,100 @@ class RowCache:
 
     def _read_changes(self, queries: "_Queries", since: _Moment) -> bool:
         """Read what changed since then. Return False, with nothing changed, if all must be read."""
-        count, following, found = queries.rows_since(since)
+        count, following, changed = queries.changed_since(since)
         if following.server != since.server or int(following.oldest) < int(since.oldest):
             # Another server, or one that lost transactions in a crash, counts on from other ids.
             return False
-        noted = self._noted(sorted(found, key=lambda raw: int(raw[self._rank_at])))
-        news = {key: entry for key, entry in noted.items() if self._known.get(key) is not entry}
-        expected = len(self._known) + sum(key not in self._known for key in news)
-        left: frozenset[Any] = frozenset()
-        if count != expected:
-            ranks = queries.ranks()
-            left = frozenset(key for key, (raw, _) in self._known.items() if raw[self._rank_at] not in ranks)
-            if count != expected - len(left):
+        # Read after the keys: these rows may be newer, or have left. The next read sees what has changed since.
+        found = self._noted(queries.rows(changed)) if changed else {}
+        counted = frozenset(map(plain_id, changed))
+        missing = len(self._known.keys() | counted) - count
+        left = (self._known.keys() & counted) - found.keys()
+        if missing:
+            gone = self._gone(queries, missing, counted)
+            if len(gone) < missing or missing < 0:
                 return False
-        self.changed = frozenset(
-            row["id"] for _, row in (*news.values(), *(self._known[key] for key in left))
-        )
+            left |= gone
+        news = {key: entry for key, entry in found.items() if self._known.get(key) is not entry}
+        self.changed = frozenset((*news, *left))
         if self.changed:
-            self._replace(news, left)
+            self._known = in_order(self._known, news, left, self._rank_of)
+            self._rows = [row for _, row in self._known.values()]
         self._since = following
         return True
 
-    def _replace(self, news: Mapping[Any, _Entry], left: frozenset[Any]) -> None:
-        """Put changed rows, sorted by rank, in the place of the former ones; new ones usually go to the end."""
-        known, at = self._known, self._rank_at
-        for key in left:
-            del known[key]
-        last, is_sorted = (next(reversed(known.values()))[0][at] if known else -1), True
-        for key, entry in news.items():
-            rank, before = entry[0][at], known.get(key)
-            is_sorted &= rank == before[0][at] if before is not None else rank > last
-            last = max(last, rank)
-            known[key] = entry
-        if not is_sorted:
-            self._known = dict(sorted(known.items(), key=lambda item: int(item[1][0][at])))
-        self._rows = [row for _, row in self._known.values()]
+    def _gone(self, queries: "_Queries", missing: int, counted: Set[str]) -> frozenset[str]:
+        """Return the jobs that have left, except `counted` ones; fewer than `missing` if ranks do not show all of them.
+        Most had GPUs: those are looked for first, since ten times as many may be queued."""
+        known, active, at = self._known, queries.active_ranks(), self._rank_at
+        absent = {
+            key: raw[self._id_at]
+            for key, (raw, _) in known.items()
+            if raw[self._state_at] != QUEUED and raw[at] not in active and key not in counted
+        }
+        # Some may be queued again since.
+        still = {plain_id(raw[self._id_at]) for raw in queries.rows([*absent.values()])} if absent else set()
+        gone = absent.keys() - still
+        if len(gone) < missing:
+            ranks = queries.ranks()
+            gone = {key for key, (raw, _) in known.items() if raw[at] not in ranks and key not in counted}
+        return frozenset(gone)
 
-    def _noted(self, found: Sequence[tuple[Any, ...]]) -> dict[Any, _Entry]:
-        """Return the rows by key; what is known already is the same entry as before."""
-        decoded, noted = _Decoded(), dict[Any, _Entry]()
+    def _rank_of(self, entry: _Entry) -> int:
+        return int(entry[0][self._rank_at])
+
+    def _noted(self, found: Sequence[tuple[Any, ...]]) -> dict[str, _Entry]:
+        """Return the rows by id; what is known already is the same entry as before."""
+        decoded, noted = _Decoded(), dict[str, _Entry]()
         for raw in found:
-            key = _key(raw[self._id_at])
+            key = plain_id(raw[self._id_at])
             before = self._known.get(key)
             if before is None or before[0] != raw:
-                before = raw, self._decode(raw, decoded)
+                before = raw, self._decode(raw, key, decoded)
             noted[key] = before
         return noted
 
-    def _decode(self, raw: tuple[Any, ...], decoded: "_Decoded") -> Row:
+    def _decode(self, raw: tuple[Any, ...], key: str, decoded: "_Decoded") -> Row:
         row = dict(zip(self._columns, raw, strict=True))
-        row["id"] = plain_id(row["id"])
+        row["id"] = key
         for name, decoder in self._decoders:
             row[name] = decoded[row[name]] if decoder is orjson.loads else decoder(row[name])
         return row
+
+
+def in_order(
+    known: Mapping[str, T], news: Mapping[str, T], left: Iterable[str], rank_of: Callable[[T], int]
+) -> dict[str, T]:
+    """Return a copy of `known`, which is sorted by rank, with changed and new entries in their places, and without
+    those that left. New ones usually go to the end."""
+    result = dict(known)
+    for key in left:
+        del result[key]
+    last, is_sorted = (rank_of(next(reversed(result.values()))) if result else -1), True
+    for key, entry in sorted(news.items(), key=lambda item: rank_of(item[1])):
+        rank, before = rank_of(entry), result.get(key)
+        is_sorted &= rank == rank_of(before) if before is not None else rank > last
+        last = max(last, rank)
+        result[key] = entry
+    return result if is_sorted else dict(sorted(result.items(), key=lambda item: rank_of(item[1])))
 
 
 class _Queries:
     """The compiled statements of one queryset."""
 
     def __init__(self, jobs: QuerySet[Job], columns: Sequence[str]) -> None:
-        self._id_at = list(columns).index("id")
         self._all = jobs.values_list(*columns).query.sql_with_params()
-        self._ranks = jobs.order_by().values_list("submit_rank").query.sql_with_params()
-        changed, of_changed = (
-            jobs.order_by().filter(_IS_CHANGED).values_list(*columns).query.sql_with_params()
+        jobs = jobs.order_by()
+        self._ranks = jobs.values_list("submit_rank").query.sql_with_params()
+        self._active_ranks = (
+            jobs.filter(state__in=ACTIVE_STATES).values_list("submit_rank").query.sql_with_params()
         )
-        # One statement, and so one view of the table: the number and the rows belong together.
-        counted = f"SELECT {_NOW}, count(*) FROM ({self._ranks[0]}) AS ranks"  # noqa: S608  # Django's own
-        self._since = (
-            f"SELECT counted.*, changed.* FROM ({counted}) AS counted LEFT JOIN ({changed}) AS changed ON TRUE",  # noqa: S608  # Django's own
-            (*self._ranks[1], *of_changed),
-        )
+        some = jobs.filter(pk__in=RawSQL("SELECT unnest(%s::uuid[])", (_KEYS,)))
+        self._some = some.values_list(*columns).query.sql_with_params()
+        changes, of_changes = jobs.values_list("pk", _IS_CHANGED).query.sql_with_params()
+        # One scan, and so one view of the table: the number and the keys belong together.
+        counted = f"{_NOW}, count(*), array_agg(id) FILTER (WHERE is_changed)"
+        self._since = f"SELECT {counted} FROM ({changes}) AS jobs (id, is_changed)", of_changes  # noqa: S608  # Django's own
 
     def moment(self) -> _Moment | None:
         """Return the present moment; None on databases that keep no transaction ids in their rows."""
@@ -166,22 +198,27 @@ class _Queries:
     def all_rows(self) -> list[tuple[Any, ...]]:
         return _fetch(*self._all)
 
-    def rows_since(self, since: _Moment) -> tuple[int, _Moment, list[tuple[Any, ...]]]:
-        """Return the number of all rows, the moment to ask for next time, and the rows written since."""
+    def changed_since(self, since: _Moment) -> tuple[int, _Moment, list[uuid.UUID]]:
+        """Return the number of all rows, the moment to ask for next time, and the keys of the rows written since."""
         sql, parameters = self._since
-        found = _fetch(sql, tuple(since.oldest if one is _SINCE else one for one in parameters))
-        oldest, server, count, *_ = found[0]
-        # Without changed rows there is one row, with nothing on the right side of the join.
-        rows = [one[3:] for one in found if one[3 + self._id_at] is not None]
-        return count, _Moment(oldest, server), rows
+        [(oldest, server, count, keys)] = _fetch(sql, _with(parameters, _SINCE, since.oldest))
+        return count, _Moment(oldest, server), keys or []
+
+    def rows(self, keys: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return those of these rows that have not left."""
+        sql, parameters = self._some
+        return _fetch(sql, _with(parameters, _KEYS, list(keys)))
+
+    def active_ranks(self) -> frozenset[int]:
+        """Return the ranks of the jobs in an active state."""
+        return frozenset(rank for (rank,) in _fetch(*self._active_ranks))
 
     def ranks(self) -> frozenset[int]:
         return frozenset(rank for (rank,) in _fetch(*self._ranks))
 
 
-def _key(value: uuid.UUID | str) -> int | str:
-    """Return a dictionary's key for an id in the driver's form. A UUID computes its hash in Python, an int does not."""
-    return value.int if isinstance(value, uuid.UUID) else value
+def _with(parameters: Sequence[Any], placeholder: str, value: Any) -> tuple[Any, ...]:
+    return tuple(value if one is placeholder else one for one in parameters)
 
 
 def _fetch(sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:

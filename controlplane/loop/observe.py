@@ -1,11 +1,11 @@
 """OBSERVE: read rows into a ClusterView, with a fixed number of queries for any number of jobs and nodes."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import is_
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from django.conf import settings
 from django.db.models import QuerySet
@@ -33,7 +33,7 @@ from jobs import lifecycle
 from jobs.kinds.registry import KINDS
 from jobs.models import Job, Pod
 from jobs.queries import plain_rows
-from jobs.row_cache import RowCache
+from jobs.row_cache import RowCache, in_order
 from jobs.run_times import RunTimeCache
 
 # States in which the attempt has started. In earlier states the row still has the previous attempt's start
@@ -219,14 +219,18 @@ class JobCache:
 
     def note(self, rows: Sequence[Mapping[str, Any]], placements: Placements, waits: _Waits) -> None:
         """Update `views` and `holds` from the rows; an unchanged job keeps its object."""
-        wanted = self._wanted(placements, waits)
-        found = self._known if wanted == set() else self._compared(rows, wanted, placements, waits)
-        known, entries = self._known, found.values()
-        if found is not known and not (len(known) == len(entries) and all(map(is_, entries, known.values()))):
-            self.views = tuple([view for _, _, view, _ in entries])
-            holds = {key: status for key, (_, _, _, status) in found.items() if status is not None}
-            # The same object as before if only running jobs changed, so that the holds are not compared again.
-            self.holds = self.holds if holds == self.holds else holds
+        wanted, known = self._wanted(placements, waits), self._known
+        if wanted is None:
+            found = {row["id"]: self._compared(row, placements, waits) for row in rows}
+        else:
+            found = self._updated(wanted, placements, waits)
+        if found is not known:
+            entries = found.values()
+            if len(known) != len(entries) or not all(map(is_, entries, known.values())):
+                self.views = tuple([view for _, _, view, _ in entries])
+                self.holds = self._holds(
+                    found, found.keys() | self.holds.keys() if wanted is None else wanted
+                )
         # Assigned last, so that after a failure the next read still compares with the rows that `views` was
         # built from.
         self._known, self._others, self._changed = found, (placements, waits), set()
@@ -246,23 +250,48 @@ class JobCache:
             wanted |= before.keys() - placements.keys()
         return wanted
 
-    def _compared(
-        self,
-        rows: Iterable[Mapping[str, Any]],
-        wanted: set[str] | None,
-        placements: Placements,
-        waits: _Waits,
-    ) -> dict[str, _Entry]:
-        """Return the jobs of these rows; those not wanted are unchanged."""
-        by_id = {row["id"]: row for row in rows}
-        found = dict(zip(by_id, map(self._known.get, by_id), strict=True))
-        for key in by_id if wanted is None else wanted & by_id.keys():
-            row, before = by_id[key], found[key]
-            seen = (self._run_times.of(row), placements.get(key, ()), *waits.of(key))
-            if before is None or before[0] is not row or before[1] != seen:
-                found[key] = row, seen, _job_view(row, *seen), _hold_status(row)
-        # A job that was not known before is among the wanted ones.
-        return cast("dict[str, _Entry]", found)
+    def _updated(self, wanted: Set[str], placements: Placements, waits: _Waits) -> dict[str, _Entry]:
+        """Return the known jobs, with the wanted ones compared with their rows; the same object if none changed."""
+        known, news, left = self._known, dict[str, _Entry](), []
+        for key in wanted:
+            row = self._rows.row_of(key)
+            if row is not None:
+                entry = self._compared(row, placements, waits)
+                if entry is not known.get(key):
+                    news[key] = entry
+            elif key in known:
+                left.append(key)
+        return in_order(known, news, left, _rank_of) if news or left else known
+
+    def _compared(self, row: Mapping[str, Any], placements: Placements, waits: _Waits) -> _Entry:
+        """Return the job of this row; the same object as before if nothing of it changed."""
+        key = row["id"]
+        before, seen = (
+            self._known.get(key),
+            (self._run_times.of(row), placements.get(key, ()), *waits.of(key)),
+        )
+        if before is not None and before[0] is row and before[1] == seen:
+            return before
+        return row, seen, _job_view(row, *seen), _hold_status(row)
+
+    def _holds(self, found: Mapping[str, _Entry], wanted: Iterable[str]) -> Mapping[str, HoldStatus]:
+        """Return the hold statuses of these jobs, of which only the wanted ones may differ. The same object as before
+        if only running jobs changed, so that the holds are not compared again."""
+        now = {key: found[key][3] if key in found else None for key in wanted}
+        news = {key: status for key, status in now.items() if status != self.holds.get(key)}
+        if not news:
+            return self.holds
+        holds = dict(self.holds)
+        for key, status in news.items():
+            if status is None:
+                del holds[key]
+            else:
+                holds[key] = status
+        return holds
+
+
+def _rank_of(entry: _Entry) -> int:
+    return int(entry[0]["submit_rank"])
 
 
 def _held_by_others(placements: Placements, jobs: JobCache) -> Mapping[tuple[str, int], int]:

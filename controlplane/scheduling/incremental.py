@@ -127,7 +127,9 @@ def _changes(state: CycleState, view: ClusterView, difference: Difference) -> Ch
         return None
     before, after = difference
     known = state.jobs
-    touched = [(known.get(job.id), job) for job in after if known.get(job.id) is not job]
+    # By identity, because a job in the state and in the last view is one object.
+    same = set(map(id, before))
+    touched = [(known.get(job.id), job) for job in after if id(job) not in same]
     changes: Changes = []
     for old, job in touched:
         # Jobs with different checkpoints differ, so their other fields are not compared.

@@ -2,6 +2,7 @@
 
 import orjson
 import pytest
+from django.db import connection
 
 from controlplane.loop import cycle
 from controlplane.loop.pod_diff import DiffCache
@@ -56,11 +57,13 @@ def test_a_cycle_in_which_nothing_happens_asks_little(plant, monkeypatch, django
     project = make_project()
     make_job(project)
     plant.settle()
-    with django_assert_num_queries(14):
+    # On PostgreSQL jobs written by the test's own transaction, which is still running, are fetched each time.
+    few = 14 + (connection.vendor == "postgresql")
+    with django_assert_num_queries(few):
         assert cycle.run_cycle(plant.clock()) is False
     Program(plant, make_job(project, "el", kind="elastic", workers=2)).settle()
     # its pods, generation and operation
-    with django_assert_num_queries(14 + 3):
+    with django_assert_num_queries(few + 3):
         assert cycle.run_cycle(plant.clock()) is False
 
 

@@ -8,9 +8,9 @@ import pytest
 from django.db import connection, transaction
 
 from controlplane.models import Project
-from jobs.lifecycle import QUEUED
+from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job
-from jobs.row_cache import RowCache
+from jobs.row_cache import RowCache, _Queries
 from tests.builders import make_counters, make_job, make_project
 
 T = TypeVar("T")
@@ -139,3 +139,80 @@ def test_a_server_whose_transactions_have_passed_the_last_read_is_read_whole(cac
     cache._since = cache._since._replace(oldest=now, server="the former one")
     assert queued(cache)[0]["details"] == {"restored": True}
     assert cache.changed is None
+
+
+@on_postgres
+def test_a_job_with_pods_that_ends_while_another_goes_back_to_the_queue(cache: RowCache):
+    Job.objects.filter(name="a").update(state="running")
+    Job.objects.filter(name="b").update(state="stopping")
+    unfinished = _unfinished_cache()
+    Job.objects.filter(name="a").update(state="succeeded")
+    Job.objects.filter(name="b").update(state="queued")
+    assert names(unfinished.read(_unfinished)) == ["b", "c"]
+    gone = Job.objects.get(name="a")
+    assert unfinished.changed is not None
+    assert str(gone.pk) in unfinished.changed
+
+
+@on_postgres
+def test_a_job_that_leaves_between_the_two_statements_of_a_read(
+    cache: RowCache, monkeypatch: pytest.MonkeyPatch
+):
+    """It is counted, and not found any more; the next read does not count it."""
+    Job.objects.filter(name="b").update(details={"ahead": 1})
+    with monkeypatch.context() as during:
+        during.setattr("jobs.row_cache._Queries.rows", _stops_b_first())
+        assert names(queued(cache)) == ["a", "c"]
+    assert names(queued(cache)) == ["a", "c"]
+    assert cache.changed == frozenset()
+
+
+@on_postgres
+def test_a_job_that_comes_and_leaves_between_the_two_statements_of_a_read(
+    cache: RowCache, monkeypatch: pytest.MonkeyPatch
+):
+    Job.objects.filter(name="b").delete()
+    make_job(Project.objects.get(), "b")
+    with monkeypatch.context() as during:
+        during.setattr("jobs.row_cache._Queries.rows", _stops_b_first())
+        assert names(queued(cache)) == ["a", "c"]
+    assert names(queued(cache)) == ["a", "c"]
+    assert cache.changed == frozenset()
+
+
+@on_postgres
+def test_a_job_that_returns_to_the_queue_during_a_read_is_not_lost(
+    cache: RowCache, monkeypatch: pytest.MonkeyPatch
+):
+    """Its rank is not among those of active jobs any more, while another job has left."""
+    Job.objects.filter(name__in="ab").update(state="running")
+    unfinished = _unfinished_cache()
+    Job.objects.filter(name="a").update(state="succeeded")
+    active_ranks = _Queries.active_ranks
+
+    def requeued(queries: _Queries) -> frozenset[int]:
+        Job.objects.filter(name="b").update(state="queued")
+        return active_ranks(queries)
+
+    monkeypatch.setattr(_Queries, "active_ranks", requeued)
+    assert names(unfinished.read(_unfinished)) == ["b", "c"]
+
+
+def _unfinished() -> Any:
+    return Job.objects.filter(state__in=(QUEUED, *ACTIVE_STATES)).order_by("submit_rank")
+
+
+def _unfinished_cache() -> RowCache:
+    cache = RowCache(COLUMNS)
+    cache.read(_unfinished)
+    return cache
+
+
+def _stops_b_first() -> Callable[..., Any]:
+    rows = _Queries.rows
+
+    def read(queries: _Queries, keys: Sequence[Any]) -> Any:
+        Job.objects.filter(name="b").update(state="stopped")
+        return rows(queries, keys)
+
+    return read
