@@ -98,14 +98,15 @@ def _unsettled(cluster: int) -> QuerySet[Job]:
     own or their project; in key order, the lock order."""
     active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
     pods = Pod.objects.filter(job__project__cluster=cluster, job__state__in=lifecycle.ACTIVE_STATES)
-    of_attempt = pods.filter(attempt__job=F("job"), attempt__number=F("job__attempt"))
-    ended = Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed"))
-    begun = Q(~Q(reason="") | Q(state="running"), job__state=lifecycle.STARTING)
-    reporting = of_attempt.filter(ended | begun).values("job")
+    of_attempt = pods.filter(attempt__number=F("job__attempt"))
+    ended = of_attempt.filter(Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed")))
+    begun = of_attempt.filter(~Q(reason="") | Q(state="running"), job__state=lifecycle.STARTING)
+    # Two subqueries: with one, PostgreSQL joins all pods of active jobs before it tests any.
+    reporting = Q(pk__in=ended.values("job")) | Q(pk__in=begun.values("job"))
     limits = Q(max_runtime_seconds__gt=0)
     limits |= Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
     # Every writer of several job rows locks them in key order.
-    unsettled = active.filter(Q(state=lifecycle.STOPPING) | Q(pk__in=reporting) | limits).order_by("pk")
+    unsettled = active.filter(Q(state=lifecycle.STOPPING) | reporting | limits).order_by("pk")
     return unsettled.select_related("project", "user")
 
 
