@@ -4,13 +4,15 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from django.db import DataError, IntegrityError, connection, models, transaction
+from django.db.backends.utils import CursorWrapper
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+AnyField: TypeAlias = "models.Field[Any, Any]"
 # Errors that a single row can cause; a lost connection is not among them.
 REFUSED = (DataError, IntegrityError, ValueError, OverflowError)
 
@@ -60,19 +62,48 @@ def _change_each(rows: type[models.Model], names: Sequence[str], changes: Sequen
     more time than their execution."""
     by_name = {field.name: field for field in rows._meta.concrete_fields}
     fields = [by_name[name] for name in (*names, rows._meta.pk.name)]
-    *assigned, key = (f"{connection.ops.quote_name(str(field.column))} = %s" for field in fields)
-    table = connection.ops.quote_name(rows._meta.db_table)
+    values = [
+        [
+            field.get_db_prep_save(value, connection)
+            for field, value in zip(fields, (*change.fields.values(), change.key), strict=True)
+        ]
+        for change in changes
+    ]
     with connection.cursor() as cursor:
-        cursor.executemany(
-            f"UPDATE {table} SET {', '.join(assigned)} WHERE {key}",  # noqa: S608  # our own table
-            [
-                [
-                    field.get_db_prep_save(value, connection)
-                    for field, value in zip(fields, (*change.fields.values(), change.key), strict=True)
-                ]
-                for change in changes
-            ],
-        )
+        if connection.vendor == "postgresql":
+            _update_from_values(cursor, rows, fields, values)
+        else:
+            *assigned, key = (f"{_quoted(field)} = %s" for field in fields)
+            cursor.executemany(f"UPDATE {_table(rows)} SET {', '.join(assigned)} WHERE {key}", values)  # noqa: S608  # our own table
+
+
+def _update_from_values(
+    cursor: CursorWrapper,
+    rows: type[models.Model],
+    fields: Sequence[AnyField],
+    values: Sequence[Sequence[Any]],
+) -> None:
+    """Write all rows by one UPDATE; the server takes three times as long for one each."""
+    *assigned, key = (f"{_quoted(field)} = new.{_quoted(field)}::{_type(field)}" for field in fields)
+    columns, row = ", ".join(map(_quoted, fields)), f"({', '.join(['%s'] * len(fields))})"
+    cursor.execute(
+        f"UPDATE {_table(rows)} AS old SET {', '.join(assigned)} "  # noqa: S608  # our own table
+        f"FROM (VALUES {', '.join([row] * len(values))}) AS new ({columns}) WHERE old.{key}",
+        [value for line in values for value in line],
+    )
+
+
+def _type(field: AnyField) -> str:
+    """Return the column's type without its length, since a cast to varchar(63) would cut a longer text."""
+    return str(field.rel_db_type(connection)).partition("(")[0]
+
+
+def _table(rows: type[models.Model]) -> str:
+    return connection.ops.quote_name(rows._meta.db_table)
+
+
+def _quoted(field: AnyField) -> str:
+    return connection.ops.quote_name(str(field.column))
 
 
 def one_by_one(batch: Sequence[T], write: Callable[[Sequence[T]], None]) -> None:

@@ -1,7 +1,7 @@
 """Rows that change together: each under its own guard, those that are alike with one UPDATE."""
 
 import pytest
-from django.db import transaction
+from django.db import DataError, connection, transaction
 from django.utils import timezone
 
 from controlplane.access import SYSTEM
@@ -60,3 +60,36 @@ def test_a_job_that_is_deleted_in_the_moment_of_its_end_goes_at_once(plant):
     assert Job.objects.filter(pk=job.pk, state="stopping").exists()
     plant.settle()
     assert not Job.objects.exists()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite's columns have no lengths")
+def test_a_text_too_long_for_its_column_is_refused_and_not_cut():
+    """A cast to the type with its length would cut it."""
+    project = make_project()
+    jobs = [make_job(project, name) for name in ("first", "second")]
+    changes = [Change(job.pk, {}, {"next_state": f"{job.name}-much-too-long"}) for job in jobs]
+    with pytest.raises(DataError), transaction.atomic():
+        change_rows(Job, changes)
+
+
+def test_values_of_all_types_and_none():
+    project, now = make_project(), timezone.now()
+    first, second = make_job(project, "first"), make_job(project, "second")
+    values = {
+        "exit_code": 3,
+        "gpu_utilization": 1,
+        "not_before": now,
+        "details": {"a": None},
+        "is_deleted": True,
+    }
+    nothing = {
+        "exit_code": None,
+        "gpu_utilization": None,
+        "not_before": None,
+        "details": {},
+        "is_deleted": False,
+    }
+    with transaction.atomic():
+        change_rows(Job, [Change(first.pk, {}, values), Change(second.pk, {}, nothing)])
+    rows = {row.pop("name"): row for row in Job.objects.values("name", *values)}
+    assert rows == {"first": values, "second": nothing}
