@@ -1,6 +1,6 @@
 """Record GPU capacity and allocation as change points: one row per change gives exact values over any range."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
@@ -11,32 +11,28 @@ from controlplane.telemetry.metrics import CHANGE_POINT, GPU_CAPACITY, GPUS_ALLO
 from jobs.models import Allocation
 
 
-def record_allocation(now: datetime) -> None:
-    """Write a change point for every project and cluster whose allocated GPUs differ from its last one.
+def record_allocation(now: datetime, projects: Collection[int] | None = None) -> None:
+    """Write a change point for every cluster, and each of these projects, whose allocated GPUs differ from its last
+    one; None: every project.
 
-    Call it in the transaction that takes or releases allocations, after the write. The subject is the name, so that
-    the history of a deleted project can still be drawn.
+    Call it in the transaction that takes or releases allocations of these projects, after the write. A concurrent
+    transaction on the same project may miss it: all projects are checked once a minute. The subject is the name, so
+    that the history of a deleted project can still be drawn.
     """
-    by_project, by_cluster = dict(_held_by_project()), dict(_held_by_cluster())
-    _write(GPUS_ALLOCATED, "project", _last_of_projects(), by_project, now)
-    _write(GPUS_ALLOCATED, "cluster", _last_of_clusters(), by_cluster, now)
-
-
-@prepared
-def _held_by_project() -> Rows[Allocation]:
-    held = Allocation.objects.filter(released_at=None).values_list("pod__job__project_id")
-    return held.annotate(sum=Sum("milli_gpus")).order_by()
+    held, every = Allocation.objects.filter(released_at=None), Project.objects.all()
+    if projects is not None:
+        # The sum over all projects reads every job: 0.1 s for 100,000.
+        held, every = held.filter(pod__job__project__in=projects), every.filter(pk__in=projects)
+    by_project = held.values_list("pod__job__project_id").annotate(sum=Sum("milli_gpus")).order_by()
+    last = _with_last(GPUS_ALLOCATED, "project", every)
+    _write(GPUS_ALLOCATED, "project", last, dict(by_project), now)
+    _write(GPUS_ALLOCATED, "cluster", _last_of_clusters(), dict(_held_by_cluster()), now)
 
 
 @prepared
 def _held_by_cluster() -> Rows[Device]:
     devices = Device.objects.values_list("node__cluster_id")
     return devices.annotate(sum=Sum("allocated_milli")).order_by()
-
-
-@prepared
-def _last_of_projects() -> Rows[Project]:
-    return _with_last(GPUS_ALLOCATED, "project", Project.objects.all())
 
 
 @prepared

@@ -18,7 +18,8 @@ def release(pods: Collection[Pod], now: datetime, why: str) -> None:
     """
     _leave_the_rest(pods)
     Allocation.objects.filter(pod__in=pods, released_at=None).update(released_at=now)
-    record_allocation(now)
+    jobs = Job.objects.filter(pk__in={pod.job_id for pod in pods})
+    record_allocation(now, set(jobs.values_list("project", flat=True)))
     orders = Command.objects.filter(
         subject_kind=POD, subject_id__in=[pod.name for pod in pods], state=Command.PENDING
     )

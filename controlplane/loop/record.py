@@ -159,7 +159,7 @@ def _record_starts(
             begun = _begin_together(batch, jobs, nodes, now)
             count += len(begun)
             if begun:
-                record_allocation(now)
+                record_allocation(now, {jobs[start.job].project_id for start in begun})
                 Event.objects.append([_starting_event(start, jobs[start.job]) for start in begun])
         if begun:
             on_orders()
@@ -320,7 +320,7 @@ def add_workers(
         )
         for (pod, _), payload in zip(placed, payloads, strict=True)
     )
-    record_allocation(timezone.now())
+    record_allocation(timezone.now(), [job.project_id])
     held = Allocation.objects.filter(pod__job=job, released_at=None).aggregate(
         held=Sum("milli_gpus", default=0)
     )

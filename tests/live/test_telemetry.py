@@ -14,6 +14,7 @@ from controlplane.access import SYSTEM
 from controlplane.engines.base import PodUsage, UsageReport
 from controlplane.logstore.reader import log_path
 from controlplane.loop.cluster_context import context_of, forget_contexts
+from controlplane.loop.steps import declared_steps
 from controlplane.models import Cluster, Device, Event, Sample
 from controlplane.telemetry import rollup
 from controlplane.telemetry.metrics import KEEP, SAMPLED, Aggregate, floor
@@ -268,6 +269,18 @@ def test_an_unchanged_allocation_leaves_no_point(plant, job):
     plant.clock.advance(5)
     record_allocation(plant.clock())
     assert Sample.objects.filter(metric="gpus_allocated").count() == count
+
+
+def test_only_the_named_projects_are_looked_at_and_all_once_a_minute(plant, job):
+    plant.settle()
+    points = Sample.objects.filter(metric="gpus_allocated", by="project")
+    points.delete()
+    plant.clock.advance(5)
+    record_allocation(plant.clock(), [job.project_id + 1])
+    assert not points.exists()
+    [step] = [step for step in declared_steps() if step.name == "allocation"]
+    step.run(plant.clock())
+    assert points.exists()
 
 
 def gauge(at: datetime, value: float, subject: str = "memory") -> tuple:
