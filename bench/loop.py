@@ -57,9 +57,9 @@ def main() -> None:
 
 def collect_as_the_loop() -> None:
     """Collect garbage as rarely as the loop's process does."""
-    from controlplane.loop.runner import GARBAGE_THRESHOLDS
+    from controlplane.loop.garbage import THRESHOLDS
 
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    gc.set_threshold(*THRESHOLDS)
 
 
 class Crowd:
@@ -139,8 +139,10 @@ class Crowd:
     def first(self) -> None:
         """The first cycle, which also begins the first starts."""
         from controlplane.loop.cycle import run_cycle
+        from controlplane.loop.garbage import long_lived
 
-        run_cycle(self.plant.clock())
+        with long_lived():
+            run_cycle(self.plant.clock())
 
     def steady(self) -> bool:
         """One cycle; return whether the next one is due soon, such as for the rest of a long queue."""

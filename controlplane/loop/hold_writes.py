@@ -22,7 +22,7 @@ from jobs.models import Job
 # The first jobs of the queue, which are compared in every cycle.
 HEAD = 200
 # How many of the jobs behind them are compared in one cycle.
-PORTION = 500
+PORTION = 250
 # Details of a queued job's last attempt that are kept while it waits.
 KEPT = ("by_job", "by_name", "by_project", "kind", "disrupted_by", "disruption")
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 from django.conf import settings
 from django.db import close_old_connections, connections
@@ -17,6 +18,7 @@ from django.utils import timezone
 
 from controlplane.commands.dispatch import Dispatcher
 from controlplane.engines.base import EngineUnreachable
+from controlplane.loop import garbage
 from controlplane.loop.claim_tokens import free_what_the_dead_hold
 from controlplane.loop.cluster_context import forget_contexts
 from controlplane.loop.cycle import keep_fresh, run_cycle
@@ -47,8 +49,6 @@ GATHER_SECONDS = 0.02
 # A step that reads all jobs is followed by a pause of this many times its duration, up to a bound.
 SPARED = 4
 LONGEST_SPARED_SECONDS = 2.0
-# A cycle allocates tens of thousands of acyclic objects; with the default thresholds the GC takes a fifth of its time.
-GARBAGE_THRESHOLDS = (50_000, 20, 50)
 # Seconds between runs without a notification.
 TENANTS_EVERY = 3
 # The interval of checks for long commands whose back-off ended or whose worker died.
@@ -75,10 +75,12 @@ class Runner:
         self._dispatcher, self._dispatch_wakeup = Dispatcher(has_broker=has_broker), threading.Event()
         # Whether claims and leases of a killed predecessor have been freed.
         self._is_successor = False
+        # Whether a cycle of this process has been completed.
+        self._has_led = False
 
     def start(self) -> None:
         """Start the threads and listen for wake-ups in this process."""
-        gc.set_threshold(*GARBAGE_THRESHOLDS)
+        gc.set_threshold(*garbage.THRESHOLDS)
         listen(self.wake)
         self._spawn("cycle", self._cycle, self._cycle_wakeup, quiet_seconds=QUIET_SECONDS)
         self._spawn("pools", self._sync_pools, self._pools_wakeup)
@@ -176,7 +178,9 @@ class Runner:
             return
         # Read before the cycle, so that an event written during it counts as new for the next one.
         began, seen_event = time.monotonic(), Event.objects.last_seq()
-        has_commands = run_cycle(timezone.now(), self._notify_pools)
+        # The first cycle reads what the others keep.
+        with nullcontext() if self._has_led else garbage.long_lived():
+            has_commands = run_cycle(timezone.now(), self._notify_pools)
         if has_commands is None:
             # Another process holds the lease and may have read the rows before our notification, so run again
             # soon.
@@ -184,6 +188,7 @@ class Runner:
             self._action_wakeup.wait(0 if self._is_ordered() else SHORT_PAUSE_SECONDS)
             self._cycle_wakeup.set()
             return
+        self._has_led = True
         if has_commands:
             self._notify_pools()
         elif not self._is_ordered():
