@@ -3,29 +3,24 @@ it loads nothing that only buckets need."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Thread
 
 from datasets.ingest.reader import Content
 from datasets.ingest.worker import Say, SinkSpec, silent
 from datasets.storage.contents import Located, Sharing
 from datasets.storage.folder import FolderLake
 
-# A flush begins after so many bytes, so that the disk writes while the next files are read. At most twice as much must
-# be stored again after a process is killed.
-FLUSH_BYTES = 128 << 20
+# Upper bound of what must be stored again after a process is killed.
+FLUSH_BYTES = 512 << 20
 
 
 class FolderSink:
     """Stores contents in a folder lake on this machine; implements datasets.ingest.reader.Sink. `adopt`: how a file
-    outside the lake becomes a content. Flushes by itself after FLUSH_BYTES, in a thread; what that raises is raised by
-    the next call."""
+    outside the lake becomes a content. Flushes by itself after FLUSH_BYTES."""
 
     def __init__(self, lake: FolderLake, adopt: Sharing) -> None:
         self._lake, self._adopt = lake, adopt
         self._unflushed: list[Located] = []
         self._unflushed_bytes = 0
-        self._thread: Thread | None = None
-        self._failure: Exception | None = None
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
         return self._lake.keep(digests)
@@ -37,7 +32,6 @@ class FolderSink:
         self._written([self._lake.put_file(digest, path, size_bytes, mtime_ns, self._adopt)])
 
     def flush(self) -> None:
-        self._wait()
         self._lake.flush(self._unflushed)
         self._unflushed, self._unflushed_bytes = [], 0
 
@@ -45,25 +39,7 @@ class FolderSink:
         self._unflushed += located
         self._unflushed_bytes += sum(one.size_bytes for one in located)
         if self._unflushed_bytes >= FLUSH_BYTES:
-            # One at a time: a slow disk then slows the reading down.
-            self._wait()
-            self._thread = Thread(target=self._flush_beside, args=(self._unflushed,), daemon=True)
-            self._thread.start()
-            self._unflushed, self._unflushed_bytes = [], 0
-
-    def _flush_beside(self, written: Sequence[Located]) -> None:
-        try:
-            self._lake.flush(written)
-        except Exception as error:  # noqa: BLE001  # raised by the next call
-            self._failure = error
-
-    def _wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+            self.flush()
 
 
 def folder_sink(root: str, adopt: str, *, say: Say = silent) -> FolderSink:

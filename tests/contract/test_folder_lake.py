@@ -10,7 +10,6 @@ from contextlib import suppress
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -389,39 +388,3 @@ def test_a_file_that_changed_since_the_walk_is_read_as_it_is(tmp_path, lake):
     reader.flush()
     assert [lake.read(digest) for digest, _, _ in read] == [b"as it was", b"longer than before", b"LATER"]
     assert read[2][2] == found[2].st_mtime_ns + 1
-
-
-def stored(sink: FolderSink, data: bytes) -> bytes:
-    content = Content(sha256(data).digest(), data)
-    sink.put_contents([content])
-    return content.digest
-
-
-def test_files_are_stored_while_a_flush_runs(lake, monkeypatch):
-    monkeypatch.setattr("datasets.storage.folder_sink.FLUSH_BYTES", 5)
-    flush, goes_on = lake.flush, Event()
-
-    def slow(written):
-        assert goes_on.wait(60)
-        flush(written)
-
-    monkeypatch.setattr(lake, "flush", slow)
-    sink = FolderSink(lake, Sharing.COPY)
-    digests = [stored(sink, b"first"), stored(sink, b"2nd")]
-    assert lake.lacking(digests) == set(digests)
-    goes_on.set()
-    sink.flush()
-    assert not lake.lacking(digests)
-
-
-def test_what_a_flush_in_between_raises_is_raised(lake, monkeypatch):
-    monkeypatch.setattr("datasets.storage.folder_sink.FLUSH_BYTES", 5)
-    sink, flush = FolderSink(lake, Sharing.COPY), lake.flush
-    monkeypatch.setattr(lake, "flush", lambda written: flush(written) if not written else raise_blocked())
-    stored(sink, b"first")
-    with pytest.raises(Blocked, match="is full"):
-        sink.flush()
-
-
-def raise_blocked() -> None:
-    raise Blocked("disk_full", "The disk is full.")
