@@ -25,7 +25,7 @@ class RanksMissing(RuntimeError):
 
 @contextmanager
 def joined_ranks(device: torch.device) -> Iterator[RankInfo]:
-    """Join the process group for the time of a `with` block: see backends. A single rank joins a
+    """Join the process group (see backends) for the time of a `with` block. A single rank joins a
     group of one, so that programs need no special case. Rank 0 listens at MASTER_ADDR and MASTER_PORT.
     Raises RanksMissing, with the missing ranks, if they do not join within JOIN_SECONDS (300)."""
     rank_info = rank_info_from(os.environ)
