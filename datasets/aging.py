@@ -30,8 +30,8 @@ def too_old(caches: Iterable[Aged], now: datetime, unused_days: int) -> list[str
 
 
 def to_make_room(caches: Iterable[Aged], wanted_bytes: int) -> list[str] | None:
-    """Return the least recently used caches whose removal frees `wanted_bytes`; None if all removable caches
-    together are too small. Removal is assumed to free a cache's charge, a lower bound of what it really
+    """Return the least recently used caches whose removal frees `wanted_bytes`; None if all removable caches together
+    are too small. Assumes that a removal frees the cache's charge (see cache_shares), a lower bound of what it really
     frees."""
     chosen: list[str] = []
     for cache in sorted(_removable(caches), key=lambda cache: (cache.is_kept, cache.used_at, cache.key)):

@@ -154,7 +154,7 @@ class RemoveVolume(CommandHandler):
 
 @register
 class CheckLocation(CommandHandler):
-    """Ask the cluster about the claim of a project's caches, which the watch saw deleted or lost."""
+    """Check a project's cache claim in the cluster after the engine's watch reported it deleted or lost."""
 
     kind, queue, max_tries = CHECK_LOCATION, DATA, 1
 

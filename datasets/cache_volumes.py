@@ -64,7 +64,7 @@ class Volume(Protocol):
         cluster refuses the request."""
 
     def delete(self) -> None:
-        """Delete its claim with all that is on it, unless it is gone. Raises Blocked if the cluster refuses the
+        """Delete the volume's claim with its content. Safe to repeat. Raises Blocked if the cluster refuses the
         request."""
 
 
@@ -93,7 +93,7 @@ def claimed_volume(cluster: Cluster, project: str, claim: CacheClaim) -> Volume:
 
 
 def _check_nodes(location: CacheLocation) -> None:
-    """Raise Blocked if no pod can fill the volume for all nodes of its location."""
+    """Raise Blocked if the location has no usable node, or several for a ReadWriteOnce volume."""
     if not locations_of(location.cluster):
         return
     claim = claim_of(location)
@@ -121,7 +121,7 @@ class VolumeCaches:
         return found
 
     def lacking_bytes(self, manifest: Manifest) -> int:
-        """Return the bytes of contents that no other tree uses."""
+        """Return the bytes of contents that no tree on the volume has, which a fill would have to download."""
         known = {name for other in self.manifests().values() for name in contents_of(other)}
         return sum(size for name, size in contents_of(manifest).items() if name not in known)
 
@@ -155,7 +155,7 @@ class VolumeCaches:
         self._work(task, budget, say)
 
     def remove(self, key: str, is_wanted: Callable[[], bool] = lambda: False) -> int:
-        """Remove every tree without a cache, by a pod; see Caches.remove."""
+        """Have a pod remove every tree that has no cache row; see Caches.remove."""
         project = self._location.project
         if is_wanted() or project is None:
             return 0

@@ -45,8 +45,8 @@ def check_claims(_: datetime | None = None) -> None:
 
 
 def _to_check(cluster: Cluster) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (command kind, subject kind, subject, trouble) for each claim that is in trouble by the watch or
-    by its row. `trouble`: a code of storage.claims, "" for none."""
+    """Yield (command kind, subject kind, subject, trouble) for each claim that has a problem according to the watch
+    or to its row. `trouble`: the watch's code of storage.claims, "" for none."""
     known = Q(state=READY) | Q(state=FAILED, reason__in=CLAIM_TROUBLES)
     volumes = Volume.objects.filter(known, project__cluster=cluster).order_by("pk")
     locations = CacheLocation.objects.filter(cluster=cluster, project__cluster=cluster).exclude(kept_keys=[])

@@ -100,7 +100,8 @@ class Builder:
 
 
 def _reached(start: str, nexts: Mapping[str, Sequence[str]], most: int) -> Iterator[str]:
-    """Yield the keys reachable from `start`, nearest first, slightly more than `most`."""
+    """Yield the keys reachable from `start` in breadth-first order. Stops after the level in which `most` is
+    exceeded."""
     seen, waiting = {start}, [start]
     while waiting and len(seen) <= most + 1:
         following = []

@@ -84,7 +84,7 @@ def _columns(graph: Graph) -> dict[str, int]:
 
 
 def _items(graph: Graph, places: Mapping[str, int]) -> list[list[_Item]]:
-    """Return the nodes and lanes of each column. All edges of a node share one lane in a column."""
+    """Return the nodes and lanes of each column. A node's edges share one lane in each column that they cross."""
     ends = dict(places)
     for edge in graph.edges:
         ends[edge.source] = max(ends[edge.source], places[edge.target] - 1)
@@ -96,7 +96,8 @@ def _items(graph: Graph, places: Mapping[str, int]) -> list[list[_Item]]:
 
 
 def _ordered(items: Sequence[_Item], graph: Graph, middles: Mapping[_Item, int]) -> list[_Item]:
-    """Return a column's items by the mean height of what leads to them, so that few lines cross; the rest last."""
+    """Return a column's items sorted by the mean height of their inputs in the previous column, so that few lines
+    cross; items without inputs there come last."""
     sources = defaultdict[_Item, list[int]](list)
     for key, column in items:
         inputs = [key] if (key, column - 1) in middles else _inputs(graph, key)
@@ -109,7 +110,7 @@ def _inputs(graph: Graph, key: str) -> list[str]:
 
 
 def _placed(items: Sequence[_Item], places: Mapping[str, int], height: int) -> dict[_Item, int]:
-    """Return the vertical middle of each item of a column, which is centred."""
+    """Return the vertical middle of each item in pixels, with the column centred in `height`."""
     found, top = {}, (height - _height(items, places)) // 2
     for one in items:
         own = _own_height(one, places)
@@ -143,7 +144,7 @@ def _path(edge: Edge, places: Mapping[str, int], middles: Mapping[_Item, int]) -
 
 
 def _curve(column: int, y1: int, y2: int) -> str:
-    """Return the curve that leads through the gap in front of a column."""
+    """Return the SVG curve from height y1 to y2 in the gap in front of a column."""
     x = _left(column)
     return f" C{x - GAP_X // 2} {y1} {x - GAP_X // 2} {y2} {x} {y2}"
 

@@ -74,9 +74,9 @@ def choose_other(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str
 
 def choose(candidates: Iterable[Candidate], wanted_milli_gpus: int) -> str:
     """Return the cache location for a job's data, "" if there are no candidates. Preferred are, in this order,
-    locations that have the data or get it, locations where the job can start now, and locations with the fewest
-    missing bytes. Those without nodes for the job come last; before them, those that are too small or where a fill
-    failed."""
+    locations that have the data or are being filled with it, locations where the job can start now, and locations
+    with the fewest missing bytes. Those without nodes for the job come last; before them, those that are too small or
+    where a fill failed."""
 
     def cost(one: Candidate) -> tuple[bool, bool, bool, bool, bool, int, int, int, str]:
         has_room = one.nodes > 0 and one.free_milli_gpus >= wanted_milli_gpus

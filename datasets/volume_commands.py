@@ -174,7 +174,7 @@ class MeasureVolume(VolumeCommand):
 
 @register
 class CheckVolume(VolumeCommand):
-    """Ask the cluster about a claim that the watch saw deleted, lost or back."""
+    """Check a volume's claim in the cluster after the engine's watch reported it deleted, lost or back."""
 
     kind, max_tries = CHECK, 1
 

@@ -40,8 +40,9 @@ def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor
     node_labels, and optionally directory (in a cluster with volumes: storage_class, access_mode), room_bytes,
     unused_days.
 
-    Raises Invalid if the cluster can have no such location, if `values` names no nodes or what the cluster's caches
-    have not, or if the directory overlaps another location's or cannot be read; Conflict if the name is in use.
+    Raises Invalid if `values` names no nodes, if the cluster supports only one location, for fields that its kind of
+    caches (directories or volumes) lacks, and if the directory overlaps another location's or cannot be read. Raises
+    Conflict if the name is in use.
     """
     _check_kind(cluster, values)
     if not values.get("node_pools") and not values.get("node_labels"):
@@ -65,7 +66,8 @@ def create_location(cluster: Cluster, values: Mapping[str, Any], *, actor: Actor
 
 
 def _check_kind(cluster: Cluster, values: Mapping[str, Any]) -> None:
-    """Raise Invalid if the cluster uses only one location, or for fields of the other kind of location."""
+    """Raise Invalid if the cluster supports only one location, for a directory in a cluster whose caches are on
+    volumes, and for a storage class or access mode in a cluster whose caches are in directories."""
     has_volumes = has_cache_volumes(cluster)
     if has_volumes and not has_locations(cluster):
         words = (
@@ -84,9 +86,9 @@ def _check_kind(cluster: Cluster, values: Mapping[str, Any]) -> None:
 
 def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor: Actor) -> CacheLocation:
     """Change the size limit, the age limit or the nodes of a location. `changes`: validated values by field. Running
-    jobs continue to read from their location. Volumes of projects there get a new age limit too, and keep their size:
-    it is that of their claims. Raises Invalid if the default location or a volume is given nodes, or another location
-    is left without."""
+    jobs continue to read from their location. The projects' volumes at the location get the new age limit, but keep
+    their size, which is that of their claims. Raises Invalid if nodes are set for the default location or a volume,
+    or if another location is left without nodes."""
     has_own_nodes = not location.is_default and location.project_id is None
     if not has_own_nodes and (changes.get("node_pools") or changes.get("node_labels")):
         words = f"{location.name} serves all nodes that no other location serves; create another one for some of them."

@@ -47,8 +47,9 @@ def keep_caches(now: datetime) -> None:
 
 
 def distrust_caches(digests: Collection[bytes]) -> None:
-    """Take the caches in directories out of use whose files of these contents are damaged, as those are that share a
-    damaged file of the lake. The next fill brings these files anew; running jobs keep their mounts. Safe to repeat."""
+    """Mark caches as failed if they have one of these contents damaged: their files may share bytes with a damaged
+    file of the lake. Only caches in directories. The next fill repairs them; running jobs keep their mounts. Safe to
+    repeat."""
     locations = CacheLocation.objects.filter(project=None).select_related("cluster")
     for location in filter(holds_caches, locations):
         # A fill that has not ended compares what it brings.

@@ -30,10 +30,9 @@ CACHE, TREE = "cache", "cache_tree"  # Command.subject_kind
 
 
 def location_for(cluster: Cluster, project: Project | None = None, at: str = "") -> CacheLocation:
-    """Return the cache location for a project's jobs in a cluster, or its volume there; creates it on first use.
-    `project`: None for the location as admins see it, without the volumes of projects. `at`: the location's name, by
-    default, and where there is no such location, the cluster's default one. Raises Invalid for a cluster without a
-    location."""
+    """Return the cache location of a cluster for a project's jobs, or the project's volume there; creates it on first
+    use. `project`: None for the location itself, without projects' volumes. `at`: the name of a location; "" or an
+    unknown name selects the default location. Raises Invalid if the cluster cannot have caches."""
     if words := cache_refusal(cluster):
         raise invalid("/location", "no_location", words)
     named = CacheLocation.objects.filter(cluster=cluster, name=at, project=None) if at else None

@@ -107,8 +107,8 @@ def _bring(
 
 
 def _known_as(job: Job, version: DatasetVersion) -> str:
-    """Return the name under which readers of the dataset see who requested the cache: a user of the dataset's
-    project by name, others by their project, as in `users_of`."""
+    """Return the requester's name as readers of the dataset may see it: the user for jobs of the dataset's own
+    project, else the project (as in `users_of`)."""
     is_own = job.project_id == version.dataset.project_id
     return job.user.username if is_own else job.project.name
 
@@ -173,8 +173,8 @@ def _crowded(locations: Locations) -> list[int]:
 
 
 def _volume_at(location: CacheLocation, project: Project) -> CacheLocation | None:
-    """Return `volume_at`; None if the location was deleted meanwhile, or an admin removed what caches of its cluster
-    need. Jobs of other clusters do not wait for that."""
+    """Return `volume_at`, but None if the location was deleted meanwhile or the cluster cannot have caches now, so
+    that jobs of other clusters do not fail with it."""
     try:
         return volume_at(location, project)
     except (Invalid, NotVisible):
@@ -182,7 +182,7 @@ def _volume_at(location: CacheLocation, project: Project) -> CacheLocation | Non
 
 
 def _move(uses: Sequence[DatasetUse], location: CacheLocation) -> None:
-    """Fill a cache at a location, unless it is filled or being filled, and record that the mounts use it."""
+    """Assign these mounts to a location, and start to fill the caches that it lacks."""
     elsewhere = [(use, use.version) for use in uses if use.location_id != location.pk]
     if not elsewhere:
         return
@@ -197,8 +197,8 @@ def _move(uses: Sequence[DatasetUse], location: CacheLocation) -> None:
 
 
 def ensure_wanted(location: CacheLocation) -> None:
-    """Start to fill the missing caches that unfinished jobs need at a location, and record the use: a cache
-    may have been removed just before a job was submitted."""
+    """Start to fill the caches that unfinished jobs need at a location and that have no row: one may have been
+    removed just before its job was submitted. Marks the existing ones as used now."""
     uses = DatasetUse.objects.filter(UNFINISHED, is_used_at(location), version__isnull=False)
     # If a version is mounted several times, the mount that requests a kept cache decides.
     wanted = dict(uses.order_by("is_cached").values_list("version_id", "is_cached"))

@@ -29,8 +29,8 @@ LONGEST_MESSAGE = 1000
 def take_snapshot(
     volume: Volume, *, actor: Actor, cause: str = REQUEST, mark: str = "", job: Job | None = None
 ) -> Snapshot:
-    """Create a pending snapshot and the command that takes it. `job`: whose progress is recorded; for a
-    user's request the job that mounts the volume. Raises Conflict."""
+    """Create a pending snapshot and the command that takes it. `job`: the job whose progress is recorded; None: the
+    one that mounts the volume. Raises Conflict if the volume is not ready or has too many snapshots."""
     with transaction.atomic():
         reread(volume, lock=True)
         if volume.state != READY:
@@ -59,7 +59,8 @@ def take_snapshot(
 
 
 def restore_snapshot(snapshot: Snapshot, name: str, *, actor: Actor) -> Volume:
-    """Create a volume from a snapshot; the snapshot and its volume are unchanged. Raises Conflict."""
+    """Create a volume from a snapshot; the snapshot and its volume are unchanged. Raises Conflict if the snapshot is
+    not ready, and as `create_volume`."""
     with transaction.atomic():
         reread(snapshot, lock=True)
         if snapshot.state != READY:

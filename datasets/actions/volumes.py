@@ -312,7 +312,8 @@ def volume_not_removed(volume_id: str, reason: str, message: str) -> None:
 
 
 def _note_problem(event: str, volume_id: str, state: str, reason: str, message: str) -> None:
-    """Record a problem of a volume in this state; append the event only if it is not the recorded one."""
+    """Record a problem of a volume that is in `state`. Appends the event only if the problem differs from the
+    recorded one."""
     words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
     with transaction.atomic():
         rows = Volume.objects.filter(pk=volume_id, state=state).exclude(**words)
@@ -333,8 +334,8 @@ def volume_gone(volume_id: str) -> None:
 
 
 def volume_checked(volume_id: str, trouble: str) -> None:
-    """Record the problem of a volume's claim, or that it has none any more. Call it in the transaction that ends the
-    command."""
+    """Record the problem of a volume's claim (a code of storage.claims); "" makes a volume that failed by such a
+    problem ready again. Call it in the transaction that ends the command."""
     rows = Volume.objects.filter(pk=volume_id)
     troubled = Q(state=FAILED, reason__in=CLAIM_TROUBLES)
     if not trouble:

@@ -45,7 +45,7 @@ class ArchiveParser(BytesParser):
 
 
 def _entry(value: Any) -> Entry:
-    """Read {"path", "size", "hash", "executable"?} or {"path", "link"}."""
+    """Return the entry described by {"path", "size", "hash", "executable"?} or {"path", "link"}. Raises Refused."""
     if not isinstance(value, dict) or not isinstance(value.get("path"), str):
         raise Refused("not_an_entry", 'A file is {"path": "train.py", "size": 120, "hash": "<sha256>"}.')
     if "link" in value:

@@ -24,7 +24,8 @@ ALONE_FILES, ALONE_BYTES = 200, 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a sync. `files` and `size_bytes`: totals of the files that must be read."""
+    """Progress of a sync. `files` and `size_bytes`: totals of the files that must be read; `files_done` and
+    `bytes_done`: those read so far."""
 
     files_done: int
     files: int
@@ -63,12 +64,14 @@ def sync_tree(
 ) -> Synced:
     """Read a directory into the lake behind `sink`.
 
-    `index`: the file in which the last sync of this directory into this lake stored its stat index; None
-    reads everything. `listing`: of the directory, begun before; None walks it. `base`: the manifest hash of the
-    newest version. `nearby` is asked before more than a few files are read; the sink that it returns is used instead.
-    `report` returns False to cancel. `say` gets a line when the sink has to wait, possibly from another thread. Files
-    that could not be read are in `failed`, and then `manifest` is
-    None. Raises SourceMissing, Cancelled, WorkerFailed and what the sink raises.
+    `index`: the file in which the last sync of this directory into this lake stored its stat index; None reads all
+    files. `listing`: a listing of the directory that is already running; None: walk the directory here. `base`: the
+    manifest hash of the newest version. `nearby` is called before more than a few files are read and may return a
+    sink to use instead. `report` returns False to cancel. `say` gets a line when the sink has to wait, possibly from
+    another thread.
+
+    If files could not be read, they are in `failed` and `manifest` is None. Raises SourceMissing, Cancelled,
+    WorkerFailed and what the sink raises.
     """
     if base and (same := _seen_again(index, listing, base)):
         return same
@@ -97,7 +100,7 @@ def sync_tree(
 
 
 def _seen_again(index: Path | None, listing: Listing | None, base: str) -> Synced | None:
-    """Return the result of a sync without changes, if the listing is that of the version `base`."""
+    """Return the result "nothing changed" if the listing equals the one stored for the version `base`, else None."""
     seen = load_seen(index) if index and listing else None
     if seen is None or listing is None or seen.version != base or seen.digest != listing.digest:
         return None
@@ -105,7 +108,7 @@ def _seen_again(index: Path | None, listing: Listing | None, base: str) -> Synce
 
 
 def _see(index: Path | None, listing: Listing | None, version: str, found: Walk) -> None:
-    """Store that the listing is that of a version, unless a later change could leave the listing as it is."""
+    """Store the listing's hash for a version, unless a file could still change without changing the listing."""
     if index and listing and listing.settled(found):
         save_seen(index, Seen(version, listing.digest, found.files, found.skipped))
 

@@ -1,4 +1,4 @@
-"""List a directory tree with GNU find, in a process of its own beside the start of `yard`.
+"""List a directory tree with GNU find, in a process that runs while `yard` starts.
 
 Python takes twice as long as find for 100,000 files. An unchanged tree gives the same bytes again: their hash shows
 that nothing changed, without a look at each file.
@@ -29,7 +29,8 @@ _HASH_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the listing of a tree whose version has this manifest hash looks like. `files`: of the version."""
+    """A listing's hash (`digest`) and result, stored for the version with the manifest hash `version`. `files`:
+    number of files in that version."""
 
     version: str
     digest: bytes
@@ -38,8 +39,8 @@ class Seen:
 
 
 class Listing:
-    """The output of find for one tree, which starts at once. There is none (`raw` is None) without GNU find, and if it
-    could not read everything: Python then finds out what is wrong."""
+    """The output of find for one tree; find starts at construction. `raw` is None without GNU find or if find failed;
+    the caller then walks the tree in Python, which reports the error."""
 
     def __init__(self, root: bytes) -> None:
         self._output = -1
@@ -95,7 +96,8 @@ class Listing:
             return None
 
     def settled(self, found: Walk) -> bool:
-        """Return whether every later change of a file will give it another mtime."""
+        """Return whether any later change of a file is certain to change its mtime: every mtime is older than RACY_NS
+        before the listing began."""
         limit = self.started_ns - RACY_NS
         return all(row[3] < limit for directory in found.directories for row in directory.rows)
 
@@ -130,7 +132,7 @@ def _nanoseconds(mtime: bytes) -> int:
 
 
 def load_seen(index: Path) -> Seen | None:
-    """Return what was stored beside a stat index, None if nothing or something broken was."""
+    """Return the listing stored beside a stat index, None if it is missing or invalid."""
     try:
         form, version, digest, files, skipped = marshal.loads(_beside(index).read_bytes())
         return Seen(version, digest, files, [Skipped(*one) for one in skipped]) if form == _FORMAT else None

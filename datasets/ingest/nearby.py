@@ -26,15 +26,16 @@ def machine_mark() -> str:
 
 
 def folder_mark(folder: str) -> str:
-    """Return a hash that two processes of a machine get for a path only if it is the same folder for both. Raises
-    OSError."""
+    """Return a hash of a folder's device and inode; two processes of one machine get the same hash only for the same
+    folder. Raises OSError."""
     status = os.stat(folder)
     return sha256(b"%s %d %d" % (_FORMAT, status.st_dev, status.st_ino)).hexdigest()
 
 
 def sink_nearby(folder: str, mark: str, adopt: str) -> SinkSpec | None:
-    """Return the sink into the lake in `folder`, None if that is another folder here or another user's. `adopt`: a
-    datasets.storage.files.Sharing, how large files become contents."""
+    """Return a sink into the lake in `folder`; None if the folder here is another one (by `mark`), belongs to another
+    user or is not writable. `adopt`: the value of a datasets.storage.files.Sharing, how large files become
+    contents."""
     try:
         owner = os.stat(folder).st_uid
         if folder_mark(folder) != mark or owner != os.geteuid() or not os.access(folder, os.W_OK | os.X_OK):

@@ -30,8 +30,8 @@ Failed = str  # `changing`, `gone`, `unreadable`
 
 
 class Content(NamedTuple):
-    """A content in memory. `path`: the file it was read from, b"" for the target of a link. `mtime_ns`: of the file
-    when it was read, UNSETTLED if the file may have changed since without a new one."""
+    """A content in memory. `path`: the file it was read from, b"" for a link's target. `mtime_ns`: the file's mtime
+    when it was read; UNSETTLED if the file may have changed since with the same mtime."""
 
     digest: bytes
     data: bytes
@@ -104,7 +104,8 @@ class Reader:
         return digest, len(target), status.st_mtime_ns
 
     def _unchanged_file(self, path: bytes, size: int, mtime_ns: int) -> Read:
-        """Read a file that is as the walk found it, with one `fstat` instead of two. Raises FileChanged."""
+        """Read a file, expecting the size and mtime that the walk found. This saves one `fstat` per file. Raises
+        FileChanged."""
         descriptor = os.open(path, _OPEN_FLAGS)
         try:
             data = _whole(descriptor, size)

@@ -132,7 +132,8 @@ class HttpSink:
 
     @contextmanager
     def _announced(self) -> Iterator[None]:
-        """Announce a request that has no answer SAID_SECONDS after its last piece was sent."""
+        """Context manager for a request: reports a wait to the user if no answer has come SAID_SECONDS after the last
+        piece was sent."""
         self._moved_at, answered = time.monotonic(), threading.Event()
         threading.Thread(target=self._watch, args=(answered,), daemon=True).start()
         try:

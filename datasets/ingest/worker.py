@@ -59,7 +59,8 @@ class WorkerFailed(Exception):
 
 
 class Worker:
-    """A child process that reads files below `root` into a sink. `say` gets the lines about what it waits for."""
+    """A child process that reads files below `root` into a sink. `say` gets a line for the user when the sink
+    waits."""
 
     def __init__(self, root: bytes, sink: SinkSpec, say: Say = silent) -> None:
         self._say, self._is_flushing = say, False
@@ -131,7 +132,7 @@ class Worker:
 
 
 def main() -> None:
-    """Run the worker: read messages from standard input until it ends."""
+    """Run the worker: read messages from standard input until it ends. Exits with code 1 after an error."""
     source, target = sys.stdin.buffer, sys.stdout.buffer
     head = _received(source.read)
     if head is None:

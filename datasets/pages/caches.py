@@ -22,7 +22,7 @@ from datasets.queries.datasets import find_version
 @require_POST
 @signed_in
 def cache_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
-    """Fill a cache of a version at a location of its project's cluster, by default that of all other nodes."""
+    """Fill a cache of a version at the location named in the form; "" selects the cluster's default location."""
     dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
     version = find_version(dataset, request.POST.get("version", ""))
     if version is None:

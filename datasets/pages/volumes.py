@@ -212,7 +212,7 @@ def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, A
 
 
 def _ask(volume: Volume, waits: BeingRead) -> str:
-    """Have a pod read the directory; return the text to show meanwhile."""
+    """Have a pod read the directory. Return the text to show until it has, or the reason why it cannot start."""
     try:
         ask_for(volume, waits)
     except Conflict as conflict:
@@ -221,7 +221,7 @@ def _ask(volume: Volume, waits: BeingRead) -> str:
 
 
 def _again(response: HttpResponse) -> HttpResponse:
-    """Return the answer that makes the browser reload the page."""
+    """Make the browser reload the page after two seconds; return the response."""
     response["Refresh"] = "2"
     return response
 

@@ -18,8 +18,8 @@ MOST_NODES = 100
 
 
 def has_locations(cluster: Cluster) -> bool:
-    """Return whether the cluster can have several cache locations: its nodes read caches, and Trainyard chooses the
-    node of each pod."""
+    """Return whether the cluster can have several cache locations: its pods can read caches, and Trainyard, not
+    another scheduler, chooses the node of each pod."""
     mounts = engine_kind(cluster.engine).mounts_volumes
     return mounts or (has_cache_volumes(cluster) and not is_delegated(cluster.scheduler))
 
@@ -46,8 +46,8 @@ def _location(location: CacheLocation) -> Location:
 
 
 def crowded_locations(cluster: Cluster, locations: Sequence[Location]) -> dict[str, str]:
-    """Return, by name, the locations that serve several nodes although their volumes can be mounted on one only, each
-    with a sentence for users. One query; none if all volumes can be mounted on many nodes."""
+    """Return, by name, the locations with ReadWriteOnce volumes that serve several nodes, each with an error for
+    users. One query; none if all volumes can be mounted on many nodes."""
     of_one = {one.name for one in locations if one.is_of_one_node}
     if not of_one:
         return {}
@@ -59,19 +59,19 @@ def crowded_locations(cluster: Cluster, locations: Sequence[Location]) -> dict[s
 
 
 def crowded_words(name: str, nodes: int) -> str:
-    """Return the reason why no pod uses a location whose ReadWriteOnce volumes are for one node."""
+    """Return the error for a location with ReadWriteOnce volumes that serves several nodes; no pod uses it."""
     return f"{name} serves {nodes} nodes, and its ReadWriteOnce volume is for one."
 
 
 def owner_of(cluster: Cluster, project_id: int) -> int | None:
-    """Return the project whose volumes hold the caches that a project's jobs mount; None: one location holds those
-    of all projects."""
+    """Return the id of the project whose volumes hold the caches for a project's jobs: its own, or None if the
+    cluster's caches are shared by all projects."""
     return project_id if has_cache_volumes(cluster) else None
 
 
 def location_names(cluster: Cluster) -> dict[int, str]:
-    """Return the name of the location to which each row of the cluster belongs, by its id: a volume belongs to its
-    parent, or to the default location."""
+    """Return location names by the ids of the cluster's rows. A project's volume has the name of its parent, or of
+    the default location."""
     columns = ("pk", "name", "parent__name", "project_id", "is_default")
     found = list(CacheLocation.objects.filter(cluster=cluster).values_list(*columns))
     shared = (name for _, name, _, project, is_default in found if is_default and project is None)
@@ -86,8 +86,8 @@ def limits_of(cluster: Cluster) -> dict[str, int | None]:
 
 
 def locations_on(cluster: Cluster, nodes: Collection[str]) -> dict[str, CacheLocation | None]:
-    """Return the location that each of these nodes reads from. None: the cluster's default one, of which there is no
-    row."""
+    """Return the location that each of these nodes reads from, by node name; None: the default location, which has no
+    row yet."""
     if not has_locations(cluster):
         return dict.fromkeys(nodes)
     # Read once for all pods of a job.
@@ -102,13 +102,13 @@ def locations_on(cluster: Cluster, nodes: Collection[str]) -> dict[str, CacheLoc
 
 
 def claim_name_at(location: CacheLocation | None) -> str:
-    """Return the name of the claim, in each project's namespace, for its caches at a location of the cluster; None: the
-    default one."""
+    """Return the name of the PersistentVolumeClaim for a project's caches at a location; None: the default
+    location."""
     return cache_claim_name(None if location is None or location.is_default else location.pk)
 
 
 def claim_of(volume: CacheLocation) -> CacheClaim:
-    """Return the claim of a project's volume. Its nodes are of those that its location serves now."""
+    """Return the claim of a project's volume, with the nodes that its location serves now."""
     location, nodes = volume.parent, nodes_of(volume)
     if location is None:
         return CacheClaim(nodes=nodes)
@@ -117,8 +117,8 @@ def claim_of(volume: CacheLocation) -> CacheClaim:
 
 
 def nodes_of(volume: CacheLocation) -> tuple[str, ...]:
-    """Return nodes that read from a project's volume and may run pods, at most MOST_NODES; () if the cluster has one
-    location and no cordoned node, or the location no such nodes."""
+    """Return at most MOST_NODES nodes that read from a project's volume and may run pods, by name. () means no
+    restriction if the cluster has one location and no cordoned node; else that there is no such node."""
     locations = locations_of(volume.cluster)
     if not locations:
         # The cluster's scheduler does not know which nodes are cordoned here.

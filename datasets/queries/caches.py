@@ -90,15 +90,16 @@ def uses_of(rows: QuerySet[DatasetVersion] | Iterable[DatasetVersion]) -> QueryS
 
 
 def is_used_at(location: CacheLocation) -> Q:
-    """Return a filter for mounts by jobs that use or may use the caches of a location: in a cluster with
-    several locations, each keeps its caches for every job."""
+    """Return a filter for mounts by jobs that may use a location's caches: all jobs of its cluster or, for a
+    project's volume, of that project. Wider than `is_wanted_at`: with several locations it includes jobs that another
+    location serves."""
     used = Q(job__project__cluster=location.cluster_id)
     return used if location.project_id is None else used & Q(job__project=location.project_id)
 
 
 def is_wanted_at(location: CacheLocation) -> Q:
-    """Return a filter for the mounts of datasets that are served from this location. A mount without a location counts
-    for the default location."""
+    """Return a filter for mounts that this location serves. A mount without a location counts for the default
+    location."""
     if location.is_default and is_delegated(location.cluster.scheduler):
         # Its own scheduler chooses the nodes, so every pod mounts the default location.
         return is_used_at(location)
@@ -177,8 +178,8 @@ def cache_shape(cache: Cache) -> dict[str, Any]:
 
 
 def is_at(names: Sequence[str]) -> Q:
-    """Return a filter for caches at locations with these names, or on volumes of projects there. As in requests for a
-    cache, the name of a cluster is that of its default location."""
+    """Return a filter for caches at the locations with these names, including projects' volumes there. A cluster's
+    name selects its default location."""
     default = Q(location__is_default=True, location__cluster__name__in=names)
     return Q(location__name__in=names) | Q(location__parent__name__in=names) | default
 
@@ -270,13 +271,15 @@ def room_of(location: CacheLocation) -> int | None:
 
 
 def wanted_versions(location: CacheLocation) -> set[Any]:
-    """Return the ids of versions that unfinished jobs mount from a location."""
+    """Return the ids of versions whose caches at a location must not be removed: those that unfinished jobs may use
+    there (see `is_used_at`)."""
     uses = DatasetUse.objects.filter(UNFINISHED, is_used_at(location), version__isnull=False)
     return set(uses.values_list("version_id", flat=True))
 
 
 def needed_versions(location: CacheLocation) -> set[Any]:
-    """Return the ids of versions that a location must have for unfinished jobs."""
+    """Return the ids of versions that a location must cache, since it serves their mounts in unfinished jobs (see
+    `is_wanted_at`)."""
     uses = DatasetUse.objects.filter(UNFINISHED, is_wanted_at(location), version__isnull=False)
     return set(uses.values_list("version_id", flat=True))
 

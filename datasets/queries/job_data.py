@@ -63,9 +63,8 @@ class DataView:
 
 
 def observe_data(cluster: Cluster, *, has_queued_jobs: bool = True) -> DataView:
-    """Return which queued jobs wait for data and, in a cluster with several locations, where the data of jobs
-    is. At most three queries,
-    and one more with locations of one node."""
+    """Return which queued jobs wait for data and, in a cluster with several locations, where the data of jobs is. At
+    most three queries, and one more if a location has ReadWriteOnce volumes."""
     locations = locations_of(cluster)
     if locations:
         return DataView(_by_location(cluster, locations), locations)
@@ -109,7 +108,8 @@ def _waits(cluster: Cluster, uses: Sequence[DatasetUse]) -> dict[str, JobData]:
 
 
 def _by_location(cluster: Cluster, locations: Sequence[Location]) -> dict[str, JobData]:
-    """Return the locations of data of those unfinished jobs that cannot start everywhere."""
+    """Return, by job id, the locations of data of unfinished jobs, except of jobs whose data is ready at every
+    location."""
     by_job: dict[str, list[DatasetUse]] = defaultdict(list)
     for use in _unfinished_uses(cluster.pk):
         by_job[str(use.job_id)].append(use)
@@ -176,7 +176,8 @@ def _job_data(
 
 
 def _progress(use: DatasetUse, cache: Cache | None) -> DataProgress:
-    """Return the progress in coarse numbers: each change is written to the rows of all waiting jobs."""
+    """Return the progress of a mount's cache. The numbers are coarse, since each change is written to the rows of all
+    waiting jobs."""
     named = ("dataset", str(use))
     if cache is None:
         return (named,)

@@ -29,7 +29,7 @@ _OURS, _RETIRED = "trainyard-volume", "trainyard-retired"
 
 
 def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> AnfVolumes:
-    """Return the volumes of a class, of all projects."""
+    """Return the storage of a class, which is shared by all projects."""
     config = found.config if isinstance(found.config, AnfConfig) else None
     return AnfVolumes(AnfClient(config, found.name), found.directory, size_bytes, service_tier)
 

@@ -2,11 +2,11 @@
 
 Rules for every backend, checked by tests/contract/test_lake.py:
 
-- Every write may be repeated, at once or after a crash: digest and manifest hash are the idempotency key. - A
-content counts as stored (`lacking` omits it) only once it would survive a power cut. - Calls that may take
-long get a `Budget` and raise DeadlineExceeded or Cancelled between two steps; completed steps are kept, and
-repeating the call continues from there. - A backend that cannot continue raises Blocked with a reason that an
-operator can act on.
+- Every write may be repeated, at once or after a crash: digest and manifest hash are the idempotency key.
+- A content counts as stored (`lacking` omits it) only once it would survive a power cut.
+- Calls that may take long get a `Budget` and raise DeadlineExceeded or Cancelled between two steps; completed
+  steps are kept, and repeating the call continues from there.
+- A backend that cannot continue raises Blocked with a reason that an operator can act on.
 """
 
 import time

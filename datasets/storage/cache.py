@@ -121,7 +121,7 @@ class CacheStore:
 
     def remove_damaged(self, digests: Iterable[bytes]) -> set[str]:
         """Hash the files of these contents and remove damaged ones from `contents`. Return the keys of the trees that
-        name one which is not there: they have the damaged file until a fill of one of them."""
+        use one of these contents which `contents` lacks now: they keep the damaged file until a fill repairs it."""
         named = {digest.hex() + end for digest in digests for end in ("", "x")}
         for name in named:
             if self._is_damaged(name):
@@ -183,8 +183,8 @@ class CacheStore:
         return part
 
     def _repair(self, tree: Path, lake: Lake, manifest: Manifest, budget: Budget) -> None:
-        """Replace the files of a tree whose contents were removed as damaged, in all trees, one by one and at once:
-        running jobs read from them."""
+        """Replace, in all trees, the files whose contents were removed as damaged and that this tree uses. Each file
+        is replaced atomically, since running jobs read from them."""
         # What a killed repair left.
         shutil.rmtree(tree.with_name(tree.name + PART), ignore_errors=True)
         stale = {name for name, path in _files(tree, manifest) if not self._is_current(name, path)}
@@ -202,8 +202,8 @@ class CacheStore:
         shutil.rmtree(part)
 
     def _is_current(self, name: str, path: Path) -> bool:
-        """Return whether a file of a tree is that of its content. It is another one if the content was removed, also
-        once another fill has brought it again; and if it is a copy, because the content had too many links."""
+        """Return whether a tree's file is a hard link to its content. False if the content was removed, or removed
+        and stored again, and for a copy that was made because the content had too many links."""
         try:
             return path.samefile(self._content(name))
         except FileNotFoundError:

@@ -61,7 +61,8 @@ class Located(NamedTuple):
 
 
 class Files(NamedTuple):
-    """Which contents are known, the packs that hold some of them, and those that have their own file."""
+    """Which contents are known, the packs that hold some of them, and the digests of those with a file of their
+    own."""
 
     known: set[bytes]
     packs: set[str]

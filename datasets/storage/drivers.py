@@ -32,7 +32,8 @@ OBJECT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,202}")
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
     """What a driver read from the settings of a storage class. `directory`: the directory of its volumes, or of their
-    mounts. `service_tiers`: MiB/s per TiB by tier. `config`: the storage system's address for `opens`, None without."""
+    mounts. `service_tiers`: MiB/s per TiB by tier. `config`: the storage system's address and credentials for
+    `opens`; None for a driver without a storage system."""
 
     directory: Path
     service_tiers: Mapping[str, int] = field(default_factory=dict)

@@ -31,7 +31,7 @@ _RETIRED = "trainyard retired "
 
 
 def open_class(found: StorageClass, project_id: int, size_bytes: int, service_tier: str) -> OntapVolumes:
-    """Return the volumes of a class, of all projects."""
+    """Return the storage of a class, which is shared by all projects."""
     config = found.config if isinstance(found.config, OntapConfig) else None
     return OntapVolumes(OntapClient(config, found.name), found.directory, size_bytes)
 

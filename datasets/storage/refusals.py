@@ -1,4 +1,4 @@
-"""Reasons for which no storage system of a driver can be opened."""
+"""Errors for storage classes whose storage system cannot be opened."""
 
 from datasets.storage.base import Blocked
 
@@ -10,6 +10,6 @@ def not_configured(name: str) -> Blocked:
 
 
 def package_missing(error: ImportError) -> Blocked:
-    """Return the refusal for a driver whose package is not installed. It is final."""
+    """Return the refusal for a driver whose package is not installed. Retries do not help (`is_passing` False)."""
     words = f"This storage class needs packages of requirements-netapp.txt: {error}"
     return Blocked("package_missing", words, is_passing=False)

@@ -32,8 +32,9 @@ _SHELF = 2  # characters of a content's name
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a fill: files and bytes of the version that are present, and bytes that were brought. `sharing`: the
-    cheapest way in which a content was brought; None: none was. Small ones come out of packs and are always copied."""
+    """Progress of a fill. `files`, `bytes_done`: files and bytes of the version that are present. `bytes_moved`:
+    bytes copied from the lake by this fill. `sharing`: the cheapest way in which a content was duplicated, None if
+    none was; small ones come out of packs and are always copied."""
 
     files: int
     bytes_done: int
@@ -259,7 +260,8 @@ class TreeFill:
             os.close(file)
 
     def _keep(self, name: str, create: Callable[[], None]) -> None:
-        """Create the file of a content in the tree, give it its name in `contents`, and create its other files."""
+        """Create a content's first file in the tree, link it into `contents`, then create the content's other files
+        in the tree. If another fill stored the content meanwhile, share that file."""
         first, *others = self._paths[name]
         while True:
             create()
