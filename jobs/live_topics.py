@@ -69,7 +69,7 @@ def _names_others(row: Mapping[str, Any]) -> bool:
 
 
 def _with_reason(record: dict[str, Any], row: Mapping[str, Any]) -> Callable[[Sees], dict[str, Any]]:
-    """Return a function that gives a job's record with its reason as a reader of these projects may see it."""
+    """Return a function that adds to a job's record its reason, as a reader of the given projects may see it."""
     return lambda sees: record | {"status": record["status"] | {"reason": reason_of(row, sees)}}
 
 

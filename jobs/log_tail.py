@@ -78,7 +78,7 @@ class LogTail:
         self._keep(tail(self.path, SHOWN_LINES))
 
     def _ended_in_silence(self) -> Batch | None:
-        """Return, once, a batch that says that a finished pod wrote no log."""
+        """Return, once, an empty batch that marks the log as complete if the pod can never have a log; else None."""
         if self.is_complete or self.offset or not is_silent(self.job_id, self.attempt, self.rank):
             return None
         self.is_complete = True

@@ -1,10 +1,11 @@
 """Read rows of jobs repeatedly, decoding only those that changed; on PostgreSQL also fetching only those.
 
-PostgreSQL keeps in each row the id of the transaction that wrote it (`xmin`). A transaction whose rows a read did not
-see had not ended by then, so its id is at least that of the oldest one that was running (`pg_snapshot_xmin`). The next
-read asks for the keys of rows with such ids, and for the number of all rows, which shows whether some have left.
-Reading 100,000 rows takes seconds; this takes one scan in the server. Ids of different servers do not compare: after a
-failover, a restore or a crash of the server, an id may stand for another transaction.
+PostgreSQL stores in each row the id of the transaction that wrote it (`xmin`). Each read notes the oldest transaction
+that is still running (`pg_snapshot_xmin`): every write that the read cannot see has that id or a higher one. The next
+read therefore fetches the keys of the rows with such ids, and the number of all rows, which shows whether some have
+left. Reading 100,000 rows takes seconds; this takes one scan in the server.
+
+Transaction ids are comparable only on one server: after a failover, a restore or a crash an id may be used again.
 """
 
 import uuid
@@ -27,8 +28,8 @@ _Entry: TypeAlias = tuple[tuple[Any, ...], Row]
 
 
 class _Moment(NamedTuple):
-    """Up to where a read saw the changes. `oldest`: the oldest transaction that was running, with its epoch; `server`:
-    when the server was started, and when it last recovered from a crash."""
+    """The point up to which a read saw all changes. `oldest`: id of the oldest transaction that was running, with its
+    epoch; `server`: when the server started and when it last recovered from a crash."""
 
     oldest: str
     server: str
@@ -66,7 +67,8 @@ class RowCache:
 
     @property
     def server(self) -> str | None:
-        """The server of the last read: another text after a restart, a failover or a restore; None if unknown."""
+        """The server of the last read, as text that differs after a restart, a failover or a restore; None if
+        unknown."""
         return None if self._since is None else self._since.server
 
     def row_of(self, job: str) -> Row | None:
@@ -92,7 +94,8 @@ class RowCache:
         self.changed, self._since = None, since
 
     def _read_changes(self, queries: "_Queries", since: _Moment) -> bool:
-        """Read what changed since then. Return False, with nothing changed, if all must be read."""
+        """Read the rows that changed after `since`. Return False, without any effect, if all rows must be read
+        again."""
         count, following, changed = queries.changed_since(since)
         if following.server != since.server or int(following.oldest) < int(since.oldest):
             # Another server, or one that lost transactions in a crash, counts on from other ids.
@@ -116,8 +119,9 @@ class RowCache:
         return True
 
     def _gone(self, queries: "_Queries", missing: int, counted: Set[str]) -> frozenset[str]:
-        """Return the jobs that have left, except `counted` ones; fewer than `missing` if ranks do not show all of them.
-        Most had GPUs: those are looked for first, since ten times as many may be queued."""
+        """Return the cached jobs that are no longer among the rows, except those in `counted`. Returns fewer than
+        `missing` if ranks do not identify all of them. Checks jobs in active states first: most of those that leave
+        were active, and ten times as many may be queued."""
         known, active, at = self._known, queries.active_ranks(), self._rank_at
         absent = {
             key: raw[self._id_at]
@@ -136,7 +140,7 @@ class RowCache:
         return int(entry[0][self._rank_at])
 
     def _noted(self, found: Sequence[tuple[Any, ...]]) -> dict[str, _Entry]:
-        """Return the rows by id; what is known already is the same entry as before."""
+        """Return the rows by job id. An unchanged row keeps its cached entry."""
         decoded, noted = _Decoded(), dict[str, _Entry]()
         for raw in found:
             key = plain_id(raw[self._id_at])
@@ -189,7 +193,7 @@ class _Queries:
         self._since = f"SELECT {counted} FROM ({changes}) AS jobs (id, is_changed)", of_changes  # noqa: S608  # Django's own
 
     def moment(self) -> _Moment | None:
-        """Return the present moment; None on databases that keep no transaction ids in their rows."""
+        """Return the position from which the next read looks for changes; None on databases other than PostgreSQL."""
         if connections[DEFAULT_DB_ALIAS].vendor != "postgresql":
             return None
         [now] = _fetch(f"SELECT {_NOW}", ())
@@ -199,13 +203,14 @@ class _Queries:
         return _fetch(*self._all)
 
     def changed_since(self, since: _Moment) -> tuple[int, _Moment, list[uuid.UUID]]:
-        """Return the number of all rows, the moment to ask for next time, and the keys of the rows written since."""
+        """Return the number of all rows, the position for the next read, and the keys of the rows written after
+        `since`."""
         sql, parameters = self._since
         [(oldest, server, count, keys)] = _fetch(sql, _with(parameters, _SINCE, since.oldest))
         return count, _Moment(oldest, server), keys or []
 
     def rows(self, keys: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return those of these rows that have not left."""
+        """Return the rows with these keys; omits jobs that are no longer in the queryset."""
         sql, parameters = self._some
         return _fetch(sql, _with(parameters, _KEYS, list(keys)))
 

@@ -64,7 +64,7 @@ BATCH_MOST = 500
 
 
 def _bodies(value: Any) -> tuple[dict[str, Any], ...]:
-    """Pass submissions through; the action parses them."""
+    """Return the submissions of a batch unparsed; the action parses each. Raises Refused for no or too many jobs."""
     bodies: tuple[dict[str, Any], ...] = fields.listed(_one_body, BATCH_MOST)(value)
     if not bodies:
         raise fields.Refused("too_few", "Give at least one job.")

@@ -130,7 +130,8 @@ def deciding(ranks: Sequence[Worker], members: Collection[int], fewest: int) -> 
 
 
 def _first(current: MembershipState) -> Answer:
-    """Begin the first generation once the whole gang is ready. A program that never reports is not changed."""
+    """Begin the first generation once all pods of the gang can join. Until then, and for a program that never
+    reports, do nothing."""
     gang = tuple(sorted(current.workers))
     if gang and all(current.workers[rank].can_join for rank in gang):
         return Answer(gang, START)
@@ -144,8 +145,8 @@ def _is_ending(current: MembershipState) -> bool:
 
 
 def _ended(current: MembershipState) -> Answer:
-    """Return the actions for a training that has ended. If all living members lost a peer in the last step,
-    they form a generation to complete it; else an open operation fails and its joining workers stop."""
+    """Return the actions for a training in which a member has finished. If all living members lost a peer in the last
+    step, they form a generation to complete it; else an open operation fails and its joining workers stop."""
     alive = _alive(current, current.members)
     # Whichever generation they lost: in a newer one they would wait for the members that have finished.
     if alive and all(current.workers[rank].state == BROKEN for rank in alive):
