@@ -2,9 +2,9 @@
 
 Three rules for numbers:
 
-- counts and allocations (jobs, CPUs, GPUs) are exact, with at most three decimals: `number`; - sums and means
-over time (GPU hours, mean GPUs) have decimals that depend on their size: `measured`; - values of unknown
-range, such as a loss, have three significant figures: `figure`.
+- counts and allocations (jobs, CPUs, GPUs) are exact, with at most three decimals: `number`;
+- sums and means over time (GPU hours, mean GPUs) have decimals that depend on their size: `measured`;
+- values of unknown range, such as a loss, have three significant figures: `figure`.
 
 In table columns the decimal points are aligned: each value is padded to the decimals of its column, as
 returned by `decimals` or `measured_decimals`, or afterwards by `lined_up`.

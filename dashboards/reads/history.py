@@ -83,9 +83,9 @@ def with_rests(
     *,
     is_idle: bool,
 ) -> list[tuple[datetime, float]]:
-    """Return the points with zeros added within `spans`, the times of attempts: samples of an unchanged 0 are
-    not stored, so a sample of 0 holds until the next one. `is_idle`: the newest attempt is at 0 now, and if
-    it has no sample it was so from its start."""
+    """Return the points with the missing zeros added. While a value stays 0, only its first sample is stored, so a 0
+    is repeated every `step` until the next sample. `spans`: (start, end) of each attempt; zeros are added only inside
+    them. `is_idle`: the newest attempt is at 0 now; without any sample it was at 0 from its start."""
     filled = []
     for start, end in spans:
         is_last = (start, end) == spans[-1]

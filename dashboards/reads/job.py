@@ -30,10 +30,10 @@ FIGURES = 6
 
 
 def figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
-    """Return the figures of a job: progress, expected end and utilisation, as {"name", "value", "unit",
-    "under"}.
+    """Return the figures of a job: progress, expected end and utilisation, as {"name", "value", "unit", "under"}.
 
-    `reached`: the last progress of each attempt; the previous attempt's counts until a new one reports.
+    `reached`: the last progress of each attempt, by number. Until the current attempt has reported, the previous
+    one's is shown.
     """
     status = detail["status"]
     strip = _progress_figures(detail, reached)
@@ -71,7 +71,7 @@ def _progress_figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
 
 
 def _final_figures(detail: Row) -> list[Row]:
-    """Return how long the job ran, and what that cost."""
+    """Return the figures of a finished job: how long it ran and, if it requested GPUs, its GPU hours."""
     ran = formats.duration(detail["status"]["runtime_seconds"])
     strip = [_figure(_("Ran for"), ran, "", _workers(detail))]
     if _asks_for_gpus(detail):
@@ -92,7 +92,8 @@ def _running_figures(detail: Row) -> list[Row]:
 
 
 def _asked_figures(detail: Row) -> list[Row]:
-    """Return the figures that every job has; they fill the strip of a job that reports few."""
+    """Return figures that every job has. They are appended last and fill the places that more specific figures leave
+    free."""
     attempts = _figure(_("Attempts"), formats.number(detail["status"]["attempt"]), "", _("starts so far"))
     memory, unit = formats.mebibytes(detail["memory_mib"]).split(formats.NBSP)
     return [
@@ -126,10 +127,9 @@ def job_outlook(actor: Actor, job: Job) -> Row:
 
 
 def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:
-    """Return the metrics to draw over all attempts of a job: {"name", "title", "axis", "width", "is_there"}.
-    For kinds that report progress, space is reserved for missing curves, so that the page does not move when
-    they arrive. `is_there`: has values. `is_whole`: the whole page, which also
-    shows GPU memory."""
+    """Return the metrics to draw over all attempts of a job: {"name", "title", "axis", "width", "is_there"}. For
+    kinds that report progress, space is reserved for curves without values yet (`is_there` False), so that the page
+    does not move when they arrive. `is_whole`: True for the metrics tab, which also shows GPU memory."""
     steps = [progress for progress in reached.values() if progress.get("step") is not None]
     reported = {name for name in ("loss", "accuracy") for one in steps if one.get(name) is not None}
     there = reported | _measured(job, detail)

@@ -56,8 +56,8 @@ def start_steps(job: Job) -> list[Row]:
 
 
 def attempts(job: Job, reached: Mapping[int, Row]) -> list[Row]:
-    """Return the attempts as spans, in percent of the time since submission, with the outcome of each: "x"
-    and "width" of its run, "wait_x" and "wait" of its start-up before, "text"."""
+    """Return the attempts as spans, in percent of the time since submission: "x" and "width" of the run, "wait_x" and
+    "wait" of the start-up before it, and "text", the outcome."""
     first, last = job.created_at, job.finished_at or timezone.now()
     total = max(1.0, (last - first).total_seconds())
 
@@ -113,8 +113,8 @@ def _named(row: Mapping[str, Any], *, is_visible: bool) -> Row:
 
 
 def _step(name: str, moments: Sequence[datetime | None], at: int, *, is_over: bool) -> Row:
-    """Return one of the four steps of a start; `moments` are the times between them. The second step takes no
-    time."""
+    """Return step `at` (0 to 3) of a start. `moments`: the times between the steps, None while unknown. Step 1 begins
+    and ends at the same time, so its duration is not shown."""
     begins = (moments[0], moments[1], moments[1], moments[2])[at]
     ends = (moments[1], moments[1], moments[2], moments[3])[at]
     if ends is not None:
