@@ -19,7 +19,8 @@ NCCL, GLOO = "nccl", "gloo"
 def form_group(
     store: Store, rank: int, size: int, device: torch.device, timeout: timedelta | None = None
 ) -> None:
-    """Join the process group of `size` ranks that share `store`. `timeout`: of its calls, torch's own if None."""
+    """Join the process group of `size` ranks that share `store`. `timeout`: limit of each collective call, None for
+    torch's default."""
     backend = backend_of(_gpus(store, rank, size, device))
     distributed.init_process_group(
         backend,
@@ -32,12 +33,14 @@ def form_group(
 
 
 def backend_of(gpus: Sequence[str]) -> str:
-    """Return the backend for the UUID of each rank's GPU; none for ranks on CPUs."""
+    """Return NCCL if every rank has a GPU of its own, else gloo. `gpus`: the UUID of each rank's GPU, empty for ranks
+    on CPUs."""
     return NCCL if gpus and len(set(gpus)) == len(gpus) else GLOO
 
 
 def _gpus(store: Store, rank: int, size: int, device: torch.device) -> list[str]:
-    """Return the UUIDs of all ranks' GPUs, by rank; none on CPUs. Waits until each rank has written its own."""
+    """Return the UUIDs of all ranks' GPUs, by rank; empty on CPUs. Waits until every rank has written its own to the
+    store."""
     if device.type != "cuda":
         return []
     store.set(f"gpu-{rank}", str(torch.cuda.get_device_properties(device).uuid))

@@ -11,7 +11,8 @@ _given_up: list[tuple[distributed.Work, distributed.ProcessGroup]] = []
 
 
 def dissolve() -> None:
-    """Leave the default group, if there is one; the next one has the same name on all members."""
+    """Leave the default group, if there is one, and reset torch's group count, so that the next group gets the same
+    name on all members."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
     # torch numbers groups even if building one failed; without resetting the count, the next group would have
@@ -20,7 +21,8 @@ def dissolve() -> None:
 
 
 def give_up(work: distributed.Work) -> None:
-    """Abandon a call of the default group that does not end."""
+    """Abandon a call of the default group that may never end. Keeps references to it for ever, since freeing the call
+    would wait for it."""
     _given_up[:] = [one for one in _given_up if not one[0].is_completed()]
     _given_up.append((work, distributed.distributed_c10d._get_default_group()))
     # So that the process can end without waiting for it.

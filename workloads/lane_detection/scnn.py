@@ -78,8 +78,8 @@ class SCNN(nn.Module):
 
 
 def enlarged(coarse: Tensor) -> Tensor:
-    """(n, c, h, w) -> (n, c, 8h, 8w), bilinear, with the corners where they are. On a CPU as two matrix products, since
-    torch's own backward pass adds each gradient to its four neighbours one by one."""
+    """Enlarge (n, c, h, w) to (n, c, 8h, 8w) by bilinear interpolation with aligned corners. On a CPU it is two
+    matrix products, since torch's own backward pass adds each gradient to its four neighbours one by one."""
     if coarse.device.type != "cpu":
         return functional.interpolate(coarse, scale_factor=SCALE, mode="bilinear", align_corners=True)
     down, across = (_between(size, coarse) for size in coarse.shape[2:])
@@ -96,7 +96,7 @@ def loss_of(fine: Tensor, lanes: Tensor, labels: Tensor, exists: Tensor) -> Tens
 
 
 def _between(size: int, like: Tensor) -> Tensor:
-    """Return the matrix (SCALE * size, size) that interpolates along one side."""
+    """Return the matrix (SCALE * size, size) that interpolates linearly along one side, with aligned ends."""
     many = SCALE * size
     places = torch.arange(many, dtype=torch.float64) * ((size - 1) / (many - 1))
     apart = (places[:, None] - torch.arange(size, dtype=torch.float64)).abs()

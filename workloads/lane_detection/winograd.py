@@ -54,7 +54,8 @@ class Convolution(nn.Conv2d):
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """How (n, c, h, w) is divided into `down` by `across` tiles for each phase of the dilation."""
+    """The division of (n, c, h, w) into `down` by `across` tiles of OUT x OUT pixels, for each phase of the
+    dilation."""
 
     pictures: int
     height: int
@@ -119,7 +120,8 @@ class _Winograd(torch.autograd.Function):
 
 
 def _matrix(rows: tuple[tuple[float, ...], ...], like: Tensor) -> Tensor:
-    """Return the matrix that transforms both sides of a flattened tile."""
+    """Return the Kronecker square of a transform: it applies `rows` to both sides of a tile that is stored as one
+    vector."""
     one = like.new_tensor(rows)
     return torch.kron(one, one)
 
