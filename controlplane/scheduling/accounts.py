@@ -59,7 +59,8 @@ class Account:
 
     @property
     def is_within_limit(self) -> bool:
-        """Return whether jobs that this cycle adds do not take the account above its limit."""
+        """Return whether the account stays within its limit with the plan so far. Jobs that ran above the
+        limit before this cycle do not count against it."""
         return self.limit is None or self.allocated <= max(self.limit, self.running)
 
     def line(self) -> tuple[Account, ...]:
@@ -71,8 +72,11 @@ class Account:
         return self.quota is None or self.allocated + milli_gpus <= self.quota
 
     def is_in_share_with(self, milli_gpus: int) -> bool:
-        """Return whether the account stays within its fair share or its quota if `milli_gpus` are added. The
-        quota is checked too, because a job that is not part of the demand raises no share.
+        """Return whether the account stays within its fair share, or else within its quota, if `milli_gpus`
+        are added.
+
+        The quota is checked too, because shares follow demand: a job that was not counted in the demand
+        does not raise its project's share.
         """
         with_more = self.allocated + milli_gpus
         return with_more <= self.fair_share or (self.quota is not None and with_more <= self.quota)
@@ -107,7 +111,7 @@ class Account:
             account.sizes[milli_gpus] += 1
 
     def book(self, milli_gpus: int, is_preemptible: bool, is_stopping: bool, sign: int = 1) -> None:
-        """Add an active job of the view; with `sign` -1, remove it."""
+        """Add an active job of the view to this account and its department; with `sign` -1, remove it."""
         size, milli_gpus = milli_gpus, sign * milli_gpus
         for account in self.line():
             account.held += milli_gpus
@@ -230,9 +234,8 @@ def _divide(total: int, siblings: list[Account], usage_weight_milli: int) -> Non
 
 
 def most_inside(sizes: Mapping[int, int], bound: int | None) -> int:
-    """Return the largest sum of milli-GPUs, at most `bound`, that a selection of jobs can have. `sizes` maps a
-    job's size to the number of jobs of that size.
-    """
+    """Return the largest total of milli-GPUs, at most `bound`, over all subsets of these jobs. `sizes`:
+    number of jobs by milli-GPUs per job."""
     total = sum(size * count for size, count in sizes.items())
     if bound is None or total <= bound:
         return total

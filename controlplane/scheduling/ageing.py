@@ -1,8 +1,9 @@
-"""Ageing of gangs: a job of several pods that has waited for long takes GPUs that projects borrow.
+"""Ageing of gangs: a gang that has waited long for its first start may stop jobs that others run above their
+quotas.
 
-What its own share allows no longer counts then, only limits. Little work is lost: only jobs that wrote a checkpoint a
-moment ago are stopped, so the gang waits until enough of them have. A job does this before its first start only, so
-these stops end.
+Its project's fair share is ignored then; limits still apply. Little work is lost, because only jobs that have
+just written a checkpoint are stopped; the gang waits until there are enough of them. A gang ages only before
+its first start, so it cannot stop jobs again after a preemption of its own.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ MOST_LOST_SECONDS = 300
 
 
 def can_age(item: Waiting) -> bool:
-    """Return whether the job is a gang of several pods that has never started."""
+    """Return whether the job is a gang of several pods that has never started, not missing workers of a
+    running job."""
     return item.request.pods > 1 and item.job.waiting_since is not None and not item.job.grows
 
 
 def is_aged(item: Waiting, now: int, after_seconds: int) -> bool:
-    """Return whether a gang that can age has waited for at least so many seconds for its first start."""
+    """Return whether a gang for which `can_age` holds has waited at least `after_seconds` for its first start."""
     since = item.job.waiting_since
     return since is not None and now - since >= after_seconds
 
 
 class AgeingPolicy:
-    """Allows jobs of the gang's own project whose priority is not higher, and those of others as long as all of these
-    projects and departments keep their quotas."""
+    """Allows jobs of the gang's own project with the same or lower priority, and jobs of other projects as
+    long as those projects and their departments keep their quotas."""
 
     kind: Kind = "ageing"
 
@@ -44,11 +46,12 @@ class AgeingPolicy:
 
     @property
     def signature(self) -> Hashable:
-        """The gang's project and priority."""
+        """Return the project and the priority of the gang."""
         return self.kind, self._account.name, self._priority
 
     def concerns(self, victim_account: Account) -> bool:
-        """Return whether the account and its department hold more than their quotas, or are the gang's own."""
+        """Return whether the victim's project and department hold more than their quotas; the gang's own
+        accounts are not tested."""
         return all(_borrowed(account) > 0 for account in self._losing(victim_account))
 
     def may_preempt(self, candidate: Candidate) -> bool:
@@ -58,7 +61,7 @@ class AgeingPolicy:
         return self.concerns(candidate.account) and self.accepts((candidate,))
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether all other projects and departments keep their quotas without these jobs together."""
+        """Return whether every other project and department keeps its quota after all these jobs have stopped."""
         taken: dict[Account, int] = {}
         for victim in victims:
             for account in self._losing(victim.account):
@@ -66,7 +69,8 @@ class AgeingPolicy:
         return all(milli_gpus <= _borrowed(account) for account, milli_gpus in taken.items())
 
     def _losing(self, victim_account: Account) -> list[Account]:
-        """Return the accounts that have less with the gang in the place of a job of this one: not the gang's own."""
+        """Return the victim's project and department, without those that are also the gang's: they lose
+        nothing."""
         return [account for account in victim_account.line() if account not in self._account.line()]
 
 
@@ -75,7 +79,8 @@ def _borrowed(account: Account) -> int:
 
 
 def just_checkpointed(candidates: Iterable[Candidate], now: int) -> Candidates:
-    """Return those that have run for a while and would lose next to nothing if they were stopped now."""
+    """Return the candidates that have run for LEAST_RUN_SECONDS and wrote a checkpoint in the last
+    MOST_LOST_SECONDS."""
     found = Candidates(now)
     for candidate in candidates:
         if _is_cheap(candidate.job, now):

@@ -1,7 +1,7 @@
 """Replace the names in a view with numbers, so that it can be attached to a bug report. Pure.
 
-The numbers sort as the names did. Sorting breaks ties between equal places, so the anonymous view gets the same
-plan.
+The numbers sort as the names did, so ties between equal places are broken alike and the anonymous view gets
+the same plan.
 """
 
 from __future__ import annotations

@@ -115,7 +115,8 @@ class Candidates(dict[str, list[Candidate]]):
             del classes[candidate.victim_class]
 
     def checkpoint(self, job: JobView) -> None:
-        """Update the work that a candidate would lose after it wrote a checkpoint."""
+        """Update a candidate's job after a new checkpoint; the work that it would lose is computed before the
+        next search."""
         self.by_id[job.id].job = job
         # Checkpoints are frequent, so the work lost is only computed, for all candidates, before the next search.
         self._weighed_at = None
@@ -151,7 +152,8 @@ class Candidates(dict[str, list[Candidate]]):
         return self._oldest_fresh() is not None
 
     def mature(self, started_by: int) -> Iterator[Candidate]:
-        """Remove from the list of fresh jobs and yield those that started by this time."""
+        """Remove and yield the candidates that started by `started_by` (Unix seconds) and were protected as
+        fresh until now. The caller adds them again as unprotected ones."""
         while (oldest := self._oldest_fresh()) is not None and (oldest.job.started_at or 0) <= started_by:
             self.remove(oldest)
             yield oldest
@@ -304,9 +306,8 @@ class NodeIndex:
 
 
 def could_host(request: Request, node: NodeCapacity, candidates: Sequence[Candidate]) -> bool:
-    """Return whether enough devices could be freed for one pod. A quick test: it may return True wrongly, but
-    never False.
-    """
+    """Return False if one pod cannot fit on this node even with all its candidates stopped. A quick test:
+    True proves nothing."""
     devices = request.whole_devices
     if devices == 0:
         return True

@@ -27,9 +27,9 @@ WHOLE_GPU = 1000
 class NodeCapacity:
     """The free capacity of one node.
 
-    `order`: its position among all nodes sorted by name. `part`: the name of the PoolIndex that contains it.
-    `is_open`: it accepts new pods. `is_divided`: its devices are assigned in single parts, so that no pod gets
-    a whole device.
+    `order`: its index among all nodes sorted by name. `part`: the name of the PoolIndex that contains it.
+    `is_open`: it accepts new pods. `is_divided`: its devices are assigned in parts of a GPU only
+    (SharingMode.is_single), so that no pod gets a whole device.
     """
 
     order: int
@@ -96,7 +96,7 @@ class PoolIndex:
 
 
 class Scorer(Protocol):
-    """A strategy that chooses nodes and devices on one FreeCapacity."""
+    """A placement strategy for single pods on one FreeCapacity; caches scores of its nodes."""
 
     def twin(self) -> Scorer:
         """Return a scorer with the same parameters and without cached scores, for a copy of the capacity."""
@@ -217,7 +217,8 @@ class FreeCapacity:
         return self.nodes[self.positions[name]]
 
     def set_to_least(self, order: int, one: NodeCapacity, other: NodeCapacity) -> None:
-        """Set a node's free capacity to the smaller of `one` and `other`, resource by resource."""
+        """Set a node's free amounts to the smaller of those of `one` and `other`: devices, CPUs, memory,
+        extras."""
         node = self._own(order)
         node.version += 1
         whole = node.whole
@@ -321,17 +322,20 @@ class Capacity:
             capacity.changes.clear()
 
     def has_host_capacity_now(self, name: str, need: Need, pods: int) -> bool:
-        """Return whether a node has the host resources of `pods` pods now, with promised resources counted as
-        free.
-        """
+        """Return whether a node has the CPUs, memory and extras for `pods` pods now, counting promised
+        amounts as free."""
         node = self._idle.node(name).copy()
         # `has_host_capacity` checks for one pod, so the other pods are subtracted first.
         node.change_host(need, 1 - pods)
         return node.has_host_capacity(need)
 
     def on_idle_devices(self, job: JobView, placements: Sequence[PodPlacement]) -> tuple[PodPlacement, ...]:
-        """Return the same pods on the same nodes, on devices that are free now rather than on those that stopping jobs
-        hold: an elastic job keeps the workers whose devices are not needed."""
+        """Return the pods on the same nodes, moved to devices that are idle now where possible.
+
+        Devices that stopping jobs hold are used last, because an elastic victim then keeps the workers on
+        them. On nodes that lack only CPUs or memory, the victims' devices come first: only workers that leave
+        free those.
+        """
         if job.gpu_memory_mib is not None or job.milli_gpus < WHOLE_GPU:
             # A share is of one device: another may have less memory.
             return tuple(placements)
@@ -354,14 +358,14 @@ class Capacity:
         return tuple(found)
 
     def _lacks_only_host(self, name: str, job: JobView, pods: int) -> bool:
-        """Return whether a node has idle devices for these pods, but not the host resources. An elastic job then
-        frees host resources by workers that leave: those whose devices are assigned."""
+        """Return whether a node has enough idle devices for these pods, but not enough CPUs, memory or extras."""
         both = zip(self.now.node(name).free, self.soon.node(name).free, strict=True)
         idle = sum(now == soon == WHOLE_GPU for now, soon in both)
         return idle * WHOLE_GPU >= pods * job.milli_gpus and not self.has_host_capacity_now(name, job, pods)
 
     def start(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
-        """Assign free capacity to a job; with `sign` 1, undo that."""
+        """Take capacity for a job that starts; with `sign` 1, undo that. The caller has checked that it is
+        free now."""
         for placement in placements:
             for capacity in (self.now, self.soon, self._idle):
                 capacity.change(placement, sign, job)
@@ -384,7 +388,8 @@ class Capacity:
 
 
 def open_capacity(view: ClusterView) -> Capacity:
-    """Return the capacity of a view: what active jobs hold is in use; what stopping jobs hold is free soon."""
+    """Return the capacity at the beginning of a cycle: what active jobs hold is in use, and that of stopping
+    jobs is free `soon`."""
     by_name = sorted(view.nodes, key=lambda node: node.name)
     nodes = [_node_capacity(order, node) for order, node in enumerate(by_name)]
     positions = {node.name: node.order for node in nodes}

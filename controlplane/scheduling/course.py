@@ -39,16 +39,17 @@ RunTimes = Mapping[str, int]
 
 
 def never() -> bool:
-    """Return False: the default budget, which is unlimited."""
+    """Return False: the default `is_over` of simulations, which are then not limited in time."""
     return False
 
 
 class Course:
-    """One simulated future of a cluster. Expected run times are scaled by `factor` thousandths; `run_times`
-    replace them.
+    """One simulated future of a cluster. Expected run times are multiplied by `factor` / 1,000; `run_times`
+    (seconds by job id) replace them.
 
-    `view`: the simulated cluster now. `starts`: when each queued job first starts. `preempted`: the jobs that
-    were stopped at the first moment, each with the id of the job that it was stopped for.
+    `view`: the simulated cluster at the simulated time. `starts`: when each queued job first starts.
+    `preempted`: the jobs stopped in the first `settle`, by id, each with the id of the job that it was
+    stopped for.
     """
 
     def __init__(self, view: ClusterView, factor: int = 1000, run_times: RunTimes | None = None) -> None:

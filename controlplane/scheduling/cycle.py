@@ -41,7 +41,7 @@ def decide(view: ClusterView) -> Plan:
 
 
 def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
-    """Run one cycle over this state; `state.rewind` undoes it."""
+    """Run one cycle over a state whose jobs are those of its view; `state.rewind` undoes all its changes."""
     # How places are compared: tightest fit, or least fragmentation if the view asks for it.
     state.choose_scorer()
     cycle = _Cycle(state, queued)
@@ -97,8 +97,8 @@ class _Cycle:
     # Phase 1: capacity that an earlier cycle freed for a job is offered to that job first.
 
     def redeem_promises(self) -> None:
-        """Start jobs on the devices that an earlier cycle promised to them, or renew the promise while stopping jobs
-        still hold these."""
+        """Start jobs on the devices that an earlier cycle promised to them; renew the promise while stopping
+        jobs hold some of these devices."""
         promised = [one for one in self._ready if one.jobs[0].promised]
         # Missing workers first: the additional pods of a queued job may take the project above its quota, they may not.
         promised.sort(key=lambda one: not one.jobs[0].grows)
@@ -128,10 +128,11 @@ class _Cycle:
         return False
 
     def reserve_for_oldest(self) -> None:
-        """Reserve for the oldest gang that does not fit now, if the ends of running jobs are known.
+        """Make the reservation for the oldest gang that does not fit now, if the ends of running jobs are
+        known.
 
-        This also covers a gang that waits only for stopping jobs, because otherwise jobs that an earlier cycle held
-        back would take its capacity.
+        A gang that waits only for stopping jobs gets one too: jobs that the last cycle's reservation excluded
+        would otherwise take the capacity.
         """
         state = self._state
         if not state.ends:
@@ -154,15 +155,15 @@ class _Cycle:
             self._unredeemed.clear()
 
     def _may_reserve(self, item: Waiting) -> bool:
-        """Return whether this is a queued gang that may be served, or might be but for its back-off: a failed start
-        does not cost it the reservation."""
+        """Return whether the job is a gang that may get the reservation: a queued job, not missing workers,
+        that is ready or only backs off. A failed start does not cost a gang its reservation."""
         job, view = item.job, self._view
         is_prevented = postponed(job, view) is not None and not is_backing_off(job, view.now)
         return item.is_gang and not job.grows and not_ready(job) is None and not is_prevented
 
     def _without_room(self, gangs: Iterable[Waiting]) -> Iterator[Waiting]:
-        """Yield the gangs that limits permit and that cannot start now. Withdraws the promise of each gang that it
-        comes to, so that the gang is judged by what else is free; the caller restores it."""
+        """Yield the gangs that limits permit and that cannot start now. Withdraws the promise of each gang
+        that is examined, so that it is judged by other free capacity; the caller restores the promise."""
         for item in gangs:
             if item.job.id in self._state.promises:
                 self._state.withdraw(item)
@@ -175,8 +176,8 @@ class _Cycle:
     # freed, else capacity taken from jobs that were running before this cycle.
 
     def serve_in_share(self) -> bool:
-        """Serve every job that keeps its project within its fair share. Return whether others were stopped for
-        them."""
+        """Serve every job that keeps its project within its fair share. Return whether jobs were stopped for
+        that."""
         before = len(self._state.victims)
         queue = QueueIterator(self._ready, self._is_entitled)
         while (job_class := queue.take()) is not None:
@@ -254,7 +255,7 @@ class _Cycle:
             self.serve_idle(may_stop=False)
 
     def start_promised_elsewhere(self) -> bool:
-        """Start jobs that wait for their promise at once, on other capacity that is free although all jobs have been
+        """Start jobs that have a promise on other capacity that is free now. Called once all jobs have been
         served. Return whether any started."""
         before = list(self._state.promises.values())
         for item, placements in before:
@@ -272,8 +273,8 @@ class _Cycle:
     # Of phases 2 and 3: jobs that are tried again.
 
     def _take_back_passed(self) -> bool:
-        """Make the jobs that wait for their data undecided again: a later phase may have room where their data is.
-        Return whether there were any."""
+        """Make the jobs that wait for their data undecided again, because a later phase may find room where
+        their data is. Return whether there were any."""
         if not self._moves.forget_data():
             return False
         for job_class in self._ready:
@@ -281,8 +282,9 @@ class _Cycle:
         return True
 
     def _reopen(self, queue: QueueIterator, preemptor: Waiting, victims: frozenset[Candidate]) -> None:
-        """Put classes back into the queue after jobs were stopped for `preemptor`: those of the projects and
-        departments that lost jobs, and, if the victims free more than it takes, those that may fit now."""
+        """Put closed classes back into the queue after `victims` were stopped for `preemptor`: those of
+        projects and departments that lost jobs, and those that may fit now if the victims free more than the
+        preemptor takes."""
         is_more = not leave_nothing(preemptor, victims)
         # One class per cause is tested, because the others would fail or fit like it.
         has_room: dict[Cause, bool] = {}
@@ -309,8 +311,8 @@ class _Cycle:
     # need.
 
     def settle_victims(self) -> None:
-        """Spare victims and make the reservation again until neither changes who is stopped. This ends, because no job
-        of the plan is withdrawn."""
+        """Repeat until nothing changes: spare needless victims, and compute the reservation again. Ends,
+        because jobs of the plan are never withdrawn."""
         reprieve_needless = self._rearrangement.reprieve_needless
         while True:
             # A spared job may be taken for another one that is owed its place.
@@ -335,8 +337,8 @@ class _Cycle:
         return True
 
     def _serve_by_moving(self) -> bool:
-        """Serve jobs in share that have room where others of the plan are promised theirs, if these have it elsewhere.
-        Return whether there were any."""
+        """Serve jobs within their share on capacity promised to other jobs of the plan, if those fit
+        elsewhere. Return whether any was served."""
         state, is_any = self._state, False
         if not state.promises or len(state.starts) + len(state.promises) >= MAX_JOBS:
             return False

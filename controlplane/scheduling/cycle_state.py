@@ -89,8 +89,8 @@ class CycleState:
 
     @property
     def depends_on_time(self) -> bool:
-        """Return whether the plan would differ at another time: because run times are expected to end, jobs are
-        still within the minimum run time, or lost work was compared."""
+        """Return whether the same jobs could get another plan at a later time: run times are expected to end,
+        jobs are within their minimum run time, or lost work was compared."""
         # If False, the plan of an unchanged cluster is reused in the next cycle.
         return bool(self.ends or self.candidates.depend_on_time or self.candidates.has_fresh())
 
@@ -100,8 +100,8 @@ class CycleState:
         return self._every_device - self.total_milli_gpus
 
     def rewind(self, view: ClusterView) -> None:
-        """Undo all changes of the cycle and continue with this view; changes of jobs can then be added for the
-        next cycle."""
+        """Undo all changes of the last cycle and continue with `view`. The caller then adds its changed jobs
+        with `change`."""
         self.roll_back(0)
         self.reservation = None
         self.view = view
@@ -177,12 +177,13 @@ class CycleState:
 
     @property
     def is_releasing(self) -> bool:
-        """Return whether any job is stopping, so that capacity is about to become free."""
+        """Return whether any job is stopping, so that more capacity becomes free `soon`."""
         return bool(self._stopping)
 
     def stopping_for(self, item: Waiting, placements: Sequence[PodPlacement]) -> list[JobView]:
-        """Return the stopping jobs that these pods wait for, in order of submission: those that hold their
-        devices or host resources, or that count against a limit which the job would exceed."""
+        """Return the stopping jobs that a start with these placements waits for, by submission: those on its
+        devices, those on nodes short of host resources, and those that count against a limit that the job
+        would exceed."""
         wanted = {(pod.node, index) for pod in placements for index, _ in pod.devices}
         # Host resources are not held by index as devices are, so every job that stops on a node short of them
         # helps.
@@ -217,7 +218,8 @@ class CycleState:
         return self.starts[item.job.id].placements if item.job.id in self.starts else ()
 
     def binding(self, item: Waiting, *, is_idle: bool = False, is_placed: bool = False) -> Reservation | None:
-        """Return the reservation if the job must not delay it; None if it may, or once the gang fits in this plan.
+        """Return the reservation if the job must not delay it; None if the job may, or once the gang is
+        placed.
 
         `is_idle`: the capacity is for elastic growth beyond the share, which must respect every reservation.
         `is_placed`: the job already starts or has a promise in this plan.
@@ -226,8 +228,8 @@ class CycleState:
         return held if held is not None and held.binds(item, is_idle=is_idle, is_placed=is_placed) else None
 
     def delayed_by(self, item: Waiting) -> Reservation | None:
-        """Return the reservation if the job, placed on the same nodes, would delay its gang, whether or not it must
-        respect it; None once the gang fits in this plan."""
+        """Return the reservation if the job would run into its time, whether or not the job must respect it;
+        None without such a reservation, or once its gang is placed."""
         held = self.reservation
         # Once the gang is placed, its own pods hold what was kept for it.
         if held is None or held.item.job.id in self.starts or held.item.job.id in self.promises:
@@ -235,15 +237,15 @@ class CycleState:
         return held if held.is_delayed_by(item.job) else None
 
     def expected_ends(self) -> list[End]:
-        """Return the expected ends of the jobs that run or start in this plan, or are promised capacity, and are not
-        being stopped."""
+        """Return the expected ends of the jobs that keep running, and of those that this plan starts or
+        promises capacity."""
         placed = {name: start.placements for name, start in self.starts.items()}
         placed |= {name: placements for name, (_, placements) in self.promises.items()}
         begun = [replace(self.jobs[name], placements=placements) for name, placements in placed.items()]
         return self.ends.at(self.view.now, self._stopping, begun)
 
     def uses_reserved_nodes(self, item: Waiting) -> bool:
-        """Return whether a job of this plan has pods on nodes of the reservation's place."""
+        """Return whether a job of this plan has pods on a node of the reservation."""
         nodes = {pod.node for pod in self.reservation.placements} if self.reservation is not None else set()
         return any(pod.node in nodes for pod in self.placements_of(item))
 
@@ -300,7 +302,8 @@ class CycleState:
             self._undo.append(lambda: self.start(item, placements))
 
     def evict(self, victims: Collection[Candidate], item: Waiting, kind: Kind) -> None:
-        """Stop these jobs so that `item` can start. `kind`: `reclaim` between projects, `preempt` within one."""
+        """Stop these jobs so that `item` can start. `kind`: `reclaim` between projects, `preempt` within one,
+        `ageing` for an aged gang."""
         # Sorted because sets have no order and equal views must give equal plans.
         for victim in sorted(victims, key=lambda one: (one.job.submit_rank, one.job.id)):
             preempt = _preempt(victim, item, kind, self.view)
@@ -308,15 +311,15 @@ class CycleState:
             self._undo.append(partial(self._keep, victim))
 
     def forget_reclaimed(self) -> None:
-        """Allow other jobs of the accounts that lost victims to use what these leave under the accounts' limits.
-        Called once no victim can be reprieved any more."""
+        """Stop counting reclaimed GPUs against the limits of the accounts that lost them, so that other jobs
+        of these accounts can start. Called when the victims are final."""
         for victim, losing in self._reclaimed.items():
             for account in losing:
                 account.reclaimed -= self.victims[victim].milli_gpus
             losing.clear()
 
     def reprieve(self, victim: Candidate) -> None:
-        """Remove a victim of this cycle from the plan's preemptions, so that it keeps running."""
+        """Keep a victim of this plan running: remove its preemption."""
         preempt = self.preempts[victim.job.id]
         self._keep(victim)
         self._undo.append(lambda: self._stop(victim, preempt))
@@ -346,7 +349,7 @@ class CycleState:
         self._undo.append(undo)
 
     def mark(self) -> int:
-        """Return the present point in the plan, for `roll_back`."""
+        """Return the current position in the undo list, for `roll_back`."""
         return len(self._undo)
 
     def roll_back(self, mark: int) -> None:
@@ -358,9 +361,8 @@ class CycleState:
         del self._undo[mark:]
 
     def attribute_preempts(self) -> bool:
-        """Set each victim's beneficiary to a job with a promise that now uses its capacity. A victim
-        without such a job keeps its old beneficiary if that one starts. Return False if a victim is left
-        without a beneficiary."""
+        """Set each victim's beneficiary to a job whose promise now uses its capacity, else keep the old one
+        if it starts. Return False if a victim has no beneficiary left."""
         # The next cycle renews a beneficiary's promise in any case, so it must be the job that waits for the victim.
         before = dict(self.preempts)
         self._undo.append(lambda: self._restore_preempts(before))
@@ -385,8 +387,8 @@ class CycleState:
         return False
 
     def _may_take(self, item: Waiting, victim: Candidate) -> bool:
-        """Return whether this victim, together with the job's other victims, may be stopped for a job with a
-        promise, judged by the state before any of them was stopped."""
+        """Return whether the job may take this victim in addition to those it already takes, judged as if
+        none of them were stopped yet."""
         if item.account is victim.account:
             return PreemptPolicy(item, is_swap=True).may_preempt(victim)
         mine = [

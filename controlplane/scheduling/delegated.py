@@ -50,7 +50,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A job that may be offered, and its allowed node pools in order of preference; empty allows every pool."""
+    """A job that may be offered now. `pools`: its allowed node pools in order of preference; empty allows
+    every pool."""
 
     job: str
     node_pools: tuple[str, ...] = ()
@@ -58,8 +59,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """The result: the plan to record, and all jobs to offer to the cluster's scheduler, first in the queue
-    first."""
+    """The plan to record, and the jobs to offer to the cluster's scheduler (`wishes`) in queue order."""
 
     plan: Plan
     wishes: tuple[Wish, ...] = ()
@@ -97,11 +97,12 @@ class _Cycle:
         self._wishes: list[Wish] = []
 
     def in_turn(self) -> list[Waiting]:
-        """Return the waiting jobs in the order in which they are offered."""
+        """Return all waiting jobs in queue order."""
         return [one.waiting(job) for one, job in in_turn(self._classes)]
 
     def consider(self, item: Waiting) -> None:
-        """Offer one job, start it if its pods are placed, or hold it."""
+        """Decide one job: offer it if it is ready; start it if the cluster's scheduler has placed all its pods,
+        else hold it."""
         refusal = not_ready(item.job) or postponed(item.job, self._view)
         if refusal is None:
             self._wishes.append(Wish(item.job.id, item.request.pools))
@@ -117,7 +118,7 @@ class _Cycle:
             self._refusals[item.job.id] = refusal
 
     def answer(self) -> Offers:
-        """Return the result. Holds are explained last, with the capacity that is free after the starts."""
+        """Return the decisions. Holds are explained last, by the capacity that the starts leave free."""
         explainer = Explainer(self._state, self._refusals)
         holds = [
             self._with_words(explainer.hold(item, position))
@@ -128,8 +129,8 @@ class _Cycle:
         return Offers(plan, tuple(self._wishes))
 
     def _said(self, item: Waiting, offer: Offer) -> Refusal | None:
-        """Return the reason that the cluster's scheduler reports. None if it only reports missing capacity,
-        which our own numbers explain better."""
+        """Return the cluster scheduler's reason for not placing the job. None if that is only missing
+        capacity, which our own numbers explain better."""
         if not offer.code:
             return Refusal(reasons.JUST_SUBMITTED, {})
         self._words[item.job.id] = offer.words
@@ -145,7 +146,8 @@ class _Cycle:
         return replace(hold, details={**hold.details, "cluster_says": words}) if words else hold
 
     def _start(self, item: Waiting, offer: Offer) -> bool:
-        """Start the job where its pods are placed. Return False while devices there are not proven free."""
+        """Start the job on the nodes where its pods are bound. Return False while devices there are not
+        proven free."""
         chosen: list[PodPlacement] = []
         shared = dict(self._shared)
         for pod in sorted(offer.bound, key=lambda pod: pod.rank):

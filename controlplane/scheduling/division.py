@@ -35,12 +35,13 @@ MOST_MOVES = 8
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job that has `workers` and may have `fewest` to `most`; only `sizes` of these, unless empty.
+    """One elastic job in the division. It has `workers`, and may have `fewest` to `most` of them; if `sizes`
+    is not empty, only these numbers.
 
     `speeds`: (workers, measured speed in any unit) in ascending order, () if unknown. `left_seconds`: until
     its end with the present workers, None if unknown. `shape`: what one worker needs: GPUs first, then other
-    resources in the same order for all claims. Workers move between jobs of one `project`, to jobs of no
-    lower `priority`, from jobs that `may_shrink`.
+    resources in the same order for all claims. Workers move only between jobs of one `project`, from jobs
+    that `may_shrink`, to jobs of the same or higher `priority`.
     """
 
     job: str
@@ -56,8 +57,8 @@ class Claim:
     may_shrink: bool = True
 
     def speed(self, workers: int) -> float:
-        """Return the job's speed with `workers` workers, in the unit of `speeds`. Between measured sizes it
-        grows as a power of the workers; beyond the largest it is constant."""
+        """Return the speed with this many workers, in the unit of `speeds`. Interpolates between measured
+        sizes by a power of the workers; constant beyond the largest."""
         return min(max(self._speed(workers), SLOWEST), FASTEST)
 
     def _speed(self, workers: int) -> float:
@@ -76,16 +77,16 @@ class Claim:
 
     @property
     def left_alone(self) -> float:
-        """Return the remaining time with one worker, in seconds. It does not depend on the present workers,
-        so that a move of workers does not change the order by which it was chosen."""
+        """Return the remaining time with one worker, in seconds. Independent of the present workers, so that
+        moving workers does not change the order by which moves are chosen."""
         if self.left_seconds is None or not self.workers:
             return UNKNOWN_SECONDS
         return min(self.left_seconds, LONGEST_SECONDS) * self.speed(self.workers) / self.speed(1)
 
 
 def next_size(sizes: Sequence[int], workers: int, most: int) -> int:
-    """Return the size to which a job with `workers` grows in one step, so that several jobs can grow in turn: the
-    largest allowed size up to twice as many, else the next larger one; `workers` if none is at most `most`."""
+    """Return the size after one step of growth: the largest allowed size up to twice `workers`, else the next
+    larger one; `workers` if that exceeds `most`. Steps are bounded so that jobs grow alternately."""
     doubled = largest_size(sizes, min(2 * workers, most))
     if doubled > workers:
         return doubled
@@ -93,18 +94,17 @@ def next_size(sizes: Sequence[int], workers: int, most: int) -> int:
 
 
 def in_turn(claims: Iterable[Claim], free: int) -> list[tuple[Claim, int]]:
-    """Return the jobs that would grow into `free` GPUs, the first to grow first, each with the number of
-    workers that it would then have. `claims`: all running elastic jobs of the pool; those at their full size
-    count in the weights."""
+    """Return the jobs that would grow into `free` GPUs, in order, each with its resulting number of workers.
+    `claims`: all running elastic jobs of the pool; even those at full size affect the weights."""
     division = _Division(claims, free)
     division.grow()
     return [(claim, division.workers[claim.job]) for claim in division.grown]
 
 
 def after_moves(running: Iterable[Claim], free: int) -> Mapping[str, int]:
-    """Return the number of workers of each job, by job, after workers have moved to jobs that gain more by
-    them. Moves workers only between jobs with a known remaining time, and none while a job of another project
-    wants to grow."""
+    """Return each job's number of workers after growth into `free` GPUs and moves of workers to jobs that
+    gain more by them. Only jobs with a known remaining time take part in moves; none move while a job of
+    another project can grow."""
     claims = list(running)
     division = _Division(claims, free)
     division.grow()
@@ -121,8 +121,8 @@ def after_moves(running: Iterable[Claim], free: int) -> Mapping[str, int]:
 
 
 def _lasts(claims: Sequence[Claim], sizes: Mapping[str, int], free: int) -> bool:
-    """Return whether no job that shrinks to its size in `sizes` would grow again at once: growth ignores
-    moves when it assigns the freed workers."""
+    """Return whether the shrunk jobs would stay at their `sizes`: growth, which ignores moves, must not give
+    them the freed workers back."""
     shrunk = [replace(one, workers=min(one.workers, sizes[one.job]), left_seconds=None) for one in claims]
     freed = sum((one.workers - less.workers) * one.shape[0] for one, less in zip(claims, shrunk, strict=True))
     division = _Division(shrunk, free + freed, weights_of(claims))
@@ -152,8 +152,8 @@ class _Division:
                 self.grown.append(claim)
 
     def move(self) -> bool:
-        """Carry out the most valuable move of workers that is worth its cost. Return whether there was
-        one."""
+        """Make the most valuable move of workers that gains enough over its cost. Return False if there is
+        none."""
         steps = self._steps()
         projects = {claim.project for claim, _ in steps}
         for claim, to in steps:
@@ -187,8 +187,8 @@ class _Division:
                 yield claim, size
 
     def _shrinking_for(self, growing: Claim, lacks: int, below: float) -> list[tuple[Claim, int]] | None:
-        """Return the jobs that shrink for `growing` and their new sizes, so that together they free `lacks`
-        GPUs; None if steps worth less than `below` free too few."""
+        """Return (job, new size) for jobs that together free `lacks` GPUs for `growing`; None if steps with a
+        loss below `below` free too few."""
         found: list[tuple[Claim, int]] = []
         has = dict(self.workers)
         for _, _, claim, size in sorted(self._steps_down(growing, lacks, below), key=lambda one: one[:2]):
@@ -231,14 +231,14 @@ class _Division:
         return gain(claim, small, large, self._weights[claim.job])
 
     def _saved(self, claim: Claim, to: int) -> float:
-        """Return by how many seconds the job ends earlier."""
+        """Return by how many seconds the job would end earlier with `to` workers."""
         has = self.workers[claim.job]
         return claim.left_alone * claim.speed(1) * (1 / claim.speed(has) - 1 / claim.speed(to))
 
 
 def gain(claim: Claim, small: int, large: int, weight: float) -> float:
-    """Return the value of growth from `small` to `large` workers, per GPU (see above); also the cost of
-    shrinking from `large` to `small`."""
+    """Return the value per GPU of growing from `small` to `large` workers (formula: module docstring). It is
+    also the loss when shrinking back."""
     slow, alone = claim.speed(small), claim.speed(1)
     # Two roots, since the product of two small speeds could be 0.
     gained = (claim.speed(large) - slow) / (math.sqrt(slow) * math.sqrt(alone))
@@ -246,14 +246,15 @@ def gain(claim: Claim, small: int, large: int, weight: float) -> float:
 
 
 def weights_of(claims: Collection[Claim]) -> dict[str, float]:
-    """Return each job's weight: the root of EXPECTED plus its position, 1 for the job with most work left."""
+    """Return each job's weight by id: sqrt(EXPECTED + position), with position 1 for the longest remaining
+    time."""
     longest = sorted(claims, key=lambda claim: (-claim.left_alone, claim.job))
     return {claim.job: math.sqrt(EXPECTED + place) for place, claim in enumerate(longest, 1)}
 
 
 def _may_shrink_for(claim: Claim, growing: Claim) -> bool:
-    """Return whether `claim` may release workers to `growing`, and a worker of `growing` needs no more than
-    one of `claim` releases."""
+    """Return whether `claim` may give workers to `growing` and one of its workers has all that a worker of
+    `growing` needs."""
     has_room = all(needs <= has for needs, has in zip(growing.shape, claim.shape, strict=True))
     is_alike = claim.project == growing.project and claim.priority <= growing.priority
     return claim.may_shrink and claim.shape[0] > 0 and has_room and is_alike

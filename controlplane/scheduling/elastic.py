@@ -1,15 +1,17 @@
-"""Choose the number of pods with which an elastic job starts: as many as fit and are allowed, at least its minimum.
+"""Choose the number of pods with which an elastic job starts: as many as fit and are allowed, at least its
+minimum.
 
-Elsewhere in this package an elastic job is a gang of its minimum size: it queues, is refused, gets promises and
-stops other jobs for that size only. Additional pods never stop other jobs. They are added in two steps (`widening`),
-because this package does not resize running jobs:
+Elsewhere in this package an elastic job is a gang of its minimum size: it queues, is refused, gets promises
+and stops other jobs for that size only. Additional pods never stop other jobs. They are added in two steps
+(`widening`), because this package does not resize running jobs:
 
-1. In its turn the job gets what is free now (or free soon, if it is promised that), up to the amount that
-its project is guaranteed: capacity beyond that is left to the jobs after it.
-2. After all turns it gets what is still idle, within limits, unless a waiting job could reclaim it, because a
-reclaim would stop the whole job.
+1. Served within its share, the job gets what is free now (or free soon, if it has a promise), up to what no
+other project can reclaim; the rest is left to the jobs after it.
 
-Elastic jobs are preferred as victims, because they can continue with fewer pods on the capacity that is left.
+2. Once all jobs are served, it gets what is still idle, within limits, unless a waiting job could reclaim
+that: a reclaim would stop the whole job.
+
+Elastic jobs are preferred as victims, because they can continue with fewer pods on the remaining capacity.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class ShrinkPolicy:
 
     @property
     def signature(self) -> Hashable:
-        """The other policy's signature, marked as restricted."""
+        """Return the other policy's signature, marked as restricted to victims that can shrink."""
         return "shrink", self._policy.signature
 
     def concerns(self, victim_account: Account) -> bool:
@@ -88,8 +90,8 @@ class ShrinkPolicy:
 
 
 def can_go_on(victims: Collection[Candidate], preemptor: Waiting, soon: FreeCapacity) -> bool:
-    """Return whether all these victims could continue at their minimum size after the waiting job is placed on their
-    capacity."""
+    """Return whether every victim could still be placed at its minimum size once the preemptor is placed on
+    the freed capacity."""
     room = soon.copy()
     for victim in victims:
         for placement in victim.placements:
@@ -109,8 +111,8 @@ def can_go_on(victims: Collection[Candidate], preemptor: Waiting, soon: FreeCapa
 
 
 def _last(low: int, high: int, is_fine: Callable[[int], bool]) -> int:
-    """Find by bisection the largest number in `low`..`high` for which `is_fine` holds; it must hold for all
-    smaller ones. `low` is not tested."""
+    """Return the largest number in `low`..`high` for which the monotone test `is_fine` holds, by bisection.
+    `low` is taken to hold without a test."""
     while low < high:
         middle = (low + high + 1) // 2
         if is_fine(middle):

@@ -26,7 +26,8 @@ LEAST_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class StartRange:
-    """When a job is expected to start, in Unix seconds. `latest` None: not within the simulated time."""
+    """When a job is expected to start, as a range in Unix seconds. `latest` None: possibly not within the
+    simulated time."""
 
     earliest: int
     latest: int | None
@@ -34,7 +35,8 @@ class StartRange:
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What happens to a job: where it starts now, which jobs stop for it first, and when it starts."""
+    """The expected fate of a queued job: the nodes where the next cycle starts it, the jobs stopped for it
+    first, and its start range."""
 
     placements: tuple[PodPlacement, ...]
     starts_now: bool
@@ -44,8 +46,8 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class LearnedRunTimes:
-    """Learned run times, in seconds by job id, of jobs without a declared one: for the early simulation, for
-    the late one, and the expected value."""
+    """Learned run times in seconds by job id, for jobs without a declared one: a low value for the early
+    simulation, a high one for the late one, and the expected value."""
 
     early: RunTimes
     expected: RunTimes

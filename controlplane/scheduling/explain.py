@@ -38,8 +38,11 @@ _BEFORE_PREEMPTED = frozenset(
 
 
 class Holds(Sequence[Hold]):
-    """The Holds of a plan, promised jobs first, explained when they are read, with one explanation per class of equal
-    jobs. A slice explains only its own Holds, and an iteration those that it reads; all else explains all of them."""
+    """The Holds of a plan, promised jobs first, explained lazily and once per class of equal jobs.
+
+    A slice explains only its own Holds, an iteration those that it reads, any other access all of them.
+    Unread Holds raise RuntimeError after `expire`.
+    """
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class Holds(Sequence[Hold]):
             raise RuntimeError("the holds of this plan were not read before the next cycle began")
 
     def _explained(self, first: int) -> Iterator[Hold]:
-        """Yield the Holds from index `first` on."""
+        """Explain and yield the Holds from index `first` on."""
         ahead = [job.id for _, job in islice(self._turns(0), min(first, SHOWN))]
         explainer, state = Explainer(self._state, ahead=ahead), self._state
         own = None if state.reservation is None else state.reservation.item.job.id
@@ -120,7 +123,8 @@ class Holds(Sequence[Hold]):
         yield from out_of_line(self._impossible[passed:])
 
     def _turns(self, skip: int) -> Iterator[tuple[Waiting | JobClass, JobView]]:
-        """Yield the jobs of the queue after the first `skip`, each with its class, or its promised size."""
+        """Yield (class, job) for the jobs in the queue from index `skip` on; for a promised job its Waiting
+        instead of the class."""
         yield from ((item, item.job) for item in self._promised[skip:])
         yield from in_turn(self._classes, max(0, skip - len(self._promised)))
 
@@ -131,7 +135,8 @@ class Explainer:
     def __init__(
         self, state: CycleState, refusals: Mapping[str, Refusal] | None = None, ahead: Iterable[str] = ()
     ) -> None:
-        """`ahead`: the first jobs of the queue that are not explained."""
+        """`refusals`: known reasons by job id. `ahead`: ids of jobs at the head of the queue that are not
+        explained here."""
         self._state = state
         self._refusals = refusals or {}
         self._ahead = list(ahead)
@@ -140,7 +145,8 @@ class Explainer:
         self._without_promises: FreeCapacity | None = None
 
     def hold(self, item: Waiting, position: int) -> Hold:
-        """Return the Hold of the next job in the queue. Must be called in order of `position`."""
+        """Return the Hold of the next job in the queue. Call it in the order of `position`, because details
+        name the jobs ahead."""
         job = item.job
         code, numbers = self._reason(item)
         is_promised = job.id in self._state.promises
@@ -206,8 +212,8 @@ class Explainer:
         return code, numbers
 
     def _refuse(self, item: Waiting) -> Refusal | None:
-        """Return the refusal that prevents the job from being tried, independent of free capacity; None if there is
-        none."""
+        """Return a refusal that holds whatever capacity is free, such as a limit or back-off; None if there
+        is none."""
         refused = over_limit(item) or over_quota(item) or not_ready(item.job)
         if refused is not None:
             return refused
@@ -230,8 +236,8 @@ class Explainer:
         }
 
     def _cause(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """Return the code of the reason why a request does not fit, and its details, such as the free GPUs.
-        Independent of the job's project: fair share is checked later."""
+        """Return (reason code, details) for a request that does not fit now. Cached per request, so it
+        ignores the project; `_reason` checks the fair share afterwards."""
         room, numbers = self._state.capacity.now, self._numbers(request)
         if self._state.promises and place(request, self._room_without_promises()) is not None:
             return reasons.RESERVED_FOR_OLDER_GANG, {**numbers, **self._first_promised()}
@@ -276,7 +282,7 @@ def _shown_time(at: int) -> int:
 
 
 def out_of_line(impossible: Iterable[tuple[JobView, Refusal]]) -> list[Hold]:
-    """Return the Holds of jobs that can never start on this cluster, and therefore have no queue position."""
+    """Return the Holds, without queue position, of jobs that can never start on this cluster."""
     return [Hold(job.id, job.project, refusal.code, refusal.details, None) for job, refusal in impossible]
 
 

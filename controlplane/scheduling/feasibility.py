@@ -1,5 +1,5 @@
-"""Find requests that no change of load can satisfy: a missing project or pool, and requests larger than the
-cluster."""
+"""Find requests that can never be satisfied, even on an idle cluster: a missing project or pool, or more than
+the nodes have."""
 
 from __future__ import annotations
 
@@ -181,8 +181,7 @@ _attributes = attrgetter(
 
 
 def _alike(job: JobView) -> _Key:
-    """Return the properties that decide the verdict about a queued job: jobs with an equal key share one
-    verdict."""
+    """Return the key of jobs that share one class: equal keys are refused, explained and placed alike."""
     return (*_attributes(job), rounded_up(job.expected_runtime_seconds), job.grows)
 
 

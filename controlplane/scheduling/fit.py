@@ -117,7 +117,7 @@ def host_needs(request: Request) -> tuple[str, ...]:
 
 
 def amount_of(holder: Need, need: str) -> int:
-    """Return one host resource of `holder`: milli-CPUs, MiB, or whole units of an extra resource."""
+    """Return the amount of one host resource of `holder`: milli-CPUs, MiB, or whole units of an extra resource."""
     if need == "cpus":
         return holder.milli_cpus
     return holder.memory_mib if need == "memory" else dict(holder.extras).get(need, 0)
@@ -211,7 +211,8 @@ def _is_pod_free(placement: PodPlacement, job: JobView, room: FreeCapacity) -> b
 
 
 def pods_that_fit(request: Request, room: FreeCapacity, at_most: int) -> int:
-    """Return how many pods of this kind fit at once, in the pool choice that fits most; at most `at_most`."""
+    """Return how many pods of the request fit at once, at most `at_most`. Of several pools, the one where
+    most fit counts."""
     counted = replace(request, pods=at_most)
     choices = _choices(request, room)
     return max((_count(counted, room, parts) for parts in choices), default=0)
@@ -248,7 +249,7 @@ def _choices(request: Request, room: FreeCapacity) -> list[tuple[str, ...]]:
 def _place_in(
     request: Request, room: FreeCapacity, parts: Sequence[str], without: Preference = ((),)
 ) -> tuple[PodPlacement, ...]:
-    """Place as many pods as fit, at most the gang size. Pods are equal, so filling one node after another
+    """Place as many pods of the gang as fit on these parts. Pods are equal, so filling one node after another
     reaches the maximum."""
     placements: list[PodPlacement] = []
     for rank in range(request.pods):
@@ -332,7 +333,8 @@ def _place_share_on_whole(
 
 
 def fits_on(request: Request, node: NodeCapacity) -> bool:
-    """Return whether a pod of the request fits on this node, which is open and admitted by the request."""
+    """Return whether a pod of the request fits on this node now. The caller has checked that the node is open
+    and admitted."""
     is_whole = request.whole_devices > 0
     return not (is_whole and node.is_divided) and bool(pods_on(request, node))
 
@@ -360,7 +362,8 @@ def pods_in(
     memory_mib: int,
     extras: Mapping[str, int],
 ) -> int:
-    """Return how many pods, at most the gang size, fit on the node if this much is free on it."""
+    """Return how many pods of the request, at most the gang size, fit on the node if exactly these amounts
+    are free there."""
     pods = request.pods
     if request.milli_cpus:
         pods = min(pods, milli_cpus // request.milli_cpus)

@@ -34,7 +34,8 @@ def popular(counts: Mapping[Request, int]) -> list[tuple[Request, int]]:
 
 
 def kind_of(job: JobView) -> Request:
-    """Return the request of each pod of a job, without pools and locations."""
+    """Return a one-pod request with the resources of the job's pods, without pools and locations: the kind
+    counted in the mix."""
     return Request(job.milli_gpus, job.gpu_memory_mib, 1, job.milli_cpus, job.memory_mib, (), job.extras)
 
 
@@ -70,7 +71,8 @@ class Gradient:
         return None if best is None else (room.nodes[best[2]].name, best[3])
 
     def useless_on(self, node: NodeCapacity) -> float:
-        """Return the free milli-GPUs of a node that a pod of the mix cannot use, as the mean over the mix."""
+        """Return the free milli-GPUs of a node that pods cannot use, as the weighted mean over the pods of
+        the mix."""
         return self._useless_on((node.modes, tuple(node.free), node.milli_cpus, node.memory_mib))
 
     def _score(self, request: Request, node: NodeCapacity) -> _Scored | None:

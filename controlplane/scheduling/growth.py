@@ -1,7 +1,7 @@
 """Missing workers of running elastic jobs, inside their project's quota: they queue like jobs. Pure.
 
-`with_missing_workers` adds one queued job per gang of missing workers to the view (`JobView.grows`), and
-`growth_of` takes the answers out of the plan again. The rules are on the README page.
+`with_missing_workers` adds one queued job per gang of missing workers to the view (`JobView.grows`);
+`growth_of` converts what these get in the plan back into workers. Rules: README.md, "Missing workers".
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def lacks_workers(jobs: Iterable[JobView]) -> bool:
 
 
 def with_missing_workers(view: ClusterView) -> ClusterView:
-    """Return the view with the missing workers of its running jobs as queued jobs; the view itself if there are
+    """Return the view with the missing workers of running jobs as queued jobs; the same view if there are
     none.
 
-    Without a promise of its own a job asks for nothing while one of higher priority in its project has one: it may
-    have shrunk for that job, and would take the capacity back before that job can start.
+    A job without a promise of its own adds none while a queued job of higher priority in its project has one:
+    it may have shrunk for that job, and would take the capacity back.
     """
     if not lacks_workers(view.jobs):
         return view
@@ -80,8 +80,8 @@ def _gangs(job: JobView) -> Iterator[JobView]:
 
 
 def growth_of(state: CycleState) -> tuple[Growth, ...]:
-    """Return the workers that running jobs get in this plan, one entry per job. While some of a job's workers wait
-    for stopping jobs, all of them are promised: they start together."""
+    """Return the workers that running jobs get in this plan, one entry per job. All of a job's workers start
+    together: they count as promised while any of them waits for stopping jobs."""
     placed: dict[str, list[str]] = {}
     for name in (*state.starts, *state.promises):
         if grows := state.jobs[name].grows:
@@ -105,7 +105,8 @@ def _growth(state: CycleState, job: JobView, gangs: list[str]) -> Growth:
 
 
 def for_growing_job(preempt: Preempt, beneficiary: JobView) -> Preempt:
-    """Return the preemption with the running job as its beneficiary if it is for that job's missing workers."""
+    """Return the preemption with the running job as beneficiary if the given one stands for its missing
+    workers."""
     return replace(preempt, beneficiary=beneficiary.grows) if beneficiary.grows else preempt
 
 
@@ -114,8 +115,8 @@ def _ranked(placements: tuple[PodPlacement, ...] | list[PodPlacement]) -> tuple[
 
 
 def awaited_sentence(awaited: Details, sees: Sees) -> str:
-    """Return why missing workers of a running job wait, for a reader of the projects `sees`. `awaited`: `workers`
-    that wait, `asked` in all, and the `stopping` jobs."""
+    """Return the sentence on why missing workers of a running job wait, for a reader who may see the jobs of
+    `sees`. `awaited`: `workers` that wait, `asked` in all, and the `stopping` jobs."""
     stopping = seen_by({"stopping": awaited["stopping"]}, sees)["stopping"]
     workers, asked = awaited["workers"], awaited["asked"]
     waits = "waits" if workers == 1 else "wait"

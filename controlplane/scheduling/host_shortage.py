@@ -30,8 +30,8 @@ def _given(victim: Candidate, node: NodeCapacity, need: str) -> int:
 
 
 def part_of(missing: Mapping[str, int], victim: Candidate, node: NodeCapacity) -> float:
-    """Return the fraction of the missing amounts that stopping the victim frees, summed over the resources: 1.0
-    means as much as all that is missing of one resource."""
+    """Return the sum, over the missing resources, of the fraction that stopping the victim frees on the node:
+    1.0 is as much as the whole shortage of one resource."""
     return sum(min(1.0, _given(victim, node, need) / amount) for need, amount in missing.items())
 
 

@@ -1,4 +1,4 @@
-"""Decide in successive cycles on one cluster: keep the state between cycles and feed only the changes into it."""
+"""Decide in successive cycles on one cluster: keep the state between cycles and apply only the changes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _all_but_time_and_jobs = attrgetter(
 class Scheduler:
     """Returns the same plans as `cycle.decide`, at almost no cost for jobs that did not change.
 
-    Jobs are compared one by one, which is fastest for identical objects; a change of nodes, projects or
-    departments discards the state. The holds of a plan must be read before the next `decide`.
+    Pass unchanged jobs as the same objects, which are compared fastest. A change of nodes, projects or
+    departments discards the state. Read the holds of a plan before the next `decide`.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,8 @@ class Scheduler:
         return self._plan
 
     def _compare(self, state: CycleState | None, view: ClusterView) -> tuple[ClusterView, Difference]:
-        """Return the view with the missing workers of its jobs, and how its jobs differ from those of the state."""
+        """Return the view with missing workers as queued jobs, and its jobs that differ from the state's
+        (before, after)."""
         if state is not None and not self._lacks_workers:
             difference = _without_common_ends(state.view.jobs, view.jobs)
             # Only new and changed jobs can lack workers now.
@@ -84,8 +85,8 @@ class Scheduler:
         return view, ((), view.jobs) if state is None else _without_common_ends(state.view.jobs, view.jobs)
 
     def _holds_until(self, state: CycleState, now: int) -> bool:
-        """Return whether the last plan is still valid at this time if nothing changed: it decided nothing, did
-        not depend on the time, and no back-off has ended since."""
+        """Return whether the last plan of an unchanged cluster is still valid at `now`: it started and
+        stopped nothing, did not depend on the time, and no back-off has ended since."""
         return (
             not (self._plan.starts or self._plan.preempts)
             and not (state.depends_on_time and now != state.view.now)
@@ -146,8 +147,8 @@ def _changes(state: CycleState, view: ClusterView, difference: Difference) -> Ch
 
 
 def _without_common_ends(one: Jobs, other: Jobs) -> Difference:
-    """Return both sequences without the identical jobs at their beginning and end. A few changes leave only a short
-    middle to compare."""
+    """Return both sequences without the identical jobs at their beginning and end: few changes leave only a
+    short middle to compare."""
     # Comparing tuples of identical objects takes a tenth of the time of a loop over them.
     if one == other:
         return (), ()

@@ -1,5 +1,5 @@
-"""Check the rules that apply even while GPUs are idle: a project's limit, the quota of non-preemptible jobs,
-unfinished waits."""
+"""The rules that apply even while GPUs are idle: limits, the quota for non-preemptible jobs, back-off and
+missing prerequisites."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def must_wait_for_limits(item: Waiting) -> bool:
 
 
 def not_ready(job: JobView) -> Refusal | None:
-    """Return a refusal while data or another prerequisite of the job is not ready."""
+    """Return a refusal while the job's data or volume is not ready."""
     if job.is_waiting_for_data:
         return Refusal(reasons.WAITING_FOR_DATA, dict(job.data_progress))
     if job.is_waiting_for_volume:
@@ -70,7 +70,7 @@ def is_backing_off(job: JobView, now: int) -> bool:
 
 
 def postponed(job: JobView, view: ClusterView) -> Refusal | None:
-    """Return a refusal if the job must not be tried now, for example during its back-off."""
+    """Return a refusal while the job must not be tried again, such as during its back-off."""
     if is_backing_off(job, view.now):
         return Refusal(reasons.BACKING_OFF, {"not_before": job.not_before})
     if not view.is_engine_reachable:

@@ -1,4 +1,4 @@
-"""The jobs that the details of a reason name, and what remains for readers who may not see those jobs.
+"""The jobs that the details of a reason name, and the form in which readers may see them.
 
 A job's name and id are visible only to readers of its project; a project's name is visible to every user,
 because the GPUs are shared. Stored details are complete: pass them through `seen_by` before they leave the
@@ -36,9 +36,8 @@ def mention(project: str, job_id: str, name: str) -> dict[str, Any]:
 
 
 def seen_by(details: Details, sees: Sees) -> Details:
-    """Return the details as a reader of the projects `sees` may read them: other projects' jobs are reduced to
-    the project. Entries without a project, such as rows of earlier versions, are hidden unless `sees` is None.
-    """
+    """Return the details as visible to a reader of the projects `sees` (None: all): other projects' jobs are
+    reduced to their project. Entries without a project, such as rows of earlier versions, are hidden."""
     if sees is None:
         return details
     hidden = {
@@ -55,8 +54,8 @@ def seen_by(details: Details, sees: Sees) -> Details:
 
 
 def sentence(code: str, message: str, details: Details, sees: Sees) -> str:
-    """Return the message of a reason for a reader: `message`, or for a reason that names a job the sentence
-    rebuilt from what the reader may see. `details` may be complete."""
+    """Return the sentence of a reason for a reader: `message`, rebuilt from what the reader may see if it
+    names a job. `details` may be complete."""
     if code in NAMING or (not message and code in reasons.REASONS):
         return reasons.describe(code, seen_by(details, sees))
     return message
@@ -68,7 +67,7 @@ def public(code: str, details: Details) -> str:
 
 
 def named_projects(details: Details) -> frozenset[str]:
-    """Return the projects of the jobs that these details name; "" for an unknown project."""
+    """Return the projects of the jobs that these details name; "" stands for an unknown project."""
     return frozenset(_named(details))
 
 

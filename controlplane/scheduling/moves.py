@@ -1,5 +1,4 @@
-"""The steps that the phases of a cycle share: start a job, promise capacity to it, or take capacity from other
-jobs."""
+"""The steps that the phases of a cycle share: start a job, promise it capacity, or stop other jobs for it."""
 
 from __future__ import annotations
 
@@ -21,13 +20,14 @@ from controlplane.scheduling.view import PodPlacement
 
 
 def is_refused(item: Waiting) -> bool:
-    """Return whether the job would exceed a GPU limit of its project or department, or, if it is not preemptible, their
-    quota. Missing workers of a running job are refused above the quota."""
+    """Return whether the job would exceed a limit, or a quota that binds it: for non-preemptible jobs, and
+    for missing workers of a running job."""
     return exceeds_limits(item) or is_growth_over_quota(item)
 
 
 def exceeds_limits(item: Waiting) -> bool:
-    """Return whether the job would exceed a GPU limit, or, if it is not preemptible, a quota."""
+    """Return whether the job would exceed a GPU limit of its project or department, or, if not preemptible,
+    their quota."""
     return over_limit(item) is not None or over_quota(item) is not None
 
 
@@ -39,8 +39,8 @@ def is_growth_over_quota(item: Waiting) -> bool:
 
 
 class Moves:
-    """Starts, promises and preemptions in one cycle's state. Failed searches for free capacity and for victims
-    are cached until `forget`."""
+    """Starts, promises and preemptions in one cycle's state. Failed searches are cached; call `forget` or
+    `forget_rooms` when they may succeed again."""
 
     def __init__(self, state: CycleState) -> None:
         self._state = state
@@ -54,7 +54,7 @@ class Moves:
         self._lowest = state.candidates.lowest_priorities()
 
     def forget_rooms(self) -> None:
-        """Clear the cache of failed searches for free capacity, because jobs of the plan no longer use theirs."""
+        """Clear the cache of failed searches for free capacity, because a start or promise was withdrawn."""
         self._no_room.clear()
 
     def must_not_start(self, item: Waiting) -> bool:
@@ -77,8 +77,8 @@ class Moves:
         return True
 
     def _promise_soon(self, item: Waiting) -> bool:
-        """Promise capacity that is about to become free: where the job already has a promise, else
-        anywhere; start the job if none of that capacity is still in use. Return whether it fitted."""
+        """Promise capacity that is about to become free: the devices of an earlier promise, else any. Starts
+        the job instead if all of that is free already. Return whether it fitted."""
         # Then nothing is about to become free, and what is free now has been tried.
         if not self._state.is_releasing:
             return False
@@ -96,7 +96,8 @@ class Moves:
         return True
 
     def _keeps_promise(self, item: Waiting) -> bool:
-        """Return whether the devices promised to the job are still there."""
+        """Return whether the devices promised by an earlier cycle are still available to the job at an
+        allowed size."""
         job = item.job
         if not job.promised or not is_free(job.promised, job, self._state.capacity.soon):
             return False
@@ -104,9 +105,11 @@ class Moves:
         return owed is item or (owed is not None and not is_refused(owed))
 
     def find(self, item: Waiting, *, is_soon: bool) -> tuple[PodPlacement, ...] | None:
-        """Return where the job fits: outside of what is reserved for a gang, else also there if the job need
-        not respect the reservation. Failures are cached, because free capacity only shrinks until a job is
-        stopped."""
+        """Return where the job fits, now or `is_soon`; None if nowhere.
+
+        Capacity outside of the gang's reservation is tried first; jobs that need not respect the reservation
+        may use the rest. Failures are cached, because free capacity only shrinks until a job is stopped.
+        """
         # What does not fit with the reserved capacity does not fit without it.
         if (item.request, is_soon, False) in self._no_room:
             return None
@@ -131,8 +134,8 @@ class Moves:
         return placements
 
     def make_room(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Take capacity from other projects, else from lower priorities of the same project. Return the
-        victims; None if neither can give enough."""
+        """Stop jobs of other projects, else jobs of lower priority of its own project, and serve the job.
+        Return the victims; None, with nothing changed, if neither is enough."""
         policy = ReclaimPolicy(item)
         if policy.is_open():
             victims = self.find_victims(item, policy)
@@ -143,8 +146,8 @@ class Moves:
         return self.preempt(item)
 
     def _take_beside(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
-        """Take capacity outside of what is reserved for a gang if the job does not fit there. Capacity that is
-        idle only because of the reservation does not justify stopping a job."""
+        """Reclaim capacity outside of the gang's reservation for a job that must respect it. None if the job
+        would fit without the reservation: idle reserved capacity is no reason to stop a job."""
         state, reservation = self._state, self._state.binding(item)
         soon = state.capacity.soon
         if reservation is None:
@@ -160,8 +163,9 @@ class Moves:
         return taken
 
     def wait_for_data(self, item: Waiting) -> bool:
-        """Return whether the job fits at a location to which its data could be copied, beside the jobs that got this
-        answer before: then it must not stop other jobs. Until `forget_data` it counts in its project's share."""
+        """Return whether the job should wait for a copy of its data instead of stopping jobs: it fits at a
+        location of `fillable`, beside the jobs that already wait so. It counts in its project's share until
+        `forget_data`."""
         if not self._elsewhere.take(item):
             return False
         self._waiting_for_data.append(item)
@@ -169,7 +173,8 @@ class Moves:
         return True
 
     def forget_data(self) -> bool:
-        """End what `wait_for_data` counts: no capacity is reserved for these jobs. Return whether there were any."""
+        """End the counting of `wait_for_data`, because no capacity is reserved for these jobs. Return whether
+        there were any."""
         had_any = bool(self._waiting_for_data)
         for item in self._waiting_for_data:
             item.account.promise(-item.milli_gpus, item.job.is_preemptible)
@@ -178,12 +183,12 @@ class Moves:
         return had_any
 
     def is_above_lowest(self, account: Account, priority: int) -> bool:
-        """Return whether jobs of lower priority were running in the project before this cycle."""
+        """Return whether jobs of lower priority than this ran in the project before this cycle."""
         return self._lowest.get(account.name, priority) < priority
 
     def could_swap(self, item: Waiting) -> bool:
-        """Return whether a job that takes its project above its share needs to replace lower-priority jobs of
-        the project, and can. Without this rule, lower-priority jobs would run in its place."""
+        """Return whether a job that takes its project above its share fits only by replacing lower-priority
+        jobs of the project, and can. Otherwise those would keep the share that a more important job needs."""
         if not self.is_above_lowest(item.account, item.job.priority):
             return False
         if not self._state.has_victim(PreemptPolicy(item, is_swap=True)):
@@ -200,16 +205,16 @@ class Moves:
         return victims if victims is not None and policy.is_swapped(victims) else None
 
     def preempt(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Take capacity from lower priorities of the same project. Return the victims; None if they cannot give
-        enough."""
+        """Stop jobs of lower priority in the job's own project, and serve the job. Return the victims; None,
+        with nothing changed, if they are not enough."""
         if item.job.grows or not self.is_above_lowest(item.account, item.job.priority):
             return None
         victims = self._find_swap(item) or self.find_victims(item, PreemptPolicy(item))
         return None if victims is None else self._take(item, victims, "preempt")
 
     def take_lent(self, item: Waiting) -> bool:
-        """Serve an aged gang: on free capacity, else in the place of jobs that have just written a checkpoint. Return
-        whether that was possible."""
+        """Serve an aged gang on free capacity, else by stopping jobs that have just written a checkpoint.
+        Return whether it was served."""
         if self.serve(item):
             return True
         state = self._state
@@ -232,8 +237,8 @@ class Moves:
         return None
 
     def find_victims(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
-        """Return the victims for a job, or None. Failed searches are cached: until `forget`, the other jobs
-        only lose capacity, so only nodes that changed since are searched again."""
+        """Return the victims for a job, or None. After a failed search only nodes changed since are searched
+        again, until `forget`: other jobs only take capacity."""
         # Keyed by signature, so that equal jobs of other projects need no search of their own.
         key, changes = (item.request, policy.signature), self._state.capacity.soon.changes
         changed = sorted(set(changes[self._no_victims[key] :])) if key in self._no_victims else None
@@ -245,8 +250,8 @@ class Moves:
     def _search(
         self, item: Waiting, policy: VictimPolicy, among: Sequence[int] | None
     ) -> frozenset[Candidate] | None:
-        """Return victims that can shrink instead of stopping, if those are sufficient and can all run at their
-        minimum size afterwards; else the cheapest victims."""
+        """Return victims that can all shrink instead of stopping if these are enough, else the cheapest
+        victims."""
         state = self._state
         soon, shrink = state.capacity.soon, ShrinkPolicy(policy)
         # The second search costs as much as the first, so it runs only if some job can shrink.

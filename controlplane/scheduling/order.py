@@ -1,8 +1,9 @@
 """The order of the queue: projects by how far they are below their share, jobs by priority and first
 submission.
 
-Between projects the time of submission does not count, so that projects with equal rights end with equal
-shares. If the shortest goes first, GPUs beyond the quotas go to the job that is expected to need the least of them.
+Between projects the time of submission does not count, so that projects with equal rights get equal shares.
+If the shortest job goes first (`queue_order`), GPUs beyond the quotas go to the job that is expected to need
+the fewest GPU-seconds.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _Entry = tuple[Key, bool, str, int]
 
 
 class Cause(NamedTuple):
-    """Why a class was closed. Classes with equal causes fit, or find victims, at the same time.
+    """Why a class was closed. Classes with equal causes become servable at the same time.
 
-    `request`: what found no room. `policy`: the signature of the policy that found no victims, None if none was
-    tried. `is_kept_back`: only capacity outside of the reservation was searched.
+    `request`: what found no room. `policy`: the signature of the policy that found no victims, None if none
+    was tried. `is_kept_back`: only capacity outside of the reservation was searched.
     """
 
     request: Request
@@ -41,11 +42,7 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A queued job with its project's account, its minimum request, and the milli-GPUs that this adds to the
-    account.
-
-    `of` returns the same elastic job with another number of pods.
-    """
+    """A queued job with its project's account, its request at minimum size, and the milli-GPUs of that request."""
 
     job: JobView
     account: Account
@@ -69,11 +66,11 @@ class Waiting:
 
     @property
     def wanted_milli_gpus(self) -> int:
-        """Return the milli-GPUs of all its pods; of an elastic job, at its full size."""
+        """Return the milli-GPUs of all its pods at full size."""
         return self.milli_gpus // self.request.pods * self.job.pods
 
     def of(self, pods: int) -> Waiting:
-        """Return the same job with `pods` as its minimum number of pods."""
+        """Return the same job with `pods` as its size."""
         if pods == self.request.pods:
             return self
         milli_gpus = self.milli_gpus // self.request.pods * pods
@@ -98,18 +95,18 @@ def requeued_rank(job: JobView, view: ClusterView) -> int:
 
 
 def requeued_later(view: ClusterView) -> dict[str, bool]:
-    """Return the details of a preemption that say that the job does not keep its rank; {} if it does."""
+    """Return the details that mark a preemption after which the job loses its rank; {} if it keeps the rank."""
     return {} if view.requeue_rank_seconds is None else {"is_requeued_later": True}
 
 
 def turn_key(account: Account, milli_gpus: int, seconds: int = 0) -> Key:
-    """Return the sort key of an account among its siblings, for the next job that it would start; the smallest
-    is served first. `seconds`: the job's expected run time if the shortest goes first, else 0.
+    """Return the sort key of an account among its siblings, for the next job that it would start; the
+    smallest is served first. `seconds`: the job's expected run time if the shortest goes first, else 0.
 
     Criteria in order: not above the fair share; still within quota with the job; higher priority; has an
     entitlement; smaller ratio of allocation to entitlement with the job, then without; smaller entitlement;
-    older; name. If the shortest goes first: within quota; priority; fewer GPU-seconds of a job beyond the quota;
-    then as above.
+    older; name. If the shortest goes first: within quota; priority; for a job beyond the quota fewer
+    GPU-seconds; then as above.
     """
     with_job = account.allocated + milli_gpus
     entitled = account.entitled
@@ -137,11 +134,11 @@ def _ratio(milli_gpus: int, entitled: int | None) -> float:
 
 
 class JobClass:
-    """Queued jobs of one project that are equal but for id and age, oldest first: a refusal of one applies to the
-    rest as well, and what is read from `jobs[0]` holds for all.
+    """Queued jobs of one project that differ only in id and age, oldest first. A refusal of one applies to
+    all, and so do the properties of `jobs[0]`.
 
-    The jobs before index `at` are decided: they start or are promised capacity. `seconds`: their expected run time
-    if the shortest goes first, else 0.
+    The jobs before index `at` are decided: they start or are promised capacity. `seconds`: their expected run
+    time if the shortest goes first, else 0.
     """
 
     __slots__ = ("_head", "_kept", "_passed", "account", "at", "jobs", "milli_gpus", "request", "seconds")
@@ -183,23 +180,23 @@ class JobClass:
         return self.at >= len(self.jobs)
 
     def advance(self) -> None:
-        """Count the head as decided; the next job becomes the head."""
+        """Mark the head as decided; the next job becomes the head."""
         self.at += 1
 
     def pass_over(self) -> None:
-        """Make the next job the head; the present one stays undecided."""
+        """Skip the head until `take_back`, without deciding it; the next job becomes the head."""
         if self._kept is None:
             self._kept, self.jobs = self.jobs, list(self.jobs)
         self._passed.append(self.jobs.pop(self.at))
 
     def take_back(self) -> None:
-        """Put the jobs that were passed over back before the undecided ones."""
+        """Put the skipped jobs back in front of the other undecided ones."""
         if self._passed:
             self.jobs[self.at : self.at] = self._passed
             self._passed.clear()
 
     def rewind(self) -> None:
-        """Make all jobs undecided, in their order."""
+        """Make all jobs undecided again, in their original order."""
         self.at = 0
         self._passed.clear()
         if self._kept is not None:
@@ -215,10 +212,10 @@ class JobClass:
 
 
 class QueueIterator:
-    """Iterates over classes of waiting jobs in turn: by department, then project, then job.
+    """Iterates over classes of waiting jobs in queue order: by department, then project, then job.
 
-    Call `take`, decide, then `put_back` or `close`. Only the served account is sorted again, so one turn costs
-    O(log n); call `reopen` after a decision by which other accounts lost jobs.
+    Call `take`, decide its head, then `put_back` or `close`. Only the served account is sorted again, so one
+    job costs O(log n); call `reopen` after a decision by which other accounts lost jobs.
     """
 
     __slots__ = ("_closed", "_is_eligible", "_projects", "_queues", "_taken", "_tops", "_versions")
@@ -226,7 +223,8 @@ class QueueIterator:
     def __init__(
         self, classes: Iterable[JobClass], is_eligible: Callable[[JobClass], bool] | None = None
     ) -> None:
-        """With `is_eligible`, skip the classes for which it returns False when their turn comes."""
+        """`is_eligible`: classes for which it returns False when they reach the head of their project are
+        closed."""
         self._is_eligible = is_eligible
         self._queues: dict[str, list[tuple[TurnInProject, JobClass]]] = {}
         self._projects: dict[str, list[_Entry]] = {}
@@ -254,7 +252,7 @@ class QueueIterator:
         return self._taken
 
     def put_back(self) -> None:
-        """Put the class just taken back into the queue, at its next job."""
+        """Return the class just taken to the queue, at the place of its next undecided job."""
         taken = self._taken
         assert taken is not None
         if not taken.is_decided:
@@ -262,8 +260,7 @@ class QueueIterator:
         self._update((taken.account,))
 
     def close(self, cause: Cause | None = None) -> None:
-        """Remove the class just taken. `cause`: what it waits for; `reopen` can add the classes closed for
-        equal causes again."""
+        """Remove the class just taken until `reopen`. `cause`: why it was not served."""
         assert self._taken is not None
         self._closed.append((self._taken, cause))
         self._update((self._taken.account,))
@@ -271,8 +268,8 @@ class QueueIterator:
     def reopen(
         self, accounts: Collection[Account], may_fit: Callable[[JobClass, Cause | None], bool]
     ) -> None:
-        """Sort the projects of these accounts again after they lost jobs, and add closed classes again: those
-        of these accounts and of their departments, and those that may fit now."""
+        """Sort the projects of these accounts, which lost jobs, again. Put closed classes back: all of their
+        departments (or projects without one), and those for which `may_fit` holds."""
         tops = {account.parent or account for account in accounts}
         changed, closed = set(accounts), self._closed
         self._closed = []
@@ -318,7 +315,8 @@ class QueueIterator:
 
 
 def _top_name(account: Account) -> str:
-    """Return a key that cannot be a project's name: departments and projects are counted in one dictionary."""
+    """Return a key for a department, or a project without one, that no project's name can equal: both kinds
+    share one dictionary of versions."""
     return f"{'department' if account.parent else 'project'} {(account.parent or account).name}"
 
 
@@ -348,10 +346,11 @@ def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
 
 
 def in_turn(classes: Iterable[JobClass], skip: int = 0) -> Iterator[tuple[JobClass, JobView]]:
-    """Iterate over all undecided jobs in turn after the first `skip`, as if none of them could start.
+    """Iterate over all undecided jobs in queue order, after the first `skip`, as if none of them could start.
 
-    No account changes meanwhile, so a project keeps its place while its jobs have equal requests. One step is a
-    look-up, where `QueueIterator` sorts again; jobs of equal requests are skipped without a look at them.
+    No account changes meanwhile, so a project keeps its place while its next jobs have equal requests;
+    `QueueIterator` would sort again for each. Whole projects are skipped without reading their jobs where
+    possible.
     """
     queues: dict[str, list[JobClass]] = {}
     for one in classes:
@@ -386,7 +385,8 @@ def in_turn(classes: Iterable[JobClass], skip: int = 0) -> Iterator[tuple[JobCla
 
 
 class _Project:
-    """The undecided jobs of one project. Only the next job of each class is sorted: of a long queue few are read."""
+    """The undecided jobs of one project, read lazily: only the next job of each class is sorted, because few
+    jobs of a long queue are read."""
 
     __slots__ = ("_heads", "_keys", "_top_keys", "account", "count")
 
@@ -400,7 +400,8 @@ class _Project:
         self._top_keys: dict[tuple[int, int], tuple[Key, bool]] = {}
 
     def drop(self, most: int) -> int:
-        """Remove all jobs if they are at most so many and have one place. Return how many were removed."""
+        """Remove all jobs, if they are at most `most` and all have equal requests. Return how many were
+        removed."""
         if self.count > most or len({(one.milli_gpus, one.seconds) for _, _, one in self._heads}) > 1:
             return 0
         dropped, self.count = self.count, 0
@@ -409,7 +410,8 @@ class _Project:
 
     @property
     def _next(self) -> tuple[int, int]:
-        """The milli-GPUs and expected seconds of the project's next job, on which its place depends."""
+        """Return the milli-GPUs and the expected seconds of the project's next job, which decide the
+        project's place."""
         one = self._heads[0][2]
         return one.milli_gpus, one.seconds
 
@@ -422,8 +424,8 @@ class _Project:
 
     @property
     def top_key(self) -> tuple[Key, bool]:
-        """The sort key of the project's department (without one, of the project), given that the department's next
-        job is this project's next job."""
+        """Return the sort key of the project's department (of the project itself without one) if this project
+        has the department's next job."""
         if self._next not in self._top_keys:
             top = self.account.parent or self.account
             self._top_keys[self._next] = (turn_key(top, *self._next), self.account.parent is not None)
@@ -433,7 +435,7 @@ class _Project:
         return self.key < other.key
 
     def take(self) -> Iterator[tuple[JobClass, JobView]]:
-        """Remove and yield the project's next jobs, as long as they have the same place as the first."""
+        """Remove and yield the project's next jobs while their requests equal that of the first."""
         place = self._next if self._heads else None
         while self._heads and self._next == place:
             _, at, one = self._heads[0]

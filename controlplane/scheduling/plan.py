@@ -28,8 +28,9 @@ class Start:
 class Preempt:
     """Stop `job` and queue it again, so that `beneficiary` can start once the job's GPUs are proven free.
 
-    `kind`: `reclaim` between projects, `preempt` within one. The reason is always `preempted`; `details` has
-    `by_job`, `by_project` and `kind` and is recorded on the victim.
+    `kind`: `reclaim` between projects, `preempt` within one, `ageing` for a gang that has waited long. The
+    reason is always `preempted`; `details` has `by_job`, `by_project` and `kind` and is recorded on the
+    victim.
     """
 
     job: str
@@ -43,12 +44,13 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """`job` stays queued. `details` holds the numbers compared, `ahead` and `holders`.
+    """`job` stays queued. `details` holds the numbers compared, the jobs `ahead` and the `holders` of the
+    capacity.
 
-    `is_promised`: capacity is being freed for this job. `details["promised"]` says where, as plain lists. The
-    caller must record it and pass it as `JobView.promised` in the next view (see `view.placements_from_lists`);
-    else the capacity may go to another job.
-    `queue_position` counts from 1 over the held jobs of the cluster; None for a job that can never start.
+    `is_promised`: capacity is being freed for this job; `details["promised"]` lists the placements. The
+    caller must record them and pass them as `JobView.promised` in the next view (see
+    `view.placements_from_lists`); else the capacity may go to another job. `queue_position` counts from 1
+    over the held jobs of the cluster; None for a job that can never start.
     """
 
     job: str
@@ -61,10 +63,12 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Workers to add to the running elastic `job`, which are inside its project's quota. Ranks count from 0.
+    """Workers to add to the running elastic `job`, within its project's quota. Ranks in `placements` count
+    from 0.
 
-    `is_promised`: some of the capacity is still being freed by `stopping` (mentions), so the workers start later.
-    The caller must record the placements and pass them as `JobView.promised` of the active job in the next view.
+    `is_promised`: some of the capacity is still held by the jobs in `stopping` (mentions), so the workers
+    start later. The caller must record the placements and pass them as `JobView.promised` of the active job
+    in the next view.
     """
 
     job: str

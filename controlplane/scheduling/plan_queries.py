@@ -14,7 +14,7 @@ from controlplane.scheduling.victims import Candidate, ReclaimPolicy, VictimPoli
 
 
 def could_reclaim(state: CycleState, item: Waiting) -> bool:
-    """Return whether a job could take what it lacks from other projects."""
+    """Return whether a waiting job could get enough capacity by reclaiming from other projects."""
     policy = ReclaimPolicy(item)
     return (
         policy.is_open()
@@ -24,10 +24,11 @@ def could_reclaim(state: CycleState, item: Waiting) -> bool:
 
 
 def is_promise_owed(state: CycleState, item: Waiting) -> bool:
-    """Return whether the project may keep what an earlier cycle promised to the job: it stays inside its share with
-    it, with missing workers inside its quota.
+    """Return whether the project is still entitled to what an earlier cycle promised to the job: the job
+    keeps it within its share (missing workers: within its quotas).
 
-    Its running jobs that come after this one do not count: they may have started on idle capacity since.
+    The project's running jobs that come later in the queue do not count: they may have started on idle
+    capacity since.
     """
     if _is_entitled(item, item.milli_gpus):
         return True
@@ -36,7 +37,8 @@ def is_promise_owed(state: CycleState, item: Waiting) -> bool:
 
 
 def _is_entitled(item: Waiting, added: int) -> bool:
-    """Return whether `added` milli-GPUs keep the project in its share; for missing workers, also every quota."""
+    """Return whether `added` milli-GPUs keep the project within its share; for missing workers, also within
+    the quotas of project and department."""
     line = item.account.line()
     is_in_quota = not item.job.grows or all(account.is_in_quota_with(added) for account in line)
     return is_in_quota and item.account.is_in_share_with(added)
@@ -45,9 +47,8 @@ def _is_entitled(item: Waiting, added: int) -> bool:
 def victims_beside(
     state: CycleState, reservation: Reservation, item: Waiting, policy: VictimPolicy
 ) -> frozenset[Candidate] | None:
-    """Return victims that make room for the job outside of what is reserved for a gang. None if there are none,
-    or if one of them is needless because the job would also fit on the reserved capacity without stopping it.
-    """
+    """Return victims that make room for the job outside of the gang's reservation. None if there are none, or
+    if the job would fit on the reserved capacity with one victim fewer."""
     soon = state.capacity.soon
     with reservation.kept(soon):
         among = range(len(soon.nodes))
@@ -72,15 +73,15 @@ def pools_of(items: Iterable[Waiting]) -> tuple[str, ...]:
 
 
 def spare_milli_gpus(state: CycleState, elastic: Iterable[Waiting], pools: Sequence[str]) -> int:
-    """Return the milli-GPUs of these pools that stay free after this plan, plus what its elastic jobs use
-    beyond their minimum size."""
+    """Return the milli-GPUs of these pools that could be spared: those free after this plan, and those of its
+    elastic jobs beyond their minimum size."""
     growth = sum(pod.milli_gpus for item in elastic for pod in state.placements_of(item)[item.request.pods :])
     return state.capacity.soon.free_milli_gpus(pools) + growth
 
 
 def on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:
-    """Return the milli-GPUs that a victim holds on open nodes of these pools: at least as much must stay free
-    there for the victim to continue."""
+    """Return the milli-GPUs that a victim holds on open nodes of these pools: sparing the victim needs at
+    least as much free capacity."""
     soon = state.capacity.soon
     return sum(
         pod.milli_gpus
@@ -90,7 +91,8 @@ def on_open(state: CycleState, victim: Candidate, pools: Sequence[str]) -> int:
 
 
 def leave_nothing(item: Waiting, victims: Iterable[Candidate]) -> bool:
-    """Return whether the job's pods equal its victims' pods, so that the victims leave no other capacity free."""
+    """Return whether the job's pods are the same as its victims' pods, so that stopping those frees nothing
+    for other jobs."""
     pods = [
         (pod.milli_gpus, victim.job.milli_cpus, victim.job.memory_mib, victim.job.extras)
         for victim in victims

@@ -1,7 +1,7 @@
-"""Place all jobs of a plan again, together: so that a victim is not needed, or so that one more job has room.
+"""Place all jobs of a plan again, together, so that a victim is not needed or one more job has room.
 
-Each phase serves jobs one by one, so each set of victims is minimal for one job. The sets together may free more than
-all jobs need, and a job may lack room only because of where the others were placed.
+Jobs are served one by one, so a set of victims is minimal only for its own job. All sets together may free
+more than all jobs need, and a job may lack room only because of where others were placed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from controlplane.scheduling.widening import Widening
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """The jobs that start, those that have a promise, and the ids of those among both that must stay beside the place
-    of the reservation."""
+    """The jobs that start, the jobs with a promise, and the ids of those that must not use the reserved nodes."""
 
     started: list[Waiting]
     promised: list[Waiting]
@@ -31,8 +30,8 @@ class _Placed:
 
 
 class Rearrangement:
-    """Rearranges the plan of one cycle. An attempt that fails leaves the plan unchanged. `classes`: those that may be
-    served in this cycle."""
+    """Rearranges the plan of one cycle. A failed attempt leaves the plan unchanged. `classes`: those that may
+    be served in this cycle."""
 
     def __init__(
         self, state: CycleState, moves: Moves, widening: Widening, classes: Iterable[JobClass]
@@ -43,8 +42,7 @@ class Rearrangement:
         self._classes = classes
 
     def reprieve_needless(self) -> bool:
-        """Keep every victim whose capacity the jobs of this plan, taken together, do not need. Return whether
-        any was kept."""
+        """Keep running every victim that the jobs of this plan can do without. Return whether any was kept."""
         before, is_changed = len(self._state.victims), bool(self._state.victims)
         while is_changed:
             pools = pools_of([*self._started(), *self._promised()])
@@ -58,7 +56,8 @@ class Rearrangement:
         return len(self._state.victims) < before
 
     def _reprieve(self, victim: Candidate) -> bool:
-        """Keep the victim if all jobs of this plan fit without its capacity, elsewhere if necessary."""
+        """Keep the victim running if all jobs of this plan still fit, elsewhere if necessary. Return whether
+        that worked."""
         state, mark, placed = self._state, self._state.mark(), self._placed()
         # All ways to place the jobs together are tried, and their number grows with every job.
         are_few = len(placed.promised) + len(placed.started) <= MAX_JOBS
@@ -75,7 +74,8 @@ class Rearrangement:
         return self._complete(mark, is_served=is_served)
 
     def serve_as_well(self, item: Waiting) -> bool:
-        """Serve a job that fits once all others of the plan are placed again. Return whether that was possible."""
+        """Serve one more job if it fits once all others of the plan are placed again. Return whether that
+        worked."""
         state, mark, reservation = self._state, self._state.mark(), self._state.binding(item)
         # In a full cluster nothing is left for one more job, wherever the others are.
         with keep_free(reservation, state.capacity.soon):
@@ -95,8 +95,8 @@ class Rearrangement:
         return self._complete(mark, is_served=has_room)
 
     def _complete(self, mark: int, *, is_served: bool) -> bool:
-        """Complete a rearrangement, or undo it if it failed or leaves a victim without a job that needs it. Return
-        whether it was completed."""
+        """Keep the new placements if `is_served` and every victim still has a beneficiary; else undo them.
+        Return whether they were kept."""
         if is_served and self._state.attribute_preempts():
             # The jobs may have moved to nodes where more or fewer of their pods fit.
             self._widening.in_share()

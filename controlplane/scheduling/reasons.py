@@ -47,7 +47,7 @@ Details = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason. `colour` is a design token: `error` needs a user's action, `waiting` passes by itself,
+    """One reason. `colour` is a design token: `error` needs a user's action, `waiting` resolves by itself,
     `info` is progress."""
 
     code: str
@@ -222,8 +222,8 @@ def _beneficiary(details: Details) -> str:
 
 
 def _comes_back(details: Details) -> str:
-    """Return the sentence on when a preempted job restarts. It says "capacity", because the shortage may be of
-    another resource than GPUs."""
+    """Return the sentence on when a preempted job restarts. It speaks of "capacity", because the shortage may
+    be of CPUs or memory instead of GPUs."""
     short = details.get("resource")
     when = f"a node has enough {short} free" if short else "there is room again"
     place = "is in the queue again" if details.get("is_requeued_later") else "keeps its place in the queue"

@@ -44,12 +44,12 @@ def recorded_what_if(
     project: ProjectView,
     is_over: Callable[[], bool] = never,
 ) -> WhatIf:
-    """Return how waits and preemptions between `view.now` and `until` (Unix seconds) would have differed if the
-    project had been as `project`.
+    """Return how waits and preemptions between `view.now` and `until` (Unix seconds) would have differed with
+    the settings of `project`.
 
-    `view`: the cluster at the beginning of the record, without jobs. Fair shares and held GPUs are means over that
-    time; `preempted` jobs are stopped more often with the change, `spared` ones less often. The replay ends early when
-    `is_over` returns True.
+    `view`: the cluster at the beginning of the record, without jobs. Fair shares and held GPUs are means over
+    that time; `preempted` jobs are stopped more often with the change, `spared` ones less often. The replay
+    ends early when `is_over` returns True.
     """
     changed = tuple(project if one.name == project.name else one for one in view.projects)
     before, after = Replay(view, jobs), Replay(replace(view, projects=changed), jobs)
@@ -184,8 +184,8 @@ def _compare(
 
 
 def _recorded(jobs: Sequence[RecordedJob], waits: Sequence[JobEffect]) -> dict[str, int]:
-    """Return the mean recorded wait by project, of the jobs whose waits in both replays are compared: a replay that was
-    cut has not seen the others."""
+    """Return the mean recorded wait in seconds by project, over the jobs of `waits` that started in both
+    replays."""
     started = {one.job for one in waits if None not in (one.wait_seconds.before, one.wait_seconds.after)}
     found: dict[str, list[int]] = {}
     for one in jobs:

@@ -1,8 +1,8 @@
 """Reservation and backfill: a time and nodes for the oldest gang that cannot start.
 
 The time is the first at which the whole gang fits, judged by expected ends. A job that must respect the
-reservation starts only if it ends by then, or on capacity that the gang does not need. Capacity freed by a
-reclaim is kept by another mechanism: `promised` (see cycle_state).
+reservation starts only if it ends by then, or on capacity that the gang does not need. Reclaimed capacity is
+kept for its job by a promise instead (`JobView.promised`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _TIME = itemgetter(0)
 
 
 class Reservation:
-    """The time `at` and the nodes at which `item` is expected to start.
+    """The time `at` and the `placements` at which the gang `item` is expected to start.
 
-    `later`: the capacity that will be free at that time on those nodes, after the gang and the jobs of this
-    plan that run longer. Jobs that must respect the reservation and run beyond `at` may use no more than this.
+    `_later`: the capacity that will be free at that time on those nodes, without the gang and the jobs of
+    this plan that run longer. Jobs that must respect the reservation and run beyond `at` may use no more than
+    this.
     """
 
     __slots__ = ("_delays", "_is_larger_than_share", "_later", "_now", "at", "item", "placements")
@@ -51,10 +52,11 @@ class Reservation:
     def binds(self, item: Waiting, *, is_idle: bool = False, is_placed: bool = False) -> bool:
         """Return whether a job must not delay the gang.
 
-        True for jobs that run beyond `at` and are either later jobs of the gang's project or take another
-        project above its quota. A gang larger than its project's share borrows, so it does not delay jobs
-        within a quota. `is_idle`: the capacity is for elastic growth beyond the share, which no project is
-        owed. `is_placed`: the job is part of the plan, so its account already includes it.
+        True for jobs that run beyond `at` and come later in the gang's own project, or take another project
+        above its quota. Exception: while the gang is larger than its project's share, it borrows, so jobs
+        within that project's quota may delay it. `is_idle`: the capacity is for elastic growth beyond the
+        share, which no project is owed. `is_placed`: the job is part of the plan, so its account already
+        includes it.
         """
         if not self.is_delayed_by(item.job):
             return False
@@ -65,7 +67,7 @@ class Reservation:
         return is_later and not (is_owed and self._is_larger_than_share)
 
     def is_delayed_by(self, job: JobView) -> bool:
-        """Return whether another job, started now, would run beyond the reserved time."""
+        """Return whether a job other than the gang, started now, would run beyond the reserved time."""
         if job.id == self.item.job.id:
             return False
         seconds = job.expected_runtime_seconds
@@ -75,7 +77,8 @@ class Reservation:
         return delays
 
     def count(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
-        """Subtract from the later capacity what a job of the plan still holds then; with `sign` 1, undo that."""
+        """Subtract what a job of the plan will still hold at the reserved time from the capacity left then;
+        with `sign` 1, undo that."""
         # Exact, as when the place was found, while verdicts on waiting jobs are by class.
         end = expected_end(job, self._now)
         if end is not None and end <= self.at:
@@ -91,16 +94,16 @@ class Reservation:
                             self._move_gang(node, at)
 
     def _move_gang(self, node: NodeCapacity, taken: int) -> None:
-        """Exchange a device of the gang's place that another job uses then for one that is free then, if there is one.
-        `taken`: its position in `node.free`."""
+        """Move the gang's reservation from a device that another job will use to one that will be free, if
+        the node has one. `taken`: the position of the used device in `node.free`."""
         held = self._held(node, taken)
         free = next((at for at, milli_gpus in enumerate(node.free) if milli_gpus >= held), None)
         if held and free is not None:
             self._exchange(node, taken, free, held)
 
     def _move_to_busy(self, node: NodeCapacity, soon: NodeCapacity) -> None:
-        """Exchange devices of the gang's place for those of which less is free before its time, so that other jobs can
-        use what is free."""
+        """Move the gang's reservation to devices that are in use until its time, so that other jobs can use
+        the idle ones."""
         if not any(soon.free) or max(node.free, default=0) <= 0:
             return
         for taken in sorted(range(len(soon.free)), key=lambda at: -soon.free[at]):
@@ -114,7 +117,8 @@ class Reservation:
                 self._exchange(node, taken, busy, held)
 
     def _held(self, node: NodeCapacity, at: int) -> int:
-        """Return the milli-GPUs of a device that the gang could have on another one instead."""
+        """Return the milli-GPUs that the gang reserves on a device and could have on another one; 0 for
+        shares sized by memory."""
         if self.item.job.gpu_memory_mib is not None:
             return 0
         index = node.indexes[at]
@@ -145,7 +149,8 @@ class Reservation:
     def place(
         self, request: Request, room: FreeCapacity, avoid: Collection[str] = ()
     ) -> tuple[PodPlacement, ...] | None:
-        """Return where a gang fits without the reserved capacity, or None."""
+        """Return where a gang that must respect the reservation fits, outside of the reserved capacity; None
+        if nowhere."""
         with self.kept(room):
             return place(request, room, avoid)
 
@@ -156,7 +161,7 @@ def keep_free(reservation: Reservation | None, room: FreeCapacity) -> AbstractCo
 
 
 def _on_device(pod: PodPlacement, before: int, after: int) -> PodPlacement:
-    """Return the pod with one of its devices exchanged for another of its node."""
+    """Return the pod with device `before` replaced by device `after` of the same node."""
     devices = ((after if index == before else index, share) for index, share in pod.devices)
     return replace(pod, devices=tuple(sorted(devices)))
 
@@ -185,8 +190,8 @@ def reserve(
 
 
 def _earliest(item: Waiting, ends: Sequence[End], soon: FreeCapacity, now: int) -> Reservation | None:
-    """Return the reservation at the first expected end after which the gang fits, or None. Uses bisection: a
-    gang that fits once also fits after further ends."""
+    """Return the reservation at the first expected end after which the gang fits; None if it never does.
+    Bisection works because further ends only add capacity."""
     earliest = _lower_bound(item.request, ends, soon)
     if earliest is None:
         return None
@@ -212,8 +217,8 @@ def _earliest(item: Waiting, ends: Sequence[End], soon: FreeCapacity, now: int) 
 
 
 def _room_at(at: int, request: Request, ends: Sequence[End], soon: FreeCapacity) -> FreeCapacity:
-    """Return the capacity free at time `at`, updated only on nodes that can have enough devices for the
-    request."""
+    """Return the capacity free at time `at`. Only nodes that can have enough devices for the request are
+    brought to that time."""
     needed, room = request.whole_devices, soon.borrowed()
     ended = [job for *_, job in ends[: bisect_right(ends, at, key=_TIME)]]
     free = {node.name: node.whole for node in soon.nodes}
@@ -228,8 +233,8 @@ def _room_at(at: int, request: Request, ends: Sequence[End], soon: FreeCapacity)
 
 
 def _lower_bound(request: Request, ends: Sequence[End], soon: FreeCapacity) -> int | None:
-    """Return the earliest time at which enough nodes could have enough whole devices free; None if that never
-    happens."""
+    """Return the earliest time at which enough nodes could have enough whole devices free, to shorten the
+    search; None if that never happens."""
     needed = request.whole_devices
     if not needed:
         return 0

@@ -1,9 +1,10 @@
-"""Choose the workers of running elastic jobs that leave, so that waiting jobs of their project fit on nodes. Pure.
+"""Choose the workers of running elastic jobs that leave, so that waiting jobs of their project fit on nodes.
+Pure.
 
-A pod needs its GPUs, CPUs and memory on one node, so a worker leaves only where that makes room for a pod:
-free GPUs of different nodes are not added up. Of several nodes, the one is freed on which jobs lose least
-(see `division.gain`). Workers that leave only because the remaining number must be an allowed size are not
-counted as room: where one of their GPUs would do, a worker of another job can leave in vain.
+A pod needs its GPUs, CPUs and memory on one node, so workers leave only where that makes room for a whole
+pod: free GPUs of different nodes are not added up. Of several nodes, the one where jobs lose least is freed
+(see `division.gain`). Workers that leave only because the rest must be an allowed size are not counted as
+room, so a worker of another job may leave in vain where one of their GPUs would do.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ShrinkableJob:
 
 @dataclass(frozen=True, slots=True)
 class PendingJob:
-    """A waiting job, and the request of its smallest gang."""
+    """A waiting job and its request at minimum size."""
 
     job: JobView
     request: Request
@@ -43,12 +44,12 @@ def workers_to_remove(
     queues: Iterable[Iterable[PendingJob]],
     room: FreeCapacity,
 ) -> Mapping[str, tuple[int, ...]]:
-    """Return the ranks of the workers that leave, by job, so that waiting jobs fit.
+    """Return the ranks of the workers that leave, by job id, so that waiting jobs fit.
 
     `claims`: all running elastic jobs of the project. `room`: the capacity that is free once stopping jobs
-    have ended; it is modified. Each queue is in the order in which its jobs are to start. Jobs after the
-    first of a queue that cannot be served get nothing, because that one could take what is freed for them. No
-    worker leaves for a job that is not served.
+    have ended; it is modified. `queues`: waiting jobs in starting order; jobs of different queues cannot use
+    the same nodes. After the first job of a queue that cannot be served, the rest of the queue gets nothing,
+    because that job could take what is freed. No worker leaves for a job that is not served.
     """
     scale_down = _ScaleDown(claims, shrinkable, room)
     for queue in queues:
@@ -93,8 +94,8 @@ class _ScaleDown:
         return found
 
     def admit(self, pending: PendingJob) -> bool:
-        """Remove workers until the job fits, and assign it the capacity. Return False, and change nothing, if
-        it cannot fit."""
+        """Choose workers to leave until the job fits, and take its capacity from the free one. Return False,
+        with nothing changed, if it cannot fit."""
         placements = place(pending.request, self._room, pending.job.avoid)
         if placements is not None:
             self._take(placements, pending.job)
@@ -109,8 +110,8 @@ class _ScaleDown:
         return False
 
     def _can_be_enough(self, pending: PendingJob) -> bool:
-        """Return whether enough GPUs could be freed on all nodes together: a cheap test for a job that waits
-        long."""
+        """Return False if the job cannot fit even if all nodes' free and lent GPUs are added up: a cheap test
+        for a job that waits long."""
         request = pending.request
         lent = sum(
             (self._size(running, len(self._gone[running.job.id])) - running.claim.fewest)
@@ -121,8 +122,8 @@ class _ScaleDown:
         return request.pods * request.milli_gpus <= free + lent * 1000
 
     def _make_room(self, pending: PendingJob) -> bool:
-        """Place one pod after another; where no node has room, remove workers from the cheapest one. Return
-        whether all fit."""
+        """Place the gang's pods one by one, and free the cheapest node whenever none has room. Return whether
+        all fit."""
         one, placements, left = replace(pending.request, pods=1), list[PodPlacement](), list[_Worker]()
         for _ in range(pending.request.pods):
             found = place(one, self._room, pending.job.avoid)
@@ -145,7 +146,7 @@ class _ScaleDown:
         return True
 
     def _spare(self, left: Sequence[_Worker], pending: PendingJob) -> None:
-        """Keep the workers whose capacity the gang does not need: placing pods one by one can remove too
+        """Keep those workers of `left` that the gang can do without: placing pods one by one can remove too
         many."""
         for worker in left:
             self._stay(worker)
@@ -153,8 +154,8 @@ class _ScaleDown:
                 self._leave(worker)
 
     def _cheapest(self, pending: PendingJob, one: Request) -> list[_Worker]:
-        """Return the workers to remove from one node for one pod, at the lowest cost; [] if no node can be
-        freed for it."""
+        """Return the workers that leave to free one node for one pod at the lowest cost; [] if no node can be
+        freed."""
         best: tuple[float, list[int], str] | None = None
         chosen: list[_Worker] = []
         for name, workers in sorted(self._by_node(pending, one).items()):

@@ -1,8 +1,8 @@
 """Find the cheapest set of victims that a policy accepts and that makes room for a whole gang.
 
-Exact in devices if one pod is missing, on clusters of any size, and for gangs on up to MAX_NODES candidate
-nodes within MAX_STEPS steps. Beyond that it returns the best set found so far, from which no victim can be
-removed.
+Exact, as far as devices are concerned, for one missing pod on clusters of any size, and for gangs on up to
+MAX_NODES candidate nodes within MAX_STEPS steps. Beyond that it returns the best set found, without needless
+victims.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def find_victims(
     candidates: Candidates,
     among: Collection[int] | None = None,
 ) -> frozenset[Candidate] | None:
-    """Return the cheapest set of victims without which the whole gang fits into `room`; None if there is none. With
-    `among`, search for a single pod, only on the nodes with these numbers (`NodeCapacity.order`)."""
+    """Return the cheapest set of victims after whose end the whole gang fits into `room`; None if there is
+    none. `among`: for a single pod, search only nodes with these numbers (`NodeCapacity.order`)."""
     accepted = candidates.accepted(policy)
     if not accepted:
         return None
@@ -115,8 +115,8 @@ def _search_indexed(
     candidates: Candidates,
     accepted: Mapping[VictimClass, SortedClass],
 ) -> frozenset[Candidate] | None:
-    """Search for one pod, which needs one node. Tries the cheapest job that is sufficient alone and loses
-    little work; else visits nodes in order of their bound until it exceeds the best set's cost."""
+    """Search for one pod with the node index: first the cheapest job that is enough alone and loses little
+    work, else nodes in order of their bound until it exceeds the best cost."""
     short = request.whole_devices - room.most_whole(request.pools, request.locations)
     large_enough = [same for same in accepted.values() if same.most_devices >= short]
     found: dict[str, NodeCandidates] = {}
@@ -155,8 +155,7 @@ def _is_enough(request: Request, room: FreeCapacity, victim: Candidate) -> bool:
 
 
 def _search_one_pod(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
-    """Search for one more pod, which needs one node: visit nodes by their bound and stop when no later node can
-    be cheaper."""
+    """Search for one missing pod: visit nodes in order of their bound until no later node can be cheaper."""
     for local in ordered:
         if search.best_harm is not None and local.bound > search.best_harm[:5]:
             return
@@ -257,7 +256,7 @@ class _Branching:
 
 
 def _branch(search: _Search, tree: _Branching, at: int, chosen: frozenset[Candidate]) -> None:
-    """Branch over the nodes: how many more pods each is to host, and which of its victim sets makes room for
+    """Branch over how many more pods the node at index `at` is to host, and which victim set makes room for
     them."""
     if search.steps <= 0:
         return
@@ -287,7 +286,8 @@ def _gained(search: _Search, victims: frozenset[Candidate]) -> int:
 
 
 def _options(request: Request, local: NodeCandidates, more: int) -> Iterator[frozenset[Candidate]]:
-    """Yield the sets of candidates on this node that are worth trying and make room for `more` pods."""
+    """Yield the sets of candidates on this node that make room for `more` pods and may be part of the
+    cheapest solution."""
     bases = _share_options(request, local) if request.is_share else _device_options(request, local, more)
     for base in bases:
         complete = _with_host_room(request, local, base, local.pods_before + more)
@@ -373,7 +373,7 @@ def _with_host_room(
 
 
 def _spare(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidate]:
-    """Return the set without the victims that are not needed; the most expensive ones are dropped first."""
+    """Return the set without needless victims; the most expensive ones are dropped first."""
     gains = _Gains(search, victims)
     for victim in sorted(victims, key=lambda item: preemption_cost((item,)), reverse=True):
         gains.drop(victim)

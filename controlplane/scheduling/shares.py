@@ -55,7 +55,7 @@ def _guaranteed(claim: Claim, total: int) -> int:
 
 
 def _bands(siblings: Sequence[Claim]) -> list[list[Claim]]:
-    """Group siblings by priority, highest first: a band gets all that it wants before the next band gets any
+    """Group siblings by priority, highest first. A band's demand is met in full before the next band gets
     surplus."""
     priorities = sorted({claim.priority for claim in siblings}, reverse=True)
     return [[claim for claim in siblings if claim.priority == priority] for priority in priorities]
@@ -68,9 +68,8 @@ def _share_out(
     remaining: int,
     k_milli: int,
 ) -> int:
-    """Distribute surplus within the band in rounds; return the part that was not distributed. Modifies `shares` and
-    `remainders`. The remainders of a band are those of its last round, so they share one denominator, which is
-    omitted."""
+    """Distribute surplus within the band in rounds; return what is left. Modifies `shares` and `remainders`.
+    `remainders` hold the fractions of the last round, as numerators over one common denominator."""
     is_another_round = True
     while is_another_round and remaining > 0:
         is_another_round = False
@@ -117,7 +116,8 @@ def _effective_weights(
 def _hand_out_odd_units(
     bands: Sequence[Sequence[Claim]], shares: dict[str, int], remainders: dict[str, int], remaining: int
 ) -> None:
-    """Give one GPU each, by largest remainder, then oldest, until nothing is left."""
+    """Give one GPU each from the rounding remainder to siblings by largest remainder, then oldest, until
+    `remaining` is used up."""
     for band in bands:
         waiting = [claim for claim in band if claim.name in remainders]
         for claim in sorted(waiting, key=lambda claim: (-remainders[claim.name], claim.rank, claim.name)):

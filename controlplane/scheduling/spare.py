@@ -49,9 +49,9 @@ def spare_placements(
 ) -> tuple[PodPlacement, ...]:
     """Return placements for up to `count` more pods of an active job, with ranks from `first_rank`.
 
-    Only nodes of the job's pools are used: first those with most of its pods, then the fullest. Capacity that
-    the plan assigns, promises or reserves is not used. A job with device shares has one pod and never grows, so it gets
-    none.
+    Uses nodes of the job's pools and locations: first those with most of its pods, then the fullest. Leaves
+    out capacity that the plan assigns, promises or reserves. () for a job with device shares, which has a
+    single pod.
     """
     if not view.is_engine_reachable or 0 < job.milli_gpus < 1000 or job.gpu_memory_mib is not None:
         return ()
@@ -75,7 +75,8 @@ def free_gpus(view: ClusterView, plan: Plan, job: JobView) -> int:
 
 
 def room_after(view: ClusterView, plan: Plan) -> FreeCapacity:
-    """Return what is free once stopping jobs have ended, without what the plan assigns or promises."""
+    """Return what is free once stopping jobs have ended and the plan's starts and promises have taken their
+    capacity."""
     room, by_id = open_capacity(view).soon, {job.id: job for job in view.jobs}
     given = [*plan.promised.items(), *((start.job, start.placements) for start in plan.starts)]
     given += [(one.job, one.placements) for one in plan.growth]

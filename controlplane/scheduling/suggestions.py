@@ -21,12 +21,12 @@ SHOWN = 3
 
 
 def suggest(view: ClusterView, job_id: str, is_over: Callable[[], bool] = never) -> list[Fix]:
-    """Return up to three changes, smallest first, with which the job starts at once or when named jobs have
-    stopped. No further change is tried once `is_over` returns True.
+    """Return up to three changes, smallest first, with which the job would start at once or after named jobs
+    have stopped.
 
-    Each has a `change`, its numbers, a `text` for users that completes "It would start if ...", and `stopping`:
-    the jobs that are stopped first, as mentions. Empty for a job that is not held, or that waits for something
-    other than capacity.
+    Each has a `change`, its numbers, a `text` that completes "It would start if ...", and `stopping`: the
+    jobs that are stopped first, as mentions. Empty for a job that is not held, or that waits for something
+    other than capacity. No further change is tried once `is_over` returns True.
     """
     hold = next((hold for hold in decide(view).holds if hold.job == job_id), None)
     job = next((job for job in view.jobs if job.id == job_id), None)
@@ -54,8 +54,7 @@ def _stopped_first(plan: Plan, job_id: str) -> list[dict[str, Any]] | None:
 
 
 def _when(stopping: list[dict[str, Any]]) -> str:
-    """Return the phrase for how many jobs stop first. It has no names, because the reader may not be allowed to
-    see those jobs."""
+    """Return the phrase on how many jobs stop first. It names none, because the reader may not see those jobs."""
     if not stopping:
         return ""
     return f", when {len(stopping)} job{' has' if len(stopping) == 1 else 's have'} stopped"
@@ -84,8 +83,8 @@ def _ask_for_gpus(view: ClusterView, job: JobView, milli_gpus: int) -> Candidate
 
 
 def _raise_quota(view: ClusterView, job: JobView, hold: Hold) -> Iterator[Candidate]:
-    """Yield a quota high enough to contain the job: the project may then reclaim what other projects hold above
-    theirs."""
+    """Yield the smallest quota that contains the job: with it the project may reclaim what other projects
+    hold above theirs."""
     project = next(project for project in view.projects if project.name == job.project)
     details = hold.details
     held = details["allocated_milli_gpus"] if job.is_preemptible else details["non_preemptible_milli_gpus"]

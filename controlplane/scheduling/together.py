@@ -1,4 +1,4 @@
-"""Place several jobs at once by trying all ways within bounds, because placing them one by one may miss a
+"""Place several jobs at once by trying all combinations within bounds: placing them one by one may miss a
 solution."""
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MAX_WAYS = 200
 def serve_together(
     state: CycleState, starts: Sequence[Waiting], promised: Sequence[Waiting], beside: Collection[str] = ()
 ) -> bool:
-    """Start the items of `starts`, and start those of `promised` or promise them capacity: all of them or none.
+    """Start all of `starts`, and start or promise all of `promised`; nothing changes if that is impossible.
 
-    If that fails, try again with promises allowed for `starts` too. The jobs whose ids are in `beside` get
-    no capacity that is reserved for a gang. Return False if no way was found.
+    If not all of `starts` can start, promises are allowed for them too. The jobs whose ids are in `beside`
+    get no capacity that is reserved for a gang. Return whether all were served.
     """
     items = [*starts, *promised]
     if not _have_slots(state.capacity.soon, [item.request for item in items]):
@@ -44,8 +44,8 @@ def serve_together(
 
 
 def _have_slots(room: FreeCapacity, requests: Sequence[Request]) -> bool:
-    """Return whether the nodes have as many slots of each size as there are pods of this size and larger: a quick test
-    that may return True wrongly, but never False."""
+    """Return False if the pods cannot all fit: some device count has fewer slots on all nodes than pods of
+    that size and larger. A quick test: True proves nothing."""
     for size in {request.whole_devices for request in requests if request.whole_devices}:
         slots = sum(
             len(bucket) * (whole // size)
@@ -60,8 +60,8 @@ def _have_slots(room: FreeCapacity, requests: Sequence[Request]) -> bool:
 def _start_more(
     state: CycleState, items: Sequence[Waiting], promised: Sequence[Waiting], beside: Collection[str]
 ) -> None:
-    """Start jobs of `promised`, the first in turn first, that can start at once if the others move: the next cycle
-    would start them."""
+    """Turn promises into starts where possible, in queue order, by moving the other jobs; the next cycle
+    would do so anyway."""
     for item in promised:
         if item.job.id not in state.promises or must_wait_for_limits(item):
             continue
@@ -113,8 +113,8 @@ class _Search:
 
 
 def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement, ...]]:
-    """Yield the ways to place the whole gang; ways that differ only in the order of pods count once. `room` is
-    unchanged between them."""
+    """Yield the ways to place the whole gang; permutations of equal pods count once. `room` is unchanged at
+    each yield."""
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools]
     for pools in choices or [()]:
         nodes = _nodes_with(request.whole_devices, room, room.parts_of(pools, request.locations))
@@ -147,7 +147,8 @@ class _NodeFit:
 
 
 def _node_fits(request: Request, nodes: Sequence[NodeCapacity]) -> list[_NodeFit]:
-    """Return what fits on each of these nodes, for pods with whole devices or without any."""
+    """Return, for each of these nodes, how many pods with whole devices (or without any) fit there and after
+    it."""
     found: list[_NodeFit] = []
     left, count = 0, request.whole_devices
     for node in reversed(nodes):
@@ -168,8 +169,8 @@ def _rest_on_whole(
 ) -> Iterator[tuple[PodPlacement, ...]]:
     """Yield the ways to place the rest of a gang of whole devices.
 
-    `at`: the index of the current node and how many pods it has already. Nothing else changes meanwhile, so no
-    capacity has to be taken and given back for each way.
+    `at`: (index of the current node, pods that it already has). Free amounts are counted here instead of in
+    the FreeCapacity, so that no capacity is taken and given back for each way.
     """
     for spot in range(at[0], len(fits)):
         fit, taken = fits[spot], at[1] if spot == at[0] else 0

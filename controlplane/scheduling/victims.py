@@ -1,7 +1,8 @@
 """Policies of reclaim and preemption: which running jobs may be stopped for another job, and at what cost.
 
-The cheapest set has, in this order: the least work lost since the last checkpoint, in powers of two of a
-GPU-hour; the fewest jobs; the fewest milli-GPUs; exactly the least work lost; the newest jobs.
+The cheapest set has the least work lost since the last checkpoint, rounded up to powers of two of a GPU-hour;
+among equal ones the fewest jobs, then the fewest milli-GPUs, then exactly the least work lost, then the
+newest jobs.
 """
 
 from __future__ import annotations
@@ -123,8 +124,8 @@ class VictimPolicy(Protocol):
 
     @property
     def signature(self) -> Hashable:
-        """Return what the verdicts depend on besides the victims: a search that failed fails for every policy
-        of equal signature."""
+        """Return a key of everything besides the victims that the verdicts depend on: a failed search is
+        valid for all policies with an equal key."""
         ...
 
     def concerns(self, victim_account: Account) -> bool:
@@ -144,8 +145,8 @@ class VictimPolicy(Protocol):
 class PreemptPolicy:
     """Allows preemptible jobs of strictly lower priority in the same project.
 
-    Stopping them must not reduce what the project's jobs can run within its quota and its share. With `is_swap`
-    any of them is allowed; the caller then checks `is_swapped`.
+    Stopping them must not reduce the GPUs that the project uses within its quota and its share. With
+    `is_swap` that is not checked: the caller then checks `is_swapped`.
     """
 
     kind: Kind = "preempt"
@@ -158,7 +159,7 @@ class PreemptPolicy:
 
     @property
     def signature(self) -> Hashable:
-        """The project, the milli-GPUs that it and its department hold, and the job's priority."""
+        """Return the project, the GPUs that it and its department hold, and the job's priority."""
         holds = tuple((account.running, account.allocated) for account in self._account.line())
         return self.kind, self._is_swap, self._account.name, holds, self._priority
 
@@ -196,13 +197,15 @@ class PreemptPolicy:
 class ReclaimPolicy:
     """Allows jobs of other projects that hold more than they are entitled to.
 
-    The waiting job's account is compared with the victim's: their departments if these differ, else their projects.
-    Before each victim is stopped, its compared account must hold more than its entitlement, or more than its quota
-    if the waiting job stays within its own quota. So the last victim may take the account below that, and no further
-    one is stopped. Projects below a compared department must hold more than their quota, so a project within its
-    quota never loses a GPU. All victims together must not lose more within their quotas (fair shares, for a job
-    above its quota) than the waiting job gains within its own; if that job was itself preempted, less. So every
-    reclaim is progress, and sequences of reclaims end.
+    The waiting job's account is compared with the victim's: their departments if these differ, else their
+    projects. Before each victim is stopped, the compared account must hold more than its entitlement, or than
+    its quota if the waiting job stays within its own quota; so only the last victim can take the account
+    below. Below a compared department, the victim's project must hold more than its quota, so a project
+    within its quota never loses a GPU.
+
+    All victims together must not lose more within their quotas (within their fair shares, for a job above its
+    quota) than the waiting job gains within its own; they must lose less if that job was itself preempted. So
+    every reclaim is progress, and sequences of reclaims end.
     """
 
     kind: Kind = "reclaim"
@@ -228,8 +231,8 @@ class ReclaimPolicy:
 
     @property
     def signature(self) -> Hashable:
-        """The department, whether the quotas hold with the job, and the gain. If the job takes its account above its
-        share, also that account, because victims are then compared with what it holds."""
+        """Return the department, whether project and department stay within quota with the job, and the gain.
+        For a job above a fair share, also what its accounts hold, because `_is_balanced` compares that."""
         line = self._account.line()
         is_in_quota = tuple(account.is_in_quota_with(self._request) for account in line)
         above = [account.allocated + self._request > account.fair_share for account in line]
@@ -256,8 +259,8 @@ class ReclaimPolicy:
         return (self._is_plain and candidate.milli_gpus <= self._gain) or self.accepts((candidate,))
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the jobs can be stopped one after another, in the order that is best for the accounts which
-        lose them."""
+        """Return whether these jobs may be stopped together, if the accounts that lose them lose the largest
+        ones last."""
         taken: dict[int, _Taken] = {}
         for victim in victims:
             for account, kept, is_sibling in self._kept(victim.account):
@@ -278,8 +281,8 @@ class ReclaimPolicy:
         )
 
     def _is_progress(self, taken: Collection[_Taken]) -> bool:
-        """Return whether the victims' projects and departments lose no more GPUs within their quotas, and within their
-        fair shares, than the preemptor's gain there."""
+        """Return whether the victims' projects and departments lose no more within their quotas than the
+        preemptor gains there; for a preemptor above its quotas the same within fair shares."""
         if sum(sum(entry.sizes) for entry in taken if entry.is_sibling) <= self._gain and all(
             account.is_in_quota_with(self._request) for account in self._account.line()
         ):
@@ -328,8 +331,8 @@ class ReclaimPolicy:
         yield sibling, entitled, True
 
     def _siblings(self, victim_account: Account) -> tuple[Account, Account]:
-        """Return the accounts to compare, the preemptor's and the victim's: their departments (or top-level projects)
-        if these differ, else their projects."""
+        """Return the accounts to compare, the preemptor's and the victim's: their departments (or projects
+        without one) if these differ, else their projects."""
         preemptor_top, victim_top = (
             self._account.parent or self._account,
             victim_account.parent or victim_account,
@@ -339,8 +342,8 @@ class ReclaimPolicy:
         return self._account, victim_account
 
     def _is_balanced(self, victims: Collection[Candidate]) -> bool:
-        """Return whether the reclaim leaves no account of a victim with a smaller ratio of held GPUs to fair share
-        than the preemptor's account would have. Always True for a preemptor that stays within its fair share."""
+        """Return whether every victim's account keeps a higher ratio of held GPUs to fair share than the
+        preemptor's account gets. Checked only for a preemptor above its fair share."""
         taken: dict[int, tuple[Account, Account, int]] = {}
         for victim in victims:
             preemptor, sibling = self._siblings(victim.account)
@@ -357,8 +360,8 @@ class ReclaimPolicy:
 
 @dataclass(slots=True)
 class _Taken:
-    """The sizes of the victims that a set takes from one account. Before the last of them is stopped, the account
-    must hold more than `kept` milli-GPUs."""
+    """The sizes of the victims that a set takes from one account, in milli-GPUs. `kept`: the account must
+    hold more than this before its last victim is stopped."""
 
     account: Account
     kept: int
@@ -367,8 +370,8 @@ class _Taken:
 
 
 def _lost(sizes: Mapping[int, int], taken: Mapping[int, int], bound: int | None) -> int:
-    """Return by how many milli-GPUs the largest usage within `bound` drops when the taken jobs stop. `sizes`, `taken`:
-    the number of jobs by size in milli-GPUs. `bound`: milli-GPUs, None for unlimited."""
+    """Return by how many milli-GPUs the best use of `bound` (see `accounts.most_inside`) drops when the taken
+    jobs stop. `sizes`, `taken`: number of jobs by milli-GPUs. `bound` None: unlimited."""
     if bound is None:
         return sum(size * count for size, count in taken.items())
     left = {size: count - taken.get(size, 0) for size, count in sizes.items()}

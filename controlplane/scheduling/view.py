@@ -33,9 +33,9 @@ class Need(Protocol):
 
 
 class SharingMode(NamedTuple):
-    """How a device is shared. `memory_mib`: its whole memory. `parts`: the number of equal parts of which a share
-    consists, rounded up (1,000: any share; 1: whole device only). `is_single`: a pod gets at most one part, so no
-    pod can have the whole of a divided device."""
+    """How a device is shared. `memory_mib`: its whole memory. `parts`: into how many equal parts it can be
+    divided; a share is rounded up to whole parts (1,000: any share; 1: whole device only). `is_single`: a pod
+    gets at most one part, so no pod gets the whole of a divided device."""
 
     memory_mib: int
     parts: int = 1000

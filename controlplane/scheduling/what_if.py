@@ -30,8 +30,8 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class ProjectEffect:
-    """The effect on a project: its fair share, the milli-GPUs that it holds once the next cycles have stopped
-    and started jobs, and the mean wait in seconds of its queued jobs that start in both simulations."""
+    """The effect on a project: its fair share and the GPUs that it holds after the next cycles, both in
+    milli-GPUs, and the mean wait in seconds of its queued jobs that start in both simulations."""
 
     project: str
     fair_share_milli_gpus: Effect
@@ -41,7 +41,8 @@ class ProjectEffect:
 
 @dataclass(frozen=True, slots=True)
 class JobEffect:
-    """A job whose wait differs, in seconds from now; None: it does not start within the simulation."""
+    """A queued job's wait from now, in seconds, before and after the change; None: it does not start within
+    the simulation."""
 
     job: str
     project: str
@@ -51,10 +52,13 @@ class JobEffect:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The effects of a change. `sooner` and `later`: queued jobs whose wait differs. `preempted`: jobs that the
-    next cycles stop only with the change; `spared`: only without it. Lists have at most LISTED jobs, `counts`
-    has their full lengths. `seconds`: the simulated time that was compared. `recorded_mean_waits`: for a recorded
-    period, seconds by project, over the jobs that start in both replays and started in the record."""
+    """The effects of a change. `sooner`, `later`: queued jobs whose wait differs. `preempted`: running jobs
+    that the next cycles stop only with the change; `spared`: only without it.
+
+    Lists have at most LISTED jobs; `counts` has their full lengths. `seconds`: the simulated time that was
+    compared. `recorded_mean_waits`: for a recorded period, seconds by project, over the jobs that start in
+    both replays and started in the record.
+    """
 
     projects: tuple[ProjectEffect, ...]
     sooner: tuple[JobEffect, ...]
@@ -135,9 +139,9 @@ def project_effects(
 def _follow(
     before: Course, after: Course, is_over: Callable[[], bool]
 ) -> tuple[tuple[Mapping[str, int], Mapping[str, int]], int]:
-    """Run both simulations in equal steps. Return what projects hold after the first moment, before and after
-    the change, and the last time that both reached within the budget; later events of one alone are not
-    compared. The first moment is always completed."""
+    """Run both simulations in equal steps until `is_over`. Return what projects hold after the first
+    decisions, before and after the change, and the latest time that both simulations reached; what one did
+    after that time must not be compared. The first decisions are always made."""
     before.settle()
     after.settle()
     held = _held(before.view), _held(after.view)

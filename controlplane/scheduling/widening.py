@@ -1,7 +1,8 @@
-"""Widen elastic jobs: give those of a plan more pods than their minimum (README, rules 5 and 6).
+"""Widen elastic jobs: give those of a plan more pods than their minimum (README.md, rules 5 and 6).
 
-Every phase serves an elastic job at its minimum size, so that no job is stopped for its additional pods. `elastic`
-chooses the size; the missing workers of jobs that already run are `growth`, and queue like jobs.
+Every phase serves an elastic job at its minimum size, so that no job is stopped for additional pods. The
+allowed sizes are computed in `elastic`. Missing workers of running jobs are `growth` instead: they queue like
+jobs.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class Widening:
                 self._widen(item, is_sure=True)
 
     def on_idle(self) -> bool:
-        """Widen the jobs that start on what is idle, unless a waiting job could reclaim it. Return whether any got
-        more.
+        """Widen the jobs that start into idle capacity, unless a waiting job could reclaim it. Return whether
+        any got more.
 
-        A job that starts on promised devices does not widen beyond its share while other jobs are stopping: what
-        these free may be promised to others.
+        While other jobs are stopping, a job that starts on promised devices is not widened: the freed
+        capacity may be promised to others.
         """
         state = self._state
         starting = [item for item in self.elastic if item.job.id in state.starts]
@@ -62,7 +63,7 @@ class Widening:
         return is_possible
 
     def _widen(self, item: Waiting, *, is_sure: bool) -> None:
-        """Place a job of the plan again with as many pods as fit; leave it as it is if these are not more.
+        """Place a job of the plan again with as many pods as fit; keep its placements if these are not more.
 
         `is_sure`: stay within what no other project can reclaim.
         """
