@@ -1,11 +1,11 @@
-"""Shrink elastic jobs for other jobs of their project: for queued jobs or, if none is queued, for running jobs that
-gain more by the workers.
+"""Shrink elastic jobs for other jobs of their project: for queued jobs or, if none is queued, for running
+jobs that gain more by the workers.
 
-Workers beyond a job's minimum are lent by its project, so the project's other jobs come first; between projects
-only quotas and fair shares decide. No job shrinks while a job of another project is queued, or while a job of its
-own project is being resized; and none shrinks for a running job while a job of another project is to grow on the
-same nodes. The freed capacity is assigned by the scheduler's starts and by growth (loop/growth.py), in later
-cycles.
+Workers beyond a job's minimum are lent by its project, so the project's other jobs come first; between
+projects only quotas and fair shares decide. No job shrinks while a job of another project is queued or a job
+of its own project is being resized, nor for a running job while a job of another project can grow on the same
+nodes. The freed capacity is assigned in later cycles, by the scheduler's starts and by growth
+(loop/growth.py).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -50,8 +50,11 @@ Given = tuple[str, str]
 
 
 def balance_jobs(elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime) -> None:
-    """Begin to shrink elastic jobs for others of their project. No effect if the plan starts, preempts or grows jobs,
-    or if jobs of several projects wait. Call it only in a cycle in which no job has begun to grow."""
+    """Begin to shrink elastic jobs for others of their project.
+
+    Does nothing if the plan starts, preempts or grows jobs, or if jobs of several projects wait. Call it only
+    in a cycle in which no job has begun to grow.
+    """
     is_settled = not (plan.starts or plan.preempts or plan.growth)
     if MEMBERSHIP not in engine.capabilities or not elastic.latest or not is_settled:
         return
@@ -67,7 +70,8 @@ def balance_jobs(elastic: ElasticJobs, engine: Engine, seen: Observation, plan: 
 
 
 def _waiting(plan: Plan, every: Mapping[str, JobView]) -> list[Hold]:
-    """Return the holds of jobs that could use free GPUs, up to the first of a second project."""
+    """Return the holds of jobs that could use free GPUs. Stops after the first hold of a second project,
+    because explaining a long queue takes time."""
     # Explaining 100,000 takes 0.7 s.
     waiting: list[Hold] = []
     for hold in plan.holds:
@@ -109,7 +113,7 @@ def _shrink_for_waiting(
 
 
 def _queues(lacking: Iterable[JobView], seen: Observation) -> list[list[PendingJob]]:
-    """Return the jobs that wait for GPUs in the order of the plan, those that may use the same nodes in one queue."""
+    """Return the queued jobs in plan order, with one queue for each set of nodes that they may use."""
     projects, found = (
         {project.name: project for project in seen.view.projects},
         dict[Pool, list[PendingJob]](),
@@ -123,7 +127,7 @@ def _queues(lacking: Iterable[JobView], seen: Observation) -> list[list[PendingJ
 def _shrinkable(
     claims: Iterable[Claim], working: Mapping[str, Attended], views: Mapping[str, JobView]
 ) -> list[ShrinkableJob]:
-    """Return the jobs that may shrink, with their workers in the order in which they would be removed."""
+    """Return the jobs that may shrink, each with its workers in the order of removal."""
     ours = {claim.job: working[claim.job] for claim in claims}
     candidates = candidates_by_job((one.job, one.members) for one in ours.values())
     found = []
@@ -142,7 +146,7 @@ def _move(
     plan: Plan,
     now: datetime,
 ) -> None:
-    """Shrink jobs for running ones of their project that gain more by the workers."""
+    """Shrink jobs whose workers are worth more to running jobs of the same project."""
     wanted = {name: wanted_workers(one, plan, seen, now) for name, one in working.items()}
     if not any(wanted.values()):
         return
@@ -178,8 +182,12 @@ def _shrink(working: Mapping[str, Attended], sizes: Mapping[str, int], why: str,
 def _may_shrink(
     attended: Attended, view: JobView, usable: Collection[str], given: Iterable[Given], rested_since: datetime
 ) -> bool:
-    """Return whether the job may be shrunk for others. `usable`: nodes that accept pods; all of the job's pods must
-    be on such nodes, so that the capacity it releases can be used."""
+    """Return whether the job may be shrunk for others.
+
+    `usable`: nodes that accept pods; all of the job's pods must be on such nodes, so that others can use what
+    it releases. `given`: its earlier operations for others. `rested_since`: its size must not have changed
+    after this time.
+    """
     generation = attended.generation
     if generation is None or generation.created_at >= rested_since or not view.is_preemptible:
         return False
@@ -195,8 +203,8 @@ def _open_nodes(seen: Observation) -> set[str]:
 
 
 def _given(working: Mapping[str, Attended]) -> dict[str, list[Given]]:
-    """Return, by job id, the (state, message) of the operations of its current attempt that shrank it for other
-    jobs."""
+    """Return, by job id, (state, message) of each operation that shrank the job for others in its current
+    attempt."""
     found: dict[str, list[Given]] = {name: [] for name in working}
     rows = ScaleOperation.objects.filter(
         job__in=[one.job for one in working.values()], attempt=F("job__attempt"), cause=BALANCE
@@ -207,7 +215,7 @@ def _given(working: Mapping[str, Attended]) -> dict[str, list[Given]]:
 
 
 def rest_before_move(given: Iterable[Given]) -> timedelta:
-    """Return how long a job keeps its size before it is shrunk for a running job again; doubled after each time."""
+    """Return how long a job keeps its size before it is shrunk for a running job again; doubles with each time."""
     moves = sum(message == FOR_RUNNING for _, message in given)
     return REST * (1 << min(moves, MOST_DOUBLINGS))
 
@@ -225,6 +233,6 @@ def _could_use(hold: Hold, view: JobView) -> bool:
 
 
 def _is_calm(attended: Attended) -> bool:
-    """Return whether the job trains with its present workers: no change of its size is in progress."""
+    """Return whether the job's members have all switched to the present membership and no operation is open."""
     generation = attended.generation
     return attended.operation is None and generation is not None and generation.switched_at is not None

@@ -1,7 +1,7 @@
 """Tokens that identify the process which holds a claim.
 
-After kill -9 a restart frees the dead process's claims at once instead of waiting for their expiry. For processes
-on other machines, and processes that hang, the expiry remains the only protection.
+A process that was killed leaves its claims behind; its successor on the same machine frees them at once. For
+processes on other machines, and processes that hang, the expiry remains the only protection.
 """
 
 import hashlib

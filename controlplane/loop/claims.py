@@ -1,5 +1,4 @@
-"""Leases: claimed by conditional UPDATE with a token and an expiry from the database's clock. All locks work this
-way."""
+"""Leases: named locks that are claimed by a conditional UPDATE with a token and expire by the database's clock."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -36,7 +35,8 @@ def extend(name: str, token: str, seconds: int) -> bool:
 
 
 def keep(name: str, token: str, seconds: int) -> str | None:
-    """Extend a lease, or claim it again if it expired and is free. Return the token to use from now on, or None."""
+    """Extend a lease; if it expired and no other token has it, claim it again. Return the token to use from
+    now on, None if another process has the lease."""
     return token if renew(name, token, seconds) else claim(name, seconds)
 
 

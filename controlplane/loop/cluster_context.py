@@ -1,4 +1,5 @@
-"""What a process of the loop caches about each cluster between passes. Losing it costs only time."""
+"""What a process of the loop caches about each cluster between passes. It can be lost without harm: the next
+pass reads it again."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -19,8 +20,8 @@ Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Quota numbers of a project that have not been sent to the cluster yet, and the time since which the project's
-    jobs wait for them."""
+    """Quota numbers of a project that the cluster does not have yet, and since when the project's jobs wait
+    for them."""
 
     numbers: Numbers
     since: datetime
@@ -30,7 +31,7 @@ class Awaited:
 class ClusterContext:
     """The cached state of one cluster.
 
-    `planned_at`, `plan_seconds`: when the last plan was ready and how long it took, by time.perf_counter.
+    `planned_at`, `plan_seconds`: when the last plan was ready and how long it took, by time.perf_counter().
     """
 
     housekept_at: datetime | None = None

@@ -14,8 +14,10 @@ LEFT = "What a deleted job or project left in the cluster stays there; it is tri
 def set_warning(
     cluster: Cluster, name: str, message: str, *, without_it: str, begins: str, ends: str
 ) -> None:
-    """Set the warning `name` to `message`, or remove it if the message is "". `begins` and `ends` are the kinds of
-    the events written when the warning appears or disappears.
+    """Set the warning `name` in the cluster's checks to `message`; "" removes it.
+
+    `without_it`: what does not work while the warning lasts. `begins`, `ends`: the kinds of the events
+    written when the warning appears or disappears.
     """
     words = {
         "name": name,

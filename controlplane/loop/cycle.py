@@ -47,9 +47,9 @@ SPARED = 8
 def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bool | None:
     """Process every attached cluster once.
 
-    Return None if another process holds the lease, else whether the next pass is due soon: commands wait for
-    execution, or a cluster failed. `on_orders` is called as soon as the first commands are committed. Events
-    that arrive during the cycle are handled by the next one.
+    Return None if another process holds the lease, else whether the next pass is due at once: commands wait
+    for execution, or a cluster failed. `on_orders` is called as soon as the first commands are committed.
+    Events that arrive during the cycle are handled by the next one.
     """
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
@@ -70,7 +70,7 @@ def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bo
 
 
 class _LoopLease:
-    """The loop's lease during one pass."""
+    """The loop's lease during one pass, extended when needed."""
 
     def __init__(self, token: str) -> None:
         self._token, self._is_lost = token, False
@@ -83,8 +83,8 @@ class _LoopLease:
         return self._extend(LEASE_SECONDS)
 
     def keep_for_plan(self, seconds: float) -> bool:
-        """Extend the lease for a plan that may take this long, or twice as long. Return False once another process
-        has claimed it."""
+        """Extend the lease if a plan that may take PLAN_MARGIN * `seconds` could outlast it. Return False
+        once another process has claimed it."""
         # Otherwise, two processes whose plans take longer than the lease would take it from each other without end.
         if self._is_lost or PLAN_MARGIN * seconds <= LEASE_SECONDS - RENEW_AFTER_SECONDS:
             return not self._is_lost
@@ -106,7 +106,8 @@ def keep_fresh() -> None:
 def _run_guarded(
     cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: _LoopLease
 ) -> bool | None:
-    """Process one cluster; return None if it failed. A failure does not stop the other clusters; /readyz reports it."""
+    """Process one cluster; return None after an exception, which does not stop the other clusters. /readyz
+    reports it."""
     try:
         return _run(cluster, now, on_orders, lease)
     except Exception:
@@ -158,8 +159,10 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None], lease: 
 def _resize(
     cluster: Cluster, elastic: ElasticJobs, engine: Engine, seen: Observation, plan: Plan, now: datetime
 ) -> bool:
-    """Let elastic jobs grow or give workers to others. Return whether there are pods to start. A failure, which one
-    job's declared speeds or reports could cause, is logged and does not stop the pass."""
+    """Let elastic jobs grow or shrink for others. Return whether there are pods to start.
+
+    A failure, which one job's declared speeds or reports could cause, is logged and does not stop the pass.
+    """
     try:
         if grow_jobs(cluster, elastic, engine, seen, plan, now):
             return True
@@ -170,8 +173,8 @@ def _resize(
 
 
 def _can_wait(cluster: Cluster, context: ClusterContext) -> bool:
-    """Return whether planning can be postponed: no job is queued, and planning a large cluster is slow. Only
-    the displayed fair shares become outdated."""
+    """Return whether planning can be postponed because no job is queued and planning this large cluster is
+    slow. Only the displayed fair shares become outdated."""
     spared = min(SPARED * (context.plan_seconds - CHEAP_SECONDS), LONGEST_SPARED_SECONDS)
     is_recent = time.perf_counter() - context.planned_at < spared
     return is_recent and not Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED).exists()

@@ -15,8 +15,8 @@ from controlplane.scheduling.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan and the milliseconds it took. `has_orders`: commands were queued while deciding (offers to the
-    cluster's own scheduler), besides those that recording the plan will queue."""
+    """A plan and the milliseconds that it took. `has_orders`: deciding has queued commands already (offers to
+    the cluster's own scheduler)."""
 
     plan: Plan
     ms: float
@@ -24,8 +24,7 @@ class Decided:
 
 
 def decide(cluster: Cluster, engine: Engine | None, seen: Observation, now: datetime) -> Decided:
-    """Return the plan of Trainyard's scheduler for this observation, or of the cluster's own scheduler if scheduling
-    is delegated to it, and how long that took."""
+    """Return the plan for this observation: from our scheduler, or from the cluster's own one if it decides."""
     began = time.perf_counter()
     if is_delegated(cluster.scheduler):
         offered = decide_by_cluster(cluster, engine, seen, now)

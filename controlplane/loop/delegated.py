@@ -1,8 +1,9 @@
-"""Clusters whose own scheduler places pods: queued jobs exist in the cluster as pods without a node ("offers").
+"""Clusters whose own scheduler places pods: queued jobs exist in the cluster as pods without a node
+("offers").
 
-An offer is the next attempt of a queued job; its pods have that attempt's names. It has no rows until the
+An offer is the next attempt of a queued job, and its pods have that attempt's names. It has no rows until the
 cluster's scheduler has placed all of its pods; then it is recorded as the attempt. Withdrawing an offer (job
-stopped, priority changed, pod lost) consumes its attempt number, so that pod names are never reused; its pods
+stopped, priority changed, pod lost) skips its attempt number, so that pod names are never reused; its pods
 become orphans, which reconcile ends.
 """
 
@@ -67,8 +68,11 @@ def decide_by_cluster(cluster: Cluster, engine: Engine | None, seen: Observation
 
 
 def open_offers(cluster: Cluster, orphans: Sequence[PodReport]) -> set[str]:
-    """Return the names of the orphans that are valid offers and may stay. Invalid offers consume their attempt
-    number; in a cluster that our scheduler serves, every offer is invalid."""
+    """Return the names of the orphans that belong to valid offers and may stay.
+
+    The attempt numbers of invalid offers are skipped. In a cluster that our scheduler serves, every offer is
+    invalid.
+    """
     takes_offers = is_delegated(cluster.scheduler)
     groups: dict[tuple[str, int], list[PodReport]] = defaultdict(list)
     for report in orphans:
@@ -90,8 +94,8 @@ def open_offers(cluster: Cluster, orphans: Sequence[PodReport]) -> set[str]:
 
 
 def refuse_offer(command: Command, refusal: CommandRefused) -> None:
-    """Fail the job of a permanently refused offer, as a refused start does. If the refusal is unrelated to the
-    job, offer it again instead."""
+    """Fail the job of a permanently refused offer, like that of a refused start. If the refusal has nothing
+    to do with the job, change nothing; the job is offered again."""
     if refusal.code in base.DISRUPTIONS:
         return
     payload = command.payload
@@ -104,14 +108,14 @@ def refuse_offer(command: Command, refusal: CommandRefused) -> None:
 
 
 def _is_void(report: PodReport) -> bool:
-    """Return whether a pod of an offer can no longer become part of an attempt. A pod that ended by itself still
-    can."""
+    """Return whether a pod of an offer can no longer become part of an attempt. A pod that ran to its end
+    still can."""
     has_ended = report.state in base.FINAL_STATES
     return report.reason in _VOID or (has_ended and not report.node)
 
 
 def _use_up(jobs: Iterable[str], number: int) -> None:
-    """Advance the attempt number of these jobs past `number`, so that its pod names are not used again."""
+    """Skip the attempt `number` of these jobs unless they are active, so that its pod names are not used again."""
     waiting = Job.objects.filter(pk__in=jobs, attempt=number - 1).exclude(state__in=lifecycle.ACTIVE_STATES)
     waiting.update(attempt=number)
 
@@ -129,8 +133,11 @@ def _offers(reports: Reports, attempts: Mapping[str, int]) -> dict[str, Offer]:
 def _of_wanted_size(
     offers: Mapping[str, Offer], orders: Mapping[str, "_Order"], view: ClusterView
 ) -> dict[str, Offer]:
-    """Return the offers whose pod count is the one that their jobs request now. Pods start with a fixed world
-    size, so an offer from before a scale operation is not adopted; `_make_offers` withdraws it."""
+    """Return the offers with the pod count that their jobs request now.
+
+    Pods start with a fixed world size, so an offer made before a scale operation cannot be used;
+    `_make_offers` withdraws it.
+    """
     pods = {job.id: job.pods for job in view.jobs}
     return {
         job: offer for job, offer in offers.items() if job not in orders or orders[job].pods == pods.get(job)
@@ -138,7 +145,7 @@ def _of_wanted_size(
 
 
 def _refused(cluster: Cluster, attempts: Mapping[str, int]) -> dict[str, Offer]:
-    """Return, by job id, the offers that the cluster refuses at present, with its message."""
+    """Return, by job id, the offers that the cluster refuses at present, each with its error message."""
     orders = Command.objects.filter(cluster=cluster, kind=START_POD, state__in=Command.UNFINISHED)
     found: dict[str, Offer] = {}
     for name, words in orders.exclude(error="").order_by("-pk").values_list("subject_id", "error"):
@@ -157,7 +164,7 @@ def _offer(pods: list[tuple[int, PodReport]]) -> Offer:
 
 
 def _shared_devices(view: ClusterView, reports: Iterable[PodReport]) -> dict[Group, int]:
-    """Return the device of every GPU-sharing group in which an active job has a pod."""
+    """Return, for each GPU-sharing group in which an active job has a pod, the index of its device."""
     groups = {
         parts[::2]: (report.node, report.device_group)
         for report in reports
@@ -183,8 +190,8 @@ def _make_offers(
     reports: Reports,
     now: datetime,
 ) -> bool:
-    """Queue start commands for the pods of queued jobs without an offer, and withdraw offers that no longer match
-    their job; the next cycle offers those again. Return whether there are commands to execute.
+    """Queue start commands for the pods of queued jobs without an offer, and withdraw offers that no longer
+    match their job, which the next cycle offers again. Return whether there are commands to execute.
 
     Jobs of `unsynced` projects get no new offers, because the cluster would place them by outdated quotas.
     """
@@ -211,16 +218,16 @@ def _make_offers(
 
 
 def _cordoned(cluster: Cluster) -> list[str]:
-    """Return the nodes that are cordoned in Trainyard only; the cluster's scheduler does not exclude them by
-    itself."""
+    """Return the names of the nodes cordoned in Trainyard, which offers must avoid: the cluster's scheduler
+    does not see this cordon."""
     nodes = Node.objects.filter(cluster=cluster, is_cordoned=True).order_by("name")
     return list(nodes.values_list("name", flat=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The last start command for rank 0 of a job's next attempt: what it offered (priority, node pools, nodes
-    to avoid, pod count) and when it was executed."""
+    """What the last start command for rank 0 of a job's next attempt offered: priority, node pools, nodes to
+    avoid, pod count; and when it was executed (None: not yet)."""
 
     offers: tuple[int, list[str], list[str], int]
     done_at: datetime | None
@@ -234,7 +241,8 @@ class _Order:
 
 
 def _orders(attempts: Mapping[str, int]) -> dict[str, _Order]:
-    """Return, by job id, the last start command of rank 0 of the attempt that follows `attempts`, if there is one."""
+    """Return, by job id, the last start command of rank 0 of the job's next attempt, if any. `attempts`: the
+    current attempt number by job id."""
     jobs = {base.pod_name(job, number + 1, 0): job for job, number in attempts.items()}
     rows = Command.objects.filter(kind=START_POD, subject_id__in=list(jobs)).order_by("pk")
     wishes = ("payload__priority", "payload__node_pools", "payload__avoid_nodes", "payload__world_size")
@@ -260,7 +268,8 @@ def _order(cluster: Cluster, wishes: Sequence[Wish], avoided: Sequence[str]) -> 
 
 
 def offer_payloads(job: Job, node_pools: Sequence[str], avoided: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the JSON of the PodSpecs of the job's next attempt, without nodes. Leaves the row unchanged."""
+    """Return the PodSpecs of the job's next attempt as JSON, without nodes. Restores `job.attempt`, which it
+    changes meanwhile."""
     number, job.attempt = job.attempt, job.attempt + 1
     try:
         shapes = KINDS[job.kind].pods(job.spec)
@@ -272,8 +281,7 @@ def offer_payloads(job: Job, node_pools: Sequence[str], avoided: Sequence[str]) 
 
 
 def _asked(job: Job) -> tuple[tuple[int, int], ...]:
-    """Return the requested devices of one pod as (milli-GPUs, MiB): whole devices, a share, or a share sized by
-    memory."""
+    """Return the requested devices of one pod as (index, milli-GPUs). A share sized by memory has 0 milli-GPUs."""
     if job.gpu_memory_mib is not None:
         return ((0, 0),)
     if job.milli_gpus < WHOLE_GPU:

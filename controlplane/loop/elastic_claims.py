@@ -1,5 +1,5 @@
-"""What the running elastic jobs of a cluster claim, for controlplane/scheduling/division.py. Growth and balance both
-divide by these claims, so that they rank the jobs alike."""
+"""The claims of running elastic jobs (scheduling/division.py). Growth and balance use the same claims, so
+that they rank jobs alike."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -27,8 +27,8 @@ def claims_by_pool(
     wanted: Mapping[str, int],
     giving: Collection[str] = (),
 ) -> dict[Pool, list[Claim]]:
-    """Return the claims of all elastic jobs that have workers, by pool. `wanted`: how many workers to add, by job;
-    0 for those that are not in it. `giving`: the jobs that may give workers to others."""
+    """Return the claims of all elastic jobs with workers, by pool. `wanted`: how many workers to add, by job
+    id (absent: 0). `giving`: ids of the jobs that may give workers to others."""
     found: dict[Pool, list[Claim]] = {}
     for one in working:
         view = views[str(one.job.pk)]
@@ -63,18 +63,19 @@ def _claim(attended: Attended, view: JobView, wanted: int, *, may_shrink: bool) 
 def usable_gpus(
     claims: Iterable[Claim], views: Mapping[str, JobView], seen: Observation, plan: Plan
 ) -> list[int]:
-    """Return the free GPUs that new workers of these jobs of one pool could use: one number for each size of worker."""
+    """Return how many free GPUs new workers of these jobs, all of one pool, could use: one number for each
+    distinct pod size."""
     # Jobs of one pool with equal workers may use the same GPUs.
     by_shape = {claim.shape: views[claim.job] for claim in claims}
     return [free_gpus(seen.view, plan, view) for view in by_shape.values()]
 
 
 def shape_of(view: JobView) -> tuple[int, ...]:
-    """Return what a pod needs: GPUs (rounded up), milli-CPUs, MiB of memory."""
+    """Return what one pod needs: (GPUs rounded up, milli-CPUs, MiB of memory)."""
     gpus = 1 if view.gpu_memory_mib is not None else -(-view.milli_gpus // 1000)
     return gpus, view.milli_cpus, view.memory_mib
 
 
 def pool_of(seen: Observation, view: JobView) -> Pool:
-    """Return the properties of a job that decide on which nodes it may run; equal for jobs with the same nodes."""
+    """Return the key of the nodes on which a job may run: jobs with equal keys may use the same nodes."""
     return usable_pools(seen.view, view), view.locations, view.extras

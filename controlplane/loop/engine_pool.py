@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An engine and a copy of the values that it was opened with."""
+    """An open engine and the settings and credentials with which it was opened."""
 
     opened_with: tuple[Any, ...]
     engine: Engine

@@ -1,4 +1,5 @@
-"""EXECUTE: claim short commands and call the engine, outside any transaction. Calls are repeated after a crash.
+"""EXECUTE: claim short commands and call the engine, outside any transaction. After a crash a call is
+repeated, so engines' calls are idempotent.
 
 Every cluster has two worker pools of its own, so that a slow cluster delays no other, and stops never wait
 behind starts. Long commands are Celery tasks: see controlplane.commands.
@@ -37,7 +38,7 @@ GATHER_SECONDS = 0.03
 
 @dataclass(frozen=True, slots=True)
 class PoolKind:
-    """A kind of worker pool: its queue, and how many commands it executes at a time. The number is large,
+    """A kind of worker pool: its queue, and how many commands it executes at a time. That number is large,
     because an engine call mostly waits for the network."""
 
     name: str
@@ -81,8 +82,8 @@ def _open_commands() -> QuerySet[Command]:
 
 
 class WorkerPool:
-    """The worker pool for one cluster's commands on one queue. `work` is called by a single thread; the engine
-    is called by the pool's threads."""
+    """The worker pool for one cluster's commands on one queue. `work` runs on a single thread; the engine is
+    called by the pool's threads."""
 
     def __init__(
         self, cluster_id: int, kind: PoolKind, on_progress: Callable[[], None] = lambda: None
@@ -115,7 +116,7 @@ class WorkerPool:
                 time.sleep(GATHER_SECONDS)
 
     def notify(self) -> None:
-        """Notify the worker pool that more commands may be due."""
+        """Wake the worker pool, because more commands may be due."""
         self._is_asked = True
         self.wakeup.set()
 
@@ -131,7 +132,7 @@ class WorkerPool:
         self.wakeup.set()
 
     def _take(self) -> None:
-        """Claim enough commands to keep the pool busy until the next period, and submit them."""
+        """Claim enough commands to keep the threads busy until the next period, and submit them."""
         room = AHEAD * self._kind.width - len(self._under_way)
         is_due = self._is_asked or time.monotonic() - self._looked_at >= LOOK_AGAIN_SECONDS
         # Claim in batches, because each claim is a transaction.
@@ -184,7 +185,7 @@ class WorkerPool:
         return ours.of_kinds(kinds).order_by(*order)
 
     def _write(self, ended: Sequence[Future[Any]]) -> None:
-        """Record the results of returned calls, the successful ones in one statement."""
+        """Record the outcomes of returned calls, the successful ones in one statement."""
         if not ended:
             return
         well = []

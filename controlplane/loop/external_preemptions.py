@@ -14,8 +14,10 @@ from jobs.transitions import Target, send
 
 
 def send_back(reports: Mapping[str, PodReport], pods: Sequence[PodKey]) -> None:
-    """Requeue the jobs of preempted pods, even while the pods still run. Must run before the pods' ends are
-    read, so that the job records its preemptor and no retry is used."""
+    """Requeue the jobs of preempted pods, even while the pods still run.
+
+    Call it before the ends of pods are read: a job then records its preemptor, and the end uses no retry.
+    """
     taken = {
         pod.job_id: report
         for pod in pods
@@ -33,8 +35,8 @@ def _send_back(job: Job, report: PodReport) -> None:
 
 
 def _preemption_details(job: Job, taken_by: str) -> dict[str, Any]:
-    """Return the details of a preemption by the cluster's scheduler: its kind, and the id, name and project of the
-    preemptor if it is our job, or the name of another workload."""
+    """Return the details of a preemption by the cluster's scheduler: its kind, and the preemptor: id, name
+    and project of a job of ours, or the name of another workload."""
     if not taken_by:
         return {"kind": "move"}
     beneficiary = _job(taken_by)

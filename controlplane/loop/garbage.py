@@ -1,4 +1,5 @@
-"""How Python's garbage collector runs in the loop's process, which keeps some million objects from cycle to cycle."""
+"""Settings of Python's garbage collector for the loop's process, which keeps about a million objects from
+cycle to cycle."""
 
 import gc
 from collections.abc import Iterator
@@ -10,8 +11,12 @@ THRESHOLDS = (50_000, 20, 50)
 
 @contextmanager
 def long_lived() -> Iterator[None]:
-    """Do not collect in the body, and never examine again what it leaves, like all older objects: for 100,000 jobs a
-    collection that examines them takes a second. They are freed as usual when the last reference goes."""
+    """Context manager that suspends collection, and afterwards exempts all existing objects from later
+    collections (gc.freeze).
+
+    For 100,000 jobs each full collection would take a second. Exempt objects are still freed by their
+    reference counts.
+    """
     gc.disable()
     try:
         yield

@@ -1,10 +1,10 @@
-"""Add workers to running elastic jobs: those that a user requested, and those that a job lost or did not get at
-its start.
+"""Add workers to running elastic jobs: those that a user requested, and those that a job lost or did not get
+at its start.
 
 Growth without a user's request must not take what queued jobs wait for: it happens only while no queued job
 could use the free GPUs. A job that lost workers gets them back even then, within its project's share. Workers
-inside the project's quota are in the plan (scheduling/growth.py): they have their turn among the queued jobs, and
-others are stopped for them.
+inside the project's quota are placed by the plan instead (scheduling/growth.py): they queue like jobs, and
+other jobs are stopped for them.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -80,8 +80,8 @@ def grow_jobs(
 
 
 def _is_by_gain(working: Iterable[Attended], seen: Observation, plan: Plan) -> bool:
-    """Return whether idle GPUs alone decide: no job waits, and none is stopped for missing workers. Then those
-    jobs grow first that gain most."""
+    """Return whether jobs may grow by gain alone: no job is queued for GPUs, none is preempted, and no
+    missing workers have a promise."""
     has_awaited = any(AWAITED in one.job.details for one in working)
     return not (
         has_awaited or any(one.is_promised for one in plan.growth) or _are_waiting(plan, seen.view.jobs)
@@ -105,7 +105,7 @@ def _grow_in_quota(cluster: Cluster, working: Iterable[Attended], plan: Plan, no
 
 
 def _still_asks(attended: Attended, count: int) -> bool:
-    """Return whether the job lacks so many workers now; its operation, if any, exactly so many."""
+    """Return whether the job still lacks `count` workers; for an open operation, exactly that many."""
     operation = attended.operation
     if operation is None:
         return count <= missing_workers(attended)
@@ -121,8 +121,10 @@ def _in_turn(
     working: Iterable[Attended], views: Mapping[str, JobView], seen: Observation, plan: Plan, now: datetime
 ) -> Iterator[tuple[Attended, int]]:
     """Yield the jobs that can grow, each with how many workers to add: first those that a user scaled, then
-    those that have lost workers, then the others by what growth gains. The caller passes over a job whose
-    workers fit nowhere, so later jobs are listed too."""
+    those that lost workers, then the others by what growth gains.
+
+    The caller skips jobs whose workers fit nowhere, so jobs beyond the free GPUs are yielded too.
+    """
     wanting = [(one, count) for one in working if (count := wanted_workers(one, plan, seen, now)) > 0]
     first = [one for one in wanting if _goes_before(one[0])]
     yield from sorted(first, key=lambda one: one[0].operation is None)
@@ -136,8 +138,9 @@ def _in_turn(
 
 
 def _by_gain(claims: Sequence[Claim], left: Collection[str], free: int) -> Iterator[tuple[Claim, int]]:
-    """Yield the jobs of a pool among `left` with their new sizes, in the order of growth: first those that
-    get a part of the `free` GPUs, then those that would get it if the first ones did not grow."""
+    """Yield those of `claims`, all of one pool, that are in `left`, with their new sizes, in the order of
+    growth: first those that get part of the `free` GPUs, then those that would get it if the first ones did
+    not grow."""
     while turns := [turn for turn in in_turn(claims, free) if turn[0].job in left]:
         yield from turns
         done = {claim.job for claim, _ in turns}
@@ -149,16 +152,16 @@ def _goes_before(attended: Attended) -> bool:
 
 
 def missing_workers(attended: Attended) -> int:
-    """Return how many workers the job is short of the size it was submitted or last scaled with; 0 during an
-    operation."""
+    """Return how many workers the job lacks of the size that it was submitted or last scaled with; 0 while an
+    operation is open."""
     if attended.operation is not None or attended.generation is None:
         return 0
     return attended.job.pods_wanted - len(attended.members)
 
 
 def wanted_workers(attended: Attended, plan: Plan, seen: Observation, now: datetime) -> int:
-    """Return how many workers to add to the job now: those of its operation, else those it lacks, unless it
-    is in back-off; at most what limits and quotas allow."""
+    """Return how many workers to add to the job now: those of its operation, else those it lacks unless it
+    backs off. At most what limits and quotas allow, and only lost workers while other jobs wait."""
     operation = attended.operation
     if attended.generation is None:
         return 0
@@ -182,8 +185,11 @@ def _are_waiting(plan: Plan, jobs: Iterable[JobView]) -> bool:
 
 
 def _owed(attended: Attended, seen: Observation) -> int:
-    """Return how many lost workers a job gets back ahead of queued jobs: as many as fit in its project's share.
-    0 if the quotas exceed the cluster's GPUs, because another project could then reclaim them at once."""
+    """Return how many lost workers a job gets back ahead of queued jobs: those that fit in its project's
+    share.
+
+    0 if the quotas exceed the cluster's GPUs, because another project could reclaim them at once.
+    """
     job, project = attended.job, attended.job.project
     gpus = sum(len(node.devices) for node in seen.view.nodes if node.is_schedulable)
     quotas = sum(one.quota_milli_gpus or 0 for one in seen.view.projects)
@@ -196,8 +202,8 @@ def _owed(attended: Attended, seen: Observation) -> int:
 
 
 def has_to_wait(attended: Attended, now: datetime) -> bool:
-    """Return whether the attempt is in back-off after lost workers or failed growth; each occurrence lengthens
-    it."""
+    """Return whether the job backs off from growth in this attempt: each lost worker or failed growth
+    lengthens the wait."""
     attempt = attended.job.attempt
     lost = Generation.objects.filter(
         attempt__job=attended.job, attempt__number=attempt, cause=rules.LOSS
@@ -214,7 +220,7 @@ def has_to_wait(attended: Attended, now: datetime) -> bool:
 
 
 def _allowed(job: Job) -> int:
-    """Return how many more pods the limits and quotas allow the job now; 0 if they could not mount its volumes."""
+    """Return how many more pods limits and quotas allow the job now; 0 if new pods could not mount its volumes."""
     if has_missing_driver(job.project, job.spec):
         return 0
     return min((bound.left // job.milli_gpus for bound in bounds_of(job)), default=MOST)
@@ -226,8 +232,8 @@ def _next_rank(attended: Attended) -> int:
 
 
 def _add(cluster: Cluster, attended: Attended, places: tuple[PodPlacement, ...], now: datetime) -> bool:
-    """Write the new workers and their operation. Return False if a device was taken or a limit lowered
-    meanwhile; the next cycle decides again."""
+    """Write the new workers and their operation. Return False, with nothing written, if a device was taken or
+    a limit lowered meanwhile; the next cycle decides again."""
     job = attended.job
     to = len(attended.members) + len(places)
     try:

@@ -1,8 +1,9 @@
-"""Write why queued jobs wait, and their positions, into their rows: what changed, of a long queue a part in each cycle.
+"""Write hold reasons and queue positions of queued jobs into their rows; only changes, and only part of a
+long queue per cycle.
 
-A start moves every job behind it, so with 100,000 queued jobs each start would change 100,000 rows. The first jobs of
-the queue and all with a promise are compared in every cycle; of the others one portion after the other. A promise is
-written, or removed, in the cycle that decides it, because the next plan depends on it.
+One start moves every job behind it: with 100,000 queued jobs it would change 100,000 rows. So each cycle
+compares the first jobs of the queue and all jobs with a promise, and one portion of the rest. A promise is
+always written, or removed, in the cycle that decides it, because the next plan depends on it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,10 +32,11 @@ Statuses: TypeAlias = Mapping[str, HoldStatus]
 
 @dataclass(frozen=True, slots=True)
 class HoldProgress:
-    """How far the comparison of the last plan's holds with the rows has come.
+    """How far the holds of the last plan have been compared with the rows.
 
-    `first`: the index of the next portion. `left`: how many holds were not compared yet. `has_news`: the last part
-    had some to write, so the rows will change. `promised`: the queued jobs whose rows contain a promise.
+    `holds`, `rows`: the objects compared last. `first`: index of the next portion. `left`: how many holds
+    were not compared yet. `has_news`: the last portion had changes, so `rows` will change. `promised`: the
+    queued jobs whose rows contain a promise.
     """
 
     holds: object = None
@@ -48,8 +50,11 @@ class HoldProgress:
 def changed_holds(
     plan: Plan, rows: Statuses, progress: HoldProgress
 ) -> tuple[dict[str, HoldStatus], HoldProgress]:
-    """Return the statuses to write, by job id, and the progress with this cycle's part, to be kept once they are
-    written. Nothing is compared if both sides are the same objects as before, and all were compared."""
+    """Return the statuses to write, by job id, and the progress to keep once they are written.
+
+    Compares nothing if `plan.holds` and `rows` are the same objects as last time and all of them were
+    compared.
+    """
     holds, left = plan.holds, progress.left
     # A change of rows that is not ours is that of another process, which has led the loop meanwhile.
     is_changed_by_others = rows is not progress.rows and not progress.has_news
@@ -67,8 +72,8 @@ def changed_holds(
 
 
 def _promises(plan: Plan, rows: Statuses, before: frozenset[str]) -> tuple[frozenset[str], bool]:
-    """Return the jobs whose rows contain a promise once the plan is written, and whether one of them before lost its
-    promise without a start."""
+    """Return the jobs whose rows will contain a promise once the plan is written, and whether a job lost its
+    promise without starting."""
     gone = before - plan.promised.keys()
     # The row of a start that is left to the next cycle keeps its promise.
     starting = gone.intersection(start.job for start in plan.starts) if gone else frozenset[str]()
@@ -101,9 +106,11 @@ def _news_of(holds: Iterable[Hold], rows: Statuses) -> dict[str, HoldStatus]:
 def _news(
     hold: Hold, known: HoldStatus | None, shared: dict[tuple[int, str], HoldStatus]
 ) -> HoldStatus | None:
-    """Return the new hold status, or None if the row has it already. Details of how the last attempt ended,
-    such as the preemptor, are kept until the next start. `shared`: statuses by (details id, reason), since
-    equal jobs share them."""
+    """Return the new hold status, or None if the row has it already.
+
+    Details of how the last attempt ended, such as the preemptor, are kept until the next start. `shared`:
+    statuses by (id of details, reason); equal jobs share one object.
+    """
     before = known.details if known is not None else {}
     kept = {name: before[name] for name in KEPT if name in before}
     key = (id(hold.details), hold.reason)

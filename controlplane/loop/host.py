@@ -18,7 +18,7 @@ _runner: "Runner | None" = None
 
 @worker_init.connect
 def start_loop(**_: object) -> None:
-    """Start the loop in the worker's process, before the first connection to Redis."""
+    """Start the loop in the worker's process, before its first connection to Redis."""
     global _runner
     try:
         from controlplane.loop.runner import Runner
@@ -33,6 +33,6 @@ def start_loop(**_: object) -> None:
 
 @worker_shutdown.connect
 def stop_loop(**_: object) -> None:
-    """Finish running work before the process ends."""
+    """Stop the loop before the worker's process ends; running work is finished."""
     if _runner is not None:
         _runner.stop()

@@ -62,8 +62,8 @@ def _interrupted(cluster: int) -> QuerySet[Node]:
 
 
 def _shorten_graces(nodes: Mapping[int, Node], now: datetime) -> None:
-    """Repeat stops whose grace period would outlast their node, because a notice arrived, or moved forward,
-    after them."""
+    """Repeat stops whose grace period would outlast their node: the notice came, or was moved forward, after
+    the stop."""
     stopping = Pod.objects.filter(node__in=nodes, released_at=None, job__state=lifecycle.STOPPING)
     pods = {pod.name: pod for pod in stopping.select_related("job__project")}
     ends: dict[str, datetime] = {}
@@ -77,8 +77,11 @@ def _shorten_graces(nodes: Mapping[int, Node], now: datetime) -> None:
 
 
 def hasten_owed(cluster: Cluster, plan: Plan) -> None:
-    """Shorten the grace of jobs that leave interrupted nodes to that of a reclaim if a plan owes their GPUs to
-    other projects. Such a job may also hold GPUs of other nodes, and its own grace may be minutes."""
+    """Shorten the grace of jobs that leave interrupted nodes to STOP_GRACE_SECONDS if the plan promises their
+    GPUs to other projects below their shares.
+
+    Such a job may also hold GPUs of other nodes, and its own grace may be minutes.
+    """
     owed = {one.project for one in plan.shares if one.allocated_milli_gpus < one.fair_share_milli_gpus}
     wanted: dict[tuple[str, int], str] = {}
     # Promised jobs are the first; the others of a long queue need not be explained for this.
@@ -116,8 +119,8 @@ def _following(elastic: ElasticJobs, engine: Engine) -> Mapping[str, Attended]:
 
 
 def _shrinks(attended: Attended, nodes: Mapping[int, Node], now: datetime) -> bool:
-    """Return whether the job leaves the nodes, or has left them, by giving up workers. False: the whole job
-    must stop."""
+    """Return whether the job leaves the nodes, or has left them, by giving up workers; False if the whole job
+    must stop. Begins the shrink if needed."""
     there = [pod for pod in attended.pods if pod.node_id in nodes and is_alive(pod)]
     if not there:
         return True
@@ -141,8 +144,8 @@ def _shrinks(attended: Attended, nodes: Mapping[int, Node], now: datetime) -> bo
 
 
 def _may_end(operation: ScaleOperation, goes_at: datetime, now: datetime) -> bool:
-    """Set the deadline of an operation of another cause to half of the remaining time, after which it is rolled
-    back and the job can be shrunk off the node. Return whether there is still time for both."""
+    """Limit an operation of another cause to half of the time until `goes_at`; if it is rolled back then, the
+    job can still be shrunk off the node. Return whether there is still time for both."""
     left = min(timedelta(seconds=LONGEST_WAIT_SECONDS), goes_at - now)
     deadline = hasten(operation, now + left / 2)
     return now < deadline + min(DEADLINE_MARGIN, (goes_at - deadline) / 2)
@@ -160,7 +163,7 @@ def _requeued(node: Node, now: datetime) -> Target:
 
 
 def _seconds_left(node: Node, now: datetime) -> int:
-    """Return the seconds within which the node's pods must have ended."""
+    """Return within how many seconds the node's pods must have ended."""
     left = int((_goes_at(node) - now).total_seconds()) - MARGIN_SECONDS
     return min(LONGEST_WAIT_SECONDS, max(1, left))
 

@@ -75,8 +75,10 @@ def _devices_of(cluster: Cluster, reports: Sequence[NodeReport]) -> Mapping[int,
 
 
 def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) -> list[NodeReport]:
-    """Remove nodes whose name another cluster already uses, and set a warning: /nodes/NAME must be unambiguous,
-    and the other nodes stay usable."""
+    """Return the reports of nodes whose names no other cluster uses; set a warning about the rest.
+
+    /nodes/NAME must be unambiguous, and one clash must not make the other nodes unusable.
+    """
     names = [report.name for report in reports]
     others = Node.objects.exclude(cluster=cluster).filter(name__in=names).order_by("name")
     taken = dict(others.values_list("name", "cluster__name"))
@@ -92,8 +94,7 @@ def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) ->
 
 
 def _clash(cluster: Cluster, taken: Mapping[str, str], count: int) -> str:
-    """Return the warning for `taken` (node name -> the cluster that has it) out of `count` nodes, with the next
-    step."""
+    """Return the warning about `taken` (node name -> the cluster that has it), out of `count` reported nodes."""
     shown = some_of([f"{name} (in {cluster})" for name, cluster in taken.items()])
     return (
         f"{len(taken)} of {count} nodes are left out, since another cluster has nodes of these names:"
@@ -102,7 +103,8 @@ def _clash(cluster: Cluster, taken: Mapping[str, str], count: int) -> str:
 
 
 def _twin(taken: Mapping[str, str], count: int) -> str:
-    """Return a hint for an admin who may have attached the same cluster twice; "" if that is unlikely."""
+    """Return a hint that the same cluster may be attached twice, if one other cluster has all reported nodes;
+    else ""."""
     others = set(taken.values())
     if len(taken) < count or len(others) > 1:
         return ""
@@ -146,8 +148,10 @@ def _take_over(
 
 
 def _note_interruption(node: Node, report: NodeReport, now: datetime) -> list[Event]:
-    """Store or clear the interruption notice that the node's cluster reports; return the events. The earlier of
-    two notices wins: one given over REST is kept unless the cluster's is earlier."""
+    """Store or clear the interruption notice that the node's cluster reports; return the events.
+
+    A notice given over REST is kept unless the cluster reports an earlier time.
+    """
     seconds, known = report.interruption_seconds, node.interruption_at
     rows = Node.objects.filter(pk=node.pk)
     if seconds is None:
@@ -164,7 +168,8 @@ def _note_interruption(node: Node, report: NodeReport, now: datetime) -> list[Ev
 
 
 def _take_devices(node: Node, report: NodeReport, known: Mapping[int, Device]) -> bool:
-    """Add new devices, update known ones, and mark those that the report lacks. Return whether anything changed."""
+    """Add new devices, update the others, and mark those that the report lacks. Return whether anything
+    changed."""
     reported = {device.index: device for device in report.devices}
     fresh = [_new_device(node, device) for index, device in reported.items() if index not in known]
     if fresh:
@@ -180,7 +185,7 @@ def _new_device(node: Node, report: DeviceReport) -> Device:
 
 
 def _update(device: Device, report: DeviceReport | None) -> bool:
-    """Copy a report into an unsaved row; return whether anything changed."""
+    """Copy a report into an unsaved row; None marks the device as absent. Return whether anything changed."""
     fresh: dict[str, Any] = {"is_present": report is not None}
     if report is not None:
         fresh |= {name: getattr(report, name) for name in REPORTED}

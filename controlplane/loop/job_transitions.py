@@ -58,8 +58,8 @@ def settle_jobs(cluster: Cluster, now: datetime) -> None:
 def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
     """Move every job of a cluster as far as its pods require; return the jobs examined.
 
-    Sufficient for an unreachable cluster: its pods keep their last observed state unless an operator declares a
-    node dead.
+    Enough for an unreachable cluster, whose pods keep their last state unless an operator declares a node
+    dead.
     """
     jobs = _unsettled(cluster.pk)
     standings = _standings(jobs) if jobs else {}
@@ -93,9 +93,9 @@ def remove_expired(cluster: Cluster, now: datetime) -> None:
 
 @prepared
 def _unsettled(cluster: int) -> QuerySet[Job]:
-    """Return the active jobs whose state may have to change: all stopping jobs, those with an ended pod in the
-    current attempt, starting ones with a pod that runs or reports a reason, and those under a time limit of their
-    own or their project; in key order, the lock order."""
+    """Return the active jobs whose state may have to change, by primary key, which is the lock order:
+    stopping jobs; jobs with an ended pod in the current attempt; starting jobs with a pod that runs or
+    reports a reason; jobs under a time limit of their own or their project."""
     active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
     pods = Pod.objects.filter(job__project__cluster=cluster, job__state__in=lifecycle.ACTIVE_STATES)
     of_attempt = pods.filter(attempt__number=F("job__attempt"))
@@ -145,8 +145,8 @@ def _next_step(
 
 
 def _deciding(job: Job, pods: list[PodStanding], members: tuple[int, ...]) -> list[PodStanding]:
-    """Return the pods that decide an attempt's outcome: for an elastic attempt that has lost or released
-    workers only its present members."""
+    """Return the pods that decide an attempt's outcome: all, or for an elastic attempt only the present
+    members."""
     if not members:
         return pods
     is_over = ("succeeded", "failed")
@@ -157,8 +157,8 @@ def _deciding(job: Job, pods: list[PodStanding], members: tuple[int, ...]) -> li
 
 
 def _disruptions(job: Job, now: datetime) -> int:
-    """Return how many attempts in a row before this one were disrupted; an attempt that ran for SETTLED_IN resets
-    the count."""
+    """Return how many attempts in a row were disrupted before this one. An attempt that ran for SETTLED_IN
+    ends the count."""
     count = 0
     attempts = Attempt.objects.filter(job=job).order_by("-number")
     columns = ("number", "outcome", "started_at", "ended_at")
@@ -173,7 +173,7 @@ def _disruptions(job: Job, now: datetime) -> int:
 
 
 def _show_waiting(job: Job, pods: list[PodStanding]) -> None:
-    """Show what a starting job waits for; when it runs, `_started_for` restores the reason for its start."""
+    """Show in the job what its starting pods wait for; `_started_for` restores the reason for the start."""
     pod = waits_for(pods)
     if pod is None:
         return
@@ -188,7 +188,7 @@ def _show_waiting(job: Job, pods: list[PodStanding]) -> None:
 
 
 def _settle(steps: Sequence[tuple[Job, Step]], now: datetime) -> None:
-    """Apply these steps in one transaction, each guarded by the job's state as read."""
+    """Apply these steps in one transaction, each only if the job's state is still as read."""
     with transaction.atomic():
         events = []
         finished = _finish([(job, step) for job, step in steps if not step.is_stop], now)
@@ -203,8 +203,8 @@ def _settle(steps: Sequence[tuple[Job, Step]], now: datetime) -> None:
 
 
 def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
-    """Stop the remaining pods of a decided attempt; the job moves to its target state when they are gone.
-    Return whether there were any."""
+    """Stop the remaining pods of an attempt whose outcome is decided; the job moves on when they are gone.
+    Return False if the job's state has changed since it was read."""
     fields = {
         "next_state": step.target,
         "reason": step.reason,
@@ -219,7 +219,8 @@ def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
 
 
 def _finish(steps: Sequence[tuple[Job, Step]], now: datetime) -> frozenset[Any]:
-    """Move jobs whose attempts have ended; return the primary keys of those whose state was still as read."""
+    """Move jobs whose attempts have ended or begun to run; return the primary keys of those whose state was
+    still as read."""
     unchanged = ("next_state", "attempt", "is_deleted")
     moves = [Move(job, step.target, _finished(job, step, now), unchanged) for job, step in steps]
     moved = frozenset(job.pk for job in move_together(moves))
@@ -251,9 +252,11 @@ def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
 
 
 def _last_checkpoint(job: Job) -> dict[str, Any]:
-    """Return the columns that add the last checkpoint of a stopped attempt to the job's progress: telemetry may not
-    have read the end of the log yet. {} if the log has none, or is not copied from the cluster yet; telemetry adds
-    it later."""
+    """Return the columns that add the last checkpoint of a stopped attempt to the job's progress.
+
+    Telemetry may not have read the end of the log yet. {} if the log has no checkpoint, or is not copied from
+    the cluster yet; telemetry adds it later.
+    """
     newest = newest_generations([job]) if KINDS[job.kind].is_elastic else {}
     speaker = next(iter(ranks_of(newest.get(job.pk))), 0)
     path = log_path(settings.LOG_DIR, str(job.pk), job.attempt, speaker)
@@ -267,7 +270,8 @@ def _last_checkpoint(job: Job) -> dict[str, Any]:
 
 
 def _unseen_start(job: Job) -> dict[str, Any]:
-    """Return the start time of an attempt that ended before it was observed running: that of its first pod."""
+    """Return the start time for an attempt that ended before it was seen running: that of its first pod.
+    Updates the attempt."""
     if job.state in lifecycle.RUNNING_STATES:
         return {}
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt, attempt__started_at=None)
@@ -279,8 +283,7 @@ def _unseen_start(job: Job) -> dict[str, Any]:
 
 
 def _started_for(job: Job) -> dict[str, Any]:
-    """Return the columns that restore the scheduler's reason for the start, in place of what the job waited for
-    meanwhile."""
+    """Return the columns that restore the reason for the start, which `_show_waiting` replaced."""
     if "started" not in job.details:
         return {}
     details = {name: value for name, value in job.details.items() if name != "started"}
@@ -289,7 +292,7 @@ def _started_for(job: Job) -> dict[str, Any]:
 
 
 def _counted(job: Job, step: Step, now: datetime) -> dict[str, Any]:
-    """Return the columns that count a failed attempt against the retries, and that delay the next attempt."""
+    """Return the columns that count a failure and delay the next attempt, as the step requires."""
     failures = {"failures": job.failures + 1} if step.is_retry else {}
     wait = timedelta(seconds=step.backoff_seconds)
     return failures | ({"not_before": now + wait} if wait else {})
@@ -314,8 +317,8 @@ def _note_attempts(moved: Sequence[tuple[Job, Step]], now: datetime) -> None:
 
 
 def _retry_stops(jobs: list[Job], now: datetime) -> None:
-    """Repeat the stop of jobs that are still stopping long after their last stop command, which may have been
-    abandoned."""
+    """Repeat the stop of jobs that are still stopping long after their last stop command: that command may
+    have been given up."""
     for job in jobs:
         if job.state != lifecycle.STOPPING:
             continue
@@ -327,7 +330,7 @@ def _retry_stops(jobs: list[Job], now: datetime) -> None:
 
 
 def _without_grace(pods: Sequence[str], orders: QuerySet[Command], now: datetime) -> list[str]:
-    """Return the pods of which no executed stop command has a grace period that still runs."""
+    """Return the pods that may be killed without grace: no executed stop gives them time that has not run out."""
     since = now - timedelta(seconds=LONGEST_GRACE_SECONDS + REMIND_AFTER_SECONDS)
     done = orders.filter(state=Command.DONE, finished_at__gt=since, payload__grace_seconds__gt=0)
     last = {order.subject_id: order for order in done.order_by("pk")}
@@ -335,7 +338,7 @@ def _without_grace(pods: Sequence[str], orders: QuerySet[Command], now: datetime
 
 
 def _is_in_time(order: Command, now: datetime) -> bool:
-    """Return whether an executed stop may still take effect: within its grace period plus REMIND_AFTER_SECONDS."""
+    """Return whether an executed stop may still take effect: within its grace period and REMIND_AFTER_SECONDS."""
     seconds = order.payload["grace_seconds"] + REMIND_AFTER_SECONDS
     return order.finished_at is not None and now < order.finished_at + timedelta(seconds=seconds)
 

@@ -1,6 +1,7 @@
-"""Once a second, list the pods whose logs must be copied, for engines that do not write the log store themselves.
+"""Once a second, list the pods whose logs must be copied, for engines that do not write the log store
+themselves.
 
-One process holds the lease for as long as it lives, because the engine's copier keeps running between two passes.
+A process keeps the lease for as long as it lives, because the engine's copier runs on between two passes.
 """
 
 import logging
@@ -28,7 +29,8 @@ LOOK_BACK_SECONDS = 600
 
 
 class LogKeeper:
-    """Has engines copy logs while this process holds the lease; another process takes over when this one dies."""
+    """Makes engines copy logs while this process holds the lease; another process takes over when this one
+    dies."""
 
     def __init__(self) -> None:
         self._token: str | None = None
@@ -65,8 +67,8 @@ class LogKeeper:
             _pass_list(cluster, dict)
 
     def _wanted(self, cluster: Cluster, now: datetime, released: set[str]) -> Mapping[str, str]:
-        """Return log files by pod name: of pods that may still write output, and of ended pods whose log is
-        incomplete. Adds to `released` the released pods whose log may be complete."""
+        """Return log files by pod name: of pods that may still write, and of ended pods whose log is
+        incomplete. Adds to `released` the pods whose log may be complete now."""
         recent = Q(released_at__gte=now - timedelta(seconds=LOOK_BACK_SECONDS))
         pods = Pod.objects.filter(Q(released_at=None) | recent, node__cluster=cluster)
         wanted = {}
@@ -90,8 +92,8 @@ class LogKeeper:
 
 
 def _pass_list(cluster: Cluster, wanted: Callable[[], Mapping[str, str]]) -> None:
-    """Pass an engine the list of logs to copy, unless it writes the log store itself. An error affects only
-    this engine."""
+    """Pass an engine the list of logs to copy, unless it writes the log store itself. An error is logged and
+    affects only this engine."""
     try:
         engine = engine_for(cluster)
         if WRITES_LOG_STORE not in engine.capabilities:

@@ -52,8 +52,8 @@ BREAKING = (rules.LOSS, rules.REFORM)
 
 @dataclass(slots=True)
 class Attended:
-    """An elastic attempt: its rows, and by rank the reports of its pods (`said`) and the seconds since their
-    last one (`silent`)."""
+    """An elastic attempt: its rows, and by rank the last report of each pod (`said`) and the seconds since
+    then (`silent`)."""
 
     job: Job
     pods: list[Pod]
@@ -72,11 +72,11 @@ class Attended:
 
 
 class ElasticJobs:
-    """The working elastic jobs of a cluster during one pass of the loop; `latest` is the result of the last
-    read.
+    """The running elastic jobs of a cluster during one pass of the loop. `latest`: the result of the last
+    `read`.
 
-    Steps of a pass change the rows, so each step reads them again. If the first read finds no such job, later
-    ones are skipped: a job that starts later in the pass has no members yet.
+    The steps of a pass change rows, so each step reads them again. If the first read finds no job, later ones
+    are skipped: a job that starts later in the pass has no members yet.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -91,8 +91,10 @@ class ElasticJobs:
 
 
 def keep_memberships(cluster: Cluster, elastic: ElasticJobs, engine: Engine, now: datetime) -> None:
-    """Advance every running elastic job of a cluster by one step. A failure of one job, which its pods' files
-    can cause, is logged and does not stop the others."""
+    """Advance the membership of every running elastic job of a cluster by one step.
+
+    A failure of one job, which its pods' files can cause, is logged and does not stop the others.
+    """
     _close_stale(cluster, now)
     if MEMBERSHIP not in engine.capabilities:
         return
@@ -154,7 +156,7 @@ def ranks_of(generation: Generation | None) -> tuple[int, ...]:
 
 
 def _close_stale(cluster: Cluster, now: datetime) -> None:
-    """Close the operations whose attempt has ended."""
+    """Close the open operations of jobs that have stopped or begun another attempt."""
     for operation in _stale(cluster.pk):
         with transaction.atomic():
             _finish(operation, rules.FAILED, f"The job is {operation.job.state}.", now)
@@ -185,8 +187,8 @@ def _keep(attended: Attended, engine: MembershipEngine, now: datetime) -> None:
 
 
 def lock_working(job: Job) -> bool:
-    """Lock the job's row until the transaction ends, and read it again. Return False if it no longer works on
-    the attempt that was read before."""
+    """Lock the job's row until the transaction ends, and read it again. Return False if the job has left the
+    working states or has begun another attempt."""
     attempt = job.attempt
     try:
         reread(job, lock=True)
@@ -223,7 +225,7 @@ def _text(attended: Attended) -> str:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Return the used fields of a status report; {} if it is invalid."""
+    """Return the fields of a status report that are used; {} if it is invalid."""
     try:
         data = json.loads(text)
         return {
@@ -258,7 +260,7 @@ def _seconds(value: Any) -> float:
 
 
 def _storable(value: Any) -> str:
-    """Return the value as text without what a database refuses: NUL and lone surrogates."""
+    """Return the value as text without NUL and lone surrogates, which databases refuse."""
     return str(value).replace("\0", "").encode(errors="ignore").decode()
 
 
@@ -269,7 +271,8 @@ def _note_step_seconds(pod: Pod, said: Mapping[str, Any]) -> None:
 
 
 def _note_switched(attended: Attended, now: datetime) -> None:
-    """Store the duration of a switch once every live member has made it; the longest pause counts."""
+    """Store when the newest generation was in use by all live members, and what the switch cost; the slowest
+    member counts."""
     generation = attended.generation
     if generation is None or generation.switched_at is not None:
         return
@@ -297,7 +300,7 @@ def _note_switched(attended: Attended, now: datetime) -> None:
 
 
 def _note_epochs(attended: Attended) -> None:
-    """Store how many epochs are done, and how many of them were exact, as reported by the member with the most
+    """Store how many epochs are done, and how many of them exactly, as reported by the member with the most
     progress."""
     said = [attended.said[rank] for rank in attended.members if rank in attended.said]
     if attended.generation is None or not said:
@@ -385,7 +388,7 @@ def _publish(attended: Attended, decided: Answer, now: datetime) -> Event:
 
 
 def _addresses(attended: Attended) -> dict[int, str]:
-    """Return by rank where workers listen: as they report now, or as they did when an earlier generation began."""
+    """Return the workers' addresses by rank: from their reports, else from earlier generations."""
     earlier = Generation.objects.filter(
         attempt__job=attended.job, attempt__number=attended.job.attempt
     ).order_by("number")
@@ -461,8 +464,11 @@ def _scaled_event(operation: ScaleOperation) -> Event:
 def _order_ends(
     attended: Attended, ranks: Sequence[int], grace_seconds: int, now: datetime, wait: timedelta = timedelta()
 ) -> None:
-    """Queue the stop of the pods with these ranks, again if they still run REMIND_AFTER_SECONDS after the last one.
-    A longer grace does not replace a shorter one. `wait`: delay before the command is due."""
+    """Queue stops for the pods with these ranks; repeat a stop after REMIND_AFTER_SECONDS if the pod still
+    runs.
+
+    Skips pods whose earlier stop has the same or a shorter grace. `wait`: delay before the commands are due.
+    """
     names = {pod.name for pod in attended.pods if pod.rank in ranks and pod.released_at is None}
     orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names)
     is_recent = Q(finished_at__gt=now - timedelta(seconds=REMIND_AFTER_SECONDS))

@@ -1,5 +1,5 @@
-"""Missing workers of running elastic jobs: ask the scheduler for them (scheduling/growth.py), and record what it
-promises them."""
+"""Missing workers of running elastic jobs: ask the scheduler for them (scheduling/growth.py), and record its
+promises."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -29,7 +29,8 @@ from jobs.transitions import job_event
 
 
 def ask_for_workers(seen: Observation, elastic: ElasticJobs, engine: Engine, now: datetime) -> Observation:
-    """Return the observation with the missing workers of the jobs that can take some now."""
+    """Return the observation with the workers that each running elastic job lacks and can take now
+    (`JobView.missing`)."""
     if MEMBERSHIP not in engine.capabilities or not elastic.latest:
         return seen
     attended = {str(one.job.pk): one for one in elastic.latest}
@@ -43,9 +44,12 @@ def ask_for_workers(seen: Observation, elastic: ElasticJobs, engine: Engine, now
 
 
 def _lenders(attended: Mapping[str, Attended], jobs: Iterable[JobView]) -> set[str]:
-    """Return the jobs that gave workers to waiting ones of their project (loop/balance.py) and have not grown since,
-    while one waits for which they may give. Such a gang may need what other jobs have not released yet; a job that took
-    back what it gave would give it again, for ever."""
+    """Return the jobs that gave workers to a waiting job of their project and have not grown since, while
+    such a job still waits.
+
+    They ask for nothing: the waiting gang may need what other jobs have yet to release, and a job that took
+    its workers back would have to give them again, forever.
+    """
     waiting: dict[str, int] = {}
     for job in jobs:
         if job.state == "queued" and (job.milli_gpus or job.gpu_memory_mib is not None):
@@ -70,7 +74,7 @@ def _lenders(attended: Mapping[str, Attended], jobs: Iterable[JobView]) -> set[s
 
 
 def _may_grow(view: JobView) -> bool:
-    """Return whether the job runs on whole GPUs: one with a share of a device has a single pod."""
+    """Return whether the job uses whole GPUs and runs: a job with a share of a device has a single pod."""
     is_whole = view.milli_gpus >= 1000 and view.gpu_memory_mib is None
     return view.state == "active" and not view.is_stopping and is_whole
 
@@ -84,8 +88,8 @@ def _asking(view: JobView, attended: Attended, now: datetime) -> JobView:
 
 
 def _missing_gangs(view: JobView, attended: Attended, now: datetime) -> tuple[int, ...]:
-    """Return the gangs of workers that the job can take now: those of a scale-out together, those up to the next
-    allowed size together, else one by one."""
+    """Return the sizes of the gangs of workers that the job can take now: one for a scale-out, one up to the
+    next allowed size, else one worker each. () if it can take none."""
     operation, has = attended.operation, len(attended.members)
     # Where a member has finished, the training is over: nobody is stopped for more workers.
     if attended.generation is None or has_finisher(attended):
@@ -106,7 +110,7 @@ def _missing_gangs(view: JobView, attended: Attended, now: datetime) -> tuple[in
 
 
 def note_promises(elastic: ElasticJobs, plan: Plan) -> None:
-    """Record in each running elastic job what the plan promises to its missing workers; write only changes."""
+    """Record in each running elastic job what the plan promises to its missing workers. Writes only changes."""
     promised = {one.job: one for one in plan.growth if one.is_promised}
     for attended in elastic.latest:
         growth = promised.get(str(attended.job.pk))

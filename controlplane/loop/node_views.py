@@ -1,4 +1,4 @@
-"""Read the nodes and devices of a cluster into views, built again only when something of them has changed."""
+"""Read the nodes and devices of a cluster into views, which are built again only when a row has changed."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -68,8 +68,8 @@ cluster refused them, the volume that it waits for, and the locations of its dat
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """What queued jobs wait for, by job: nodes that refused its pods, details of the volume that it waits for,
-    the locations of its data."""
+    """What queued jobs wait for, by job id: nodes that refused their pods, details of the volume, the
+    locations of their data."""
 
     refused: Mapping[str, Iterable[str]]
     volumes: Mapping[str, Mapping[str, str]]
@@ -87,7 +87,7 @@ class _Waits:
 
 @dataclass(frozen=True, slots=True)
 class HoldStatus:
-    """A queued job's hold status as stored in its row: why it waits, and its position in the queue."""
+    """Why a queued job waits, and its position in the queue, as stored in its row."""
 
     reason: str
     message: str
@@ -97,10 +97,11 @@ class HoldStatus:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The view, and the values of the last cycle that the rows hold, so that only changes are written.
+    """The view, and the values of the last cycle that are stored in the rows, so that only changes are
+    written.
 
-    By project: fair shares (milli-GPUs) and recent usage. By queued job: the hold status. `has_past_use`: past
-    usage counts on this cluster.
+    `shares`: (fair share in milli-GPUs, recent usage) by project. `holds`: by queued job. `has_past_use`:
+    past usage counts on this cluster.
     """
 
     view: ClusterView
@@ -118,7 +119,7 @@ def observe(
     """Read a cluster's rows into a view. Rows may change between the queries, so decisions are recorded under
     guards.
 
-    Nodes in `nodes_with_orphans` get no new pods (see reconcile). `kept`: the cache of one thread's
+    `nodes_with_orphans`: these get no new pods (see reconcile). `kept`: the cache of one thread's
     observations of this cluster; without it everything is read anew.
     """
     kept = JobCache() if kept is None else kept
@@ -170,7 +171,7 @@ def observe_job(job: Job) -> JobView:
 
 
 def observe_recorded(cluster: Cluster, now: datetime, jobs: QuerySet[Job]) -> Mapping[str, JobView]:
-    """Return jobs in any state, including ended ones, as they were when submitted; by id."""
+    """Return jobs in any state as they were when submitted, by id, for replays of the record."""
     learned, found = RunTimeCache(), dict[str, JobView]()
     learned.renew(cluster, now, ())
     for row in plain_rows(jobs, _JOB_COLUMNS):
@@ -218,7 +219,8 @@ class JobCache:
         return rows
 
     def note(self, rows: Sequence[Mapping[str, Any]], placements: Placements, waits: _Waits) -> None:
-        """Update `views` and `holds` from the rows; an unchanged job keeps its object."""
+        """Update `views` and `holds` from the rows. An unchanged job keeps its object, so that the scheduler
+        skips it."""
         wanted, known = self._wanted(placements, waits), self._known
         if wanted is None:
             found = {row["id"]: self._compared(row, placements, waits) for row in rows}
@@ -251,7 +253,8 @@ class JobCache:
         return wanted
 
     def _updated(self, wanted: Set[str], placements: Placements, waits: _Waits) -> dict[str, _Entry]:
-        """Return the known jobs, with the wanted ones compared with their rows; the same object if none changed."""
+        """Return the known jobs, after comparing the `wanted` ones with their rows; the same mapping if none
+        changed."""
         known, news, left = self._known, dict[str, _Entry](), []
         for key in wanted:
             row = self._rows.row_of(key)
@@ -264,7 +267,8 @@ class JobCache:
         return in_order(known, news, left, _rank_of) if news or left else known
 
     def _compared(self, row: Mapping[str, Any], placements: Placements, waits: _Waits) -> _Entry:
-        """Return the job of this row; the same object as before if nothing of it changed."""
+        """Return the entry for this row; the same object as before if neither the row nor the job's other
+        data changed."""
         key = row["id"]
         before, seen = (
             self._known.get(key),
@@ -275,8 +279,10 @@ class JobCache:
         return row, seen, _job_view(row, *seen), _hold_status(row)
 
     def _holds(self, found: Mapping[str, _Entry], wanted: Iterable[str]) -> Mapping[str, HoldStatus]:
-        """Return the hold statuses of these jobs, of which only the wanted ones may differ. The same object as before
-        if only running jobs changed, so that the holds are not compared again."""
+        """Return the hold statuses of the jobs in `found`, of which only the `wanted` ones may differ.
+
+        The same mapping as before if none differs, so that the holds are not compared again.
+        """
         now = {key: found[key][3] if key in found else None for key in wanted}
         news = {key: status for key, status in now.items() if status != self.holds.get(key)}
         if not news:
@@ -295,7 +301,7 @@ def _rank_of(entry: _Entry) -> int:
 
 
 def _held_by_others(placements: Placements, jobs: JobCache) -> Mapping[tuple[str, int], int]:
-    """Return milli-GPUs by (node, device index) that pods of other jobs than the active ones still hold."""
+    """Return milli-GPUs by (node, device index) held by pods of jobs that are not active any more."""
     held: dict[tuple[str, int], int] = defaultdict(int)
     for job, places in placements.items():
         if not jobs.is_active(job):
@@ -312,7 +318,7 @@ def _unfinished(cluster: Cluster) -> QuerySet[Job]:
 
 
 def _waits(cluster: Cluster, now: datetime, rows: Iterable[Mapping[str, Any]]) -> _Waits:
-    """Read what keeps queued jobs waiting. Must run after their rows are read, so that every queued job is
+    """Read what queued jobs wait for. Call it after reading the jobs' rows, so that every queued job is
     covered."""
     if not any(row["state"] == lifecycle.QUEUED for row in rows):
         return _Waits({}, {}, observe_data(cluster, has_queued_jobs=False))
@@ -397,7 +403,8 @@ def _job_view(
 
 
 def _rank(row: Mapping[str, Any], *, is_preempted: bool) -> int:
-    """Return the job's rank in the queue: the order of submissions, or times where preempted jobs go behind."""
+    """Return the job's rank in the queue: the order of submission, or with REQUEUE_RANK_SECONDS a time that
+    is later for preempted jobs."""
     if settings.REQUEUE_RANK_SECONDS is None:
         return int(row["submit_rank"])
     submitted = rank_at(row["created_at"].timestamp())
@@ -431,7 +438,8 @@ def _seconds(at: datetime | None) -> int | None:
 
 
 def project_view(project: Project, usage: float = 0.0) -> ProjectView:
-    """Return the scheduler's view of a project. `usage`: the fraction of the cluster that it used recently."""
+    """Return the scheduler's view of a project. `usage`: the time-decayed share of the cluster that it used,
+    0 to 1."""
     return ProjectView(
         name=project.name,
         quota_milli_gpus=project.gpu_quota_milli,

@@ -1,4 +1,4 @@
-"""How often the loop's threads run without a notification: every second, and less often while nothing is
+"""How often the loop's threads run without a notification: every second, and less often while no work is
 unfinished."""
 
 import threading
@@ -20,8 +20,8 @@ LINGER_SECONDS = 5.0
 
 
 class Period:
-    """The current period of the loop's passes, shared by its threads: short while there is work, long while all is
-    quiet."""
+    """The current period of the loop's passes, shared by its threads: short while there is work, long while
+    there is none."""
 
     def __init__(self) -> None:
         self._busy = threading.Event()
@@ -35,14 +35,17 @@ class Period:
         return PERIOD_SECONDS if self._busy.is_set() else QUIET_PASS_SECONDS
 
     def rouse(self) -> None:
-        """Switch to the short period at once."""
+        """Switch to the short period now."""
         self._rouses += 1
         self._quiet_since = None
         self._busy.set()
 
     def settle(self, seen_event: int) -> None:
-        """Switch to the long period once every job and command has been finished for a while and every cluster
-        answers. `seen_event`: the number of the newest event before the pass that found this."""
+        """Switch to the long period once every job and command has been finished for a while and every
+        cluster answers.
+
+        `seen_event`: the newest event number before the pass that found nothing to do.
+        """
         rouses = self._rouses
         if not is_quiet():
             self.rouse()
@@ -58,9 +61,9 @@ class Period:
             self.rouse()
 
     def has_news(self) -> bool:
-        """Return whether a cycle has to examine the clusters: it was notified, an event was written without a
-        notification, or the last pass was long ago. Otherwise the cycle only has to record that the loop is
-        running."""
+        """Return whether a cycle must examine the clusters: it was notified, an event was written without a
+        notification, or the last examination was long ago. Otherwise the cycle only has to record that the
+        loop runs."""
         if self._busy.is_set():
             return True
         # Measurements of idle devices are written at any time and need no cycle.
@@ -72,14 +75,15 @@ class Period:
     def pause(
         self, wakeup: threading.Event, period_seconds: float, quiet_seconds: float = QUIET_PASS_SECONDS
     ) -> None:
-        """Wait for a notification or the end of the period; while all is quiet, for `rouse` or the end of the
-        longer period."""
+        """Wait for a notification or the end of the period. While nothing is unfinished, wait up to
+        `quiet_seconds`, or until `rouse`."""
         if not wakeup.wait(period_seconds) and not self._busy.is_set():
             self._busy.wait(max(0.0, quiet_seconds - period_seconds))
 
 
 def is_quiet() -> bool:
-    """Return whether nothing is unfinished, so that only a notification can bring work."""
+    """Return whether nothing is unfinished and every cluster answers, so that new work can only come with a
+    notification."""
     unfinished = Job.objects.exclude(state__in=FINAL_STATES)
     here = Cluster.objects.filter(detached_at=None)
     away = here.exclude(state=Cluster.REFUSED).exclude(state=Cluster.ATTACHED, is_reachable=True)

@@ -1,5 +1,5 @@
-"""Where the unreleased pods of a cluster are: node and device shares of each. They never change while a pod
-lives, so only those of new pods are read."""
+"""The placements of the unreleased pods of a cluster. A pod's placement never changes, so only those of new
+pods are read."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,8 +27,11 @@ class PlacementCache:
         self._by_job: Placements = {}
 
     def read(self, cluster: Cluster) -> Placements:
-        """Return the placements of all unreleased pods; the same object as before if there are the same pods. The tuple
-        of a job whose pods are the same is the same object as before."""
+        """Return the placements of all unreleased pods, by job.
+
+        Unchanged results are the same objects as before: the whole mapping if the pods are the same, else the
+        tuples of jobs with the same pods.
+        """
         held = _held(cluster.pk)
         known = self._pods
         if len(held) == len(known) and all(key in known for key in held):

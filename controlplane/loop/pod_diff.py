@@ -1,5 +1,5 @@
-"""Find the pods worth comparing with the report: from one second to the next, most rows and reports are
-unchanged."""
+"""Find the pods that must be compared with the report: from one second to the next, most rows and reports are
+equal."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ def _held(cluster: int) -> Rows[Pod]:
 
 
 class DiffCache:
-    """A cache of the rows that matched their report, valid until either changes."""
+    """The rows that matched their report, each until the row or the report changes or some time has passed."""
 
     def __init__(self) -> None:
         self._same: dict[int, tuple[PodReport, str, str, str]] = {}
@@ -63,13 +63,14 @@ class DiffCache:
         return [pod.key for pod in held if self._differs(pod, reports.get(pod.name), awaited)]
 
     def _due(self) -> frozenset[int]:
-        """Return the remainders, by EVERY_SECONDS, of the keys to forget: one for each second since the last call."""
+        """Return the residues of pod keys to compare again now, so that every row is compared once per
+        EVERY_SECONDS."""
         last, self._forgot_at = self._forgot_at, int(time.monotonic())
         first = max(last + 1, self._forgot_at - EVERY_SECONDS + 1)
         return frozenset(second % EVERY_SECONDS for second in range(first, self._forgot_at + 1))
 
     def note(self, pods: Iterable[Pod], reports: Mapping[str, PodReport]) -> None:
-        """Record that these pods were compared and needed no write."""
+        """Record that these pods match their reports."""
         for pod in pods:
             if (report := reports.get(pod.name)) is not None:
                 self._same[pod.pk] = (report, pod.state, pod.reason, pod.message)

@@ -1,4 +1,4 @@
-"""Look up single pods at the engine: a pod missing from a watch cache may be newer than the cache."""
+"""Ask the engine for single pods: one that is missing from a list may be newer than the list."""
 
 from collections.abc import Collection
 
@@ -10,7 +10,7 @@ MOST_LOOKS = 50
 
 
 class PodLookup:
-    """The lookups of one cycle, by pod name. Once the engine is unreachable, no further lookup is tried."""
+    """The lookups of one cycle, by pod name. Once the engine is unreachable, no further one is tried."""
 
     def __init__(self, engine: Engine, overdue: Collection[str]) -> None:
         self._engine, self._overdue, self._left = engine, overdue, MOST_LOOKS
@@ -18,8 +18,8 @@ class PodLookup:
         self.found: PodReport | None = None
 
     def is_certain(self, pod: Pod) -> bool:
-        """Look a pod up. Return whether the engine answered; `found` is then its report, or None if there is no
-        such pod."""
+        """Ask the engine for the pod, and store its report in `found` (None: there is no such pod). Return
+        False if the engine did not answer."""
         if self._left == 0 or pod.name not in self._overdue:
             return False
         self._left -= 1

@@ -35,9 +35,8 @@ def start_payloads(
     placements: Mapping[int, PodPlacement],
     memory_mib: Mapping[tuple[str, int], int],
 ) -> list[dict[str, Any]]:
-    """Return the JSON of the PodSpecs of these pods. `placements`: the whole gang's, by rank. `memory_mib`: device
-    memory by (node, device index).
-    """
+    """Return the PodSpecs of these pods as JSON. `placements`: of the whole gang, by rank. `memory_mib`:
+    device memory by (node, device index)."""
     # Read once for all nodes.
     mounts = dataset_mounts(job, {at.node for at in placements.values()})
     return [_start_payload(job, shape, placements, memory_mib, mounts) for shape in shapes]
@@ -50,7 +49,7 @@ def _start_payload(
     memory_mib: Mapping[tuple[str, int], int],
     mounts: Mapping[str, list[list[Any]]],
 ) -> dict[str, Any]:
-    """Return the JSON of one pod's PodSpec. `mounts`: those of datasets, by node."""
+    """Return one pod's PodSpec as JSON. `mounts`: the mounts of datasets, by node."""
     placement, kind = placements[shape.rank], KINDS[job.kind]
     return {
         **_wishes(job.spec),
@@ -89,7 +88,7 @@ def _start_payload(
 
 
 def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
-    """Return the PodSpec of a payload; accepts payloads of older versions."""
+    """Return the PodSpec of a command's payload, also of one written by an older version."""
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in payload.items()
     }
@@ -108,8 +107,8 @@ def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
 
 
 def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the user's fields that are passed to the engine unchanged. Jobs of older versions lack the newer
-    ones."""
+    """Return the fields of the job that the engine gets unchanged. Jobs of older versions lack the newer
+    fields."""
     unchanged = {field.pod: spec.get(field.name, field.default) for field in DECLARED if field.pod}
     return unchanged | {"ports": [port["port"] for port in spec["ports"]]}
 
@@ -120,8 +119,8 @@ def _service_env(job: Job) -> dict[str, str]:
 
 
 def _volumes_env(job: Job) -> dict[str, str]:
-    """Return the environment variables with the paths of the volumes that the job may write to. Host paths are
-    excluded: they have no snapshots."""
+    """Return environment variables with the paths of the volumes that the job may write to. Host paths are
+    left out, because they have no snapshots."""
     volumes = (mount for mount in job.spec.get("volumes", ()) if "host_path" not in mount)
     paths = [mount["mount_path"] for mount in volumes if not mount["read_only"]]
     return {VOLUMES: ":".join(paths)} if paths else {}
@@ -151,5 +150,6 @@ def _gang(job: Job, placements: Iterable[PodPlacement]) -> list[list[Any]]:
 def _share(
     job: Job, node: str, index: int, milli: int, memory_mib: Mapping[tuple[str, int], int]
 ) -> list[int]:
-    """Return [index, milli-GPUs, MiB]: the requested memory, or the same share of the device's memory."""
+    """Return a device share as [index, milli-GPUs, MiB]: the requested memory, or the same fraction of the
+    device's memory."""
     return [index, milli, job.gpu_memory_mib or memory_mib[node, index] * milli // 1000]

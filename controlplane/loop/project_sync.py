@@ -1,8 +1,8 @@
 """Every few seconds, send each cluster its projects, departments and members; in one process at a time.
 
-A cluster's own scheduler places by the quotas that it has: a job that arrives before its project's new quota is
-placed by the old one, and stays there. Cycles therefore hold back jobs of unsynced projects and request a sync.
-Each process compares with what it sent itself; repeating another process's sync is cheap.
+A cluster's own scheduler places by the quotas that it has, and never moves a job that it placed by an old
+one. So cycles hold back the jobs of projects whose quotas were not sent yet, and request a sync. Each process
+compares with what it sent itself; repeating another process's sync is cheap.
 """
 
 import logging
@@ -47,8 +47,8 @@ _sent: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
 def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
     """Send every attached cluster its projects. Return False if another process holds the lease.
 
-    A refusal becomes a warning on the cluster, with an event, and does not affect other clusters. Clusters with
-    waiting jobs come first; `on_synced` is called after each of them.
+    A refusal becomes a warning on the cluster, with an event, and does not affect other clusters. Clusters
+    with waiting jobs come first; `on_synced` is called after each cluster.
     """
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
@@ -68,8 +68,10 @@ def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
 
 
 def unsynced_projects(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
-    """Return the projects whose current quota numbers have not been sent to the cluster, and request a sync.
-    Permanently refused numbers count as sent, and no project is returned for longer than HELD_SECONDS."""
+    """Return the projects whose present quotas the cluster does not have yet, and request a sync.
+
+    Permanently refused numbers count as sent, and no project is returned for longer than HELD_SECONDS.
+    """
     rows, context = _rows(cluster), context_of(cluster)
     numbers = _numbers([_project(row) for row in rows], _departments(rows))
     earlier = context.awaited
@@ -93,8 +95,8 @@ def project_reports(cluster: Cluster) -> tuple[list[ProjectReport], list[Departm
 def _await(
     numbers: Mapping[str, Numbers], sent: Mapping[str, Numbers], earlier: Mapping[str, Awaited], now: datetime
 ) -> dict[str, Awaited]:
-    """Return the numbers that differ from what was sent. A project that changes again keeps its earlier waiting
-    time."""
+    """Return the quotas that differ from those sent. A project whose quotas change again keeps its earlier
+    waiting time."""
     return {
         name: Awaited(found, earlier[name].since if name in earlier else now)
         for name, found in numbers.items()
@@ -165,7 +167,7 @@ def _sync(cluster: Cluster, on_synced: Callable[[], None]) -> bool:
 
 
 def _send(cluster: Cluster) -> EngineRefused | None:
-    """Send the projects and store what was sent, even if part of them was permanently refused. Return the
+    """Send the projects, and remember what was sent even if part of it was permanently refused. Return the
     refusal, if any."""
     engine, (projects, departments) = engine_for(cluster), project_reports(cluster)
     refusal = None
@@ -179,5 +181,5 @@ def _send(cluster: Cluster) -> EngineRefused | None:
 
 
 def _is_over(refusal: EngineRefused | None) -> bool:
-    """Return whether no further attempt is needed: success, or a permanent refusal."""
+    """Return whether nothing has to be sent again: success, or a permanent refusal."""
     return refusal is None or not refusal.is_passing

@@ -42,11 +42,10 @@ _CLEARED = ""
 
 
 def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
-    """Update rows from the engine's report. If the engine is unreachable, only the cluster's reachability is
-    stored.
+    """Update rows from the engine's report. If the engine is unreachable, only that is stored.
 
-    Return the nodes that run orphans (pods without a row), for example after a node that was declared dead comes
-    back. They get no new pods until the orphans are gone.
+    Return the nodes that run orphans (pods without a row), for example after a node that was declared dead
+    comes back. They get no new pods until the orphans are gone.
     """
     try:
         reports = {report.name: report for report in engine.pods()}
@@ -89,8 +88,8 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
 def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime) -> bool:
     """Update `pod` from its report without saving it; return whether it may have changed.
 
-    With `report` None the engine is asked for the pod by name: without an answer nothing changes, a confirmed
-    absence is recorded.
+    Without a report the engine is asked for the pod by name: a confirmed absence is recorded, no answer
+    changes nothing.
     """
     if report is None:
         # Absence frees GPUs, so a lookup by name must confirm it.
@@ -118,7 +117,7 @@ def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime
 
 
 def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
-    """Return the pods whose absence is final: they should exist by now, or their start was abandoned."""
+    """Return the names of pods whose absence is final: they should exist by now, or their start was given up."""
     if not missing:
         return frozenset()
     starts = Command.objects.filter(subject_id__in=[pod.name for pod in missing], kind=START_POD)
@@ -132,9 +131,11 @@ def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
 
 
 def _is_overdue(pod: Pod, start: str, tries: int, finished_at: datetime | None, now: datetime) -> bool:
-    """Return whether a pod's absence is final. After several tries to start it, an early request may still be
-    in flight; then the absence is final once its stop has claimed the name, or once no request can be that
-    late."""
+    """Return whether a pod's absence is final.
+
+    If its start was tried several times, an early request may still be in flight; then its absence is final
+    once a stop has claimed the name, or once no request can be that late.
+    """
     is_failed = pod.state == "failed"
     if is_failed and tries <= 1:
         return True
@@ -145,7 +146,7 @@ def _is_overdue(pod: Pod, start: str, tries: int, finished_at: datetime | None, 
 
 
 def _note_lost(pod: Pod, now: datetime) -> None:
-    """Mark a pod whose absence the engine confirmed: it never ran, or nothing of it is left."""
+    """Mark a pod whose absence the engine confirmed as released and, unless it had failed already, as failed."""
     if pod.state != "failed":
         pod.state, pod.reason, pod.finished_at = "failed", POD_LOST, now
         pod.message = "The engine no longer knows this pod."
@@ -189,9 +190,9 @@ def _pod_event(pod: Pod, project_id: int, node: str) -> Event:
 
 
 def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> set[str]:
-    """Queue commands that end orphans: forget those that are gone, stop those that run, and repeat a stop after some
-    time because the node may have been unreachable. Return the pods without a row that may stay: starting pods and
-    open offers."""
+    """Queue commands that end orphans: forget those that are gone, and stop those that run, repeatedly,
+    because a node may have been unreachable. Return the pods that may stay: those whose row has just been
+    written, and open offers."""
     names = [report.name for report in orphans]
     orders = Command.objects.filter(subject_id__in=names, kind__in=(STOP_POD, FORGET_POD))
     is_open = Q(state__in=OPEN)
@@ -214,14 +215,14 @@ def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> se
 
 
 def _is_pending(state: str | None, report: PodReport) -> bool:
-    """Return whether a command for the pod is pending, or was executed so recently that the pod may not have ended
-    yet."""
+    """Return whether a command for the orphan is unfinished, or was executed so recently that the pod may
+    still be ending. `state`: of its last command, None without one."""
     return state is not None and (state != Command.DONE or not report.is_proven_gone)
 
 
 def _nodes_with_orphans(orphans: list[PodReport], staying: set[str]) -> frozenset[str]:
-    """Return the nodes of pods that must end. For pods with a row the row names the node, for others the report
-    does."""
+    """Return the nodes of orphans that must end: the node of the pod's row if it has one, else the reported
+    node."""
     left = {
         report.name: report.node
         for report in orphans
@@ -234,13 +235,13 @@ def _nodes_with_orphans(orphans: list[PodReport], staying: set[str]) -> frozense
 
 
 def _starting(names: list[str]) -> set[str]:
-    """Return the pods whose row was inserted after the rows were read, so that a new pod is not ended as an
-    orphan."""
+    """Return the pods whose rows were written after this pass read the rows, and which are therefore not
+    orphans."""
     return set(Pod.objects.filter(name__in=names, released_at=None).values_list("name", flat=True))
 
 
 def _awaited(orphans: list[PodReport]) -> set[str]:
-    """Return the pods of attempts that were stopped before they began; withdrawn offers are excluded."""
+    """Return the pods with a row that were stopped before they began; withdrawn offers have no rows."""
     names = [report.name for report in orphans if report.reason == STOPPED and report.started_at is None]
     return set(Pod.objects.filter(name__in=names).values_list("name", flat=True)) if names else set()
 

@@ -1,7 +1,7 @@
-"""RECORD: write a plan as rows, commands and events, each under a guard on the observed state.
+"""RECORD: write a plan as rows, commands and events, each guarded by the state as observed.
 
-One transaction releases GPUs and updates queued jobs. Starts follow in transactions of their own, so that the first
-of thousands begin while the rest are written.
+One transaction releases GPUs and updates queued jobs. Starts follow in transactions of their own, so that the
+first of thousands begin while the rest are written.
 """
 
 import time
@@ -63,8 +63,8 @@ def record(
     now: datetime,
     on_orders: Callable[[], None] = lambda: None,
 ) -> Recorded:
-    """Write a plan. A decision whose job has changed state since is dropped. A plan equal to the rows opens no
-    transaction.
+    """Write a plan. A decision is dropped if its job has changed state since. A plan equal to the rows opens
+    no transaction.
 
     Starts beyond the time limit are left to the next cycle, which may have more urgent work. `on_orders` is
     called when the first commands are committed.
@@ -91,7 +91,7 @@ def record(
 
 
 class _Nodes:
-    """Maps the names that a plan uses to primary keys of the cluster's nodes and devices."""
+    """Primary keys of the cluster's nodes and devices, by the names in a plan."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.node_ids = dict(_nodes(cluster.pk))
@@ -118,7 +118,8 @@ def _projects(cluster: int) -> Rows[Project]:
 
 
 def _jobs(cluster: Cluster, keys: Iterable[str]) -> Mapping[str, Job]:
-    """Return these jobs by id, read outside the transaction: every write is guarded by the state as read."""
+    """Return these jobs by id. Read outside the transaction, because every write is guarded by the state as
+    read."""
     wanted = set(keys)
     if not wanted:
         return {}
@@ -147,7 +148,7 @@ def _preempted(preempt: Preempt, beneficiary: Job) -> Target:
 def _record_starts(
     cluster: Cluster, starts: Sequence[Start], now: datetime, on_orders: Callable[[], None]
 ) -> int:
-    """Begin the attempts of these jobs in batches until the time limit; return how many were begun."""
+    """Begin the attempts of these starts in batches, until the time limit. Return how many were begun."""
     nodes, count, until = _Nodes(cluster), 0, time.monotonic() + STARTS_SECONDS
     for first in range(0, len(starts), BATCH):
         wanted = starts[first : first + BATCH]
@@ -171,8 +172,8 @@ def _record_starts(
 def _begin_together(
     batch: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime
 ) -> list[Start]:
-    """Begin a batch of attempts. If the database refuses it, for example because a device was taken, begin each
-    attempt alone; refused jobs stay queued for the next cycle."""
+    """Begin the attempts of a batch. If the database refuses it, for example because a device was taken,
+    begin each alone; refused jobs stay queued."""
     try:
         with transaction.atomic():
             return _begin_attempts(batch, jobs, nodes, now)
@@ -222,7 +223,8 @@ def _begin_attempts(
 
 
 def _claim(starts: Sequence[Start], jobs: Mapping[str, Job], now: datetime) -> list[Start]:
-    """Move jobs that are still queued with an unchanged pod count to their next attempt; return their starts."""
+    """Move the jobs that are still queued with the same number of pods to their next attempt; return their
+    starts."""
     moves = [
         Move(job, lifecycle.STARTING, _claimed(job, start, now), ("attempt", "pods_wanted"))
         for start in starts
@@ -328,7 +330,7 @@ def add_workers(
 
 
 def _changed_shares(plan: Plan, seen: Observation) -> Mapping[str, tuple[int, float | None]]:
-    """Return the fair share and the recent usage of each project for which one of them changed."""
+    """Return (fair share, recent usage) of the projects for which one of them changed."""
     usage = {project.name: project.usage for project in seen.view.projects} if seen.has_past_use else {}
     shares = {one.project: (one.fair_share_milli_gpus, usage.get(one.project)) for one in plan.shares}
     return {name: share for name, share in shares.items() if seen.shares.get(name) != share}

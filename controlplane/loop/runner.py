@@ -57,7 +57,7 @@ ALIVE = "loop.alive"
 
 
 class Runner:
-    """Runs the loop's threads until `stop`. `wake` requests a cycle at once.
+    """Runs the loop's threads until `stop`.
 
     With a broker, Celery workers execute long commands; without one, this process does.
     """
@@ -79,7 +79,7 @@ class Runner:
         self._has_led = False
 
     def start(self) -> None:
-        """Start the threads and listen for wake-ups in this process."""
+        """Start the threads, and receive this process's wake-ups."""
         gc.set_threshold(*garbage.THRESHOLDS)
         listen(self.wake)
         self._spawn("cycle", self._cycle, self._cycle_wakeup, quiet_seconds=QUIET_SECONDS)
@@ -95,8 +95,8 @@ class Runner:
         sync_requested.set()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Finish running work and end, within `timeout_seconds`. Unfinished work is repeated when its claim
-        expires."""
+        """Finish running work within `timeout_seconds` and end. Other processes repeat unfinished work when
+        its claim expires."""
         stop_listening(self.wake)
         self._is_stopping.set()
         self.wake()
@@ -110,8 +110,7 @@ class Runner:
         close_engines()
 
     def wake(self) -> None:
-        """Request a cycle and the execution of commands at once, for example after a stop request wrote
-        some."""
+        """Request a cycle and the execution of commands at once, after a user's action."""
         self._action_wakeup.set()
         self._cycle_wakeup.set()
         self._dispatch_wakeup.set()
@@ -119,7 +118,7 @@ class Runner:
         self._period.rouse()
 
     def _again(self) -> None:
-        """Request a cycle at once, after a report of an engine or a worker pool."""
+        """Request a cycle at once, after an engine reported a change or a worker pool finished a command."""
         self._cycle_wakeup.set()
         self._period.rouse()
 
@@ -146,9 +145,8 @@ class Runner:
         period_seconds: float,
         quiet_seconds: float,
     ) -> None:
-        """Run `work` on every notification and every period. Failures are logged; since all work is derived from
-        rows, the next period repeats it.
-        """
+        """Run `work` on every notification and every period. A failure is logged and the next run repeats the
+        work, because all of it is derived from rows."""
         while not self._is_stopping.is_set() and is_wanted():
             if wakeup is not None:
                 self._period.pause(wakeup, period_seconds, quiet_seconds)
@@ -214,8 +212,8 @@ class Runner:
         return time.monotonic() - self._ordered_at < ORDERED_SECONDS
 
     def _mark_alive(self) -> None:
-        """Touch the file whose age is the time since a cycle began, also if cycles fail. The liveness probe
-        reads it."""
+        """Touch the file that the liveness probe reads: its age is the time since the last cycle began, even
+        if cycles fail."""
         mark = settings.STATE_DIR / "control" / ALIVE
         try:
             mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -291,7 +289,7 @@ class Runner:
 
 
 def _duty_cycle(work: Callable[[], object], is_stopping: threading.Event) -> Callable[[], None]:
-    """Wrap `work`, which reads all jobs every second, so that pauses limit it to a small share of the time."""
+    """Wrap `work`, which takes longer with more jobs, so that pauses bound its share of the time."""
 
     def do() -> None:
         began = time.monotonic()

@@ -1,5 +1,4 @@
-"""Shrink elastic jobs instead of stopping them: only the workers leave whose devices are reserved for the
-beneficiary.
+"""Shrink elastic victims instead of stopping them: only the workers on the beneficiary's devices leave.
 
 Applies to victims whose programs follow the membership while they run.
 """
@@ -43,7 +42,7 @@ BALANCE = "balance"
 
 
 def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: datetime) -> Plan:
-    """Begin to shrink victims where possible, and return the plan without the preemptions that this replaces."""
+    """Begin to shrink victims where possible; return the plan without their preemptions."""
     if MEMBERSHIP not in engine.capabilities or not plan.preempts:
         return plan
     attended = {str(one.job.pk): one for one in elastic.read() if one.generation is not None}
@@ -63,7 +62,7 @@ def shrink_victims(elastic: ElasticJobs, engine: Engine, plan: Plan, now: dateti
 
 
 def _with_shrinking(hold: Hold, spared: Collection[str]) -> Hold:
-    """Return the hold with a mark on those of its stopping jobs that only shrink."""
+    """Return the hold with `is_shrinking` set for those of its stopping jobs that only shrink."""
     stopping = hold.details.get("stopping") or ()
     if not any(one["job"] in spared for one in stopping):
         return hold
@@ -75,7 +74,8 @@ def _marked(stopping: Iterable[Mapping[str, Any]], spared: Collection[str]) -> l
 
 
 def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> bool:
-    """Begin to shrink a victim. Return whether it shrinks instead of stopping."""
+    """Begin to shrink a victim, or hasten the operation that frees its devices. Return False if the job must
+    be stopped."""
     operation = attended.operation
     if operation is not None and operation.cause in FORCED_CAUSES:
         # It is already giving up devices; a later cycle checks which are still owed.
@@ -103,24 +103,23 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
 
 
 def _ends_soon(operation: ScaleOperation, now: datetime) -> bool:
-    """Cancel growth that no user requested: stop the new workers, or let a switch that has begun complete.
-    Return whether that can still happen in time."""
+    """End growth that no user requested: cancel it, or let a switch that has begun complete. Return whether
+    that can still happen in time."""
     margin = timedelta(seconds=ENDING_SECONDS)
     until = now + margin if operation.generation else now
     return now < hasten(operation, until, message=GIVEN_UP) + margin
 
 
 def _is_ending(operation: ScaleOperation, now: datetime) -> bool:
-    """Limit a shrink in favour of other jobs of the project: its workers must acknowledge it within
-    ENDING_SECONDS of the first reclaim, and those that leave must end GRACE_SECONDS later. Return whether
-    that time has not passed yet."""
+    """Limit a shrink for other jobs of the project: its workers must acknowledge within ENDING_SECONDS of the
+    first reclaim, and end GRACE_SECONDS later. Return whether there is still time for that."""
     until = hasten(operation, now + timedelta(seconds=ENDING_SECONDS))
     return now < until + timedelta(seconds=GRACE_SECONDS)
 
 
 def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
-    """Return the ranks in `leaving` plus those that must leave with them so that an allowed size remains; None
-    if no allowed size does."""
+    """Return `leaving` and the ranks that must leave with them so that the rest is an allowed size; None if
+    no size is allowed."""
     job, stay = attended.job, [rank for rank in attended.members if rank not in leaving]
     kind = KINDS[job.kind]
     fewest, _ = kind.bounds(job.spec) or (1, 1)
@@ -132,8 +131,8 @@ def to_allowed_size(attended: Attended, leaving: list[int]) -> list[int] | None:
 
 
 def hasten(operation: ScaleOperation, until: datetime, **fields: str) -> datetime:
-    """Set an open operation's deadline to `until`, with `fields`, if that is earlier than its own; return its
-    deadline."""
+    """Bring an open operation's deadline forward to `until` and set `fields`, unless its own is earlier.
+    Return its deadline."""
     if operation.deadline is None or operation.deadline > until:
         ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(
             deadline=until, **fields
@@ -143,8 +142,8 @@ def hasten(operation: ScaleOperation, until: datetime, **fields: str) -> datetim
 
 
 def cannot_shrink(attended: Attended, cause: str) -> bool:
-    """Return whether shrinking would have no effect: a member has finished the training, or an operation of
-    this cause failed in this attempt."""
+    """Return whether shrinking is pointless: a member has finished the training, or an operation of this
+    cause has failed in this attempt."""
     if has_finisher(attended):
         return True
     before = ScaleOperation.objects.filter(job=attended.job, attempt=attended.job.attempt, cause=cause)
@@ -158,8 +157,8 @@ def has_finisher(attended: Attended) -> bool:
 
 
 def _ending_ranks(attended: Attended) -> set[int]:
-    """Return the ranks outside of the membership whose pods have ended or were ordered to end: they release their
-    devices without a preemption."""
+    """Return the ranks of non-members whose pods have ended or were ordered to: these release their devices
+    anyway."""
     others = {pod.name: pod for pod in attended.pods if pod.rank not in attended.members}
     orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=others)
     ordered = set(orders.values_list("subject_id", flat=True))
@@ -183,9 +182,11 @@ def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:
 def begin_shrink(
     attended: Attended, leaving: Collection[int], cause: str, why: str, until: datetime, now: datetime
 ) -> None:
-    """Write an operation by which these workers leave; those that have not acknowledged by `until` are stopped.
-    Does nothing for a job that is stopping or has had an operation opened since it was read; the next cycle
-    handles that."""
+    """Open an operation by which these workers leave; those that have not acknowledged by `until` are
+    stopped.
+
+    Does nothing if the job is stopping or has another open operation by now; the next cycle decides again.
+    """
     before, job = len(attended.members), attended.job
     try:
         with transaction.atomic():

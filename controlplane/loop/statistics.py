@@ -1,7 +1,7 @@
-"""Renew PostgreSQL's planner statistics for tables that grew, because autovacuum checks them only once a minute.
+"""Renew PostgreSQL's planner statistics for tables that grew: autovacuum checks them only once a minute.
 
-Within that minute, PostgreSQL planned queries on thousands of newly submitted jobs as if there were only a few: the
-joins of jobs and attempts made one cycle take seconds.
+Until then, PostgreSQL planned queries over thousands of new jobs as if there were few: joins of jobs and
+attempts made one cycle take seconds.
 """
 
 from django.db import connection
@@ -18,8 +18,11 @@ ORDER BY seen.relname
 
 
 def refresh_statistics() -> list[str]:
-    """Analyze every table of ours that has at least twice the rows of its last analysis; return their names.
-    Takes about 20 ms per 4,000 rows, at most half a second. A table locked by another session is skipped."""
+    """Analyze every table of ours that has at least doubled since its last analysis; return their names.
+    Skips tables that another session has locked.
+
+    Takes about 20 ms per 4,000 rows, at most half a second.
+    """
     if connection.vendor != "postgresql":
         return []
     with connection.cursor() as cursor:

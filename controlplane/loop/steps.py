@@ -21,7 +21,7 @@ LEASE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class LoopStep:
-    """Work to do about once per period. Of several loops, the first that claims a step runs it."""
+    """Work to do about once per period, by the first of several loops that claims it."""
 
     name: str
     run: Callable[[datetime], object]

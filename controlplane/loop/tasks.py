@@ -1,4 +1,4 @@
-"""Celery's entry points: a task that notifies the loop in this worker's process."""
+"""Celery's task that wakes the loop of this worker's process."""
 
 from controlplane.celery_app import app
 from controlplane.loop.wake import notify_listeners

@@ -24,7 +24,7 @@ def collect_once(now: datetime) -> bool:
     """Collect from every cluster. Return False if another process holds the lease.
 
     Time without measurements never counts as idle: after a gap in collecting, or while a cluster cannot be
-    read, idle times start at zero for the jobs concerned.
+    read, the idle times of its jobs start at zero again.
     """
     token = claim(COLLECT_LEASE, LEASE_SECONDS)
     if token is None:
@@ -55,7 +55,8 @@ def _collect_from(cluster: Cluster, now: datetime) -> bool:
 
 
 def _begin_idleness_anew(looked_at: Collection[int], now: datetime) -> None:
-    """Reset idle times in clusters without measurements: those that failed, and those that are not due yet."""
+    """Reset the idle times of jobs on clusters that were not measured: those that failed or are not due.
+    `looked_at`: primary keys of measured clusters."""
     unseen = Job.objects.filter(state__in=RUNNING_STATES, kind__in=LIMITED_KINDS).exclude(
         project__cluster__in=looked_at
     )

@@ -1,7 +1,8 @@
-"""Request a cycle of the loop soon after a commit. A lost request costs at most one period, never correctness.
+"""Request a cycle of the loop soon after a commit. A lost request costs at most one period, never
+correctness.
 
-In the loop's own process the listener is called directly. Elsewhere a background thread with a queue of one
-entry publishes a Celery task, so that no request waits on Redis and a burst of commits sends one task.
+In the loop's own process the listener is called directly. Elsewhere a background thread publishes a Celery
+task: so no request waits for Redis, and since its queue has one entry, a burst of commits sends one task.
 """
 
 import logging

@@ -228,8 +228,7 @@ class CycleState:
         return held if held is not None and held.binds(item, is_idle=is_idle, is_placed=is_placed) else None
 
     def delayed_by(self, item: Waiting) -> Reservation | None:
-        """Return the reservation if the job would run into its time, whether or not the job must respect it;
-        None without such a reservation, or once its gang is placed."""
+        """Return the reservation if the job, bound or not, would run into its time; None once its gang is placed."""
         held = self.reservation
         # Once the gang is placed, its own pods hold what was kept for it.
         if held is None or held.item.job.id in self.starts or held.item.job.id in self.promises:
