@@ -28,16 +28,19 @@ SETUP_LINK_LIFE = timedelta(hours=24)
 
 
 def digest_of(secret: str) -> str:
-    """Return the digest stored for a secret of 256 random bits."""
+    """Return the digest that is stored for a secret. Unsalted, which is safe only for secrets of 256 random
+    bits."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def create_user(
     username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = ""
 ) -> User:
-    """Create a user; without a password only tokens can sign in. Hashes the password, so it must be called outside
-    transactions. Raise Forbidden unless the actor is an admin, Invalid for a refused name, address or password,
-    Conflict if the name is taken."""
+    """Create a user; one without a password can sign in by tokens only.
+
+    Hashes the password, so call it outside transactions. Raise Forbidden unless the actor is an admin,
+    Invalid for a refused name, address or password, Conflict if the name is taken.
+    """
     return save_new_user(
         new_user(username, password, actor=actor, is_admin=is_admin, email=email), actor=actor
     )
@@ -46,9 +49,11 @@ def create_user(
 def new_user(
     username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = ""
 ) -> User:
-    """Return a valid, unsaved user with a hashed password. Hashing takes about a second, during which a transaction
-    would block other writers. Raise Forbidden unless the actor is an admin, Invalid for a refused name, address or
-    password."""
+    """Return a valid, unsaved user with a hashed password.
+
+    Hashing takes about a second, so call it outside transactions: one would block other writers. Raise
+    Forbidden unless the actor is an admin, Invalid for a refused name, address or password.
+    """
     require_admin(actor)
     if not username.strip() or not username.isprintable() or "/" in username:
         raise invalid("/username", "bad_username", "Use printable characters without a slash.")
@@ -94,7 +99,7 @@ def edit_user(
 
 
 def require_strong_password(password: str, user: User) -> None:
-    """Raise Invalid with the weaknesses of a new password."""
+    """Raise Invalid, with the reasons, if a new password is too weak."""
     try:
         validate_password(password, user)
     except ValidationError as error:
@@ -143,14 +148,15 @@ def revoke_token(token: Token, *, actor: Actor) -> None:
 
 
 def token_owner(secret: str, now: datetime) -> Token | None:
-    """Return the valid token with this secret, and its user; None if it is unknown, revoked or expired, or the user
-    is locked."""
+    """Return the valid token with this secret, and its user loaded; None if it is unknown, revoked or
+    expired, or the user is locked."""
     return next(iter(_live_tokens(digest_of(secret), now)), None)
 
 
 @prepared
 def _live_tokens(digest: str, now: datetime) -> QuerySet[Token]:
-    """Return at most one row, because digests are unique. Prepared, because every REST call runs it."""
+    """Return the unexpired, unrevoked token with this digest, if any. A prepared query, because every REST
+    call runs it."""
     live = Token.objects.filter(digest=digest, revoked_at=None, expires_at__gt=now, user__is_active=True)
     return live.select_related("user")
 
@@ -167,8 +173,8 @@ def create_setup_link() -> str | None:
 
 
 def is_setup_link_open(secret: str) -> bool:
-    """Return whether the link is valid. Deletes all links once an admin exists, even one created by `manage.py
-    createsuperuser`."""
+    """Return whether the link with this secret is valid. Deletes all links once an admin exists, also one
+    created by `manage.py createsuperuser`."""
     if _has_admin():
         SetupLink.objects.all().delete()
     return _open_links(secret).exists()
@@ -198,7 +204,7 @@ def _open_links(secret: str) -> QuerySet[SetupLink]:
 
 
 def _has_admin() -> bool:
-    """Return whether an admin can sign in. The bootstrap token's account has no password and does not count."""
+    """Return whether an admin with a usable password exists; the bootstrap token's account has none."""
     return User.objects.filter(is_admin=True).exclude(username=BOOTSTRAP).exists()
 
 
@@ -209,7 +215,7 @@ def _close_setup_links(user: User) -> None:
 
 
 def _check_lengths(username: str, email: str) -> None:
-    """Refuse values longer than their columns, which PostgreSQL would reject."""
+    """Raise Invalid for values longer than their columns: PostgreSQL would raise an error instead."""
     if len(username) > NAME_MOST:
         raise invalid("/username", "too_long", f"At most {NAME_MOST} characters.")
     if len(email) > EMAIL_MOST:

@@ -20,8 +20,11 @@ def write_audit(
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
 ) -> None:
-    """Record that the actor did `verb` to an object, with the values before and after. Never pass secrets. For
-    changes by users and their tokens; the loop's own work is recorded as events."""
+    """Write one audit row: the actor did `verb` to an object, with its values before and after. Never pass
+    secrets.
+
+    Only for users and their tokens: does nothing for the loop, whose work is recorded as events.
+    """
     if actor.user is not None:
         _entry(actor, verb, object_type, object_name, before=before or {}, after=after or {}).save()
 
@@ -37,8 +40,11 @@ def write_audits(actor: Actor, verb: str, object_type: str, after: Mapping[str, 
 def write_lasting_audit(
     actor: Actor, verb: str, object_type: str, object_name: str, *, after: dict[str, Any]
 ) -> None:
-    """Record a read that must be audited, such as a search for a user, like `write_audit`. Inside a `lasting_audit`
-    block the row survives a rollback, for example that of a dry run."""
+    """Write an audit row that survives a rollback, for a read that must be audited even in a dry run, such as
+    a search for a user.
+
+    Survives only inside a `lasting_audit` block; elsewhere it is like `write_audit`.
+    """
     if actor.user is None:
         return
     entry, waiting = _entry(actor, verb, object_type, object_name, after=after), _lasting.get()

@@ -1,7 +1,7 @@
-"""Validate what an admin submits for a cluster, for REST and pages. Checks that need the cluster itself are in the
-preflight.
+"""Validate what an admin submits for a cluster, for REST and pages. Checks that need the cluster itself are
+in the preflight.
 
-An error message never quotes credentials.
+Error messages never quote credentials.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,8 @@ def settings_for(engine: str, sent: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def engine_for_new(sent: Mapping[str, Any]) -> str:
-    """Return the submitted engine, or the only kind of engine that has all the given credentials. Raise Invalid."""
+    """Return the submitted engine; without one, the only kind that has all the submitted credentials. Raise
+    Invalid if not exactly one has."""
     if "engine" in sent:
         return str(sent["engine"])
     given = {name for name in credential_fields() if sent.get(name)}
@@ -43,7 +44,7 @@ def engine_for_new(sent: Mapping[str, Any]) -> str:
 
 
 def credentials_for(engine: str, sent: Mapping[str, Any], *, is_new: bool) -> dict[str, Any]:
-    """Return the submitted credentials in the form to encrypt, {} if there are none. Raise Invalid."""
+    """Return the submitted credentials as they are to be encrypted, {} if there are none. Raise Invalid."""
     kind = _kind(engine)
     given = {name: sent[name] for name in credential_fields() if sent.get(name)}
     if foreign := given.keys() - kind.credentials.keys():

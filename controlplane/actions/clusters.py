@@ -1,8 +1,8 @@
 """Actions on clusters: register, edit, check, detach.
 
-A cluster with credentials is checked before use: the action queues a check command, which a worker executes, passing
-the result to `settle_check`. Edits of an attached cluster are stored in the command and applied only if the check
-succeeds; until then the old settings remain.
+A cluster with credentials is checked before use: the action queues a check command, and the worker that
+executes it calls `settle_check`. Edits of an attached cluster are stored in the command and applied only if
+the check succeeds; until then the old settings remain.
 """
 
 import copy
@@ -40,8 +40,11 @@ def register_cluster(
     usage_half_life_hours: int | None = None,
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Register a cluster of a known engine; it is then checked, and its nodes are discovered. Raise Forbidden unless
-    the actor is an admin, Invalid for an unknown scheduler, Conflict if the name is taken."""
+    """Register a cluster; it is then checked, and its nodes are discovered.
+
+    Raise Forbidden unless the actor is an admin, Invalid for an unknown scheduler, Conflict if the name is
+    taken.
+    """
     require_admin(actor)
     _check_scheduler(engine, scheduler)
     cluster = Cluster(
@@ -75,8 +78,11 @@ def edit_cluster(
     actor: Actor,
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Replace scheduler, settings (validated), half-life of past use, or credentials; a context without a
-    kubeconfig applies to the stored kubeconfig. Raise Invalid for a scheduler that the engine lacks, Conflict."""
+    """Change a cluster: scheduler, settings (replaced as a whole), half-life of past use, or credentials.
+
+    A context without a kubeconfig applies to the stored kubeconfig. Raise Forbidden, Invalid for a scheduler
+    that the engine lacks, Conflict if projects or running pods forbid the change.
+    """
     require_admin(actor)
     _check_scheduler(cluster.engine, changes.get("scheduler", cluster.scheduler))
     _check_prefix(cluster, changes.get("settings", cluster.settings))
@@ -129,7 +135,8 @@ def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
 
 
 def candidate(cluster: Cluster, payload: Mapping[str, Any]) -> Cluster:
-    """Return an unsaved cluster with the settings of a check command, for the preflight."""
+    """Return an unsaved copy of the cluster with the settings that a check command carries, to run the
+    preflight on."""
     looked_at = copy.copy(cluster)
     for name in ("settings", "scheduler", "credentials"):
         setattr(looked_at, name, payload.get(name, getattr(cluster, name)))
@@ -137,9 +144,11 @@ def candidate(cluster: Cluster, payload: Mapping[str, Any]) -> Cluster:
 
 
 def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: datetime) -> None:
-    """Write a preflight's result. Without failures the cluster is attached with the checked settings. After a
-    failure, an attached cluster keeps its old settings, any other one is refused. Writes nothing if a later check
-    is pending."""
+    """Write a preflight's result: without failures, attach the cluster with the checked settings; with
+    failures, refuse it, or keep an attached cluster's old settings.
+
+    Writes nothing if the cluster was detached or a later check is pending.
+    """
     with transaction.atomic():
         cluster = Cluster.objects.select_for_update(no_key=True).get(pk=command.required_cluster_id)
         # The later check's payload includes the changes of this one.
@@ -183,7 +192,7 @@ def _check_prefix(cluster: Cluster, settings: Mapping[str, Any]) -> None:
 
 
 def _why_not_renamed(cluster: Cluster, settings: Mapping[str, Any]) -> str:
-    """Return why these settings cannot rename the cluster's nodes; "" if they can."""
+    """Return why the nodes cannot be renamed for these settings: pods still run there. "" if they can."""
     old, new = _node_suffix(cluster.settings), _node_suffix(settings)
     held = sum(app.pods_on(cluster) for app in holdings()) if old != new else 0
     if held:
@@ -212,8 +221,11 @@ def _rename_nodes(cluster: Cluster, settings: Mapping[str, Any]) -> str:
 
 
 def _why_not_called(cluster: Cluster, names: Mapping[str, str]) -> str:
-    """Return why the nodes cannot be renamed like this; "" if they can. Refuses a name that another node has now,
-    even if that node is renamed too, because the unique constraint would."""
+    """Return why the nodes cannot get these names (old name -> new name); "" if they can.
+
+    A name that another node has now is refused even if that node is renamed too, because the unique
+    constraint would refuse it.
+    """
     too_long = next((name for name in names.values() if len(name) > LONGEST_NODE_NAME), "")
     if too_long:
         return f"{too_long} is longer than {LONGEST_NODE_NAME} characters: choose another node_suffix."
@@ -241,8 +253,8 @@ def _merged(cluster: Cluster, credentials: Mapping[str, Any]) -> str:
 
 
 def _order_edit(cluster: Cluster, changes: Mapping[str, Any]) -> None:
-    """Queue a check. An attached cluster keeps its settings: the command carries the changes until the check passes.
-    Any other cluster gets them at once and returns to CHECKING."""
+    """Queue a check of changed settings. An attached cluster keeps its settings until the check passes; any
+    other one gets the changes at once and returns to CHECKING."""
     if cluster.state == Cluster.ATTACHED:
         _order_check(cluster, changes)
         return
@@ -251,7 +263,8 @@ def _order_edit(cluster: Cluster, changes: Mapping[str, Any]) -> None:
 
 
 def _order_check(cluster: Cluster, changes: Mapping[str, Any]) -> None:
-    """Queue a check that also carries the changes of unfinished checks; pending ones end without being run."""
+    """Queue a check that carries `changes` and those of unfinished checks; checks that have not begun are
+    dropped."""
     earlier = _open_checks(cluster).order_by("pk")
     payload: dict[str, Any] = {}
     for order in earlier:

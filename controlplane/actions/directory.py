@@ -1,7 +1,7 @@
 """Find users by name in order to add members.
 
-User names are visible only to admins and fellow members, so an owner's look-ups are rate limited and audited, even
-in a dry run or without a result.
+User names are visible only to admins and fellow members, so the look-ups of project owners are rate limited
+and audited, even in a dry run or without a result.
 """
 
 from controlplane.access import Actor, project_for
@@ -20,8 +20,11 @@ _lookups = Throttle(LOOKUPS, LOOKUP_SECONDS)
 
 
 def find_user(username: str, project: Project, *, actor: Actor) -> User | None:
-    """Return the user of exactly this name, to add to `project`; None if there is none. Raise TooManyAttempts.
-    Look-ups by admins, and of current members, are neither limited nor audited."""
+    """Return the user with exactly this name, who is to be added to `project`; None if there is none. Raise
+    TooManyAttempts.
+
+    Look-ups by admins, and of current members, are neither limited nor audited.
+    """
     user = User.objects.filter(username=username).first()
     is_member = user is not None and project.memberships.filter(user=user).exists()
     if not actor.is_admin and not is_member:
@@ -31,8 +34,11 @@ def find_user(username: str, project: Project, *, actor: Actor) -> User | None:
 
 def user_names_starting_with(prefix: str, project_name: str, *, actor: Actor) -> list[str]:
     """Return up to NAMES_MOST names of active users that start with `prefix`, ignoring case, sorted, without
-    current members of the project. Raise NotVisible, Forbidden (for owners and admins only), Invalid for a prefix
-    shorter than PREFIX_LEAST, TooManyAttempts."""
+    current members.
+
+    Raise NotVisible, Forbidden unless owner or admin, Invalid for a prefix shorter than PREFIX_LEAST,
+    TooManyAttempts.
+    """
     project = project_for(actor, project_name, needed=Role.OWNER)
     if not PREFIX_LEAST <= len(prefix) <= 150 or "\0" in prefix:
         raise invalid("?prefix", "bad_prefix", f"Give {PREFIX_LEAST} to 150 characters of the name.")
@@ -45,7 +51,7 @@ def user_names_starting_with(prefix: str, project_name: str, *, actor: Actor) ->
 
 
 def forget_lookups() -> None:
-    """Reset the limits, as a restart does."""
+    """Reset the rate limits of look-ups, for tests."""
     _lookups.clear()
 
 

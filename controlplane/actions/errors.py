@@ -1,4 +1,4 @@
-"""The exceptions of actions: named codes that REST, pages and CLI present alike."""
+"""The exceptions that actions raise; REST, pages and CLI show the same codes."""
 
 from controlplane.fields import FieldError
 

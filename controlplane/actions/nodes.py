@@ -21,8 +21,10 @@ def cordon_node(node: Node, *, actor: Actor) -> Node:
 
 
 def uncordon_node(node: Node, *, actor: Actor) -> Node:
-    """Allow new pods on the node again, and withdraw an interruption notice that was given in Trainyard. Raise
-    Conflict while the cluster itself gives a notice."""
+    """Allow new pods on the node again, and withdraw an interruption notice that was given in Trainyard.
+
+    Raise Conflict while the cluster itself announces an interruption.
+    """
     require_admin(actor)
     with transaction.atomic():
         reread(node, lock=True)
@@ -53,7 +55,7 @@ def _withdraw_notice(node: Node, actor: Actor) -> Event | None:
 
 
 def write_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Event | None:
-    """Write the cordon and its audit row; return the event, None if nothing changes."""
+    """Set or clear the cordon and write its audit row; return the event, None if nothing changes."""
     changed = Node.objects.filter(pk=node.pk, is_cordoned=not is_cordoned).update(is_cordoned=is_cordoned)
     node.is_cordoned = is_cordoned
     if changed != 1:

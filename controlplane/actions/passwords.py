@@ -18,19 +18,22 @@ NONE_YET = "This account has no password yet; an admin sets the first one."
 def set_password(
     user: User, password: str, *, actor: Actor, current: str = "", keep_tokens: bool = False
 ) -> int:
-    """Set a password: users set their own with the `current` one, admins set others' without it. See
-    `save_password`.
+    """Set a password: one's own with the `current` one, or as an admin another user's without it.
 
-    Hashes, so it must be called outside transactions. Raise Forbidden, Invalid (wrong current password, weak new
-    one), TooManyAttempts after wrong current passwords.
+    Hashes, so call it outside transactions. Ends sessions and tokens like `save_password`, and returns how
+    many tokens were revoked. Raise Forbidden, Invalid (wrong current password, weak new one), TooManyAttempts
+    after wrong current passwords.
     """
     hashed = hash_password(user, password, actor=actor, current=current)
     return save_password(user, hashed, actor=actor, keep_tokens=keep_tokens)
 
 
 def hash_password(user: User, password: str, *, actor: Actor, current: str = "") -> str:
-    """Return the hash of a password that the actor may set. Hashing takes about a second, during which a
-    transaction would block other writers. Raise the exceptions of `set_password`."""
+    """Return the hash of a password that the actor may set.
+
+    Takes about a second, so call it outside transactions, which would block other writers. Raise the
+    exceptions of `set_password`.
+    """
     require_write(actor)
     if actor.user is None or actor.user.pk != user.pk:
         require_admin(actor)
@@ -41,9 +44,11 @@ def hash_password(user: User, password: str, *, actor: Actor, current: str = "")
 
 
 def save_password(user: User, hashed: str, *, actor: Actor, keep_tokens: bool = False) -> int:
-    """Store the hash that `hash_password` returned. Ends the user's other sessions and, unless `keep_tokens`,
-    revokes all API tokens except the one of this request: a person who had the old password may have created them.
-    Return how many tokens were revoked."""
+    """Store the hash that `hash_password` returned; return how many tokens were revoked.
+
+    Ends the user's other sessions and, unless `keep_tokens`, revokes all API tokens except the one of this
+    request: a person who had the old password may have created them.
+    """
     user.password = hashed
     with transaction.atomic():
         # Every session of the user depends on the stored hash, so a new one ends them all (also sockets, see

@@ -87,8 +87,8 @@ def delete_project(project: Project, *, actor: Actor) -> None:
 
 
 def taken_along(project: Project) -> dict[str, Any]:
-    """Return what deleting the project would remove: counts by noun, and its namespace, if any, which remains until
-    the cluster is reachable."""
+    """Return what deleting the project would remove, as counts by noun, and its namespace, if any, which
+    stays until the cluster is reachable."""
     return {
         "cluster": project.cluster.name,
         "is_reachable": project.cluster.is_reachable,
@@ -124,8 +124,8 @@ def remove_member(project: Project, user: User, *, actor: Actor) -> None:
 
 
 def oversold_warning(project: Project) -> str | None:
-    """Return a warning if the quotas on the cluster exceed its GPUs; None if not, and while nodes are still being
-    discovered."""
+    """Return a warning if the quotas on the cluster exceed its GPUs, else None. Also None while its nodes are
+    not known yet."""
     gpus = Device.objects.filter(node__cluster=project.cluster).count()
     is_known = gpus or Node.objects.filter(cluster=project.cluster).exists()
     if project.gpu_quota_milli <= gpus * 1000 or not is_known:
@@ -158,8 +158,8 @@ def _order_removal(project: Project) -> None:
 
 
 def _refuse_while_cleaning_up(name: str, cluster: Cluster) -> None:
-    """Raise Conflict while the remains of a deleted project of this name are being removed: that would also remove
-    the new project's objects."""
+    """Raise Conflict while objects of a deleted project with this name are still being removed from the
+    cluster: the removal would hit the new project's objects too."""
     if not engine_kind(cluster.engine).has_namespaces:
         return
     removals = Command.objects.about("project", name).of_kinds([Command.FORGET_PROJECT])

@@ -14,8 +14,11 @@ TICKET_LIFE = timedelta(seconds=60)
 
 
 def issue_service_ticket(session_key: str, address: ServiceAddress) -> str:
-    """Return the secret of a ticket for one port of one job; the caller has checked the session's access. Writes no
-    event, because a ticket changes nothing that is displayed."""
+    """Return the secret of a ticket for one port of one job. The caller has checked that the session may use
+    it.
+
+    Writes no event, because no page shows tickets.
+    """
     secret, now = secrets.token_urlsafe(32), timezone.now()
     with transaction.atomic():
         ServiceTicket.objects.filter(created_at__lte=now - TICKET_LIFE).delete()

@@ -33,7 +33,7 @@ _USED_GRAIN = timedelta(minutes=5)
 def check_password(username: str, password: str, address: str) -> User | None:
     """Return the user with this name and password; None if they are wrong or the account is locked.
 
-    Wrong attempts count against the name and the address, over pages and REST together. Raise TooManyAttempts.
+    Wrong attempts count per name and per address, on pages and REST together. Raise TooManyAttempts.
     """
     place = address_key((address, 0))
     key = (username.casefold(), place)
@@ -53,7 +53,7 @@ def check_password(username: str, password: str, address: str) -> User | None:
 
 
 def forget_attempts() -> None:
-    """Reset all limits, as a restart does."""
+    """Reset all limits of wrong attempts, for tests."""
     forget_unknown_tokens()
     _attempts.clear()
     _attempts_by_address.clear()
@@ -78,8 +78,11 @@ def actor_of_secret(secret: str, now: datetime, *, address: str = "", request_id
 
 
 def register_bootstrap_token() -> None:
-    """Make TRAINYARD_BOOTSTRAP_TOKEN a token of the admin `bootstrap` (who has no password), and revoke any earlier
-    one. Called at start, so that a changed or removed setting takes effect."""
+    """Make TRAINYARD_BOOTSTRAP_TOKEN a token of the admin `bootstrap`, who has no password, and revoke any
+    earlier one.
+
+    Called at every start, so that a changed or removed setting takes effect.
+    """
     digest = digest_of(settings.BOOTSTRAP_TOKEN) if settings.BOOTSTRAP_TOKEN else ""
     now = timezone.now()
     with transaction.atomic():
@@ -101,13 +104,14 @@ def register_bootstrap_token() -> None:
 
 
 def _known(username: str) -> str:
-    """Return the name for the log. Unknown names are hidden, because users sometimes type a password into that
-    field."""
+    """Return the name as it may be logged. Unknown names are hidden, because users sometimes type a password
+    into that field."""
     return repr(username) if User.objects.filter(username=username).exists() else "an unknown user"
 
 
 def _is_bootstrap(secret: str) -> bool:
-    """Return whether the secret is the bootstrap token. Compares digests, which takes constant time for any length."""
+    """Return whether the secret is the bootstrap token. Compares digests, so that the time does not depend on
+    the secret."""
     expected = settings.BOOTSTRAP_TOKEN
     return bool(expected) and hmac.compare_digest(digest_of(secret), digest_of(expected))
 

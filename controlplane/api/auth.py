@@ -57,8 +57,8 @@ def actor_of(request: Request) -> Actor:
 
 
 def request_id_of(request: Request) -> str:
-    """Return the caller's X-Request-ID if it is valid, else a generated one; the same for every call on one
-    request."""
+    """Return the request's id: the caller's X-Request-ID if it is valid, else a generated one. Every call for
+    one request returns the same id."""
     known: str | None = getattr(request._request, "trainyard_request_id", None)
     if known is None:
         given = request.META.get("HTTP_X_REQUEST_ID", "")

@@ -1,4 +1,4 @@
-"""Request bodies: each route declares its fields, with the same readers and errors as job specs."""
+"""Request bodies: each route declares its fields. Readers and errors are those of job specs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class BodyField:
 
 
 def read_body(body: Any, fields: Mapping[str, BodyField]) -> dict[str, Any]:
-    """Return the fields that are present, parsed. Raise Invalid with every refused field, Problem if the body is
-    not an object."""
+    """Return the parsed fields that are present. Raise Invalid with all refused fields, Problem if the body
+    is not an object."""
     sent = as_object(body)
     errors = [
         DRY_RUN_ELSEWHERE

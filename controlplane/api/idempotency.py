@@ -1,6 +1,6 @@
 """Idempotency keys: a repeat with the same key and body gets the first response again, for 24 hours.
 
-The response is stored in the transaction that did the work, so a crash leaves both or neither, and a concurrent
+The response is stored in the transaction that did the work: after a crash both exist or neither. A concurrent
 repeat waits for the first request.
 """
 
@@ -44,14 +44,14 @@ def checked_key(header: str) -> str:
 
 
 def digest_of_request(method: str, path: str, body: Any) -> str:
-    """Return a digest of the request that does not depend on the spacing and key order of its JSON."""
+    """Return a digest of the request, which is independent of spacing and key order in its JSON."""
     canonical = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(b"\n".join((method.encode(), path.encode(), canonical))).hexdigest()
 
 
 def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Return the response of `work`, or the one that it returned the first time. Raise Problem (422) if the body
-    differs."""
+    """Return the response of `work`; for a repeated key the stored response, without running `work`. Raise
+    Problem (422) if the key was used for another request."""
     try:
         with transaction.atomic():
             _forget_old()
@@ -71,7 +71,8 @@ def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) ->
 
 
 def _answer(work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Run the work. If it raises a refusal, roll back and return that as the response to store."""
+    """Run the work. If it raises a permanent refusal, roll back and return the refusal as a response, which
+    is then stored. Temporary refusals are raised."""
     try:
         with transaction.atomic():
             return work()
@@ -83,7 +84,7 @@ def _answer(work: Callable[[], HttpResponse]) -> HttpResponse:
 
 
 def _is_temporary(status: int, headers: Mapping[str, str]) -> bool:
-    """Return whether a refusal asks for a retry, such as 409 `in_use`."""
+    """Return whether a response asks for a retry, such as 409 `in_use`; such a response is not stored."""
     return status in _NOT_KEPT or (status >= 400 and "Retry-After" in headers)
 
 
@@ -142,6 +143,7 @@ def _check(key: str, nonce: bytes, body: bytes) -> bytes:
 
 
 def _masked(key: str, nonce: bytes, text: bytes) -> bytes:
-    """XOR with SHAKE-256 of the key and a unique nonce, which is a one-time pad of the text's length."""
+    """Return the text XORed with SHAKE-256 of key and nonce. The nonce must be unique, because the stream is
+    a one-time pad."""
     pad = hashlib.shake_256(key.encode() + nonce).digest(len(text))
     return (int.from_bytes(text, "big") ^ int.from_bytes(pad, "big")).to_bytes(len(text), "big")

@@ -1,7 +1,8 @@
-"""REST framework without the packages that it imports for features that no route uses: an HTTP client for its tests,
-PostgreSQL's driver, YAML and a highlighter. They take a tenth of the web process's start, and 10 MB of its memory.
+"""Import REST framework without optional packages that no route uses: an HTTP client for its tests,
+PostgreSQL's driver, YAML and a highlighter. They would take a tenth of the web process's start, and 10 MB of
+its memory.
 
-Imported before any other module imports REST framework; otherwise without effect.
+Import this module before any other that imports REST framework; later it has no effect.
 """
 
 from controlplane.config.optional_packages import without

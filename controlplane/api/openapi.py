@@ -28,8 +28,8 @@ _NO_SECURITY = frozenset({"/api/v1/login"})
 
 
 class RouteSchema(AutoSchema):
-    """Names operations by route and HTTP method, describes them as `@operation` declared, and omits the fallback
-    route."""
+    """Describes operations for OpenAPI: named by route and HTTP method, with what `@operation` declared.
+    Omits the fallback route."""
 
     def get_operation(self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any) -> Any:
         if "{rest}" in path:

@@ -53,8 +53,8 @@ class ParameterDescription:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the OpenAPI document says of a route's method. `body`: media type -> schema. `responses`: status, or status
-    and media type -> schema, or None for a response without a body."""
+    """What the OpenAPI document contains about one method of a route. `body`: media type -> schema.
+    `responses`: status, or (status, media type) -> schema; None for a response without a body."""
 
     summary: str
     parameters: tuple[ParameterDescription, ...]
@@ -68,7 +68,8 @@ DESCRIPTIONS: dict[Callable[..., HttpResponseBase], Description] = {}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A route's response. `revision`: the editable part of an object, which If-Match is compared with."""
+    """A route's response. `revision`: the editable part of the object, from which the ETag is made that
+    If-Match must name."""
 
     data: Any
     status: int = 200
@@ -89,12 +90,15 @@ class Call:
 
     @property
     def prepared(self) -> Any:
-        """Return what the operation's `before` returned, or raise what it raised."""
+        """Return what the operation's `before` returned. Raise what it raised."""
         return self._prepare()
 
     def prepare(self, before: Callable[[], Any]) -> None:
-        """Run `before` now, outside the transaction. Its exception is raised later, in the view: a repeated request
-        must receive its stored response even if something has changed since."""
+        """Run `before` now, outside the transaction, and keep its result for `prepared`.
+
+        Its exception is raised only there: a repeated request must get its stored response even if `before`
+        would now fail.
+        """
         try:
             value = before()
         except (Problem, Invalid, NotVisible, Forbidden, TooManyAttempts) as error:
@@ -109,17 +113,21 @@ class Call:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """The body's fields, parsed on first use: views check access first, so that a caller without access gets
-        404 whatever the body contains. Raise Invalid."""
+        """Return the body's fields, parsed on first use, and raise Invalid.
+
+        Views check access before they read it, so that a caller without access gets 404 whatever the body
+        contains.
+        """
         return self._read_body()
 
     def finish(self) -> None:
-        """Parse the body if the view did not, so that every route refuses unknown fields; the refusal rolls back
-        the view's transaction."""
+        """Parse the body if the view did not, so that every route refuses unknown fields. The refusal rolls
+        back the view's transaction."""
         _ = self.body
 
     def require_match(self, row: models.Model, revision: Callable[[Any], Any]) -> None:
-        """Raise Problem (412) if If-Match names another revision. Locks and reloads the row."""
+        """Lock and reload the row, then raise Problem (412) if If-Match names a revision other than the
+        present one. Does nothing without If-Match."""
         wanted = self.request.META.get("HTTP_IF_MATCH")
         if wanted is None or wanted.strip() == "*":
             return
@@ -133,7 +141,7 @@ class Call:
 
 
 class OneMediaType(BaseContentNegotiation):
-    """Responds with JSON, or with 406 if the client does not accept it; errors are always JSON."""
+    """Responds with JSON whatever the client accepts, except that a client which excludes JSON gets 406."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         media = (request.content_type or "").partition(";")[0].strip().lower()
@@ -184,13 +192,14 @@ def operation(
 ) -> Callable[[Method], Callable[..., HttpResponseBase]]:
     """Decorate `method(self, call, **path) -> Answer` as a view's method.
 
-    `answer`: schema of the response; `status`: its status on success. `body`: the fields to parse; with `body_is`
-    (a schema) the body is passed on as a whole, for an action that parses it. `also`: other success statuses,
-    without a body. `streams`: the server-sent events that the route offers on request (served by controlplane.asgi,
-    only described here). `takes`: the media type of a body that is not JSON, which the view reads from
-    `call.request.data`. `gives`: the media type of a response that is not JSON, which the view builds itself.
-    `is_remembered` False: Idempotency-Key and dry runs have no effect, and the view runs in no transaction.
-    `before(call, **path)` runs before the transaction, for slow work without writes; its value is `call.prepared`.
+    `answer`: schema of the response; `status`: its status on success. `body`: the fields to parse; with
+    `body_is` (a schema) the body is passed on as a whole, for an action that parses it. `also`: other success
+    statuses, without a body. `streams`: the server-sent events that the route offers on request (served by
+    controlplane.asgi, only described here). `takes`: the media type of a body that is not JSON, which the
+    view reads from `call.request.data`. `gives`: the media type of a response that is not JSON, which the
+    view builds itself. `is_remembered` False: Idempotency-Key and dry runs have no effect, and the view runs
+    in no transaction. `before(call, **path)` runs before the transaction, for slow work without writes; its
+    result is `call.prepared`.
     """
 
     def decorate(method: Method) -> Callable[..., HttpResponseBase]:
@@ -261,7 +270,8 @@ def _has_body(request: Request) -> bool:
 
 
 def _write(call: Call, work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Run the work in one transaction, roll it back for a dry run, and store the response under an Idempotency-Key."""
+    """Run the work in one transaction; roll it back for a dry run, else store the response if the request has
+    an Idempotency-Key."""
     # Before the Idempotency-Key is read: a dry run writes nothing that a repeat could write twice.
     if call.is_dry_run:
         with transaction.atomic():

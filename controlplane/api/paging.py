@@ -25,7 +25,7 @@ _SIGNATURE_BYTES = 9
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A query field that filters a list by `lookup`, a Django lookup, which the client never chooses."""
+    """A query field that filters a list. `lookup`: the Django lookup, which the client cannot choose."""
 
     lookup: str
     parameter: Parameter
@@ -33,7 +33,8 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The options of a list. `orderings`: public name -> columns, of which the last is unique and none is nullable."""
+    """The options of a list. `orderings`: public name -> columns, of which the last is unique and none is
+    nullable; `ordering`: the default one."""
 
     # A schema with "properties", the names that ?fields= accepts.
     item: Schema
@@ -53,7 +54,8 @@ class Listing:
         } | {name: one.parameter for name, one in self.filters.items()}
 
     def of_all_projects(self) -> "Listing":
-        """Return the listing of all visible projects' rows, with a filter by project."""
+        """Return the same listing with an additional filter by project, for routes that list rows of all
+        visible projects."""
         return replace(self, filters={**self.filters, "project": OF_PROJECTS})
 
     def schema(self, component: str) -> Schema:
@@ -121,7 +123,7 @@ def paged(
 
 
 def _that_fit(items: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many items fit into PAGE_MOST_BYTES, at least one."""
+    """Return how many of these items, taken in order, fit into PAGE_MOST_BYTES together; at least one."""
     size = 0
     for count, item in enumerate(items):
         size += len(render_json(item))
@@ -160,7 +162,7 @@ def fields_parameter(item: Schema) -> Parameter:
 
 
 def trimmed(call: Call, item: dict[str, Any]) -> dict[str, Any]:
-    """Return only the fields named by ?fields=."""
+    """Return the object with only the fields named by ?fields=; all without it."""
     wanted = call.query.get("fields")
     return item if wanted is None else {name: value for name, value in item.items() if name in wanted}
 
@@ -233,7 +235,7 @@ def _encoded(raw: bytes) -> str:
 
 
 def _read_cursor(cursor: str, path: str) -> _Position | None:
-    """Return the decoded position; None unless this server issued the cursor for this path."""
+    """Return the position in a cursor; None if this server did not issue it for this path."""
     try:
         raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
     except ValueError:

@@ -100,8 +100,8 @@ def _refuse_constant(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object, or raise for a duplicate name. A single pass, because an anonymous request may repeat a
-    name 10,000 times."""
+    """Return the object, or raise for a duplicate name. In one pass, because an anonymous request may contain
+    10,000 names."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

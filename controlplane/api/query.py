@@ -44,12 +44,12 @@ def text(about: str) -> Parameter:
 
 
 def texts(about: str) -> Parameter:
-    """Declare comma-separated values; an object matches if it has any of them."""
+    """Declare comma-separated texts; rows that match any of them are listed."""
     return Parameter(_texts, {"type": "string"}, about + " Several, separated by commas: any of them.")
 
 
 def choices(values: tuple[str, ...], about: str) -> Parameter:
-    """Declare comma-separated values from a fixed list."""
+    """Declare comma-separated values out of `values`."""
 
     def read(value: str) -> list[str]:
         wanted = _texts(value)
@@ -142,7 +142,7 @@ def _texts(value: str) -> list[str]:
 
 
 def whole_id(value: str, what: str) -> int:
-    """Return the number in a path. Raise Problem (404) for any other text."""
+    """Return the number in a path. Raise Problem (404) if `value` is no number."""
     if not (value.isascii() and value.isdecimal() and len(value) < 20 and int(value) <= BIGGEST):
         raise Problem(404, "not_found", f"There is no such {what}.")
     return int(value)

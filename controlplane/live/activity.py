@@ -1,5 +1,5 @@
-"""The topic `activity`: for each part of the instance, the number of the event that last changed it, so that pages
-know what to reload.
+"""The topic `activity`: for each part of the instance, the number of the event that last changed it. Pages
+compare these numbers to decide what to reload.
 
 Computed from the events alone, so its cost does not depend on the size of the cluster.
 """
@@ -22,12 +22,12 @@ State = dict[str, dict[str, Any]]
 
 
 def activity_at(seq: int) -> State:
-    """Return the initial state of a topic that is first requested at event `seq`."""
+    """Return the initial state of the topic, for its first subscriber at event number `seq`."""
     return {"moved": {part: {"seq": seq} for part in MOVED_BY}}
 
 
 def activity_after(state: Mapping[str, Any], events: Iterable[tuple[int, str]]) -> State:
-    """Return the state after events, given as (seq, kind) in order."""
+    """Return the state after these events, given as (number, kind) in ascending order."""
     moved = dict(state["moved"])
     for seq, kind in events:
         for part in parts_of(kind):

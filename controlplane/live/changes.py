@@ -52,5 +52,5 @@ def apply(state: State, change: Change) -> dict[str, dict[str, Record]]:
 
 
 def without_empty(state: State) -> dict[str, dict[str, Record]]:
-    """Return `state` without its empty collections, the form in which states are compared."""
+    """Return `state` without its empty collections, so that states which differ only in these compare as equal."""
     return {collection: dict(records) for collection, records in state.items() if records}

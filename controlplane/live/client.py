@@ -1,4 +1,4 @@
-"""The common part of websockets and event streams: authentication and the listener's methods."""
+"""What websockets and event streams share: signing in, and refusals."""
 
 from django.db import DatabaseError
 
@@ -39,7 +39,7 @@ async def sign_in(scope: Scope) -> Identity:
 
 
 def unknown(scope: Scope, credential: Credential) -> Refused:
-    """Return the refusal of a credential that belongs to no user: 401, or 429 beyond the address's limit of unknown
+    """Return the refusal of an invalid credential: 401, or 429 once the address has sent too many unknown
     tokens."""
     try:
         if credential.kind == TOKEN:

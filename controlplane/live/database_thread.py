@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 
 def on_own_connection(work: Callable[..., T], *arguments: object) -> T:
-    """Run a function on a thread that keeps its database connection. An exception closes the connection, so that
-    the next call opens a new one."""
+    """Run a function that reads the database, on a thread that keeps its connection. After an exception the
+    connection is closed, so that the next call opens a new one."""
     try:
         return work(*arguments)
     except (DatabaseError, InterfaceError):

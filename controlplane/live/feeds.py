@@ -1,4 +1,4 @@
-"""The hub's reader, on a thread of its own: determines the topics that events change, and reads their states."""
+"""The hub's reader, on a thread of its own: finds the topics that events changed, and reads their states."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -33,8 +33,8 @@ Key: TypeAlias = tuple[str, frozenset[int] | None]
 
 @dataclass(eq=False, slots=True)
 class Feed:
-    """One topic for the readers with equal rights, who receive the same bytes. `project_ids`: the projects that
-    these readers may view, None for all."""
+    """One topic as seen by readers with equal rights, who receive the same bytes. `project_ids`: the projects
+    that these readers may view, None for all."""
 
     topic: Topic
     project_id: int | None
@@ -53,7 +53,7 @@ class Feed:
         return self.topic.name, self.project_ids
 
     def fresh(self) -> Frame:
-        """Return the state frame, encoded once per state."""
+        """Return the frame with the feed's complete state; encoded once per state."""
         if self._fresh is None or self._fresh.seq not in self.window.points:
             self._fresh = state_frame(self.topic.name, self.seq, self.state, now_text())
         return self._fresh
@@ -74,7 +74,7 @@ class SubscribeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A feed's new state and the frame for its listeners (None: they need a fresh state)."""
+    """A feed's new state and the frame for its listeners; frame None: send them the complete state."""
 
     feed: Feed
     state: State
@@ -85,8 +85,9 @@ class Update:
 
 @dataclass(slots=True)
 class TickResult:
-    """The result of one read of the database, up to the event `seq`. `answers`: each subscription request with its
-    feed, or with the code of the error that refuses it."""
+    """The result of one read of the database, up to the event number `seq`. `answers`: each subscription
+    request with its feed, or with the code of the error that refuses it. `identities`: each checked identity
+    with its current form, None if no longer valid."""
 
     seq: int
     updates: list[Update] = field(default_factory=list)
@@ -114,8 +115,8 @@ class Reader:
         *,
         is_recheck_due: bool,
     ) -> TickResult:
-        """Return the changes of the feeds since the last call, and the answers to requests. Identities are checked
-        again if that is due or an event changed their rights."""
+        """Return the changes of the feeds since the last call, and the answers to `requests`. Identities are
+        checked again if `is_recheck_due` or an event changed their rights."""
         seq = Event.objects.last_seq()
         if seq == self.seq and not requests and not is_recheck_due:
             return TickResult(seq, updates=_log_updates(feeds, []))
@@ -144,8 +145,8 @@ class Reader:
         return TickResult(seq, updates, had_events=True, is_all=is_all), events
 
     def _state_after(self, feed: Feed, seq: int, events: Sequence[Event] | None) -> State | None:
-        """Return the feed's state at event `seq`; None if its subject is gone. `events`: those since the feed's
-        last state, None if there were too many to read."""
+        """Return the feed's state at event number `seq`; None if its subject is gone. `events`: those since
+        the feed's last state, None if there were too many to read."""
         if feed.topic.kind != topics.ACTIVITY:
             return self._read(feed.topic, feed.project_id, feed.project_ids, seq)
         if events is None:
@@ -179,7 +180,7 @@ class Reader:
         self._readings, self._names = {}, None
 
     def _keep_overview(self) -> None:
-        """Drop the readings except the overview, which the next subscriber needs."""
+        """Drop the cached readings except the overview, which the next subscriber needs."""
         self._readings = {name: kept for name, kept in self._readings.items() if name == topics.OVERVIEW}
 
     def _answers(
@@ -248,7 +249,7 @@ def is_touched(feed: Feed, event: Event) -> bool:
 
 
 def queue_of(overview: State) -> State:
-    """Return the state of the topic `queue` from an overview."""
+    """Return the state of the topic `queue`, which is a part of the overview."""
     return {"queued": overview["queued"]}
 
 
@@ -262,7 +263,7 @@ def _is_touched_by(feed: Feed, events: Sequence[Event], is_all: bool) -> bool:
 
 
 def _open_log(topic: Topic, project_id: int | None) -> Feed | None:
-    """Return a feed of a log; None if the log cannot be read, so that one bad log does not delay others."""
+    """Return a feed that follows a log; None if the log cannot be read."""
     tail = log_tail()(topic.subject, topic.rank)
     try:
         tail.open()
@@ -286,7 +287,8 @@ def _log_updates(feeds: Sequence[Feed], events: Sequence[Event], *, is_all: bool
 
 
 def _guarded_update(feed: Feed, tail: Tail, has_moved: bool) -> Update | None:
-    """Poll one log. An error is logged once and does not affect other logs; every tick retries."""
+    """Read what was appended to one log. An error is logged once, does not affect other logs, and is retried
+    in every tick."""
     try:
         update = _log_update(feed, tail, has_moved)
     except DatabaseError:

@@ -21,8 +21,8 @@ def encode(frame: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message of the feed, encoded once for all listeners. `seq`: the topic's event number after it, None for
-    messages without a state."""
+    """One message of the feed, encoded once for all listeners. `seq`: the event number of the topic's state
+    after this frame, None for messages without a state."""
 
     kind: str
     topic: str
@@ -37,7 +37,7 @@ def state_frame(topic: str, seq: int, state: Mapping[str, Any], at: str) -> Fram
 
 
 def change_frame(topic: str, seq: int, change: Change, at: str) -> Frame:
-    """Return the frame with the changes of a topic."""
+    """Return the frame with the changes of a topic since its last frame."""
     body = {
         "type": "change",
         "topic": topic,
@@ -49,7 +49,7 @@ def change_frame(topic: str, seq: int, change: Change, at: str) -> Frame:
 
 
 def error_frame(topic: object, code: str, detail: str) -> Frame:
-    """Return a frame with an error; `topic` in the form that the client sent."""
+    """Return the frame that reports an error; `topic` is repeated as the client sent it."""
     text = encode({"type": "error", "topic": topic, "code": code, "detail": detail})
     return Frame("error", "", None, text)
 
@@ -61,11 +61,10 @@ def pong_frame(at: str) -> Frame:
 
 @dataclass(slots=True)
 class Window:
-    """The recent changes of a topic, and the event numbers at which its state is known.
+    """The recent changes of a topic, and the event numbers from which a client can continue.
 
-    A replay can start only at a number in `points`. At any other number (received from another web process), a
-    record may have changed and changed back, which these frames do not contain; such a client gets a complete
-    state.
+    A replay can start only at a number in `points`. At any other number (from another web process) a record
+    may have changed and changed back, which these frames do not show; such a client gets a complete state.
     """
 
     points: dict[int, None]  # in order
@@ -73,7 +72,7 @@ class Window:
     held_bytes: int = 0
 
     def pass_by(self, seq: int) -> None:
-        """Record that the state at `seq` equals the state after the last change."""
+        """Record that the state did not change up to `seq`."""
         self.points[seq] = None
         while len(self.points) > WINDOW_POINTS:
             del self.points[next(iter(self.points))]

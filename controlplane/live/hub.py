@@ -1,7 +1,8 @@
-"""The hub: one per web process; it follows the event log and writes to the process's own sockets and streams.
+"""The hub: one per web process; follows the event log and writes to the process's own sockets and streams.
 
-Once per tick it reads new events, computes the changed topics once per group of readers with equal rights, encodes
-each frame once, and sends the same text to every listener. It uses neither Redis nor other web processes.
+Once per tick it reads new events, computes each changed topic once per group of readers with equal rights,
+encodes each frame once, and sends the same text to every listener. It uses neither Redis nor other web
+processes.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ DETAILS = {
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The periods of the hub's work, in seconds unless stated otherwise."""
+    """The hub's periods, in seconds unless stated otherwise."""
 
     # Between reads of the database, while events occur or logs are followed.
     busy: float = 0.05
@@ -78,8 +79,8 @@ class Hub:
         self._last_event = self._last_recheck = float("-inf")
 
     async def identify(self, credential: Credential) -> Identity | None:
-        """Return the identity of a credential, None if invalid. Cached for a second, so that mass reconnects query
-        the database once."""
+        """Return the identity of a credential, None if invalid. Cached for a second, because many clients
+        reconnect at once after a restart."""
         now = time.monotonic()
         found = self._known.get(credential)
         if found is None or now - found[0] > self.pace.recheck:
@@ -129,7 +130,7 @@ class Hub:
         self._leave(self._listeners[listener].pop(name, None), listener)
 
     def let_go(self, listener: Listener, code: int, reason: str) -> None:
-        """Disconnect a listener; a websocket is closed with this code and reason."""
+        """Disconnect a listener. A websocket is closed with this code and reason."""
         self.detach(listener)
         listener.on_end(code, reason)
 
@@ -169,8 +170,8 @@ class Hub:
             await self._wait(pause)
 
     async def _has_looked(self, now: float) -> bool:
-        """Run one tick; return False if it failed. After a failure the listeners keep their state, and the next
-        tick catches up by event number."""
+        """Run one tick; return False if it failed. The listeners then keep their state, and the next tick
+        continues after the last event that was read."""
         try:
             await self._tick(now)
         except Exception:
@@ -179,8 +180,8 @@ class Hub:
         return True
 
     async def _wait(self, pause: float) -> None:
-        """Wait for the next tick. Ends early on a new request, and waits without limit while there are no
-        listeners."""
+        """Wait for the next tick: `pause` seconds, or until a request arrives; without listeners only for a
+        request."""
         try:
             async with asyncio.timeout(pause if self._listeners or self._feeds else None):
                 await self._work.wait()
@@ -219,8 +220,8 @@ class Hub:
         self._apply(found)
 
     def _wanted_asks(self) -> list[SubscribeRequest]:
-        """Return the pending requests, only the last one per listener and topic. Withdrawn requests are dropped, so
-        they cost no query."""
+        """Return the pending subscription requests: only the last one per listener and topic, without
+        withdrawn ones."""
         last = {(ask.listener, ask.topic.name): ask for ask in self._requests}
         waited = self._listeners
         return [
@@ -231,8 +232,8 @@ class Hub:
         ]
 
     def _apply(self, found: TickResult) -> None:
-        """Distribute a tick's result. Rights are applied first, so that no listener receives a frame that it may no
-        longer see."""
+        """Send a tick's results to the listeners. Rights are applied first, so that no listener receives a
+        frame that it may no longer see."""
         self._apply_rights(found.identities)
         for feed in self._feeds.values():
             if feed.tail is None:
@@ -266,8 +267,8 @@ class Hub:
                 self._identities.pop(old, None)
 
     def _check_topics(self, listener: Listener, identity: Identity) -> None:
-        """Apply changed rights: end subscriptions that are no longer allowed, and send a complete state for the
-        others."""
+        """Apply changed rights to a listener's subscriptions: end those that are no longer allowed, and send
+        a complete state for the others."""
         for name, feed in list(self._listeners[listener].items()):
             if feed is None:
                 # The pending request will be answered under the new rights.
@@ -297,8 +298,8 @@ class Hub:
             self._bury(feed)
 
     def _bury(self, feed: Feed) -> None:
-        """Close the feed of a deleted object. Its listeners have received the change that empties it, and now get
-        the reason."""
+        """End the feed of a deleted object. Its listeners receive the queued change that empties it, then the
+        error `gone`."""
         name = feed.topic.name
         for listener in list(feed.listeners):
             # Not `unsubscribe`, which would also drop the queued change that empties the topic.
@@ -326,7 +327,8 @@ class Hub:
             listener.offer(frame)
 
     def _sweep(self, now: float) -> None:
-        """Disconnect listeners that accept no data, and drop topics that have had no listener for a while."""
+        """Disconnect listeners that have accepted no data for a while, and drop feeds that have had no
+        listener for a while."""
         for listener in list(self._listeners):
             if listener.blocked_since is not None and now - listener.blocked_since > self.pace.blocked:
                 self.let_go(listener, SLOW, "too slow")

@@ -1,7 +1,7 @@
 """Authenticate sockets and streams, and check their credentials again while they are open.
 
-A connection outlives the request that opened it, so its credential is checked every second: a revoked token, an
-ended session, a locked account, a changed password or a lost role takes effect at once.
+A connection outlives the request that opened it, so its credential is checked every second: a revoked token,
+an ended session, a locked account, a changed password or a lost role takes effect at once.
 """
 
 import hashlib
@@ -37,7 +37,8 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated user, the ids of the projects that the user may view (None for all), and the credential."""
+    """An authenticated user with the credential, and the ids of the projects that the user may view (None for
+    all)."""
 
     user: User
     kind: str
@@ -55,9 +56,11 @@ class Identity:
 
 
 def credential_of(scope: Scope) -> Credential | None:
-    """Return the credential of a request or websocket: a bearer token from the Authorization header or from the
-    subprotocol after `bearer` (browsers cannot set headers on a WebSocket); else the session cookie; None without
-    any."""
+    """Return the credential of a request or websocket: a bearer token, else the session cookie; None without
+    any.
+
+    Browsers cannot set headers on a WebSocket, so a token may also be the subprotocol after `bearer`.
+    """
     token = token_of(scope)
     if token is not None:
         return token
@@ -82,8 +85,8 @@ def is_own_host(scope: Scope) -> bool:
 
 
 def is_own_origin(scope: Scope) -> bool:
-    """Return False if the Origin header names another site, whose pages would also send our cookies, or if the Host
-    header is not ours."""
+    """Return whether the Origin header, if any, names this control plane, and the Host header is ours.
+    Another site's pages would send our cookies too."""
     if not is_own_host(scope):
         return False
     origin = header(scope, b"origin")
@@ -92,9 +95,12 @@ def is_own_origin(scope: Scope) -> bool:
 
 
 def is_foreign(scope: Scope) -> bool:
-    """Return whether a browser reports that a page of another origin makes this request; False for followed links
-    and for other programs. Needed because browsers share cookies between the hosts of one domain, such as those of
-    jobs and of the control plane."""
+    """Return whether a page of another origin makes this request. False for followed links and for programs
+    other than browsers.
+
+    Needed because browsers share cookies between the hosts of one domain, such as those of jobs and of the
+    control plane.
+    """
     origin = header(scope, b"origin")
     own = (*settings.CSRF_TRUSTED_ORIGINS, None)
     if origin not in own and _netloc(origin) != host_of(scope):
@@ -113,8 +119,8 @@ def identify(credential: Credential) -> Identity | None:
 
 
 def still_valid(identities: Iterable[Identity], now: datetime) -> dict[Identity, Identity | None]:
-    """Return, for each given identity, the current one, or None if it is no longer valid. Takes four queries for
-    any number."""
+    """Return for each identity its current form: the same object if nothing changed, None if it is no longer
+    valid. Takes four queries for any number of identities."""
     known = set(identities)
     users = {user.pk: user for user in User.objects.filter(pk__in={known_.user.pk for known_ in known})}
     sessions = set(_live_sessions([known_.key for known_ in known if known_.kind == SESSION], now))

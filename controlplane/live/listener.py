@@ -1,7 +1,7 @@
 """One client of the feed: its bounded queue and the task that sends it.
 
-A slow client delays no other: frames that it has not read in time are replaced by one complete state per topic,
-read at the moment of sending. A client that accepts no data for ten seconds is disconnected.
+A slow client delays no other: frames that do not fit into its queue are replaced by one complete state per
+topic, read at the moment of sending. A client that accepts no data for ten seconds is disconnected.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ FRESH = None
 
 @dataclass(eq=False)
 class Listener:
-    """A socket or stream. `deliver` sends one frame and returns when the next one can be sent; `on_end` is called
+    """A socket or stream. `deliver` sends one frame and returns when the next can be sent. `on_end` is called
     once, with a websocket close code and a reason, when the hub disconnects the client."""
 
     identity: Identity
@@ -47,7 +47,7 @@ class Listener:
         self._writer = asyncio.create_task(self._write(), name="live-writer")
 
     def offer(self, frame: Frame) -> None:
-        """Queue a frame; a client that is too far behind gets complete states instead."""
+        """Queue a frame. If the queue is full, queue one complete state per topic instead of all its frames."""
         if frame.topic in self._behind:
             # The queued state will include this change when it is sent.
             return
@@ -74,8 +74,8 @@ class Listener:
         self._bytes = sum(len(frame.text) for _, frame in self._queue if frame is not FRESH)
 
     def _fall_back(self, topic: str) -> None:
-        """Replace the queued frames, and the next one of `topic`, by one complete state per topic. Queued errors and
-        pongs are lost."""
+        """Replace all queued frames by one complete state for each of their topics and for `topic`. Queued
+        errors and pongs are lost."""
         topics = dict.fromkeys([*(name for name, _ in self._queue), topic])
         self._queue = deque((name, FRESH) for name in topics if name in self.fresh)
         self._behind = {name for name, _ in self._queue}

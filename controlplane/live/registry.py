@@ -1,5 +1,5 @@
-"""What apps declare in their module `live_topics`: kinds of topics about one object of a project (`TOPICS`) and, in
-one app, the reader of the overview (`OVERVIEW`) and the follower of a pod's log (`LOG_TAIL`)."""
+"""What apps declare in their module `live_topics`: `TOPICS`, kinds of topics about one object of a project,
+and in one app `OVERVIEW`, which reads the overview, and `LOG_TAIL`, which follows a pod's log."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ State = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A topic's complete state, and by (collection, key) how to rebuild the records that name jobs of other
-    projects."""
+    """A topic's complete state. `naming`: by (collection, key), how to rebuild the records that name jobs,
+    for readers who may not see all projects."""
 
     state: State
     naming: Mapping[tuple[str, str], Callable[[Sees], Any]] = field(default_factory=dict)
 
     def seen_by(self, sees: Sees) -> State:
-        """Return the topic's state for a reader who may see the jobs of these projects. Unchanged records are
-        shared, not copied."""
+        """Return the state for a reader of the projects `sees` (None: all). Unchanged records are shared, not
+        copied."""
         if sees is None or not self.naming:
             return self.state
         state = dict(self.state)
@@ -37,7 +37,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """An event and a feed, to decide whether the event may change the feed's content."""
+    """An event, and the subject, project and state of a feed: what a topic's `is_touched` decides by."""
 
     event: Event
     subject: str

@@ -1,4 +1,4 @@
-"""Database reads shared by concurrent requests, on a thread separate from those of the hub and the pages."""
+"""Database reads that concurrent requests share, on a thread of their own."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 class SharedReads:
-    """Runs one read per key at a time. Requests during the read, and until `seconds` after its end, share its
-    result."""
+    """Runs one read per key at a time. Requests that arrive during a read, or within `seconds` after its end,
+    get its result."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -23,7 +23,7 @@ class SharedReads:
         self._reads: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def read(self, key: Hashable, seconds: float, work: Callable[..., T], *arguments: object) -> T:
-        """Return the result of `work`, possibly shared with other requests for this key. Raise what `work` raised."""
+        """Return the result of `work`, possibly of another request's call for this key. Raise what it raised."""
         reading = self._reads.get(key)
         if reading is None:
             reading = asyncio.get_running_loop().run_in_executor(

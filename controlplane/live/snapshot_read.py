@@ -1,4 +1,4 @@
-"""Consistent reads: all queries of a block see the same commit, without blocking writers."""
+"""Consistent reads: all queries of a block see the same state of the database, without blocking writers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ from django.db import connection, transaction
 
 @contextmanager
 def one_moment() -> Iterator[None]:
-    """Context manager in which all queries read one state of the database, so that their result belongs to one
-    event number.
+    """Context manager in which all queries see one state of the database, which then belongs to one event
+    number.
 
-    Django's atomic() would take SQLite's write lock here (transaction_mode IMMEDIATE).
+    Not Django's atomic(): that would take SQLite's write lock here (transaction_mode IMMEDIATE).
     """
     # The isolation level cannot be changed after the first query of a transaction.
     if connection.in_atomic_block:

@@ -1,4 +1,4 @@
-"""Endless responses that apps declare as `STREAMS` in their module `event_streams`, served for `?follow=true`."""
+"""Endless responses that apps declare as `STREAMS` in their module `event_streams`. Served for `?follow=true`."""
 
 import re
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""The names of live topics, and who may follow them. A topic that is neither listed here nor declared by an app is
-refused."""
+"""The names of live topics, and who may follow them. Any other name is refused."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ FORBIDDEN, UNKNOWN, GONE, UNREADABLE = "forbidden", "unknown_topic", "gone", "un
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A requested topic. `subject`: the identifier that its kind uses, such as a project's name or a job's id."""
+    """A requested topic. `subject`: what the kind is about, such as a project's name or a job's id."""
 
     name: str
     kind: str
@@ -50,10 +49,11 @@ def parse_topic(name: object) -> Topic | None:
 
 
 def may_listen(topic: Topic, project_ids: frozenset[int] | None, project_id: int | None) -> bool:
-    """Return whether a user who may view `project_ids` (None: all) may follow a topic of project `project_id`.
+    """Return whether a user who may view `project_ids` (None: all) may follow a topic of the project
+    `project_id`.
 
-    Topics of the whole instance show each reader only what that reader may see. For other topics, project None
-    means that the subject does not exist.
+    Topics of the whole instance are open to all, and show each reader only what that reader may see. For
+    other topics `project_id` None means that the subject does not exist.
     """
     if topic.kind in SHARED:
         return True

@@ -1,8 +1,8 @@
 """GET /api/v1/watch: the live feed as server-sent events, for scripts and `yard --watch`.
 
 `topics=` names topics, separated by commas; `since=` is the event number after which to continue, one for all
-topics or one per topic. Each event carries the same frame as the websocket. Its id contains a number per topic, so
-a client that sends Last-Event-ID continues without a gap.
+topics or one per topic. Each event carries the same frame as the websocket. Its id contains a number per
+topic, so a client that sends Last-Event-ID misses nothing.
 """
 
 import asyncio
@@ -85,7 +85,8 @@ class _Stream:
         self._ended.set()
 
     async def _beat(self) -> None:
-        """Send comments, which keep proxies from closing a quiet stream and reveal clients that disconnected."""
+        """Send a comment now and then: it keeps proxies from closing a quiet stream, and sending fails once
+        the client is gone."""
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             try:
@@ -103,7 +104,7 @@ async def until_left(receive: Receive) -> None:
 
 
 def challenge(refused: Refused) -> list[tuple[bytes, bytes]]:
-    """Return the response headers that the status of a refusal requires."""
+    """Return the headers that must accompany the refusal's status, such as WWW-Authenticate."""
     extra = {
         401: [(b"www-authenticate", b'Bearer realm="trainyard"')],
         405: [(b"allow", b"GET")],
@@ -144,7 +145,8 @@ def _topics(text: str) -> list[str]:
 
 
 def _since(text: str, count: int) -> list[int | None]:
-    """Return one number per topic, parsed from an event id, from one number for all, or from nothing (None)."""
+    """Return the event number of each topic after which to continue: from an event id, from one number for
+    all, or None each."""
     if not text:
         return [None] * count
     parts = text.split(",")

@@ -1,4 +1,4 @@
-"""Convert events to the form that readers receive."""
+"""Events as readers may see them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +14,11 @@ _DETAILS = "details"
 
 
 def seen_event(row: Mapping[str, Any], sees: Sees, project: str | None) -> dict[str, Any]:
-    """Return the fields of an event of `project` (None: of no project) for a reader of that project who may also
-    see the jobs of the projects `sees`. Every event that leaves the process passes this function."""
+    """Return the fields of an event of `project` (None: of no project) for a reader of that project who may
+    see the jobs of the projects `sees` (None: all).
+
+    Every event that leaves the process must pass this function.
+    """
     shown = {name: row[name] for name in _SHOWN if name in row}
     data = row.get("data") or {}
     allowed = sees if sees is None or project is None else sees | {project}

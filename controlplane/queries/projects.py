@@ -25,7 +25,7 @@ def project_detail(project: Project) -> dict[str, Any]:
 
 
 def namespace_of(project: Project) -> str:
-    """Return the namespace of a project, on a cluster that has namespaces."""
+    """Return the name of a project's namespace, whether or not its cluster has namespaces."""
     return namespace_prefix(project.cluster.settings) + project.name
 
 

@@ -41,7 +41,7 @@ KNOWN_SCHEDULERS = sorted({one.name for kind in engine_kinds().values() for one 
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Read a cluster's settings as an object; its engine validates the content."""
+    """Return a cluster's settings if they are an object; the engine validates its content."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", "Settings are an object.")
     return value

@@ -79,8 +79,8 @@ def fetch_events(rows: QuerySet[Event]) -> list[dict[str, Any]]:
 
 
 def shape_events(rows: Sequence[dict[str, Any]], sees: Sees) -> list[dict[str, Any]]:
-    """Return events in their REST form for a reader of the projects `sees`. Names of projects and nodes take one
-    query each."""
+    """Return events in REST form for a reader of the projects `sees` (None: all). Reads the names of projects
+    and of nodes with one query each."""
     projects = _names(Project.objects.filter(pk__in={row["project_id"] for row in rows}))
     nodes = _names(Node.objects.filter(pk__in={row["node_id"] for row in rows}))
     return [_shape(row, sees, projects.get(row["project_id"]), nodes.get(row["node_id"])) for row in rows]
@@ -92,8 +92,8 @@ def _shape(row: dict[str, Any], sees: Sees, project: str | None, node: str | Non
 
 
 def _visible_events(actor: Actor) -> QuerySet[Event]:
-    """Return events of visible projects and of shared machines; events of accounts and of hidden projects are
-    excluded."""
+    """Return the events that the actor may see: for all but admins those of visible projects and of shared
+    nodes and clusters."""
     visible = visible_project_ids(actor)
     if visible is None:
         return Event.objects.all()
@@ -102,8 +102,7 @@ def _visible_events(actor: Actor) -> QuerySet[Event]:
 
 
 def _ids_for_names(call: Call) -> None:
-    """Replace names of projects and nodes in the query by ids. Events store ids, so that they remain valid after a
-    rename."""
+    """Replace the names of projects and nodes in the query by ids, which events store because names may change."""
     for field, rows in (("project", Project.objects.all()), ("node", Node.objects.all())):
         if call.query[field] is not None:
             call.query[field] = list(rows.filter(name__in=call.query[field]).values_list("pk", flat=True))

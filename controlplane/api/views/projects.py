@@ -239,7 +239,7 @@ def _shown(project: Project) -> dict[str, Any]:
 
 
 def _fields(body: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, str]] | None]:
-    """Split a body into model columns and members."""
+    """Split a body into values for the model's columns and, if given, the members."""
     rest = {name: value for name, value in body.items() if name not in ("members", "cluster", "department")}
     columns = {SHARE_COLUMNS.get(name, name): value for name, value in rest.items()}
     if "department" in body:
@@ -276,7 +276,8 @@ def _check_pools(cluster: Cluster, pools: dict[str, list[str]]) -> None:
 
 
 def _replace_members(actor: Actor, project: Project, members: Sequence[dict[str, str]]) -> None:
-    """Make the members exactly these. New members are added first, so that an owner can hand over the project."""
+    """Make these the project's only members. New ones are added before others are removed, so that an owner
+    can hand over the project."""
     for member in sorted(members, key=lambda member: member["role"] != Role.OWNER):
         _set_member(actor, project, member)
     kept = {member["user"] for member in members}

@@ -18,7 +18,7 @@ class OpenApi(ApiView):
 
 
 class Nowhere(ApiView):
-    """Answer 404 as a problem document; callers who are not signed in get 401."""
+    """Answers unknown addresses: 404 as a problem document, 401 for callers who are not signed in."""
 
     schema = None
 
