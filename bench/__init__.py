@@ -1,1 +1,1 @@
-"""What is claimed, measured: `make bench`, or one script by `python -m bench.NAME`."""
+"""Measurements of every claim: `make bench` runs all, `python -m bench.NAME` one script."""

@@ -1,4 +1,5 @@
-"""`make bench`: every script in turn, then one table of all of them. `python -m bench decide push` runs some."""
+"""`make bench`: run every script in turn, then print one table of all rows. `python -m bench decide push` runs
+some."""
 
 import importlib.util
 import json
@@ -14,7 +15,7 @@ RANGES = Path(__file__).resolve().parent / "ranges.yaml"
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0 when every script ran and every goal was met."""
+    """Run the named scripts, or all. Return 0 if every script ran and every goal was met, else 1."""
     write_ranges = "--write-ranges" in arguments
     wanted = [name for name in arguments if not name.startswith("-")] or [
         name for name in SCRIPTS if is_there(name)
@@ -36,19 +37,20 @@ def is_there(name: str) -> bool:
 
 
 def run(name: str) -> int:
-    """Run one script by itself, so that none measures in the leftovers of another."""
+    """Run one script in a process of its own, so that it does not inherit memory and caches. Return its exit code."""
     print(f"\n== python -m bench.{name}\n", flush=True)
     return subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False).returncode
 
 
 def read(name: str) -> list[Row]:
-    """The rows that a script left."""
+    """Return the rows of a script's last report; [] if there is none."""
     path = RESULTS / f"{name}.json"
     return read_rows(json.loads(path.read_text())) if path.exists() else []
 
 
 def compare(rows: list[Row]) -> list[str]:
-    """Figures outside the spread that was seen before: a regression, a gain, or another machine."""
+    """Return a sentence for each figure outside the recorded range, which means a regression, a gain, or another
+    machine."""
     ranges: dict[str, list[float]] = yaml.safe_load(RANGES.read_text()) if RANGES.exists() else {}
     return [
         f"{row.work}: {row.value:.3g} {row.unit} is outside the range seen before, {low:.3g} to {high:.3g}"
@@ -59,7 +61,7 @@ def compare(rows: list[Row]) -> list[str]:
 
 
 def widen(rows: list[Row]) -> None:
-    """Extend the recorded ranges by what this run reached."""
+    """Extend the recorded ranges so that they contain these figures."""
     ranges: dict[str, list[float]] = (yaml.safe_load(RANGES.read_text()) or {}) if RANGES.exists() else {}
     for row in rows:
         low, high = ranges.get(row.work, [row.value, row.value])

@@ -1,4 +1,4 @@
-"""How long `yard` takes from start to finish, beside an empty Python and a program on click and httpx.
+"""Wall time of `yard` from start to exit, beside an empty Python and a program with click and httpx.
 
 Run: python -m bench.cli
 """
@@ -21,7 +21,7 @@ PEER = [sys.executable, "-I", "-c", "import click, httpx; httpx.Client().close()
 
 
 def main() -> None:
-    """Our command, the empty interpreter and the peer in turn, so that all meet the same load."""
+    """Run our commands, the empty interpreter and the peer in turn, so that all run under the same load; report."""
     rows = [job(f"job-{number}") for number in range(50)]
     with scripted_server() as server, tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
         server.on("GET", "projects/team-a/jobs", page(*rows))
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def measure(commands: dict[str, list[str]], environment: dict[str, str]) -> dict[str, list[float]]:
-    """Wall milliseconds of each command, one of each in every round."""
+    """Return the wall milliseconds of each command; every round runs each command once."""
     samples: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(REPEATS):
         for name, command in commands.items():

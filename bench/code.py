@@ -1,5 +1,5 @@
-"""From `yard submit --code` to the running process: 2,000 files, none or one of them changed, against a submit without
-code. The three are taken in turn, each as a process of its own. Run: python -m bench.code
+"""Time from `yard submit --code` to the running process, with 2,000 files of which none or one changed, beside a submit
+without code. The three are measured in turn, each in a process of its own. Run: python -m bench.code
 """
 
 import os
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def rows(without: list[float], unchanged: list[float], changed: list[float]) -> list[Row]:
-    """The two goals, each against the submits without code of the same run."""
+    """Return rows for the two goals, each relative to the submits without code of the same run."""
     peer = "the same submit without code"
     work = f"`yard submit --code`, {FILES:,} files"
     return [
@@ -56,7 +56,8 @@ def rows(without: list[float], unchanged: list[float], changed: list[float]) -> 
 def samples(
     take: Callable[[str, list[str]], float], repository: Path
 ) -> tuple[list[float], list[float], list[float]]:
-    """Milliseconds from the start of `yard` to the job's process, of the three kinds in turn."""
+    """Return the milliseconds from the start of `yard` to the job's process: without code, unchanged, one file
+    changed."""
     code = ["--code", str(repository)]
     taken: tuple[list[float], list[float], list[float]] = ([], [], [])
     for number in range(WARM_UP + REPEATS):
@@ -70,7 +71,8 @@ def samples(
 
 
 def submitter(environment: dict[str, str], stamps: Path) -> Callable[[str, list[str]], float]:
-    """Return what submits a job that stamps the time, and waits until it has run."""
+    """Return a function that submits a job which writes the time to a file, waits for the file, and returns the
+    milliseconds."""
 
     def take(name: str, options: list[str]) -> float:
         stamp = stamps / name
@@ -85,7 +87,7 @@ def submitter(environment: dict[str, str], stamps: Path) -> Callable[[str, list[
 
 
 def make_repository(root: Path) -> None:
-    """Commit FILES files to a new repository."""
+    """Commit FILES random files to a new git repository."""
     for number in range(FILES):
         folder = root / f"folder-{number % FOLDERS}"
         folder.mkdir(parents=True, exist_ok=True)

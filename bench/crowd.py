@@ -1,7 +1,7 @@
-"""One cycle over a full cluster of 500 nodes: 4,000 one-GPU jobs run, and nothing is to be done. Through SQLite.
+"""One cycle over a full cluster of 500 nodes with 4,000 running one-GPU jobs and no change to make, on SQLite.
 
-What the loop costs every second, for ever, on the largest cluster that we measure. The
-engine is the one in memory, so this is our own work alone. Run: python -m bench.crowd
+This is the cost that the loop has every second. The engine is the memory engine, so the figure contains only our own
+work. Run: python -m bench.crowd
 """
 
 import tempfile

@@ -1,8 +1,8 @@
-"""How soon the control plane notices that a CSI driver has a snapshot ready, beside `kubectl wait` and a poll.
+"""Time until the control plane notices that a CSI snapshot is ready, beside `kubectl wait` and polling.
 
-The cluster has the real sidecars of CSI; their way from the driver to the API server is in every figure. The poll looks
-every five seconds, as the NetApp DataOps Toolkit's wait loops do.
-Run: python -m bench.csi    (TRAINYARD_CRDS names the directory of the definitions of snapshots)
+The cluster runs the real CSI sidecars; all figures include their delay from the driver to the API server. The poll runs
+every five seconds, as in the wait loops of the NetApp DataOps Toolkit.
+Run: python -m bench.csi    (TRAINYARD_CRDS: the directory of the snapshot CRDs)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SNAPSHOTS, POLLS, POLL_SECONDS = 15, 4, 5.0
 
 
 def main() -> None:
-    """Measure and report; where no cluster can be had, say so and leave no figures."""
+    """Measure and report; without a Kubernetes cluster print the reason and remove the old results."""
     try:
         if reason := csi_rig.why_no_definitions():
             raise KubeMissing(reason)
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def measure(kube: KubeCluster, directory: Path) -> list[Row]:
-    """One snapshot after the other of one small volume."""
+    """Take snapshots of one small volume one after another, in all three ways; return the rows."""
     credentials = {"kubeconfig": kube.kubeconfig_text}
     settings = {"installation": "bench", "namespace_prefix": "bench-", "credentials": credentials}
     engine = KubernetesEngine(settings, directory)
@@ -59,7 +59,7 @@ def measure(kube: KubeCluster, directory: Path) -> list[Row]:
 
 
 def late(kube: KubeCluster, take: Callable[[], object]) -> float:
-    """Milliseconds from the driver's own mark of the snapshot to the end of `take`."""
+    """Return the milliseconds from the driver's ready mark of the newest snapshot to the end of `take`."""
     take()
     noticed = time.time()
     marks = (kube.state_dir / "csi" / "snapshots").glob("*.ready")
@@ -80,7 +80,7 @@ def poll(kube: KubeCluster, namespace: str, volume: str) -> None:
 
 
 def make(kube: KubeCluster, namespace: str, volume: str) -> str:
-    """Create a VolumeSnapshot as its admin does; return its name."""
+    """Create a VolumeSnapshot as a cluster admin would; return its name."""
     name = snapshot_name(str(uuid.uuid4()))
     body = {
         "apiVersion": "snapshot.storage.k8s.io/v1",

@@ -1,7 +1,7 @@
-"""One whole cycle over the four-team cluster through SQLite: lease, reconcile, observe, decide, record.
+"""One whole cycle over the four-team cluster on SQLite: lease, reconcile, observe, decide, record.
 
-The cluster stands where the scenario ends, with sixteen GPUs given out and jobs waiting, so that nothing is to be
-done: what the loop costs, every second, for ever. Run: python -m bench.cycle
+The cluster is in the scenario's last state, with sixteen GPUs in use and jobs waiting, and there is no change to make:
+this is the cost that the loop has every second. Run: python -m bench.cycle
 """
 
 import tempfile
@@ -14,7 +14,7 @@ REPEATS = 200
 
 
 def main() -> None:
-    """Play the scenario to its end, then time cycles."""
+    """Run the scenario to its end, then time cycles."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory, django_on(Path(directory)):
         from controlplane.access import Actor
         from controlplane.loop.cycle import run_cycle

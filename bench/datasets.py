@@ -1,9 +1,9 @@
-"""Datasets beside DVC, restic and borg: the same files, the same file system, one run. Ours is `yard` against a running
-control plane, so that the way over HTTP, the hashes, the packs and the flush are all in it.
+"""Datasets beside DVC, restic and borg: the same files on the same file system in one run. Ours is `yard` with a
+running control plane, so that HTTP, hashing, packing and flushing are included.
 
 Run: python -m bench.datasets [--scale 0.2] [--only "4 KB"] [--directory DIR] [--peers DIR]
-`--scale` multiplies the numbers of files; goals are stated for 1. `--only` measures files of one size. DIR of
-`--peers` keeps their installation.
+`--scale` multiplies the numbers of files; goals are for 1. `--only` measures files of one size. `--directory`: where
+the files are written. `--peers`: a directory in which the peers stay installed.
 """
 
 import argparse
@@ -31,7 +31,7 @@ QUIET_SECONDS = 2.5  # after which a file's time is trusted: ours reads younger 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Files of one size. `others`: which peers store them, and how many times faster ours must be."""
+    """Files of one size. `others`: the peers that store them, with the factor by which ours must be faster."""
 
     name: str
     files: int
@@ -49,7 +49,7 @@ PROFILES = (
 
 
 class Bench:
-    """One run: a control plane, a directory on the file system that is measured, and the rows."""
+    """One run: a control plane, a directory on the measured file system, and the rows."""
 
     def __init__(self, work: Path, home: Path, scale: float, running: servers.ControlPlane) -> None:
         self._work, self._home, self._scale, self._running = work, home, scale, running
@@ -64,7 +64,8 @@ class Bench:
         }
 
     def profile(self, profile: Profile) -> None:
-        """First versions of all programs; for the first profile also what follows one."""
+        """Measure the first version with all programs; for the first profile also unchanged and changed syncs, and
+        caches."""
         count = max(10, int(profile.files * self._scale))
         tree = self._work / "data"
         make_tree(tree, count, profile.file_bytes)
@@ -111,11 +112,11 @@ class Bench:
             (self._work / path).unlink(missing_ok=True)
 
     def yard(self, *words: str) -> None:
-        """Run `yard` as a user does."""
+        """Run `yard` with these arguments. Raises CalledProcessError."""
         subprocess.run([YARD, *words], env=self._environment, check=True, capture_output=True)
 
     def _follow(self, tree: Path, count: int, name: str, found: dict[str, Peer]) -> None:
-        """Syncs without a change and with one, and the files beside the GPUs."""
+        """Measure syncs without a change and with one changed file, then caches."""
         time.sleep(QUIET_SECONDS)
         self.yard("dataset", "sync", str(tree))
         kinds = ("DVC", "restic")
@@ -171,8 +172,8 @@ class Bench:
         return self._timed(lambda: peer.run(peer.store, self._work), is_flushed)
 
     def _timed(self, work: Callable[[], object], is_flushed: bool = False) -> list[float]:
-        """Seconds of one call; with the flush of the file system where that counts. What others left is flushed
-        before."""
+        """Return the seconds of one call in a list, including a flush of the file system if `is_flushed`. Earlier
+        writes are flushed first."""
         subprocess.run(["sync", "-f", self._work], check=True)
         began = time.perf_counter()
         work()
@@ -188,7 +189,7 @@ class Bench:
 
 
 def make_tree(root: Path, count: int, size: int) -> None:
-    """Write files of random bytes, some thousand in each directory."""
+    """Write `count` files of random bytes, IN_DIRECTORY in each directory."""
     for number in range(count):
         directory = root / str(number // IN_DIRECTORY)
         if number % IN_DIRECTORY == 0:
@@ -198,12 +199,12 @@ def make_tree(root: Path, count: int, size: int) -> None:
 
 
 def walk_and_stat(root: Path) -> None:
-    """What no program can do without."""
+    """List and stat all files with find, which is the least that a sync must do."""
     subprocess.run(["find", root, "-printf", "%s %T@\n"], check=True, stdout=subprocess.DEVNULL)
 
 
 def write_and_link(root: Path, count: int, size: int) -> None:
-    """Do only what a cache cannot do without: a file for each content, and a second name for it."""
+    """Write a file for each content and link it once: the least that filling a cache must do."""
     data, shelves = os.urandom(size), [str(root / f"{shelf:02x}") for shelf in range(256)]
     for path in shelves:
         os.makedirs(path)
@@ -218,7 +219,7 @@ def write_and_link(root: Path, count: int, size: int) -> None:
 
 
 def write_one(path: Path, size: int) -> None:
-    """Write as many bytes to one file."""
+    """Write `size` bytes to one file."""
     block = os.urandom(4 << 20)
     with open(path, "wb", buffering=0) as file:
         for _ in range(0, size, len(block)):
@@ -227,7 +228,7 @@ def write_one(path: Path, size: int) -> None:
 
 @contextmanager
 def directories(arguments: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
-    """Where the files are, and where the peers are."""
+    """Yield the directory for the files and that of the installed peers."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=arguments.directory) as directory:
         home = Path(arguments.peers) if arguments.peers else Path(directory) / "peers"
         home.mkdir(exist_ok=True)
@@ -236,7 +237,7 @@ def directories(arguments: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
 
 
 def main() -> None:
-    """Measure everything at the scale that was asked for."""
+    """Measure all profiles, or the one that `--only` names, and report."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--only", choices=[profile.name for profile in PROFILES])

@@ -1,8 +1,7 @@
-"""What kill -9 leaves of a sync, a fill, a snapshot and a restore: each is killed with all its processes at ten moments
-of its course, and then run to its end. Versions, trees and the space that they take are compared with those of runs
-that were not killed.
+"""The effect of kill -9 on a sync, a fill, a snapshot and a restore.
 
-Run: python -m bench.datasets_kills
+Each is killed with all its processes at ten moments and then run to its end. The resulting versions, trees and disk
+space are compared with those of runs that were not killed. Run: python -m bench.datasets_kills
 """
 
 import os
@@ -32,7 +31,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something that is killed. `start`: the arguments of the program in a directory; `found`: what is there after it,
+    """A program that is killed. `start`: its arguments for a directory; `found`: what the directory holds afterwards,
     by name."""
 
     name: str
@@ -41,7 +40,7 @@ class Work:
 
 
 def main() -> None:
-    """Print a table; exit with 1 when anything was lost or doubled."""
+    """Print a table; exit with 1 if anything was lost or stored twice."""
     if len(sys.argv) > 1:
         return PROGRAMS[sys.argv[1]](*map(Path, sys.argv[2:]))
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
@@ -66,7 +65,8 @@ def main() -> None:
 
 
 def killed(work: Work, home: Path) -> list[str]:
-    """Kill the work at ten moments, each in a directory of its own; return what is wrong afterwards."""
+    """Kill the work at ten moments, each in a directory of its own, then run it to its end. Return the differences
+    from a run that was not killed."""
     home.mkdir()
     seconds, expected = run(work.start(home / "unkilled")), work.found(home / "unkilled")
     wrong, kills = [], 0
@@ -91,14 +91,15 @@ def killed(work: Work, home: Path) -> list[str]:
 
 
 def is_same(found: object, expected: object) -> bool:
-    """Return whether values are equal; sizes differ by the ends of packs, whose number depends on the workers."""
+    """Return whether two values are equal. Large sizes may differ slightly: packs end with an index, and their number
+    depends on the workers."""
     if isinstance(found, int) and isinstance(expected, int) and expected > LARGE_BYTES:
         return abs(found - expected) < FILE_BYTES
     return found == expected
 
 
 def run(words: list[str], kill_after: float | None = None) -> float:
-    """Run a program of this file. Return its seconds, or 0 when it was killed, `kill_after` seconds after it began."""
+    """Run a program of this file. Return its seconds, or 0 if it was killed `kill_after` seconds after it began."""
     command = [sys.executable, "-m", "bench.datasets_kills", *words]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
@@ -117,7 +118,7 @@ def run(words: list[str], kill_after: float | None = None) -> float:
 
 
 def sync(tree: Path, home: Path) -> None:
-    """Store a tree in a lake, with the index of what was seen beside it."""
+    """Store a tree in a lake, with the stat index beside the lake."""
     print("begun", flush=True)
     home.mkdir(exist_ok=True)
     sink = sink_of_folder(home / "lake")
@@ -129,14 +130,14 @@ def sync(tree: Path, home: Path) -> None:
 
 
 def fill(lake: Path, home: Path) -> None:
-    """Bring the version of a lake into a cache."""
+    """Fill a cache with the version in a lake."""
     print("begun", flush=True)
     manifest = decode((lake / "manifest").read_bytes())
     CacheStore(home).fill("v", FolderLake(lake / "lake"), manifest)
 
 
 def snapshot(volumes: Path, home: Path) -> None:
-    """Take a snapshot of a volume, and one more that shares its files."""
+    """Take two snapshots of a volume; the second shares the files of the first."""
     print("begun", flush=True)
     storage = beside(home, "volumes", volumes)
     storage.take("s1", "v", None)
@@ -144,13 +145,13 @@ def snapshot(volumes: Path, home: Path) -> None:
 
 
 def restore(snapshots: Path, home: Path) -> None:
-    """Make a volume of the second of those."""
+    """Create a volume from the second snapshot."""
     print("begun", flush=True)
     beside(home, "snapshots", snapshots).restore("w", "s2")
 
 
 def beside(home: Path, name: str, whole: Path) -> FolderVolumes:
-    """Return a storage of its own that has the volumes, or the snapshots, of another directory."""
+    """Return a storage in `home` that uses the directory `name` (`volumes` or `snapshots`) of another storage."""
     home.mkdir(exist_ok=True)
     if not (home / name).is_symlink():
         (home / name).symlink_to(whole)
@@ -166,7 +167,8 @@ PROGRAMS: dict[str, Callable[..., None]] = {
 
 
 def lake_at(home: Path) -> dict[str, object]:
-    """Return what is in a lake. What a killed run left is removed by a collection, as in operation after three days."""
+    """Return the contents of a lake. A garbage collection first removes what killed runs left, as in operation after
+    three days."""
     manifest = decode((home / "manifest").read_bytes())
     lake = FolderLake(home / "lake")
     lake.put_manifest(manifest.hash, manifest.encode())
@@ -183,7 +185,7 @@ def lake_at(home: Path) -> dict[str, object]:
 
 
 def cache_at(home: Path) -> dict[str, object]:
-    """Return what is in a cache."""
+    """Return the numbers of files, bytes, missing bytes and leftovers of a cache."""
     store = CacheStore(home)
     found = walk(os.fsencode(store.tree("v")))
     return {
@@ -195,7 +197,7 @@ def cache_at(home: Path) -> dict[str, object]:
 
 
 def snapshots_at(home: Path) -> dict[str, object]:
-    """Return what is in the snapshots of a storage."""
+    """Return the files, a hash of the contents, bytes and leftovers of both snapshots."""
     first, second = (home / "snapshots" / name / "tree" for name in ("s1", "s2"))
     inodes = {
         found.st_ino: found.st_size for found in map(os.stat, (*files_below(first), *files_below(second)))
@@ -210,7 +212,7 @@ def snapshots_at(home: Path) -> dict[str, object]:
 
 
 def volume_at(home: Path) -> dict[str, object]:
-    """Return what is in a restored volume."""
+    """Return the files, a hash of the contents, bytes and leftovers of the restored volume."""
     volume = home / "volumes" / "w"
     size = size_of(volume)
     return {
@@ -230,7 +232,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def contents_of(folder: Path) -> str:
-    """Return a hash of all paths and contents."""
+    """Return a hash of all paths and contents below a folder."""
     found = sha256()
     for path in files_below(folder):
         found.update(os.fsencode(path.relative_to(folder)) + b"\0" + sha256(path.read_bytes()).digest())
@@ -242,7 +244,7 @@ def size_of(folder: Path) -> int:
 
 
 def make_tree(root: Path) -> None:
-    """Small files in 40 directories, and large ones."""
+    """Write small files in 40 directories, and some large ones."""
     for number in range(FILES):
         path = root / f"{number % 40:02}" / f"{number}.bin"
         path.parent.mkdir(parents=True, exist_ok=True)

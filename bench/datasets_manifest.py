@@ -1,4 +1,4 @@
-"""The manifest of 627,615 files: store, load and diff in a process of its own, with its memory.
+"""The manifest of 627,615 files: time to store, load and compare, and the memory, in a process of its own.
 
 Run: python -m bench.datasets_manifest
 """
@@ -22,7 +22,7 @@ REPEATS = 3
 
 
 def rows(scale: float = 1.0) -> list[Row]:
-    """Measure in children: memory that was once used is not given back."""
+    """Measure in child processes, since a process does not return memory that it once used. Return the rows."""
     count = int(FILES * scale)
     answers = [
         json.loads(
@@ -48,8 +48,8 @@ def rows(scale: float = 1.0) -> list[Row]:
 
 
 def child(count: int) -> None:
-    """Print seconds and MB. `load`: read and decode. `diff`: 1 % changed. The memory is that of a process
-    that loads two manifests and compares them."""
+    """Print the seconds of store, load (read and decode) and diff (1 % changed), and the peak MB of a process that
+    loads two manifests and compares them."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
         root = Path(directory)
         if not os.fork():
@@ -72,7 +72,8 @@ def child(count: int) -> None:
 
 
 def store(root: Path, count: int) -> None:
-    """Store two manifests; time the first, as it arrives from a client: decoded, checked, written, flushed."""
+    """Store two manifests; record the seconds of the first, handled as if from a client: decoded, checked, written,
+    flushed."""
     lake = FolderLake(root / "lake")
     names, seconds = [], 0.0
     for generation in (0, 1):
@@ -87,7 +88,7 @@ def store(root: Path, count: int) -> None:
 
 
 def entry(number: int, generation: int) -> Entry:
-    """A file; in the second generation each hundredth differs."""
+    """Return the entry of a file; in the second generation every hundredth has another content."""
     seed = f"{number}-{generation if number % 100 == 0 else 0}"
     path = f"images/{number // 1000:03}/{number:08}-chest-xray.png"
     return Entry(path.encode(), FILE, 398_000 + number % 1000, sha256(seed.encode()).digest())

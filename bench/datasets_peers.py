@@ -1,4 +1,5 @@
-"""DVC, restic and borg for `bench.datasets`: installed into a directory that is thrown away, run as their users do."""
+"""DVC, restic and borg for `bench.datasets`: installed into a temporary directory, and run as in their
+documentation."""
 
 import os
 import shutil
@@ -14,7 +15,7 @@ PASSWORD = "bench"  # of repositories that are thrown away
 
 
 def install(home: Path) -> None:
-    """Install what is not there: DVC from PyPI, restic and borg as Debian has them, unpacked and not installed."""
+    """Install the missing peers into `home`: DVC from PyPI; restic and borg unpacked from Debian's packages."""
     if not (home / "venv" / "bin" / "dvc").exists():
         venv.create(home / "venv", with_pip=True)
         subprocess.run([home / "venv" / "bin" / "pip", "install", "-q", DVC], check=True)
@@ -28,7 +29,7 @@ def install(home: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A program beside ours: commands that are run in a working directory with the tree `data` in it."""
+    """A program to compare with: its commands, run in a working directory that has the tree `data`."""
 
     name: str
     begin: Sequence[Sequence[str]]
@@ -37,13 +38,13 @@ class Peer:
     environment: Mapping[str, str]
 
     def run(self, command: Sequence[str], directory: Path) -> None:
-        """Run one command. Raises CalledProcessError with what it printed."""
+        """Run one command. Raises CalledProcessError with its output."""
         environment = {**os.environ, **self.environment}
         subprocess.run(command, cwd=directory, env=environment, check=True, capture_output=True)
 
 
 def peers(home: Path, work: Path) -> dict[str, Peer]:
-    """The three programs, with repositories and caches below `work`."""
+    """Return the three programs, with their repositories and caches below `work`."""
     dvc = str(home / "venv" / "bin" / "dvc")
     restic, borg = str(home / "debian/usr/bin/restic"), str(home / "debian/usr/bin/borg")
     bare = {"HOME": str(work / "home"), "XDG_CACHE_HOME": str(work / "cache")}

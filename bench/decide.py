@@ -1,8 +1,8 @@
-"""`decide` on the four teams and on 1,000 nodes with 8,000 GPUs: nothing but the pure core, one process, no database.
+"""`decide` on the four teams and on 1,000 nodes with 8,000 GPUs: the pure core in one process, without a database.
 
 Run: python -m bench.decide [--profile]
 
-The peer is the least that any scheduler would have to do with such a cluster: parse the same view from JSON.
+The peer is the least that any scheduler has to do with such a cluster: parse the same view from JSON.
 """
 
 import cProfile
@@ -29,7 +29,7 @@ FLOOR = "json.loads of the view"
 
 
 def main() -> None:
-    """Measure, report; with --profile, say where the time of the large full cluster goes."""
+    """Measure and report; with --profile, print a profile of the plan for the large full cluster."""
     full = large(is_full=True)
     if "--profile" in sys.argv:
         cProfile.runctx("decide(full)", {"decide": decide, "full": full}, {}, sort="tottime")
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def row(work: str, view: ClusterView, limit_ms: float, repeats: int = 9) -> Row:
-    """One measurement, beside parsing the same view in the same run."""
+    """Return the row of one view, beside parsing the same view in the same run."""
     kept = json.dumps(view_to_dict(view))
     return Row(
         work,
@@ -64,7 +64,8 @@ def row(work: str, view: ClusterView, limit_ms: float, repeats: int = 9) -> Row:
 
 
 def crowded() -> list[Row]:
-    """10,000 idle GPUs, 200 projects, 100,000 queued jobs: the plan, and the plan with every Hold read."""
+    """Return two rows for 10,000 idle GPUs, 200 projects and 100,000 queued jobs: the plan, and the plan with all
+    holds read."""
     projects = tuple(ProjectView(f"p{rank}", 50_000, 50_000, created_rank=rank) for rank in range(200))
     dice = random.Random(3)
     jobs = tuple(
@@ -92,13 +93,14 @@ def crowded() -> list[Row]:
 
 
 def found(view: ClusterView) -> str:
-    """What the plan says, so that a fast wrong answer would show."""
+    """Return the plan's counts as text, so that a fast but wrong answer shows."""
     plan = decide(view)
     return f"{len(plan.starts)} started, {len(plan.preempts)} preempted, {len(plan.holds)} held"
 
 
 def large(*, is_full: bool) -> ClusterView:
-    """Every device taken by a job of its own, or none; then 2,000 jobs of five sizes from 20 projects."""
+    """Return 1,000 nodes with a one-GPU job on every device, or idle, and 2,000 queued jobs of five sizes from 20
+    projects."""
     dice = random.Random(1)
     projects = tuple(ProjectView(f"p{rank}", 300_000, 300_000, created_rank=rank) for rank in range(PROJECTS))
     jobs = running(projects, dice) if is_full else []
@@ -109,12 +111,12 @@ def large(*, is_full: bool) -> ClusterView:
 
 
 def one_is_owed() -> ClusterView:
-    """A project with a quota asks for its first GPU on a cluster that others have filled."""
+    """Return a cluster filled by other projects on which a project requests the first GPU of its quota."""
     return owed((1000,))
 
 
 def many_are_owed() -> ClusterView:
-    """The same with twenty jobs of one to eight GPUs."""
+    """Return the same cluster with twenty such jobs of one to eight GPUs."""
     return owed((1000, 2000, 4000, 8000) * 5)
 
 
@@ -127,7 +129,7 @@ def owed(sizes: tuple[int, ...]) -> ClusterView:
 
 
 def four_teams() -> ClusterView:
-    """The four teams before the last step: sixteen GPUs in use, three teams waiting."""
+    """Return the four teams before the last step: sixteen GPUs in use, three teams waiting."""
     quotas = {"team-a": 4, "team-b": 2, "team-c": 2, "team-d": 8}
     projects = tuple(
         ProjectView(name, quota * 1000, quota * 1000, created_rank=rank)
@@ -165,7 +167,7 @@ def devices() -> tuple[DeviceView, ...]:
 
 
 def running(projects: tuple[ProjectView, ...], dice: random.Random) -> list[JobView]:
-    """One job of one GPU on every device, round robin over the projects, begun at different times."""
+    """Return a one-GPU job on every device, round robin over the projects, with different start times."""
     jobs = []
     for rank in range(NODES * DEVICES):
         job = queued(f"r{rank}", projects[rank % len(projects)].name, rank, 1000)

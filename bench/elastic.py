@@ -1,8 +1,8 @@
-"""Resizes and failures of a training of 2 to 4 workers, beside plain torchrun on the same program in the same run.
+"""Resizes and failures of a training with 2 to 4 workers, beside plain torchrun on the same program in the same run.
 
-Ours: workers forked from a process that has torch imported, a membership file, survivors that form again in process.
-torchrun: one agent per worker, c10d rendezvous with short timeouts, and a checkpoint at every step, so that a change
-repeats as little as it can. Run: python -m bench.elastic
+Ours: workers forked from a process that has imported torch, a membership file, and survivors that form a new group in
+process. torchrun: one agent per worker, c10d rendezvous with short timeouts, and a checkpoint at every step, so that a
+change repeats as few steps as possible. Run: python -m bench.elastic
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 class Ours:
-    """A crew and what was measured on it, in seconds and steps."""
+    """A crew of our workers and the measurements on it, in seconds and steps."""
 
     def __init__(self, folder: Path) -> None:
         self.crew = Crew(folder, lambda: train([*PROGRAM, "--checkpoint-steps", "0"]))
@@ -74,7 +74,7 @@ class Ours:
         self.two_worlds = 0
 
     def grow(self, count: int) -> float:
-        """Start workers, make them members, and return the seconds until all train in the larger world."""
+        """Start workers and make them members. Return the seconds until all members train in the larger world."""
         began = time.monotonic()
         fresh = self.crew.start(count)
         self.crew.until(lambda: self.crew.is_ready(fresh), 60)
@@ -94,7 +94,7 @@ class Ours:
         self.two_worlds += len(generations) != 1
 
     def is_settled(self, after: int = 0) -> bool:
-        """Whether all members train in the newest generation, which is newer than `after`."""
+        """Return whether the newest generation is newer than `after` and all members train in it."""
         if self.crew.generation <= after:
             return False
         found = [worker.status for worker in self.members()]
@@ -112,13 +112,13 @@ class Ours:
 
     @property
     def exactness(self) -> tuple[int, int]:
-        """Epochs that are done, and those of them in which every sample came exactly once."""
+        """Return the number of completed epochs, and of those that used every sample exactly once."""
         furthest = max((one.status for one in self.members() if one.status), key=lambda one: one.step)
         return furthest.epochs_done, furthest.epochs_exact
 
 
 def resized(ours: Ours) -> None:
-    """2 -> 4 -> 2 some times, then resizes at random."""
+    """Resize 2 -> 4 -> 2 workers ROUNDS times, then RESIZES times at random; record the pauses."""
     ours.grow(2)
     for _ in range(ROUNDS):
         ours.joins.append(ours.grow(2))
@@ -134,7 +134,7 @@ def resized(ours: Ours) -> None:
 
 
 def killed(ours: Ours) -> None:
-    """Kill members at random, the host of the store as often as it comes, and replace them."""
+    """Kill random members KILLS times, the host of the store most often, and replace each; record the recoveries."""
     draw = random.Random(50)
     while len(ours.crew.members) < 3:
         ours.grow(1)
@@ -151,7 +151,7 @@ def killed(ours: Ours) -> None:
 
 @dataclass
 class Torchrun:
-    """Agents of one worker each that find one another at one address, and what was measured, in seconds."""
+    """torchrun agents with one worker each and a shared rendezvous, and the measurements in seconds."""
 
     folder: Path
     joins: list[float] = field(default_factory=list)
@@ -196,7 +196,8 @@ class Torchrun:
         ]  # fmt: skip
 
     def steps_in_world_of(self, workers: int, since: float) -> float:
-        """Wait for the first step after `since` (Unix seconds) in a world of so many; return the seconds it took."""
+        """Wait for the first step after `since` (Unix seconds) with this number of workers. Return the seconds from
+        `since`. Raises TimeoutError."""
         end = time.monotonic() + LIMIT_SECONDS
         pattern = re.compile(rf'"workers": {workers}, "at": ([0-9.]+)')
         while time.monotonic() < end:
@@ -208,7 +209,8 @@ class Torchrun:
         raise TimeoutError(f"torchrun made no step with {workers} workers")
 
     def any_step(self, since: float, limit: float) -> float:
-        """Wait for a step after `since`, in a world of any size; return the seconds it took. Raises TimeoutError."""
+        """Wait for a step after `since` (Unix seconds) with any number of workers. Return the seconds from `since`.
+        Raises TimeoutError."""
         end = time.monotonic() + limit
         while time.monotonic() < end:
             text = "".join(path.read_text(errors="replace") for path in self.folder.glob("*.log"))
@@ -219,7 +221,8 @@ class Torchrun:
         raise TimeoutError("torchrun made no step")
 
     def kill(self, agent: subprocess.Popen[bytes], which: int) -> None:
-        """Send an agent and its workers a signal; for SIGTERM the agent alone, which ends its workers."""
+        """Send SIGKILL to an agent and its workers, or another signal to the agent alone, which then ends its
+        workers."""
         children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
         os.kill(agent.pid, which)
         if which == signal.SIGKILL:
@@ -227,7 +230,7 @@ class Torchrun:
                 os.kill(child, which)
 
     def add(self, other: Torchrun) -> None:
-        """Count what another one measured as well."""
+        """Append the measurements of another instance."""
         self.joins += other.joins
         self.leaves += other.leaves
         self.recoveries += other.recoveries
@@ -241,8 +244,8 @@ class Torchrun:
 
 
 def torchrun(folder: Path) -> Torchrun:
-    """2 -> 4 -> 2, and the loss of one of three, each some times with agents of its own. The first agent hosts the
-    rendezvous and always stays."""
+    """Measure torchrun: 2 -> 4 -> 2 workers, and the loss of one of three, TORCHRUN_ROUNDS times each with new
+    agents. The first agent hosts the rendezvous and always stays."""
     total = Torchrun(folder)
     for number in range(TORCHRUN_ROUNDS):
         for name, work in (("resize", resize_torchrun), ("kill", kill_torchrun)):

@@ -1,8 +1,8 @@
-"""kill -9 at random of the processes of a training of three: workers, their agents, both, and who hosts the store.
+"""kill -9 of random processes of a training with three workers: a worker, its agent, both, or the store's host.
 
 Ours: a job of a running control plane. A worker's agent is its pod's supervisor; the store's host is the first member.
-After each kill the job is scaled to three again. torchrun: three agents of one worker each, killed once in each way,
-each time from a new start, because it may not recover. Run: python -m bench.elastic_kills
+After each kill the job is scaled to three again. torchrun: three agents with one worker each, killed once in each way,
+each time after a new start, because torchrun may not recover. Run: python -m bench.elastic_kills
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ WAYS = ("worker", "agent", "both", "store host")
 
 @dataclass
 class Killed:
-    """`recoveries`: seconds from a kill to the next step. `orphans`: processes left of who was killed."""
+    """Results of the kills. `recoveries`: seconds from a kill to the next step. `orphans`: processes that outlived
+    the job."""
 
     recoveries: list[float] = field(default_factory=list)
     hangs: int = 0
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 def killed(running: servers.ControlPlane) -> Killed:
-    """Kill and grow back until there were KILLS or LONGEST_SECONDS are over."""
+    """Kill and scale up again, KILLS times or until LONGEST_SECONDS have passed. Return the results."""
     found, yard, draw = Killed(), Yard(running), random.Random(50)
     job, until = submitted(yard, running.state_dir, MEMBERS), time.monotonic() + LONGEST_SECONDS
     steps = running.state_dir / "steps"
@@ -82,7 +83,8 @@ def killed(running: servers.ControlPlane) -> Killed:
 
 
 def chosen(state: Path, way: str, draw: random.Random) -> list[int]:
-    """The pids to kill, of a running pod of the newest generation."""
+    """Return the pids to kill: those of a random pod of the newest generation, or of its first member for "store
+    host"."""
     pods = {}
     for file in state.glob("pods/*/start"):
         with suppress(OSError, ValueError):
@@ -95,7 +97,7 @@ def chosen(state: Path, way: str, draw: random.Random) -> list[int]:
 
 
 def grow(yard: Yard, job: str, steps: Path) -> None:
-    """Scale to MEMBERS again, as a user: the job itself would wait longer after each loss."""
+    """Scale to MEMBERS again over REST: the job's own replacement would wait longer after each loss."""
 
     def is_grown() -> bool:
         if last_step(steps)[2] == MEMBERS:
@@ -108,7 +110,7 @@ def grow(yard: Yard, job: str, steps: Path) -> None:
 
 
 def read_steps(file: Path) -> list[tuple[float, int, int]]:
-    """Time, generation and workers of each step that a first member has completed."""
+    """Return the time, generation and number of workers of each step that a first member recorded."""
     lines = (line.split() for line in file.read_text().splitlines())
     return [(float(at), int(generation), int(workers)) for at, generation, workers in lines]
 
@@ -126,12 +128,12 @@ def first_after(file: Path, generation: int) -> float:
 
 
 def worlds_at_once(file: Path) -> int:
-    """How often a step of an older generation came after one of a newer."""
+    """Return how many steps of an older generation came after one of a newer."""
     return sum(later[1] < earlier[1] for earlier, later in pairwise(sorted(read_steps(file))))
 
 
 def torchrun(folder: Path) -> dict[str, str]:
-    """Kill once in each way, and say what came of it."""
+    """Kill once in each way; return the outcome by way, as text."""
     found = {}
     for way in WAYS:
         peer = Torchrun(folder / way.replace(" ", "-"))
@@ -148,7 +150,8 @@ def torchrun(folder: Path) -> dict[str, str]:
 
 
 def after_kill(peer: Torchrun, way: str) -> str:
-    """Kill a worker, an agent, both, or the first agent with its worker; say when the next step came."""
+    """Kill a worker, an agent, both, or the first agent with its worker. Return the seconds to the next step and the
+    number of orphans, as text."""
     agent = peer.agents[0 if way == "store host" else -1]
     below = [one.pid for one in servers.descendants(agent.pid)]
     pids = {"worker": below, "agent": [agent.pid]}.get(way, [agent.pid, *below])
@@ -164,7 +167,7 @@ def after_kill(peer: Torchrun, way: str) -> str:
 
 
 def end_all(peer: Torchrun) -> None:
-    """Kill the agents and every process that they started, also those whose agent is gone."""
+    """Kill the agents and all processes that they started, including those whose agent is gone."""
     needle = f"TRAINYARD_CHECKPOINT_DIR={peer.folder}".encode()
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):

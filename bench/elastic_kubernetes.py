@@ -1,7 +1,7 @@
 """Resizes of a training through the whole control plane, on a real Kubernetes node beside the local engine.
 
-One control plane has both clusters; the same program goes from 2 to 4 workers and back some times, on one and then on
-the other. Pauses and steps are those of the operations, as REST shows them. Run: python -m bench.elastic_kubernetes
+One control plane has both clusters; the same program is resized from 2 to 4 workers and back five times on each.
+Pauses and steps are those that REST reports for the operations. Run: python -m bench.elastic_kubernetes
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOCAL, KUBERNETES = "local", "kubernetes"
 
 @dataclass
 class Measured:
-    """Of the resizes on one engine."""
+    """Results of the resizes on one engine: pauses in milliseconds, and lost and repeated steps."""
 
     pauses: list[float] = field(default_factory=list)
     lost: int = 0
@@ -46,7 +46,7 @@ class Measured:
 
 
 def main() -> None:
-    """Measure and report; where no cluster can be had, say so and leave no figures."""
+    """Measure and report; without a Kubernetes cluster print the reason and remove the old results."""
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         with node_cluster() as kube, tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def measure(kube: KubeCluster, directory: Path) -> tuple[Measured, Measured]:
-    """Return what the resizes cost on the local engine and on the node."""
+    """Return the results on the local engine and on the Kubernetes node."""
     with servers.control_plane(directory / "state") as running:
         yard = Yard(running)
         attached = {
@@ -74,7 +74,7 @@ def measure(kube: KubeCluster, directory: Path) -> tuple[Measured, Measured]:
 
 
 class Yard:
-    """REST of a control plane; what it refuses raises."""
+    """REST calls to a control plane; raises RuntimeError for an error status."""
 
     def __init__(self, running: servers.ControlPlane) -> None:
         self._running = running
@@ -90,13 +90,13 @@ class Yard:
         return int(next(one["nodes_ready"] for one in found if one["name"] == cluster))
 
     def operations(self, job: str) -> list[dict[str, Any]]:
-        """Newest first."""
+        """Return the scale operations of a job, newest first."""
         found: list[dict[str, Any]] = self.call("GET", f"/jobs/{job}/scale-operations")["results"]
         return found
 
 
 def resized(yard: Yard, cluster: str, program: dict[str, Any]) -> Measured:
-    """Go from FEW to MANY workers and back ROUNDS times."""
+    """Resize a training from FEW to MANY workers and back, ROUNDS times. Return the results."""
     measured = Measured()
     yard.call("POST", "/projects", {"name": f"on-{cluster}", "cluster": cluster, "gpu_quota": MANY})
     with training(yard, cluster, program) as job:
@@ -111,7 +111,7 @@ def resized(yard: Yard, cluster: str, program: dict[str, Any]) -> Measured:
 
 @contextmanager
 def training(yard: Yard, cluster: str, program: dict[str, Any]) -> Iterator[str]:
-    """A job of FEW workers that train."""
+    """Yield the id of a job with FEW workers that trains; stop the job at the end."""
     body = {
         "name": "resized",
         "kind": "elastic",
@@ -144,7 +144,7 @@ def training(yard: Yard, cluster: str, program: dict[str, Any]) -> Iterator[str]
 
 
 def ended(yard: Yard, job: str, operation: str) -> dict[str, Any]:
-    """Return an operation once it has succeeded, with what it cost. Raises RuntimeError if it did not."""
+    """Wait for a scale operation and return it. Raises RuntimeError if it did not succeed."""
     found: list[dict[str, Any]] = []
 
     def is_over() -> bool:
@@ -158,7 +158,7 @@ def ended(yard: Yard, job: str, operation: str) -> dict[str, Any]:
 
 
 def rows(local: Measured, kubernetes: Measured) -> list[Row]:
-    """Both engines in one row each for the pauses, the steps of both."""
+    """Return rows for the pauses, relative to the local engine, and for lost and repeated steps."""
     work = f"{FEW} -> {MANY} -> {FEW} workers, {ROUNDS} times"
     steps = f"local engine: {local.lost} lost, {local.repeated} repeated"
     return [

@@ -1,8 +1,8 @@
-"""Scale-outs that cannot be satisfied: what the training and the machine notice of them.
+"""The effect of scale-outs that cannot succeed on the training and the machine.
 
-A running control plane, an elastic job of two workers that trains, and three operations by `yard scaleout`: more GPUs
-than are free, newcomers that never report, and newcomers that die at once. Each has to be rolled back, with no step
-delayed, no generation, and no pod or process left. Run: python -m bench.elastic_refused
+A running control plane has an elastic job with two workers. Three operations by `yard scaleout` must be rolled back:
+more GPUs than are free, new workers that never report, and new workers that die at once. No step may be delayed, no
+generation be formed, and no pod or process be left. Run: python -m bench.elastic_refused
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ sys.exit(main([]))
 
 @dataclass
 class Refused:
-    """What was seen of the operations. `usual` and `gaps`: the longest time without a step before and during each, in
-    seconds. `stray`: pods, processes, GPUs and attempts that are not as before."""
+    """Results of the operations. `usual` and `gaps`: the longest time without a step before and during each, in
+    seconds. `stray`: the number of pods, processes, GPUs and attempts that differ from before."""
 
     usual: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def measured(running: servers.ControlPlane) -> Refused:
-    """Begin each operation while the job trains, and look at what is left once it is over."""
+    """Run each operation while the job trains, and count what is left afterwards."""
     found, yard, state = Refused(), Yard(running), running.state_dir
     job = submitted(yard, state, MEMBERS, cold=MEMBERS)
     before = look(running, job)
@@ -98,7 +98,8 @@ def is_past(moment: float) -> bool:
 
 
 def submitted(yard: Yard, state: Path, workers: int, cold: int = 1_000_000) -> str:
-    """The id of a job that trains. Ranks from `cold` on never get ready."""
+    """Submit a job, wait for its first step, and return its id. Workers with ranks from `cold` on never become
+    ready."""
     yard.call("POST", "/projects", {"name": PROJECT, "gpu_quota": 4 * GPUS})
     (state / "program.py").write_text(PROGRAM)
     env = {**ENVIRONMENT, "STEPS": str(state / "steps"), "DIE": str(state / "die"), "COLD": str(cold)}
@@ -111,7 +112,8 @@ def submitted(yard: Yard, state: Path, workers: int, cold: int = 1_000_000) -> s
 
 
 def scaled_out(running: servers.ControlPlane, count: int) -> None:
-    """`yard scaleout --wait`, which says by exit code 1 that the change was rolled back."""
+    """Run `yard scaleout --wait`. Raises RuntimeError unless it exits with 1, which means that the change was rolled
+    back."""
     words = [
         str(YARD),
         "scaleout",
@@ -128,7 +130,7 @@ def scaled_out(running: servers.ControlPlane, count: int) -> None:
 
 
 def look(running: servers.ControlPlane, job: str) -> tuple[int, int, int, int]:
-    """Pods that are not gone, processes of pods, GPUs held, generations."""
+    """Return the numbers of remaining pods, of pod processes, of held GPUs, and the attempt."""
     yard = Yard(running)
     pods = [one for one in yard.call("GET", f"/jobs/{job}/pods")["results"] if one["state"] in ALIVE]
     shown = yard.call("GET", f"/jobs/{job}")["status"]
@@ -136,7 +138,7 @@ def look(running: servers.ControlPlane, job: str) -> tuple[int, int, int, int]:
 
 
 def processes_of(state: Path) -> list[int]:
-    """The workers and the supervisors of pods of this state directory."""
+    """Return the pids of the workers and pod supervisors of this state directory."""
     marks, found = (f"{state}/program.py".encode(), f"{state}/pods/".encode()), []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -147,14 +149,14 @@ def processes_of(state: Path) -> list[int]:
 
 
 def longest_gap(file: Path, since: float, until: float) -> float:
-    """The longest time without a step between these moments, in seconds."""
+    """Return the longest time between two steps from `since` to `until` (Unix seconds), in seconds."""
     times = [at for line in file.read_text().splitlines() if since <= (at := float(line.split()[0])) <= until]
     return max(later - earlier for earlier, later in pairwise(times))
 
 
 def rows(found: Refused) -> list[Row]:
-    """A pause is time that the operation took from the training; the longest gap between two steps is printed beside
-    that of as long a time without an operation."""
+    """Return the rows. The longest gap between two steps is shown beside that of an equally long time without an
+    operation."""
     work = "scale-out that cannot be satisfied"
     return [
         Row(f"{work}: pause of the training", "0 s", "s", found.pauses, limit=0, note="; ".join(found.ends)),

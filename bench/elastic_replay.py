@@ -1,8 +1,8 @@
-"""Drive the scheduler through a list of elastic jobs in virtual time, as the loop does: starts by `decide`, shrinking
-in place of its preemptions, growth into what a plan leaves free, and workers that move inside a project.
+"""Drive the scheduler through a list of elastic jobs in virtual time, as the loop does.
 
-No project has a quota. Sizes are powers of two: a job that would start or stay with 7 workers has 4, and frees the
-others. A resize stops the training for RESIZE_SECONDS.
+Jobs are started by `decide`, shrunk where it preempts, grown into what a plan leaves free, and workers move between
+jobs of a project. No project has a quota. Sizes are powers of two: a job that would start or stay with 7 workers has
+4, and frees the others. A resize stops the training for RESIZE_SECONDS.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MOST_CYCLES = 500
 
 @dataclass(frozen=True, slots=True)
 class ElasticJob:
-    """One job of a trace. `curve`: iterations per second by GPUs; it trains on 1 to `most` of them. `is_declared`: the
-    scheduler knows the curve."""
+    """One job of a trace. `curve`: iterations per second by number of GPUs; the job can use 1 to `most`.
+    `is_declared`: whether the scheduler gets the curve."""
 
     id: str
     submitted: int
@@ -51,13 +51,14 @@ class ElasticJob:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The powers of two up to `most`."""
+        """Return the powers of two up to `most`."""
         return tuple(1 << power for power in range(self.most.bit_length()))
 
 
 @dataclass(slots=True)
 class _Run:
-    """What is left of a job, in iterations, as of `at`; until then it stands still for a resize or waits."""
+    """The state of one job: `left` iterations at the time `at`. Before `at` the job makes no progress, because of a
+    resize or in the queue."""
 
     job: ElasticJob
     view: JobView
@@ -77,11 +78,12 @@ class _Run:
 
     @property
     def rests_until(self) -> float:
-        """Until when it gives nothing to running jobs; to waiting ones it gives after REST_SECONDS."""
+        """Return until when the job gives no workers to running jobs. It gives some to waiting jobs after
+        REST_SECONDS already."""
         return self.resized_at + REST_SECONDS * (1 << self.moves)
 
     def claim(self, now: float, *, is_move: bool = True) -> Claim:
-        """Return the job as one that shares GPUs with others."""
+        """Return the job's claim on GPUs of its project. `is_move`: for a move between running jobs."""
         job, has = self.job, len(self.view.placements)
         speeds = tuple(sorted(job.curve.items())) if job.is_declared else ()
         left = self.left / self.rate if has else None
@@ -97,7 +99,7 @@ class _Run:
 
 @dataclass(slots=True)
 class ElasticReplay:
-    """One replay. `decide` is the scheduler's unless a test gives another."""
+    """One replay. `decide`: the scheduler's by default; tests may give another."""
 
     nodes: tuple[NodeView, ...]
     decide: Callable[[ClusterView], Plan] = field(default_factory=lambda: Scheduler().decide)
@@ -108,7 +110,7 @@ class ElasticReplay:
     _now: float = 0.0
 
     def run(self, jobs: Sequence[ElasticJob]) -> dict[str, float]:
-        """Replay until the last job has ended. Returns when each did."""
+        """Replay until the last job has ended. Return the end of each job in seconds."""
         began, ends, at = time.process_time(), dict[str, float](), 0
         while at < len(jobs) or self._runs:
             now = min((run.end for run in self._runs.values()), default=float("inf"))
@@ -150,7 +152,7 @@ class ElasticReplay:
         return ClusterView("trace", now, self.nodes, projects, jobs=jobs)
 
     def _apply(self, view: ClusterView, plan: Plan, now: float) -> bool:
-        """Return whether another cycle would see something new."""
+        """Carry out a plan. Return whether anything changed, so that another cycle is needed."""
         promised = {
             hold.job: placements_from_lists(hold.details["promised"])
             for hold in plan.holds
@@ -172,7 +174,7 @@ class ElasticReplay:
         return self._balance(view, plan, now)
 
     def _shrink(self, preempt: Preempt, places: Sequence[PodPlacement], now: float) -> None:
-        """Take the workers on the promised places from the victim; stop it if none would be left."""
+        """Remove the victim's workers on the promised devices; the victim stops if none is left."""
         run = self._runs[preempt.job]
         wanted = {(place.node, index) for place in places for index, _ in place.devices}
         stay = tuple(
@@ -184,7 +186,7 @@ class ElasticReplay:
             self._resize(run, stay, now)
 
     def _grow(self, view: ClusterView, plan: Plan, now: float) -> bool:
-        """Let the first job grow that can, as loop/growth does; the view does not show what it takes."""
+        """Grow the first job that can grow, as loop/growth does. Return whether one did."""
         claims = [run.claim(now) for run in self._runs.values() if run.view.placements]
         for claim, to in in_turn(claims, self._free(view, plan)):
             run = self._runs[claim.job]
@@ -196,8 +198,9 @@ class ElasticReplay:
         return False
 
     def _balance(self, view: ClusterView, plan: Plan, now: float) -> bool:
-        """Shrink jobs for others of their project, as loop/balance does: for waiting jobs unless another project's
-        waits, too; for running ones while none waits. Only a plan without starts and preemptions gets here."""
+        """Shrink jobs in favour of others of their project, as loop/balance does: for waiting jobs, unless jobs of
+        several projects wait; for running ones if no job waits. Needs a plan without starts and preemptions. Return
+        whether one shrank."""
         lacking = [self._runs[hold.job] for hold in plan.holds]
         running = [run for run in self._runs.values() if run.view.placements]
         if not lacking:

@@ -1,8 +1,10 @@
-"""From the submit of a torch job of three workers to its first step, beside torchrun's start of the same program.
+"""Time from the submit of a torch job with three workers to its first step, beside torchrun's start of the same
+program.
 
-Ours: a running control plane, asked by REST and by `yard submit-elastic`; three pods, each a process of its own, whose
-membership the loop publishes. torchrun: three agents of one worker each, which find one another by c10d and know how
-many they are, and one agent of three workers. All in turn, in one run. Run: python -m bench.elastic_start
+Ours: a running control plane, by REST and by `yard submit-elastic`; three pods, each a process of its own, whose
+membership the loop publishes. torchrun: three agents with one worker each, which find one another by c10d and know
+their number, and one agent with three workers. All are measured in turn in one run.
+Run: python -m bench.elastic_start
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ STEP = re.compile(rf'"workers": {WORKERS}, "at": ([0-9.]+)')
 
 @dataclass
 class Starts:
-    """Seconds from the request, or the start of torchrun, to the first step of the world of three."""
+    """Seconds from the request, or from the start of torchrun, to the first step with three workers."""
 
     rest: list[float] = field(default_factory=list)
     command: list[float] = field(default_factory=list)
@@ -68,7 +70,7 @@ def main() -> None:
 
 @contextmanager
 def control_plane(state_dir: Path) -> Iterator[servers.ControlPlane]:
-    """A running control plane with a project; its jobs are stopped at the end."""
+    """Yield a running control plane with a project; stop its jobs at the end."""
     with servers.control_plane(state_dir) as running:
         Yard(running).call("POST", "/projects", {"name": PROJECT, "gpu_quota": 16})
         try:
@@ -78,8 +80,7 @@ def control_plane(state_dir: Path) -> Iterator[servers.ControlPlane]:
 
 
 def measured(running: servers.ControlPlane, directory: Path) -> Starts:
-    """Start each kind once in every round. The first job finds no process that has torch imported, and does not
-    count."""
+    """Start each kind once in every round. A first job is not counted, since no process has imported torch yet."""
     found = Starts()
     for number in range(ROUNDS + 1):
         by_rest = submitted(running, f"rest-{number}", submit_by_rest)
@@ -109,7 +110,7 @@ def submit_by_rest(running: servers.ControlPlane, name: str) -> None:
 
 
 def submit_by_command(running: servers.ControlPlane, name: str) -> None:
-    """`yard submit-elastic`, whose own start counts."""
+    """Submit by `yard submit-elastic`, so that the start of `yard` is included."""
     words = [str(YARD), "submit-elastic", name, "-i", "elastic", "-g", "1", "--cpu", "0.1", "--memory", "1Gi"]
     words += ["--workers", str(WORKERS), "--min-workers", "1", "--max-workers", "4"]
     words += [word for item in ENVIRONMENT.items() for word in ("-e", "=".join(item))]
@@ -117,14 +118,13 @@ def submit_by_command(running: servers.ControlPlane, name: str) -> None:
 
 
 def settings(running: servers.ControlPlane) -> dict[str, str]:
-    """The environment of `yard` for this control plane."""
+    """Return the environment for `yard` with this control plane."""
     server = {"TRAINYARD_URL": running.url, "TRAINYARD_TOKEN": running.token, "TRAINYARD_PROJECT": PROJECT}
     return {**os.environ, **server, "TRAINYARD_CONFIG": str(running.state_dir / "yard.json")}
 
 
 def first_step(logs: Callable[[], Iterable[Path]], since: float) -> float:
-    """Wait for the first step of a world of three that one of these files tells of. Return the seconds since
-    `since`."""
+    """Wait for the first step with three workers in these logs. Return the seconds from `since` (Unix seconds)."""
 
     def found() -> float | None:
         texts = (path.read_text(errors="replace") for path in logs())

@@ -27,7 +27,7 @@ SIMPLE = {"completion": 31_491.0, "makespan": 1_397_355.0, "deadlines": 0.431, "
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of one policy: mean seconds from submission to the end, share of deadlines met, end of the last job."""
+    """Results of one policy: mean seconds from submission to the end, share of deadlines met, end of the last job."""
 
     completion: float
     deadlines: float
@@ -35,7 +35,7 @@ class Measured:
 
 
 def main() -> None:
-    """Replay and report."""
+    """Replay all policies and report."""
     folder = TRACES / "elastic"
     jobs = list(read_jobs(folder / "jobs.csv", read_curves(folder / "throughput_a100_iter_per_s.csv")))
     rigid = measured(jobs, rigid_ends(jobs))
@@ -57,7 +57,7 @@ def nodes() -> tuple[NodeView, ...]:
 
 
 def read_curves(path: Path) -> dict[tuple[str, int], dict[int, float]]:
-    """Return iterations per second by GPUs, of each model and global batch."""
+    """Return iterations per second by number of GPUs, for each (model, global batch)."""
     with path.open() as lines:
         return {
             (row.pop("model"), int(row.pop("global_batch"))): {
@@ -87,7 +87,8 @@ def largest_worthwhile(curve: dict[int, float]) -> int:
 
 
 def rigid_ends(jobs: Sequence[ElasticJob], gpus: int = NODES * DEVICES) -> dict[str, float]:
-    """Return when each job ends at the size that its user asked for: first come, and whatever fits behind it."""
+    """Return when each job ends with its requested number of GPUs: in order of submission, with any later job that
+    fits."""
     ends: dict[str, float] = {}
     queue: list[ElasticJob] = []
     running: list[tuple[float, int]] = []
@@ -131,12 +132,12 @@ def rows(ours: Measured, rigid: Measured, replay: ElasticReplay, jobs: int) -> l
 
 
 def alone_ends(jobs: Sequence[ElasticJob]) -> dict[str, float]:
-    """Return when each job would end at its fastest size from the start: no scheduler is faster."""
+    """Return when each job would end if it ran at its fastest size from its submission, a bound for any scheduler."""
     return {job.id: job.submitted + job.iterations / max(job.curve.values()) for job in jobs}
 
 
 def other_rows(others: dict[str, Measured], rigid: Measured) -> list[Row]:
-    """The same jobs under other conditions: fair shares between projects, programs whose speeds are unknown, and the
+    """Return rows for the same jobs under other conditions: each job in its own project, no declared speeds, and the
     bound."""
     peer = "rigid, first come with backfill"
     found = []

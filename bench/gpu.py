@@ -1,7 +1,7 @@
-"""The torch workloads on this machine's first GPU: as jobs of a control plane, beside the same programs by themselves.
+"""The torch workloads on this machine's first GPU, as jobs of a control plane, beside the same programs alone.
 
-Needs an NVIDIA GPU. A job trains at the speed of the program alone; an owner takes the GPU back from a borrower, who
-loses no completed step and goes on afterwards; the utilisation that the API shows is the driver's.
+Needs an NVIDIA GPU. Measures whether a job trains as fast as the program alone, whether an owner's reclaim costs the
+borrower completed steps, and whether the API shows the driver's utilisation.
 Run: python -m bench.gpu
 """
 
@@ -46,7 +46,7 @@ KERNEL = re.compile(r"kernel ([0-9.]+)")
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A program of workloads/, the image of the catalogue that runs it, and its settings."""
+    """A program of workloads/: the catalogue image that runs it, its module, and its settings."""
 
     image: str
     module: str
@@ -55,8 +55,8 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """What a reclaim cost: seconds from the owner's request to its first kernel, the steps that the borrower lost,
-    and the seconds until the borrower trains again after the owner's end."""
+    """The cost of a reclaim: seconds from the owner's request to its first kernel, steps that the borrower lost, and
+    seconds from the owner's end until the borrower trains again."""
 
     seconds: float
     lost_steps: int
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def measured(name: str, part: Callable[[], list[Row]]) -> list[Row]:
-    """Run a part, print how long it took and its rows."""
+    """Run a part, print its duration and its rows, and return the rows."""
     began = time.monotonic()
     rows = part()
     print(f"-- {name}: {time.monotonic() - began:.1f} s", flush=True)
@@ -92,7 +92,8 @@ def measured(name: str, part: Callable[[], list[Row]]) -> list[Row]:
 
 
 def prepared(folder: Path) -> list[Training]:
-    """Draw the data of both programs. An epoch has each clip several times, since a clip takes long to draw."""
+    """Generate the data of both programs. An epoch uses each clip LANE_REPEATS times, since generating a clip is
+    slow."""
     lanes, classes = folder / "lanes", folder / "classes"
     settings = {"DATA_DIR": str(lanes), "CLIPS": str(LANES)}
     command = [sys.executable, "-m", "workloads.lane_detection.prepare"]
@@ -110,7 +111,7 @@ def prepared(folder: Path) -> list[Training]:
 
 
 def draw_classes(folder: Path) -> None:
-    """Write PICTURES of 256 x 256 pixels, each class of a colour of its own."""
+    """Write PICTURES images of 256 x 256 pixels; each class has a colour of its own."""
     for number in range(PICTURES):
         place = folder / "train" / f"class-{number % CLASSES}"
         place.mkdir(parents=True, exist_ok=True)
@@ -120,7 +121,8 @@ def draw_classes(folder: Path) -> None:
 
 @contextmanager
 def control_plane(state_dir: Path) -> Iterator[servers.ControlPlane]:
-    """A control plane of this machine's GPUs with an owner, who has one GPU as quota, and a borrower without any."""
+    """Yield a control plane with this machine's GPUs, a project `owner` with a quota of one GPU and a project
+    `borrower` with none."""
     with servers.control_plane(state_dir, {"TRAINYARD_CLUSTERS": "local:nvml"}) as running:
         Yard(running).call("POST", "/projects", {"name": OWNER, "gpu_quota": 1})
         Yard(running).call("POST", "/projects", {"name": BORROWER, "gpu_quota": 0})
@@ -131,7 +133,7 @@ def control_plane(state_dir: Path) -> Iterator[servers.ControlPlane]:
 
 
 class Job:
-    """A job of the control plane, and the lines of its log."""
+    """A submitted job and its log."""
 
     def __init__(self, running: servers.ControlPlane, project: str, body: dict[str, Any]) -> None:
         self._running = running
@@ -147,7 +149,8 @@ class Job:
         return "\n".join(file.read_text(errors="replace") for file in files)
 
     def wait_for(self, found: Callable[[str], Any], what: str) -> Any:
-        """Wait until `found` returns something of the log. Raises RuntimeError if the job fails."""
+        """Wait until `found` returns a true value for the log, and return that. Raises RuntimeError if the job
+        fails."""
 
         def look() -> Any:
             if self.state() == "failed":
@@ -172,12 +175,12 @@ def submitted(running: servers.ControlPlane, project: str, name: str, training: 
 
 
 def endless(training: Training) -> Training:
-    """Return the training with more epochs than anything here lasts."""
+    """Return the training with more epochs than a measurement lasts."""
     return replace(training, settings={**training.settings, "EPOCHS": "1000"})
 
 
 def first_kernel(running: servers.ControlPlane, name: str) -> Job:
-    """Submit a job of the owner's that computes one number on the GPU."""
+    """Submit a job of the owner's that runs one kernel on the GPU."""
     return Job(running, OWNER, {"name": name, "image": "python", "args": ["-c", FIRST_KERNEL], "cpus": 1})
 
 
@@ -186,13 +189,13 @@ def kernel_at(text: str) -> float | None:
 
 
 def progress(text: str) -> list[dict[str, Any]]:
-    """The progress lines of a log that tell of a step."""
+    """Return the progress records with a step in a log."""
     lines = [line[line.index("{") :] for line in text.splitlines() if '"trainyard"' in line]
     return [fields for line in lines if "step" in (fields := json.loads(line))]
 
 
 def starts(running: servers.ControlPlane, trainings: list[Training], folder: Path) -> list[Row]:
-    """From the request, or the start of the process, to the end of the first kernel."""
+    """Measure the time from the request, or from the process start, to the end of the first kernel."""
     samples, floors = [], []
     for number in range(ROUNDS):
         job = first_kernel(running, f"kernel-{number}")
@@ -218,7 +221,7 @@ def speeds(running: servers.ControlPlane, trainings: list[Training], folder: Pat
 
 
 def speed_row(running: servers.ControlPlane, training: Training, folder: Path) -> Row:
-    """Samples per second of all progress lines after the first two, beside those of the program alone."""
+    """Measure samples per second, without the first two progress lines, beside those of the program alone."""
     job = submitted(running, OWNER, training.image, training)
     job.wait_for_end()
     if job.state() != "succeeded":
@@ -232,7 +235,7 @@ def speed_row(running: servers.ControlPlane, training: Training, folder: Path) -
 
 
 def by_itself(training: Training, folder: Path) -> str:
-    """Run the program without a control plane. Return what it printed."""
+    """Run the program without a control plane. Return its output."""
     settings = {**training.settings, "TRAINYARD_CHECKPOINT_DIR": str(folder / f"alone-{training.image}")}
     return subprocess.run(
         [sys.executable, "-m", training.module],
@@ -245,7 +248,7 @@ def rates(text: str) -> list[float]:
 
 
 def reclaimed(running: servers.ControlPlane, training: Training, number: int) -> Reclaim:
-    """A borrower trains; the owner asks for the GPU; when he is done, the borrower goes on."""
+    """Measure one reclaim: a borrower trains, the owner takes the GPU and ends, and the borrower resumes."""
     borrower = submitted(running, BORROWER, f"borrower-{number}", endless(training))
     borrower.wait_for(lambda text: len(progress(text)) > 3, "the borrower's steps")
     owner = first_kernel(running, f"reclaim-{number}")
@@ -280,7 +283,7 @@ def reclaims(running: servers.ControlPlane, trainings: list[Training], folder: P
 
 
 def readings(running: servers.ControlPlane, trainings: list[Training], folder: Path) -> list[Row]:
-    """The utilisation that the API shows beside the driver's, once a second while a job trains."""
+    """Compare the utilisation that the API shows with the driver's, once a second during a training."""
     job = submitted(running, OWNER, "read", endless(trainings[0]))
     job.wait_for(lambda text: len(progress(text)) > 3, "steps")
     shown, read = [], []

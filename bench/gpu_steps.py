@@ -1,7 +1,7 @@
 """Training steps of the workloads' networks on a GPU, beside a straightforward implementation. Used by bench.gpu.
 
-As workloads.common.training computes them: forward and backward pass under bfloat16 autocast. The pictures are in the
-GPU's memory already.
+As in workloads.common.training: forward and backward pass under bfloat16 autocast. The images are already in the GPU's
+memory.
 """
 
 import time
@@ -22,7 +22,7 @@ LANE_BATCH, CLASS_BATCH = 24, 64
 
 
 class PlainResNet(ResNet50):
-    """The same network in torch's default layout."""
+    """ResNet-50 in torch's default memory layout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class PlainResNet(ResNet50):
 
 
 def rows() -> list[Row]:
-    """A row for each network."""
+    """Return a row for each network."""
     return [scnn_row(), resnet_row()]
 
 
@@ -75,14 +75,14 @@ def resnet_row() -> Row:
 
 
 def row(work: str, ours: nn.Module, peer: nn.Module, loss: Callable[[nn.Module], Tensor], name: str) -> Row:
-    """Milliseconds of a step, in turn with the peer."""
+    """Return the row with the milliseconds of a step, measured in turn with the peer."""
     pairs = [(step_ms(ours, loss), step_ms(peer, loss)) for _ in range(ROUNDS + 1)][1:]
     samples, peer_samples = zip(*pairs, strict=True)
     return Row(work, "<= 1x the peer", "ms", samples, peer=name, peer_samples=peer_samples, ratio_limit=1.0)
 
 
 def step_ms(net: nn.Module, loss: Callable[[nn.Module], Tensor]) -> float:
-    """Milliseconds of a step, the mean of STEPS."""
+    """Return the mean milliseconds of a step over STEPS steps."""
     torch.cuda.synchronize()
     began = time.perf_counter()
     for _ in range(STEPS):

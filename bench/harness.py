@@ -1,4 +1,4 @@
-"""One form for every measurement: samples in, a table row with goal, median, spread and peer out."""
+"""The common form of all measurements: samples, and a table row with goal, median, spread and peer."""
 
 import json
 import os
@@ -23,7 +23,7 @@ COMPUTED = ("value", "ratio", "is_met")  # kept for other readers; a Row works t
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the bench table. `samples` are in `unit`; `value` is what is held against the goal."""
+    """One line of the bench table. `samples` are in `unit`; `value` is compared with the goal."""
 
     work: str
     goal: str  # as a person reads it: "<= 250 ms"
@@ -39,7 +39,7 @@ class Row:
 
     @property
     def value(self) -> float:
-        """The quantile that counts."""
+        """Return the quantile of the samples that is compared with the goal."""
         return quantile(self.samples, self.quantile)
 
     @property
@@ -48,12 +48,12 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Ours over the peer's, from the same run."""
+        """Return our value divided by the peer's; None without a peer."""
         return None if not self.peer_value else self.value / self.peer_value
 
     @property
     def is_met(self) -> bool | None:
-        """True when every stated bound holds; None when nothing could be compared."""
+        """Return whether all bounds are met; None if there is no bound, or a ratio without a peer."""
         verdicts = []
         if self.limit is not None:
             verdicts.append(self.value >= self.limit if self.at_least else self.value <= self.limit)
@@ -63,7 +63,8 @@ class Row:
 
 
 def quantile(samples: Iterable[float], share: float) -> float:
-    """The sample below which `share` of them lie (nearest rank)."""
+    """Return the sample at the quantile `share` (nearest rank; the median for 0.5). Raises ValueError without
+    samples."""
     ordered = sorted(samples)
     if not ordered:
         raise ValueError("no samples were taken")
@@ -73,7 +74,7 @@ def quantile(samples: Iterable[float], share: float) -> float:
 
 
 def time_ms(work: Callable[[], object], repeats: int, warm_up: int = 1) -> list[float]:
-    """Wall milliseconds of each of `repeats` calls, after some that do not count."""
+    """Return the wall milliseconds of each of `repeats` calls, made after `warm_up` calls that are not counted."""
     for _ in range(warm_up):
         work()
     samples = []
@@ -85,7 +86,8 @@ def time_ms(work: Callable[[], object], repeats: int, warm_up: int = 1) -> list[
 
 
 def report(script: str, rows: Sequence[Row]) -> None:
-    """Print the table and keep it, with the machine and its load, for `make bench` and the README."""
+    """Print the table and write it to bench/results with the machine and its load, for `make bench` and the
+    README."""
     RESULTS.mkdir(exist_ok=True)
     kept = [{**asdict(row), "value": row.value, "ratio": row.ratio, "is_met": row.is_met} for row in rows]
     document = {"script": script, "command": f"python -m bench.{script}", "machine": machine(), "rows": kept}
@@ -94,14 +96,14 @@ def report(script: str, rows: Sequence[Row]) -> None:
 
 
 def read_rows(document: Mapping[str, Any]) -> list[Row]:
-    """The rows of a kept report."""
+    """Return the rows of a written report."""
     return [
         Row(**{key: value for key, value in row.items() if key not in COMPUTED}) for row in document["rows"]
     ]
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Aligned text for a terminal."""
+    """Print the rows as aligned columns, then their notes."""
     head = ("work", "goal", "reached", "spread", "peer", "met")
     body = [head, *(cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in body) for column in range(len(head))]
@@ -114,7 +116,7 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A row's texts: work, goal, reached, spread, peer, met."""
+    """Return a row's texts: work, goal, reached, spread, peer, met."""
     spread = f"{short(min(row.samples))}-{short(max(row.samples))} (n={len(row.samples)})"
     peer = ""
     if row.peer and row.peer_value is not None and row.ratio is not None:
@@ -124,12 +126,12 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def short(value: float) -> str:
-    """Three digits that matter."""
+    """Format a value with three significant digits; whole numbers from 100 on."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def machine() -> dict[str, str | int | list[float]]:
-    """What the figures were measured on."""
+    """Return the CPU count, system, Python version and load of this machine."""
     return {
         "cpus": os.cpu_count() or 0,
         "system": f"{platform.system()} {platform.machine()}",

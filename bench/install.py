@@ -1,4 +1,4 @@
-"""`make install` of a clean checkout, torch included: with empty and with warm package caches, uv alone beside it.
+"""`make install` of a clean checkout, including torch: with empty and with warm package caches, beside uv alone.
 
 Run: python -m bench.install [--cold]    (--cold downloads about 3 GB twice)
 """
@@ -19,7 +19,8 @@ REPEATS = 3
 
 
 def main(arguments: list[str]) -> None:
-    """Install into throwaway copies beside the checkout, on the same file system as its caches can be."""
+    """Install into temporary copies beside the checkout, so that files can be linked from caches on its file system;
+    report."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="trainyard-install-", dir=CHECKOUT.parent) as directory:
         workshop = Path(directory)
@@ -42,7 +43,7 @@ def row(work: str, goal: str, limit: float, ours: list[float], alone: list[float
 
 
 def install(workshop: Path, caches: Mapping[str, str], into: str = "") -> float:
-    """Seconds of `make install` in a fresh copy of the tracked files, or in the copy `into` once it exists."""
+    """Return the seconds of `make install` in a new clone, or in the clone `into`, which is created on first use."""
     copy = workshop / (into or "clone")
     if not into and copy.exists():
         copy.rename(
@@ -54,7 +55,8 @@ def install(workshop: Path, caches: Mapping[str, str], into: str = "") -> float:
 
 
 def uv_alone(workshop: Path, caches: Mapping[str, str]) -> float:
-    """Seconds that uv takes for the same lock into an empty environment: the floor."""
+    """Return the seconds that uv takes to install the same lock file into an empty environment, which is the
+    floor."""
     uv = shutil.which("uv") or str(CHECKOUT / ".venv" / "uv" / "bin" / "uv")
     target = workshop / f"alone-{time.monotonic_ns()}"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(target)], check=True)
@@ -66,7 +68,7 @@ def uv_alone(workshop: Path, caches: Mapping[str, str]) -> float:
 
 
 def empty_caches(workshop: Path) -> dict[str, str]:
-    """Fresh cache directories for uv, pip and npm."""
+    """Return environment variables that give uv, pip and npm new, empty cache directories."""
     fresh = workshop / f"cache-{time.monotonic_ns()}"
     return {name: str(fresh / name) for name in ("UV_CACHE_DIR", "PIP_CACHE_DIR", "npm_config_cache")}
 

@@ -1,7 +1,9 @@
-"""The Kubernetes engine on a real API server, beside kube-scheduler alone and, where its programs are, KAI Scheduler.
+"""The Kubernetes engine on a real API server, beside kube-scheduler alone and, if its programs are there, KAI
+Scheduler.
 
-One cluster of fake nodes for all of it, one after the other, so that each has the machine for itself.
-Run: python -m bench.kubernetes    (TRAINYARD_KAI_BIN names KAI's programs; BENCH_NODES=100 makes it smaller)
+All use one cluster of fake nodes, one after another, so that each has the machine for itself.
+Run: python -m bench.kubernetes    (TRAINYARD_KAI_BIN: directory of KAI's programs; BENCH_NODES=100 for a smaller
+cluster)
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ OURS = "trainyard.io/installation"
 
 
 def main() -> None:
-    """Measure everything and report; where no cluster can be had, say so and leave no figures."""
+    """Measure and report; without a Kubernetes cluster print the reason and remove the old results."""
     try:
         measure()
     except KubeMissing as reason:
@@ -55,7 +57,7 @@ def main() -> None:
 
 
 def measure() -> None:
-    """One cluster for all of it."""
+    """Run all measurements on one cluster and report."""
     count = NODES * GPUS
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
         with kube_cluster(more=SCHEDULER) as kube:
@@ -83,8 +85,8 @@ def measure() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Pods bound a second: of jobs submitted in batches and one by one, of kube-scheduler alone with pods as ours are
-    and with as little in them as can be, of KAI where it is there."""
+    """Pods bound per second. `ours`, `alone`: our jobs, submitted in batches and one by one. `same`, `bare`:
+    kube-scheduler alone with pods like ours and with minimal ones. `kai`: KAI Scheduler, None if it is not there."""
 
     ours: float
     alone: float
@@ -94,7 +96,7 @@ class Rates:
 
 
 def placement_rows(count: int, rates: Rates, absence: str) -> list[Row]:
-    """Jobs a second, from the first submission over REST to the last pod bound."""
+    """Return rows with jobs per second, from the first submission over REST to the last bound pod."""
     work = f"{count:,} one-GPU jobs on {NODES} nodes, submit to all bound"
     same, bare = "kube-scheduler, the same pods alone", "kube-scheduler, bare pods alone"
     beside_floor = Row(
@@ -119,14 +121,15 @@ def placement_rows(count: int, rates: Rates, absence: str) -> list[Row]:
 
 
 def reclaim_row(count: int, samples: list[float]) -> Row:
-    """From an owner's submission to its pod on the node that a borrower had."""
+    """Return the row of the time from an owner's submission to its pod bound to a node that a borrower held."""
     work = f"one GPU reclaimed with {count:,} running, submit to bound"
     return Row(work, "<= 2 s", "ms", samples, limit=2000)
 
 
 @contextmanager
 def our_plant(kube: KubeCluster, state_dir: Path) -> Iterator[Callable[..., Any]]:
-    """A control plane on PostgreSQL with the cluster attached, a borrower and an owner without jobs."""
+    """Start a control plane on PostgreSQL with the cluster attached and two projects, a borrower and an owner. Yields
+    a function that calls its REST API."""
     with servers.postgres() as url, servers.control_plane(state_dir, {"DATABASE_URL": url}) as running:
         call = _caller(running, state_dir / "control" / "web.log")
         settings = {"default_image": "none"}
@@ -141,8 +144,8 @@ def our_plant(kube: KubeCluster, state_dir: Path) -> Iterator[Callable[..., Any]
 
 
 def _caller(running: servers.ControlPlane, log: Path) -> Callable[..., Any]:
-    """Calls of its REST over kept connections, as the peers' pods are made. What is refused raises, with the end of its
-    log: nothing else is left of a bench that failed."""
+    """Return a function that calls the REST API over persistent connections. It raises RuntimeError for an error
+    status, with the end of the web log."""
     pool = urllib3.PoolManager(maxsize=CONNECTIONS, headers={"Authorization": f"Bearer {running.token}"})
 
     def call(method: str, path: str, body: Any = None) -> Any:
@@ -156,8 +159,8 @@ def _caller(running: servers.ControlPlane, log: Path) -> Callable[..., Any]:
 
 
 def place_with_us(api: Api, call: Callable[..., Any], count: int, batch: int) -> float:
-    """Submit `count` jobs over REST with eight clients, so many a request, and wait until all their pods are bound;
-    jobs a second."""
+    """Submit `count` jobs over REST from eight threads, `batch` per request, and wait until all their pods are bound.
+    Return jobs per second."""
     body = {"kind": "train", "gpus": 1, "command": ["sleep", "infinity"]}
     jobs = [{**body, "name": f"job-{number:05d}"} for number in range(count)]
 
@@ -174,13 +177,13 @@ def place_with_us(api: Api, call: Callable[..., Any], count: int, batch: int) ->
 
 
 def one_of_ours(api: Api) -> dict[str, Any]:
-    """A pod that we made."""
+    """Return one pod that our engine created."""
     found: dict[str, Any] = api("GET", f"/api/v1/pods?labelSelector={OURS}&limit=1")["items"][0]
     return found
 
 
 def reclaim(api: Api, call: Callable[..., Any], number: int) -> float:
-    """Seconds from an owner's submission to its pod being bound, on a cluster that is full."""
+    """Return the seconds from an owner's submission until its pod is bound, on a full cluster."""
     body = {"name": f"mine-{number}", "kind": "train", "gpus": 1, "command": ["sleep", "infinity"]}
     began = time.perf_counter()
     job = call("POST", "/projects/owner/jobs", body)
@@ -190,7 +193,7 @@ def reclaim(api: Api, call: Callable[..., Any], number: int) -> float:
 
 
 def remove_ours(api: Api) -> None:
-    """Take all that is ours away without its control plane: the finalizer is ours to strip in a bench of ours."""
+    """Delete our pods and namespaces without the control plane; removes the pods' finalizers first."""
     pods = api("GET", f"/api/v1/pods?labelSelector={OURS}")["items"]
 
     def remove(pod: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""What the parts of the Kubernetes client that are ours do beside those of the official package (decision 35).
+"""Our parts of the Kubernetes client beside those of the official package (decision 35).
 
-The API server is played on this machine, so that only the clients differ. `python -m bench.kubernetes_client ours` is
-the process of one port-forward.
+A local program plays the API server, so that only the clients differ. `python -m bench.kubernetes_client ours` is the
+process that measures one port-forward.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def list_rows() -> list[Row]:
-    """Time for one list of pods, decoded."""
+    """Return the row with the time of one decoded list of pods."""
     with http_server(pod_list()) as url:
         client, official = Client(Access(url, None)), CoreV1Api(ApiClient(Access(url, None).configuration()))
         ours = time_ms(lambda: client.get("/api/v1/pods"), LISTS)
@@ -78,7 +78,7 @@ def pod_list() -> bytes:
 
 
 def login_row() -> Row:
-    """Runs of a login program whose token has ended, when many threads ask at once."""
+    """Return the row with the number of runs of a login program when many threads need a token at once."""
     return Row(f"runs of a login program, {THREADS} threads at once", "1", "runs", [runs_of(our_login)], limit=1,
                peer="official ExecProvider", peer_samples=[runs_of(official_login)])  # fmt: skip
 
@@ -101,7 +101,8 @@ def runs_of(login: Callable[[dict[str, Any]], Callable[[], object]]) -> float:
 
 
 def forward_row() -> Row:
-    """Whether a port-forward carries a byte and back, where the process has many sockets open, as a web process has."""
+    """Return the row that shows whether a port-forward echoes a byte in a process with many open files, as a web
+    process has."""
     return Row(f"bytes echoed over a port-forward, {FILES:,} files open", ">= 1", "bytes", [echoed("ours")], limit=1,
                at_least=True, peer="official PortForward", peer_samples=[echoed("official")])  # fmt: skip
 
@@ -130,7 +131,7 @@ def official_forward(url: str) -> Any:
 
 
 def print_echoed(forward: Callable[[str], Any]) -> None:
-    """Print how many bytes came back, and end the process: the official client leaves a thread behind."""
+    """Print how many bytes came back, then exit at once: the official client leaves a thread behind."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (2 * FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     kept = [os.open(os.devnull, os.O_RDONLY) for _ in range(FILES)]
     server = serve(echo, "127.0.0.1", 0, subprotocols=[Subprotocol(V4_PROTOCOL)])
@@ -153,7 +154,8 @@ def echo(connection: ServerConnection) -> None:
 
 
 def import_row() -> Row:
-    """What a process with a Kubernetes cluster pays once; one without pays nothing."""
+    """Return the row with the CPU time of importing the official package, which only processes with a Kubernetes
+    cluster do."""
     needed = [import_ms("urllib3, yaml, orjson, aiohttp") for _ in range(LISTS)]
     return Row("CPU to import the official package", "-", "ms", [import_ms("kubernetes") for _ in range(LISTS)],
                peer="what it stands on and ours needs", peer_samples=needed)  # fmt: skip

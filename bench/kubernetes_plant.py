@@ -1,4 +1,4 @@
-"""What bench.kubernetes stands on: a cluster of fake nodes, many at once, and peers that place the same pods."""
+"""Parts of bench.kubernetes: a cluster of fake nodes, concurrent calls, and peers that place the same pods."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KAI_PROGRAMS = {
 
 
 class Api:
-    """The cluster's API over kept connections; what it answers other than success raises."""
+    """Calls to the cluster's API over persistent connections; raises RuntimeError for an error status."""
 
     def __init__(self, kube: KubeCluster) -> None:
         self._url = kube.url
@@ -74,20 +74,20 @@ class Api:
 
 
 def at_once(work: Callable[[Any], object], items: Iterable[Any]) -> None:
-    """Do `work` for every item, with as many threads as connections."""
+    """Call `work` for every item, on CONNECTIONS threads."""
     with ThreadPoolExecutor(CONNECTIONS) as threads:
         for _ in threads.map(work, items):
             pass
 
 
 def add_nodes(api: Api, count: int, gpus: int) -> None:
-    """Fake nodes with GPUs, ready when this returns."""
+    """Create fake nodes with GPUs and wait until they are ready."""
     at_once(lambda number: api("POST", "/api/v1/nodes", _node(f"node-{number:04d}", gpus)), range(count))
     wait_until(lambda: _ready_nodes(api) >= count, timeout=120, what=f"{count} nodes")
 
 
 def one_gpu_pod(name: str, **fields: Any) -> dict[str, Any]:
-    """The pod that peers are given: of the same size as one of our jobs."""
+    """Return a minimal pod for the peers, of the same size as one of our jobs."""
     limits = {GPU: "1", "memory": "1Gi"}
     container = {
         "name": "main",
@@ -100,13 +100,14 @@ def one_gpu_pod(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def bound_pods(api: Api, selector: str = "") -> int:
-    """How many pods have a node. Their names alone are asked for, which costs the server little."""
+    """Return the number of pods that have a node. Requests only their metadata, which costs the server little."""
     query = f"?fieldSelector=spec.nodeName!=&labelSelector={selector}&resourceVersion=0"
     return len(api("GET", f"/api/v1/pods{query}", accept=NAMES_ONLY)["items"] or ())
 
 
 def undecided(found: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
-    """Pods as the one of ours that was found, less what is ours to decide and to end: its node, owner and finalizer."""
+    """Return a function that makes pods like `found`, one of ours, but without its node, affinity, owner and
+    finalizer."""
     metadata = {key: found["metadata"][key] for key in ("labels", "annotations")}
     spec = {key: value for key, value in found["spec"].items() if key not in ("nodeName", "affinity")}
     return lambda name: {
@@ -120,15 +121,16 @@ def undecided(found: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
 def place_with_kube_scheduler(
     api: Api, count: int, pod: Callable[[str], dict[str, Any]] = one_gpu_pod
 ) -> float:
-    """Create `count` pods, wait until all are bound, and remove them; pods a second. The floor: nobody decides but
-    kube-scheduler."""
+    """Create `count` pods, wait until all are bound, and remove them. Return pods per second: the floor, with
+    kube-scheduler alone."""
     rate = _placed(api, count, lambda name: api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod(name)))
     _remove_pods(api)
     return rate
 
 
 def place_with_kai(api: Api, count: int) -> float:
-    """The same with a PodGroup for each, as KAI wants them."""
+    """Create `count` pods with a PodGroup each, as KAI needs, and wait until all are bound. Return pods per
+    second."""
 
     def make(name: str) -> None:
         group = {
@@ -149,7 +151,7 @@ def place_with_kai(api: Api, count: int) -> float:
 
 
 def _remove_pods(api: Api) -> None:
-    """Empty the peers' namespace."""
+    """Delete all pods of the peers' namespace and wait until they are gone."""
     api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods?gracePeriodSeconds=0")
     wait_until(
         lambda: not api("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?limit=1")["items"],
@@ -160,7 +162,7 @@ def _remove_pods(api: Api) -> None:
 
 @contextmanager
 def kai(kube: KubeCluster, api: Api, definitions: Path) -> Iterator[str]:
-    """KAI Scheduler beside the cluster, with a queue without bounds. Yields why it is not there, or nothing."""
+    """Run KAI Scheduler beside the cluster, with an unlimited queue. Yields why it is not there, or ""."""
     home = os.environ.get("TRAINYARD_KAI_BIN", "")
     absence = "TRAINYARD_KAI_BIN is not set" if not home else ""
     absence = absence or ("" if definitions.is_dir() else f"its CRDs are not in {definitions}")
@@ -178,7 +180,7 @@ def kai(kube: KubeCluster, api: Api, definitions: Path) -> Iterator[str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """One of them does not always heed the signal: what was measured must not be lost for that."""
+    """Terminate a process; kill it after 30 s, since one of KAI's programs may ignore SIGTERM."""
     process.terminate()
     try:
         process.wait(30)
@@ -216,7 +218,8 @@ def _placed(api: Api, count: int, make: Callable[[str], object]) -> float:
 
 
 def wait_bound(api: Api, count: int, selector: str = "", timeout_seconds: float = 600) -> None:
-    """Look seldom at first and every 0.3 s in the end, since each look costs the server the names of all pods."""
+    """Wait until `count` pods are bound. Polls rarely at first and every 0.3 s near the end, since each poll makes
+    the server list all pods. Raises RuntimeError after `timeout_seconds`."""
     began = time.monotonic()
     while (found := bound_pods(api, selector)) < count:
         spent = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""What following a cluster costs: API calls over a job's life, a model of many pods, and logs on their way to a page.
+"""The cost of following a cluster: API calls over a job's life, a cache of many pods, and logs on their way to a page.
 
 `python -m bench.kubernetes_reading reflect KUBECONFIG SECONDS` is the process whose cost is measured.
 """
@@ -47,8 +47,8 @@ SPOKEN = re.compile(r"T (\d+\.\d+)")
 
 
 def job_calls() -> list[Row]:
-    """Every call that the engine sends for a job on the real node: made, its log followed and read to its end, stopped,
-    forgotten, its working directory removed."""
+    """Count all API calls of the engine for a job on a real node: start, follow the log to its end, stop, forget,
+    remove the working directory."""
     work = "API calls of a job over its life, its log streams included"
     try:
         with node_cluster() as kube, tempfile.TemporaryDirectory(prefix="trainyard-bench-") as state:
@@ -60,7 +60,7 @@ def job_calls() -> list[Row]:
 
 
 def _lives(engine: KubernetesEngine, state: str) -> list[float]:
-    """Calls of each job, one after the other."""
+    """Return the number of calls of each of LIVES jobs, run one after another."""
     try:
         wait_until(lambda: len(engine.nodes()) == 2, timeout=30, what="the nodes")
         engine.sync_projects([ProjectReport("bench", 40_000, None, 40_000)])
@@ -76,7 +76,7 @@ def _lives(engine: KubernetesEngine, state: str) -> list[float]:
 
 
 def live(engine: KubernetesEngine, state: str) -> None:
-    """One job's whole life."""
+    """Run one job from start to removal."""
     job_id = str(uuid.uuid4())
     name, log = pod_name(job_id, 1, 0), f"{state}/logs/{job_id}/1-0.log"
     spec = PodSpec(
@@ -94,7 +94,7 @@ def live(engine: KubernetesEngine, state: str) -> None:
 
 
 def _is_forgotten(engine: KubernetesEngine, name: str) -> bool:
-    """As the loop does it: again, while that is put off."""
+    """Return whether the engine has forgotten the pod; False if it asks to try again later."""
     try:
         engine.forget(name)
     except EngineRefused as refusal:
@@ -105,7 +105,7 @@ def _is_forgotten(engine: KubernetesEngine, name: str) -> bool:
 
 
 def reflector_costs() -> list[Row]:
-    """CPU and memory of a process that follows many pods while hundreds of them change every second."""
+    """Measure CPU and memory of a process that follows many pods while hundreds of them change every second."""
     with kube_cluster() as kube:
         api = Api(kube)
         api("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
@@ -123,7 +123,7 @@ def reflector_costs() -> list[Row]:
 
 
 def follow_latencies(directory: Path) -> list[Row]:
-    """From a container's print to a page's websocket, on the real node."""
+    """Measure the time from a container's output to a page's websocket, on a real node."""
     work = "log line, from the container to a websocket, p95"
     try:
         with node_cluster() as kube, servers.control_plane(directory / "logs-state") as running:
@@ -159,7 +159,7 @@ def _watch_costs(kube: KubeCluster, api: Api, names: list[str]) -> list[Row]:
 
 
 def _change(api: Api, names: list[str], seconds: float) -> int:
-    """Patch one pod after the other at the wanted rate; how many were."""
+    """Patch pods in turn at EVENTS_PER_SECOND. Return the number of patches."""
     began, sent = time.monotonic(), 0
     with ThreadPoolExecutor(8) as threads:
         while (elapsed := time.monotonic() - began) < seconds:
@@ -174,7 +174,7 @@ def _change(api: Api, names: list[str], seconds: float) -> int:
 
 
 def reflect(kubeconfig: str, seconds: float) -> None:
-    """Follow all pods as the engine does, and tell what it cost."""
+    """Follow all pods as the engine does; print CPU, memory and the number of events as JSON."""
     credentials = {"kubeconfig": Path(kubeconfig).read_text(), "context": "trainyard"}
     heard = 0
 

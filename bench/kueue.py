@@ -1,9 +1,9 @@
 """Kueue's own performance scenario through `decide`: 15,000 workloads of 30 queues in 5 cohorts, in real time.
 
-Run: python -m bench.kueue [--large]. A cohort is a department with a node of its own as large as its quotas, since
-Kueue divides quotas and places nothing. The clock advances by the CPU time that a cycle takes and waits for the next
-submission or end when nothing is to be decided, so that other programs on the machine do not count. Kueue's figures are
-published and contain writes to an API server; ours are the scheduler's core alone, without a database.
+Run: python -m bench.kueue [--large]. A cohort is a department with one node as large as its quotas, since Kueue divides
+quotas and places nothing. The clock advances by the CPU time of each cycle and, if there is nothing to decide, to the
+next submission or end, so that other programs on the machine do not count. Kueue's figures are published and include
+writes to an API server; ours are the scheduler's core alone, without a database.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ COHORTS, QUOTA, BORROWED = 5, 20, 100
 
 
 class Workloads(NamedTuple):
-    """So many workloads of each queue, of these units and run times, submitted every so many seconds."""
+    """A class of workloads: `jobs` of each queue with `units` GPUs and `seconds` run time, submitted every `every`
+    seconds."""
 
     name: str
     jobs: int
@@ -46,7 +47,7 @@ class Workloads(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """One of Kueue's configurations; `published`: its seconds, `limit`: ours at most."""
+    """One of Kueue's configurations. `published`: Kueue's seconds; `limit`: our goal in seconds."""
 
     name: str
     queues: int
@@ -80,7 +81,7 @@ LARGE = Scenario(
 
 
 class Submission(NamedTuple):
-    """A workload: when it is submitted, its class and how it waits."""
+    """A workload: the time of its submission, its class and run time, and its queued job."""
 
     at: float
     name: str
@@ -90,7 +91,7 @@ class Submission(NamedTuple):
 
 @dataclass(slots=True)
 class Run:
-    """What a run measured, in seconds from the first submission. `admitted`: until the first start, by class."""
+    """Results of a run, in seconds from the first submission. `admitted`: waits until the first start, by class."""
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -127,7 +128,7 @@ def main() -> None:
 
 
 def play(scenario: Scenario) -> Run:
-    """Submit, decide and finish until nothing is left."""
+    """Submit, decide and finish until no workload is left. Return the results."""
     return _Play(scenario).run()
 
 
@@ -173,7 +174,7 @@ class _Play:
                 del self._active[name]
 
     def _decide(self, now: float) -> bool:
-        """Decide once; return whether the plan needs another cycle at once."""
+        """Run one cycle; return whether another is needed at once, because the plan preempted jobs."""
         began = time.process_time()
         jobs = (*self._active.values(), *self._queued.values())
         plan = self._scheduler.decide(replace(self._view, now=int(now), jobs=jobs))

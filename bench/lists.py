@@ -1,5 +1,5 @@
-"""The list of jobs: ours against a plain Django REST framework ModelSerializer view of the same rows and fields, in
-turn, in one process; and page 1,000 against page 1. CPU time of the whole request, from WSGI environ to bytes.
+"""The list of jobs beside a plain Django REST framework ModelSerializer view of the same rows and fields, measured in
+turn in one process; and page 1,000 beside page 1. CPU time of the whole request, from WSGI environ to bytes.
 
 Run: python -m bench.lists [--profile]
 """
@@ -20,7 +20,7 @@ REPEATS = 60
 
 
 def main() -> None:
-    """Fill a database of its own, measure, report."""
+    """Fill a new database, measure and report."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
         with django_on(Path(directory)):
             from bench import lists_peer
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def rows(ours: list[float], peer: list[float], deep: list[float]) -> list[Row]:
-    """The two goals, each against a measurement of the same run."""
+    """Return rows for the two goals, each relative to a measurement of the same run."""
     return [
         Row(
             f"list of {PAGE} out of {JOBS:,} jobs, CPU of the request",
@@ -63,7 +63,7 @@ def rows(ours: list[float], peer: list[float], deep: list[float]) -> list[Row]:
 
 @contextmanager
 def django_on(directory: Path) -> Iterator[None]:
-    """Django on an empty SQLite database of its own."""
+    """Set up Django with an empty SQLite database in `directory`."""
     os.environ |= {"DJANGO_SETTINGS_MODULE": "controlplane.settings", "TRAINYARD_STATE_DIR": str(directory)}
     os.environ["TRAINYARD_LOG_LEVEL"] = "error"
     import django
@@ -76,7 +76,7 @@ def django_on(directory: Path) -> Iterator[None]:
 
 
 def fill(count: int) -> None:
-    """`count` jobs of one project: the newest 16 run, the next 200 wait, the rest has finished."""
+    """Create `count` jobs of one project: the newest 16 run, the next 200 are queued, the others have finished."""
     from controlplane.access import SYSTEM
     from controlplane.actions.accounts import create_user
     from jobs.kinds.spec import parse_spec
@@ -100,7 +100,7 @@ def fill(count: int) -> None:
 
 
 def job_of(project: Any, user: Any, spec: dict[str, Any], number: int, count: int) -> Any:
-    """One row: its place decides its state."""
+    """Return an unsaved job; its number decides its state."""
     from django.utils import timezone
 
     from jobs.models import Job
@@ -145,7 +145,7 @@ def place_running() -> None:
 
 
 def token() -> str:
-    """An admin's secret."""
+    """Return an API token of a new admin."""
     from controlplane.access import SYSTEM
     from controlplane.actions.accounts import create_user, issue_token
 
@@ -153,7 +153,7 @@ def token() -> str:
 
 
 def reader(path: str, secret: str, urlconf: str) -> Callable[[], bytes]:
-    """A function that makes one request through the whole WSGI application and returns the body."""
+    """Return a function that sends one request through the whole WSGI application and returns the body."""
     from django.conf import settings
     from django.core.wsgi import get_wsgi_application
     from django.test import RequestFactory
@@ -175,7 +175,7 @@ def reader(path: str, secret: str, urlconf: str) -> Callable[[], bytes]:
 
 
 def deep_path(secret: str) -> str:
-    """The address of page DEEP, made of a cursor as the server makes them."""
+    """Return the URL of page DEEP, with a cursor as the server makes it."""
     from controlplane.api.paging import make_cursor
 
     cursor = make_cursor(["-created_at", False, [JOBS + 1 - (DEEP - 1) * PAGE]], "/api/v1/jobs")
@@ -183,7 +183,7 @@ def deep_path(secret: str) -> str:
 
 
 def in_turn(*works: Callable[[], object]) -> tuple[list[float], ...]:
-    """CPU milliseconds of each work, alternating, after a warm-up."""
+    """Return the CPU milliseconds of each function, called in turn, after five rounds of warm-up."""
     samples: tuple[list[float], ...] = tuple([] for _ in works)
     for number in range(REPEATS + 5):
         for work, kept in zip(works, samples, strict=True):
@@ -195,7 +195,7 @@ def in_turn(*works: Callable[[], object]) -> tuple[list[float], ...]:
 
 
 def profile(work: Callable[[], object]) -> None:
-    """Where the time goes."""
+    """Print a profile of 30 calls."""
     import cProfile
     import pstats
 

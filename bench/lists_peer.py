@@ -1,5 +1,6 @@
-"""The peer of bench.lists: a view as the tutorial writes it, ModelSerializers over model instances, with the
-fields of our list of jobs. Related rows are joined and prefetched, so that it pays for serialising, not for queries."""
+"""The peer of bench.lists: a view as in the DRF tutorial, with ModelSerializers over model instances and the fields of
+our list of jobs. Related rows are joined and prefetched, so that it pays for serialising, not for queries.
+"""
 
 import json
 from typing import Any
@@ -23,7 +24,7 @@ from jobs.models import Allocation, Job, Pod
 
 
 class Pages(CursorPagination):
-    """Keyset pages, as ours."""
+    """Keyset pages, as in our list."""
 
     ordering = "-submit_rank"
     page_size_query_param = "limit"
@@ -31,7 +32,7 @@ class Pages(CursorPagination):
 
 
 class DeviceSerializer(ModelSerializer[Allocation]):
-    """A share of a GPU."""
+    """A pod's share of a device."""
 
     index = IntegerField(source="device.index")
     share = FloatField(source="milli_gpus")
@@ -42,7 +43,7 @@ class DeviceSerializer(ModelSerializer[Allocation]):
 
 
 class PodSerializer(ModelSerializer[Pod]):
-    """A pod."""
+    """A pod with its devices."""
 
     attempt = IntegerField(source="attempt.number")
     node = CharField(source="node.name")
@@ -69,7 +70,7 @@ class PodSerializer(ModelSerializer[Pod]):
 
 
 class ReasonSerializer(ModelSerializer[Job]):
-    """Why the job is in its state."""
+    """The reason of a job's state."""
 
     code = CharField(source="reason")
 
@@ -79,7 +80,7 @@ class ReasonSerializer(ModelSerializer[Job]):
 
 
 class StatusSerializer(ModelSerializer[Job]):
-    """Where the job stands."""
+    """The status of a job with its pods."""
 
     is_reachable = BooleanField(source="project.cluster.is_reachable")
     reason = ReasonSerializer(source="*")
@@ -122,7 +123,7 @@ class StatusSerializer(ModelSerializer[Job]):
 
 
 class SpecSerializer(ModelSerializer[Job]):
-    """The spec's fields, all of them as they are stored."""
+    """All fields of a job's spec, in stored form."""
 
     locals().update({name: JSONField(source=f"spec.{name}") for name in FIELDS})
 
@@ -132,7 +133,7 @@ class SpecSerializer(ModelSerializer[Job]):
 
 
 class JobSerializer(SpecSerializer):
-    """A job."""
+    """A job with its spec and status."""
 
     project = CharField(source="project.name")
     user = CharField(source="user.username")
@@ -144,7 +145,7 @@ class JobSerializer(SpecSerializer):
 
 
 class PlainJobs(ListAPIView[Job]):
-    """A plain list view."""
+    """A plain list view of jobs."""
 
     serializer_class = JobSerializer
     pagination_class = Pages
@@ -158,7 +159,7 @@ urlpatterns = [path("peer", PlainJobs.as_view())]
 
 
 def assert_same(ours: bytes, theirs: bytes) -> None:
-    """Both answer the same jobs with the same names of fields at every level."""
+    """Assert that both answers contain the same jobs with the same field names at every level."""
     mine, peers = json.loads(ours)["results"], json.loads(theirs)["results"]
     assert [job["id"] for job in mine] == [job["id"] for job in peers]
     for one, other in zip(mine, peers, strict=True):
@@ -166,7 +167,7 @@ def assert_same(ours: bytes, theirs: bytes) -> None:
 
 
 def shape(value: Any, depth: int) -> Any:
-    """Names of fields, two levels deep and in the pods of running jobs."""
+    """Return the field names of a JSON object, two levels deep."""
     if not isinstance(value, dict) or depth > 1:
         return None
     return {name: shape(item, depth + 1) for name, item in value.items()}

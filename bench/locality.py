@@ -1,4 +1,4 @@
-"""What cache locations cost the scheduler: 1,000 full nodes, 8,000 running and 2,000 queued jobs, pure core, CPU time.
+"""The cost of cache locations for the scheduler: 1,000 full or idle nodes, 2,000 queued jobs, pure core, CPU time.
 
 Run: python -m bench.locality
 
@@ -20,7 +20,7 @@ REPEATS = 9
 
 
 def main() -> None:
-    """Measure, report."""
+    """Measure and report."""
     rows = []
     for name, is_full in (("full", True), ("idle", False)):
         plain = large(is_full=is_full)
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def beside(work: str, plain: ClusterView, view: ClusterView, limit: float) -> Row:
-    """One row: both views decided in turn."""
+    """Return a row: `decide` of both views in turn."""
     ours, theirs = [], []
     for _ in range(REPEATS):
         theirs.append(cpu_ms(lambda: decide(plain)))
@@ -50,13 +50,13 @@ def cpu_ms(work: Callable[[], object]) -> float:
 
 
 def over_places(view: ClusterView) -> ClusterView:
-    """The same nodes, a quarter of them at each location."""
+    """Return the same nodes with a quarter of them at each location."""
     nodes = [replace(node, location=PLACES[at % 4]) for at, node in enumerate(view.nodes)]
     return replace(view, nodes=tuple(nodes))
 
 
 def with_data(view: ClusterView) -> ClusterView:
-    """Every tenth job mounts a dataset that is ready at one location."""
+    """Return the view in which every tenth queued job mounts a dataset that is ready at one location."""
     jobs = [
         replace(job, locations=PLACES[at % 4 : at % 4 + 1], fillable=(PLACES[(at + 1) % 4],))
         if at % 10 == 0 and job.state == "queued"

@@ -1,12 +1,12 @@
 """The loop over PostgreSQL: 1,250 nodes of 8 GPUs, 200 projects, 100,000 queued jobs; then 4,000 jobs from submission
-to running. The engine is the one in memory, so all of it is our own work and PostgreSQL's.
+to running. The engine is the memory engine, so the figures contain only our own work and PostgreSQL's.
 
 Run: python -m bench.loop [--queued 100000] [--profile first|steady|ended]
 
-The first cycle finds the rows and no cached state. In a steady cycle nothing changed, or one job ended and the next one
-starts. The goals are those of a machine on which `python -c pass` takes 8 ms of CPU, scaled as in
-bench.scheduling. The peer of a cycle is what no loop can avoid: one SELECT of the columns that it reads of all
-unfinished jobs, fetched by the driver.
+The first cycle has the rows but no cached state. In a steady cycle nothing changed, or one job ended and the next one
+starts. The goals are for a machine on which `python -c pass` takes 8 ms of CPU, and are scaled as in bench.scheduling.
+The peer of a cycle is the least that any loop must do: one SELECT of the columns that it reads of all unfinished jobs,
+fetched by the driver.
 """
 
 import argparse
@@ -30,7 +30,7 @@ SMALL_NODES, SMALL_JOBS = 500, 4_000
 
 
 def main() -> None:
-    """Measure both scenarios on a server of our own and report."""
+    """Measure both scenarios on a PostgreSQL server of our own and report."""
     from tests import servers
 
     parser = argparse.ArgumentParser()
@@ -56,14 +56,14 @@ def main() -> None:
 
 
 def collect_as_the_loop() -> None:
-    """Collect garbage as rarely as the loop's process does."""
+    """Set the garbage collector's thresholds of the loop's process."""
     from controlplane.loop.garbage import THRESHOLDS
 
     gc.set_threshold(*THRESHOLDS)
 
 
 class Crowd:
-    """A cluster with more queued jobs than GPUs, every project with an equal quota; nothing runs."""
+    """A cluster with more queued jobs than GPUs, equal quotas for all projects, and no running job."""
 
     def __init__(self, queued: int) -> None:
         from tests.builders import make_project
@@ -76,7 +76,8 @@ class Crowd:
         self.add(queued)
 
     def add(self, count: int, **columns: Any) -> list[Any]:
-        """Jobs of one GPU, of the projects in turn, in bulk."""
+        """Create queued one-GPU jobs in bulk, distributed over the projects; `columns` overrides their columns.
+        Return them."""
         from jobs.models import Job
         from tests.builders import make_user
 
@@ -92,7 +93,7 @@ class Crowd:
         return made
 
     def fill(self) -> None:
-        """Running jobs on every GPU, as the loop would have written them."""
+        """Create a running job on every GPU, with rows as the loop would have written them."""
         from controlplane.engines.base import PodSpec, pod_name
         from controlplane.models import Command, Device
         from jobs.models import Allocation, Attempt, Job, Pod
@@ -137,7 +138,7 @@ class Crowd:
             pass
 
     def first(self) -> None:
-        """The first cycle, which also begins the first starts."""
+        """Run the first cycle, which also begins the first starts."""
         from controlplane.loop.cycle import run_cycle
         from controlplane.loop.garbage import long_lived
 
@@ -145,7 +146,7 @@ class Crowd:
             run_cycle(self.plant.clock())
 
     def steady(self) -> bool:
-        """One cycle; return whether the next one is due soon, such as for the rest of a long queue."""
+        """Run one cycle. Return whether the next one is due soon, such as for the rest of a long queue."""
         from controlplane.loop.cluster_context import context_of
         from controlplane.loop.cycle import run_cycle
 
@@ -153,19 +154,19 @@ class Crowd:
         return bool(run_cycle(self.plant.clock()))
 
     def end_one(self) -> None:
-        """One running job ends by itself."""
+        """Let one running job end by itself."""
         self.plant.engine.finish(next(one for one in self.plant.engine.pods() if one.state == "running").name)
 
 
 def spec_of() -> dict[str, Any]:
-    """The stored request of a job of one GPU."""
+    """Return the stored spec of a one-GPU job."""
     from jobs.kinds.spec import parse_spec
 
     return parse_spec({"name": "job", "kind": "train", "command": ["sleep", "infinity"], "gpus": 1})
 
 
 def crowd_rows(crowd: Crowd, scale: float) -> list[Row]:
-    """The first cycle, the fill, and steady cycles."""
+    """Return the rows of the first cycle and of steady cycles."""
     first = time_ms(crowd.first, 1, warm_up=0)
     crowd.fill()
     floor = time_ms(floor_of(crowd), FLOOR_REPEATS)
@@ -185,7 +186,8 @@ def crowd_rows(crowd: Crowd, scale: float) -> list[Row]:
 
 
 def after(crowd: Crowd) -> list[float]:
-    """One cycle after a job ended, which starts another; its commands are carried out outside of the time."""
+    """Return the milliseconds of one cycle after a job ended, in which another starts. Its commands run afterwards
+    and are not included."""
     from controlplane.loop.execute import execute_due
 
     crowd.end_one()
@@ -197,7 +199,7 @@ def after(crowd: Crowd) -> list[float]:
 
 
 def floor_of(crowd: Crowd) -> Callable[[], object]:
-    """The SELECT with all its rows."""
+    """Return a function that runs the peer's SELECT and fetches all rows."""
     from django.db import connection
 
     from controlplane.loop.observe import _JOB_COLUMNS, _unfinished
@@ -213,7 +215,8 @@ def floor_of(crowd: Crowd) -> Callable[[], object]:
 
 
 def end_to_end(scale: float) -> Row:
-    """Submit 4,000 one-GPU jobs, 100 a request, to the loop's own threads; until all of them run."""
+    """Submit 4,000 one-GPU jobs, 100 per call, and wait until the loop's own threads have all of them running. Return
+    the row."""
     from controlplane.access import Actor
     from controlplane.loop.runner import Runner
     from jobs.actions import submit_jobs
@@ -240,7 +243,7 @@ def end_to_end(scale: float) -> Row:
 
 
 def forget_all() -> None:
-    """Empty the database."""
+    """Empty the database and drop the loop's cached state."""
     from django.core.management import call_command
 
     from controlplane.loop.cluster_context import forget_contexts
@@ -252,7 +255,7 @@ def forget_all() -> None:
 
 
 def profile(crowd: Crowd, what: str) -> None:
-    """Show where the time of one line goes."""
+    """Print a profile of one cycle: `first`, `steady` or `ended`."""
     if what != "first":
         crowd.fill()
         crowd.steady()

@@ -1,7 +1,7 @@
-"""How soon a new membership is in an elastic pod of a Kubernetes cluster, beside an annotation that the kubelet writes
-into a file (downward API) and a ConfigMap volume.
+"""The delay until a new membership is in an elastic pod of a Kubernetes cluster, beside an annotation that the kubelet
+writes into a file (downward API) and a ConfigMap volume.
 
-Each figure is a round trip on one real node, from the order until the pod's answer, which comes over the exec always.
+Each figure is a round trip on one real node, from the write until the pod's answer, which always comes over the exec.
 Run: python -m bench.membership_kubernetes
 """
 
@@ -56,7 +56,7 @@ while True:
 
 
 def main() -> None:
-    """Measure and report; where no cluster can be had, say so and leave no figures."""
+    """Measure and report; without a Kubernetes cluster print the reason and remove the old results."""
     try:
         with node_cluster() as kube, tempfile.TemporaryDirectory() as directory:
             report("membership_kubernetes", measure(kube, Path(directory)))
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def measure(kube: KubeCluster, directory: Path) -> list[Row]:
-    """One order after the other to one pod."""
+    """Send texts to one pod in each of the three ways; return the rows."""
     settings = {
         "installation": "bench",
         "namespace_prefix": "bench-",
@@ -112,7 +112,8 @@ def measure(kube: KubeCluster, directory: Path) -> list[Row]:
 
 
 def trip(order: Callable[[str], None], heard: Callable[[str], bool]) -> float:
-    """Milliseconds from an order until the pod has answered it. Raises TimeoutError."""
+    """Return the milliseconds until the pod has answered a new text. `order` sends it, `heard` tests for the answer.
+    Raises TimeoutError."""
     text, began = uuid.uuid4().hex, time.monotonic()
     order(text)
     while not heard(text):
@@ -123,7 +124,7 @@ def trip(order: Callable[[str], None], heard: Callable[[str], bool]) -> float:
 
 
 def pod() -> dict[str, Any]:
-    """Return a pod with the three files."""
+    """Return a pod that watches the three files and reports what changes in them."""
     downward = [{"path": KEY, "fieldRef": {"fieldPath": f"metadata.annotations['{KEY}']"}}]
     volumes: dict[str, dict[str, Any]] = {
         elastic.DIRECTORY: {"emptyDir": {}},

@@ -1,5 +1,6 @@
-"""The packing of openb: pods of a real cluster arrive one at a time, never leave, and are dropped when they do
-not fit. The same experiment as FGD's (ATC'23), on `place`."""
+"""The packing of openb: pods of a real cluster arrive one at a time, never leave, and are dropped if they do not fit.
+The same experiment as in FGD (ATC'23), on `place`.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ SEEDS = range(42, 52)
 
 
 def allocation(folder: Path, seed: int, *, is_packed: bool = False) -> tuple[float, float]:
-    """Return (allocated, fragmented) percent of the cluster's GPUs when 100 % of them have been asked for. Places are
-    chosen by the fragmentation gradient, or by the tightest fit."""
+    """Return (allocated, fragmented) percent of the cluster's GPUs after pods requesting 100 % of them have arrived.
+    Places are chosen by the fragmentation gradient or, if `is_packed`, by the tightest fit."""
     nodes, pods = read_nodes(folder / "nodes_gpu.csv"), read_pods(folder / "pods_default.csv")
     capacity = sum(len(node.devices) for node in nodes) * 1000
     room = open_capacity(ClusterView("openb", 0, nodes)).now
@@ -39,7 +40,7 @@ def allocation(folder: Path, seed: int, *, is_packed: bool = False) -> tuple[flo
 
 
 def arrivals(pods: Sequence[Request], capacity: int, dice: random.Random) -> list[Request]:
-    """Return the pods and random repetitions of them, shuffled, until TUNE times the GPUs are asked for."""
+    """Return the pods and random repetitions of them, shuffled, that together request TUNE times the GPUs."""
     found, asked = list(pods), sum(pod.milli_gpus for pod in pods)
     while asked < TUNE * capacity:
         found.append(dice.choice(pods))
@@ -49,13 +50,13 @@ def arrivals(pods: Sequence[Request], capacity: int, dice: random.Random) -> lis
 
 
 def fragmented(room: FreeCapacity, pods: Sequence[Request]) -> float:
-    """Return the milli-GPUs that are free and of no use to a pod of the task mix, on average."""
+    """Return the free milli-GPUs that are useless to a pod of the task mix, on average."""
     gradient = Gradient(popular(Counter(pods)))
     return sum(map(gradient.useless_on, room.nodes))
 
 
 def read_nodes(path: Path) -> tuple[NodeView, ...]:
-    """Return the GPU nodes."""
+    """Return the GPU nodes of a CSV file."""
     with path.open() as lines:
         return tuple(
             NodeView(
@@ -67,7 +68,7 @@ def read_nodes(path: Path) -> tuple[NodeView, ...]:
 
 
 def read_pods(path: Path) -> list[Request]:
-    """Return what each pod asks for."""
+    """Return the resource request of each pod of a CSV file."""
     with path.open() as lines:
         return [
             Request(

@@ -1,7 +1,7 @@
 """The first page of large clusters beside that of an empty instance, in a real browser and in turn.
 
-The rows of a large cluster are written straight into the database of a running instance, as a cluster that its loop
-leaves alone: what is measured is the page, not the scheduling of its jobs. Run: python -m bench.overview
+The rows of a large cluster are written into the database of a running instance, as a cluster that its loop ignores:
+this measures the page, not the scheduling of its jobs. Run: python -m bench.overview
 """
 
 import json
@@ -38,7 +38,7 @@ MEASURE = """() => ({
 
 @dataclass
 class Site:
-    """A running instance, the cookies of an admin, and what visits to it took."""
+    """A running instance, the cookies of an admin, and the measurements of visits to it."""
 
     running: servers.ControlPlane
     cookies: Any = None
@@ -50,7 +50,7 @@ class Site:
 
 
 def main() -> int:
-    """Exit code 0, also without a browser: then it says so."""
+    """Measure and report. Return 0, also without a browser, which is then reported."""
     path = servers.chromium()
     if path is None:
         print("There is no Chromium: apt-get install chromium")
@@ -93,7 +93,7 @@ def rows(empty: Site, large: Site, huge: Site) -> list[Row]:
 
 @contextmanager
 def site(size: tuple[int, int, int] | None) -> Iterator[Site]:
-    """An instance with an admin, and with a crowd of that size."""
+    """Start an instance with an admin and, if `size` is given, a crowd of (nodes, jobs, running jobs)."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
         with servers.control_plane(Path(directory)) as running:
             admin = {"username": "wall", "password": PASSWORD, "is_admin": True}
@@ -104,7 +104,7 @@ def site(size: tuple[int, int, int] | None) -> Iterator[Site]:
 
 
 def sign_in(browser: Browser, one: Site) -> None:
-    """Keep the cookies of the admin."""
+    """Sign in as the admin and keep the cookies."""
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{one.running.url}/login")
@@ -117,7 +117,8 @@ def sign_in(browser: Browser, one: Site) -> None:
 
 
 def visit(browser: Browser, one: Site) -> dict[str, float]:
-    """Open the overview with an empty cache."""
+    """Open the overview with an empty cache. Return the seconds to the largest paint, and the page's pixels and
+    kilobytes."""
     context = browser.new_context(viewport=VIEW, storage_state=one.cookies)
     page = context.new_page()
     page.add_init_script(OBSERVE_PAINT)
@@ -131,13 +132,13 @@ def visit(browser: Browser, one: Site) -> dict[str, float]:
 
 
 def refreshes(state_dir: Path) -> list[float]:
-    """CPU milliseconds of a drawing after something has happened, in a process of its own."""
+    """Return the CPU milliseconds of rendering the page after an event, measured in a process of its own."""
     found: list[float] = json.loads(alone("refresh", state_dir))
     return found
 
 
 def alone(work: str, state_dir: Path, *arguments: str) -> str:
-    """Run one of WORKS on an instance's database, in a process of its own; returns what it printed."""
+    """Run one of WORKS on an instance's database in a process of its own. Return its output."""
     environment = os.environ | {"TRAINYARD_STATE_DIR": str(state_dir), "TRAINYARD_LOG_LEVEL": "error"}
     environment["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"
     command = [sys.executable, "-m", "bench.overview", work, *arguments]
@@ -145,7 +146,7 @@ def alone(work: str, state_dir: Path, *arguments: str) -> str:
 
 
 def seed(nodes: str, jobs: str, running: str) -> None:
-    """Write a crowd as a cluster that the loop does not open."""
+    """Write a crowd, in a cluster whose state makes the loop ignore it."""
     from django.db import transaction
 
     from controlplane.models import Cluster
@@ -157,7 +158,7 @@ def seed(nodes: str, jobs: str, running: str) -> None:
 
 
 def refresh() -> None:
-    """Print the CPU milliseconds of each of some drawings, each after an event."""
+    """Print the CPU milliseconds of REFRESHES renderings, each after an event, as JSON."""
     from django.conf import settings
     from django.test import Client
 

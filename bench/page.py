@@ -1,7 +1,7 @@
-"""The first page in a real browser: bytes on the wire before charts, and when the largest part is painted.
+"""The first page in a real browser: bytes on the wire before charts, and the time of the largest contentful paint.
 
-A fresh Chromium with an empty cache opens the overview of a cluster with sixteen running jobs. The largest
-contentful paint is what the browser itself reports. Run: python -m bench.page
+A new Chromium with an empty cache opens the overview of a cluster with sixteen running jobs. The browser itself reports
+the largest contentful paint. Run: python -m bench.page
 """
 
 import sys
@@ -33,7 +33,7 @@ CHARTS = ("/static/vendor/", "/charts/")
 
 
 def main() -> int:
-    """Exit code 0, also without a browser: then it says so."""
+    """Measure and report. Return 0, also without a browser, which is then reported."""
     path = servers.chromium()
     if path is None:
         print("There is no Chromium: apt-get install chromium")
@@ -58,7 +58,7 @@ def rows(visits: list[tuple[float, float]]) -> list[Row]:
 
 
 def fill(running: servers.ControlPlane) -> None:
-    """An admin to sign in as, and a busy cluster."""
+    """Create an admin to sign in as, and jobs that fill the cluster."""
     expect(
         running.call("POST", "/api/v1/users", {"username": "wall", "password": PASSWORD, "is_admin": True})
     )
@@ -74,7 +74,8 @@ def expect(answer: tuple[int, object]) -> None:
 
 
 def visit(browser: Browser, url: str) -> tuple[float, float]:
-    """Sign in, forget every cached file, open the overview: kilobytes and seconds."""
+    """Sign in, disable the cache and open the overview. Return kilobytes without charts, and seconds to the largest
+    paint."""
     context = browser.new_context(viewport={"width": 1600, "height": 1000})
     page = context.new_page()
     page.goto(f"{url}/login")
@@ -93,7 +94,7 @@ def visit(browser: Browser, url: str) -> tuple[float, float]:
 
 
 def count_bytes(page: Page) -> list[tuple[str, float]]:
-    """Let the browser's own network log fill a list of path and bytes received, headers included."""
+    """Return a list that the browser's network log fills with (path, bytes received including headers)."""
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
     session.send("Network.setCacheDisabled", {"cacheDisabled": True})

@@ -1,8 +1,8 @@
-"""Live push: 1,000 websocket clients and one change of the cluster per second, through the web process as it is,
-beside Channels' group_send of messages of the same size, in turn in the same run.
+"""Live push: 1,000 websocket clients and one change of the cluster per second through the real web process, beside
+Channels' group_send of messages of the same size, in turn in the same run.
 
-A change is what telemetry writes: progress of five running jobs and one event. Its latency counts from the event's
-own time, taken before the commit, until a client in another process has the frame. CPU is the server process's.
+A change is what telemetry writes: progress of five running jobs and one event. Its latency is from the event's own
+time, taken before the commit, until a client in another process has the frame. CPU is that of the server process.
 
 Run: python -m bench.push [CLIENTS]
 """
@@ -33,7 +33,8 @@ SUBSCRIBE = '{"op": "subscribe", "topic": "overview", "since": null}'
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One window: every message's latency, the server's CPU, the size of a message and what got lost."""
+    """Results of one window: the latency of every message, the server's CPU, bytes per message, and lost
+    connections."""
 
     latencies_ms: list[float]
     cpu_percent: float
@@ -42,7 +43,7 @@ class Measured:
 
 
 def main() -> None:
-    """Alternate ours and the peer's windows."""
+    """Measure windows of ours and of the peer in turn; report."""
     clients = int(sys.argv[1]) if len(sys.argv) > 1 else CLIENTS
     ours: list[Measured] = []
     peers: list[Measured] = []
@@ -58,7 +59,7 @@ def main() -> None:
 
 
 def rows(clients: int, ours: list[Measured], peers: list[Measured]) -> list[Row]:
-    """The two goals, beside the peer."""
+    """Return rows for latency and CPU, beside the peer."""
     name = "Channels group_send, in-memory layer"
     latencies = [value for window in ours for value in window.latencies_ms]
     peer_latencies = [value for window in peers for value in window.latencies_ms]
@@ -95,7 +96,7 @@ def rows(clients: int, ours: list[Measured], peers: list[Measured]) -> list[Row]
 
 
 def thinned(values: list[float], most: int = 1000) -> list[float]:
-    """Quantiles of many samples, so that results stay small."""
+    """Return at most `most` evenly spaced quantiles of the samples, to keep the results small."""
     ordered = sorted(values)
     if len(ordered) <= most:
         return ordered
@@ -105,7 +106,7 @@ def thinned(values: list[float], most: int = 1000) -> list[float]:
 def measure(
     port: int, process: psutil.Process, clients: int, path: str, mark: str, token: str, subscription: str
 ) -> Measured:
-    """Connect the readers, then count what they get and what the server spends."""
+    """Connect the clients, then measure the latencies and the server's CPU over SECONDS."""
     command = [sys.executable, "-m", "bench.push_client", str(port), path, str(clients), str(SECONDS), mark]
     reader = subprocess.Popen(
         [*command, token, subscription], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -129,7 +130,8 @@ def measure(
 
 @contextmanager
 def server(application: str, variables: dict[str, str]) -> Iterator[tuple[int, psutil.Process]]:
-    """An ASGI application on uvicorn with the product's options, in a process of its own."""
+    """Run an ASGI application on uvicorn with the product's options, in a process of its own. Yields its port and
+    process."""
     port = free_port()
     options = ["--no-access-log", "--log-level", "warning", "--ws-per-message-deflate", "false"]
     command = [
@@ -162,7 +164,7 @@ def listens(process: "subprocess.Popen[bytes]", port: int) -> bool:
 
 
 def prepare(directory: Path) -> str:
-    """A database with sixteen running jobs; returns a token that sees all of them."""
+    """Create a database with sixteen running jobs. Return a token that may see all of them."""
     os.environ |= {"DJANGO_SETTINGS_MODULE": "controlplane.settings", "TRAINYARD_STATE_DIR": str(directory)}
     os.environ["TRAINYARD_LOG_LEVEL"] = "error"
     import django
@@ -188,7 +190,7 @@ def prepare(directory: Path) -> str:
 
 @contextmanager
 def changes() -> Iterator[None]:
-    """One change a second in the background, as telemetry commits it."""
+    """Commit one change per second in the background, as telemetry does."""
     stop = threading.Event()
     thread = threading.Thread(target=change_until, args=(stop,), daemon=True)
     thread.start()

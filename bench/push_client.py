@@ -1,7 +1,7 @@
-"""The readers of bench.push: many websockets in one process of their own, raw, so that reading costs next to nothing.
+"""The clients of bench.push: many raw websockets in one process of their own, so that reading costs next to nothing.
 
-python -m bench.push_client PORT PATH CLIENTS SECONDS MARK [TOKEN [SUBSCRIPTION]] prints JSON: what each received
-message's latency was in ms, counted from the time that follows MARK in its text, and how many bytes came.
+python -m bench.push_client PORT PATH CLIENTS SECONDS MARK [TOKEN [SUBSCRIPTION]] prints JSON: the latency of each
+message in ms, counted from the time that follows MARK in its text, and the number of bytes received.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ PING, TEXT = 0x9, 0x1
 
 
 class Reader(asyncio.Protocol):
-    """One websocket: shakes hands, subscribes, and notes when each message arrived."""
+    """One websocket: performs the handshake, subscribes, and records when each message arrived."""
 
     def __init__(
         self, request: bytes, subscription: bytes, ready: "asyncio.Future[None]", seen: "Seen"
@@ -60,7 +60,7 @@ class Reader(asyncio.Protocol):
 
 
 class Seen:
-    """The latencies of all messages of all readers, once counting has begun."""
+    """The latencies of all messages of all websockets, once `is_counting` is set."""
 
     def __init__(self, mark: bytes) -> None:
         self._mark = mark
@@ -86,7 +86,7 @@ class Seen:
 
 
 def frame(opcode: int, payload: bytes) -> bytes:
-    """A client's frame: masked, with a mask of zeros."""
+    """Return a client's websocket frame, masked with zeros."""
     size = len(payload)
     head = bytes([0x80 | opcode]) + (
         bytes([0x80 | size]) if size < 126 else b"\xfe" + struct.pack("!H", size)
@@ -95,7 +95,7 @@ def frame(opcode: int, payload: bytes) -> bytes:
 
 
 def split_frame(data: bytes) -> tuple[int, bytes, bytes] | None:
-    """The first whole frame of a server: opcode, payload and what follows it."""
+    """Return opcode, payload and the remaining bytes of the first complete server frame; None if there is none."""
     if len(data) < 2:
         return None
     size, head = data[1] & 0x7F, 2
@@ -111,7 +111,7 @@ def split_frame(data: bytes) -> tuple[int, bytes, bytes] | None:
 async def read(
     port: int, path: str, clients: int, seconds: float, mark: str, token: str, subscription: str
 ) -> None:
-    """Connect everybody, say `ready` on stdout, count for `seconds` after the first message, print."""
+    """Connect all clients, print `ready`, wait for a line of input, count for `seconds`, and print the results."""
     loop, seen = asyncio.get_running_loop(), Seen(mark.encode())
     credential = f"Authorization: Bearer {token}\r\n" if token else ""
     gate = asyncio.Semaphore(CONNECT_AT_ONCE)

@@ -1,5 +1,6 @@
-"""The peer of bench.push: a Channels consumer whose messages come by group_send through the in-memory layer, one a
-second, of the size that ours have."""
+"""The peer of bench.push: a Channels consumer that gets messages by group_send through the in-memory layer, one per
+second, of the same size as ours.
+"""
 
 import asyncio
 import json
@@ -25,7 +26,7 @@ _publishers: set["asyncio.Task[None]"] = set()
 
 
 class Consumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
-    """As the documentation of Channels has it."""
+    """A consumer as in the documentation of Channels."""
 
     async def connect(self) -> None:
         await self.channel_layer.group_add(GROUP, self.channel_name)
@@ -51,7 +52,7 @@ consumer = Consumer.as_asgi()
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Websockets to the consumer; the publisher starts with the server."""
+    """Serve websockets with the consumer (ASGI); the publisher starts with the server."""
     if scope["type"] == "lifespan":
         await receive()
         _publishers.add(asyncio.create_task(publish()))

@@ -2,9 +2,9 @@
 
 Run: python -m bench.scheduling [--profile ROW]
 
-The goals are those of a machine on which `python -c pass` takes 8 ms; the first row says what it takes here, and the
-other goals are scaled by the ratio. The peer is parsing the same view from JSON, in the same run. Every figure is CPU
-time of this process: other programs on the machine count as little as possible.
+The goals are for a machine on which `python -c pass` takes 8 ms; the first row measures it here, and the other goals
+are scaled by the ratio. The peer is parsing the same view from JSON, in the same run. All figures are CPU time of
+this process, so that other programs on the machine count as little as possible.
 """
 
 import cProfile
@@ -33,7 +33,7 @@ REPEATS = 3
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One line: `prepare` returns what is timed. `limit_ms` is for the reference machine."""
+    """One row to measure. `prepare` returns the function that is timed. `limit_ms` is for the reference machine."""
 
     name: str
     limit_ms: float
@@ -43,7 +43,7 @@ class Work:
 
 
 def main() -> None:
-    """Measure every line and report; with --profile, show where the time of the lines that contain a text goes."""
+    """Measure all rows and report; with --profile TEXT, print profiles of the rows whose name contains TEXT."""
     if "--profile" in sys.argv:
         wanted = sys.argv[sys.argv.index("--profile") + 1]
         for work in works():
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def works() -> Iterator[Work]:
-    """The lines, one view at a time."""
+    """Yield the rows to measure; only one view is kept in memory at a time."""
     yield Work("cold plan, empty cluster, 100,000 queued", 400, crowded([]), cold, beside_json=True)
     quotas = even()
     full = crowded(quotas)
@@ -88,7 +88,7 @@ def works() -> Iterator[Work]:
 
 
 def measure(work: Work, scale: float) -> Row:
-    """One row: each repetition on a state of its own."""
+    """Return the row of one work; each repetition has new scheduler state."""
     plan = Plan()
     samples = []
     for _ in range(REPEATS):
@@ -114,22 +114,22 @@ def measure(work: Work, scale: float) -> Row:
 
 
 def cold(view: ClusterView) -> Callable[[], Plan]:
-    """Decide without a kept state."""
+    """Return a decision without cached state."""
     return lambda: decide(view)
 
 
 def unchanged(view: ClusterView) -> Callable[[], Plan]:
-    """Decide on equal jobs in another tuple, a second later."""
+    """Return a decision a second after the first, on equal jobs in another tuple."""
     return after_first(view, lambda jobs: (*jobs[:1], *jobs[1:]))
 
 
 def one_ended(view: ClusterView) -> Callable[[], Plan]:
-    """Decide after a running job ended."""
+    """Return a decision after a running job ended."""
     return after_first(view, lambda jobs: jobs[1:])
 
 
 def one_percent_changed(view: ClusterView) -> Callable[[], Plan]:
-    """Decide after a hundredth of all jobs ended, and as many were submitted."""
+    """Return a decision after a hundredth of all jobs changed: half of them ended, half were submitted."""
     count = len(view.jobs) // 100
     names = [project.name for project in view.projects]
     added = [queued(f"z{rank}", names[rank % PROJECTS], 9_000_000 + rank, 1000) for rank in range(count // 2)]
@@ -137,13 +137,13 @@ def one_percent_changed(view: ClusterView) -> Callable[[], Plan]:
 
 
 def submitted(view: ClusterView) -> Callable[[], Plan]:
-    """Decide after the queued jobs of the view were submitted to a cluster that had none."""
+    """Return a decision after the view's queued jobs were submitted to a cluster that had none."""
     running = tuple(job for job in view.jobs if job.state == "active")
     return after_first(replace(view, jobs=running), lambda _: view.jobs)
 
 
 def submitted_and_read(view: ClusterView) -> Callable[[], Plan]:
-    """The same, with the reason of every held job."""
+    """Return the same decision as `submitted`, which also reads the reason of every held job."""
     run = submitted(view)
 
     def read() -> Plan:
@@ -164,7 +164,8 @@ def after_first(
 
 
 def crowded(running: list[JobView]) -> ClusterView:
-    """These running jobs, and 100,000 queued ones of five sizes from 200 projects with 50 GPUs each."""
+    """Return a view with these running jobs and 100,000 queued ones of five sizes from 200 projects with quotas of 50
+    GPUs."""
     dice = random.Random(3)
     asks = [
         queued(f"q{rank}", f"p{dice.randrange(PROJECTS)}", 1_000_000 + rank, dice.choice(SIZES))
@@ -178,12 +179,12 @@ def projects() -> tuple[ProjectView, ...]:
 
 
 def even() -> list[JobView]:
-    """One job of one GPU on every device, round robin over the projects."""
+    """Return a one-GPU job on every device, round robin over the projects."""
     return [running(rank, f"p{rank % PROJECTS}") for rank in range(NODES * 8)]
 
 
 def held_by(holders: range, dice: random.Random) -> list[JobView]:
-    """One job of one GPU on every device, of a project drawn from these."""
+    """Return a one-GPU job on every device, of a random project among `holders`."""
     return [running(rank, f"p{dice.choice(holders)}") for rank in range(NODES * 8)]
 
 
@@ -194,7 +195,8 @@ def running(rank: int, project: str) -> JobView:
 
 
 def owed(sizes: tuple[int, ...], pods: int = 1, quota: int = 2_000_000) -> ClusterView:
-    """A project with this quota asks on a cluster that four others have filled."""
+    """Return a cluster filled by four projects, and jobs of a fifth with this quota: one of each size in
+    milli-GPUs."""
     borrowers = tuple(ProjectView(f"p{rank}", 1_000_000, 1_000_000, created_rank=rank) for rank in range(4))
     owner = ProjectView("owner", quota, quota, created_rank=9)
     jobs = [running(rank, f"p{rank % 4}") for rank in range(NODES * 8)]
@@ -215,7 +217,7 @@ def cpu_ms(work: Callable[[], object]) -> list[float]:
 
 
 def python_ms() -> list[float]:
-    """CPU milliseconds of an interpreter that does nothing."""
+    """Return the CPU milliseconds of interpreters that do nothing."""
     samples = []
     for _ in range(15):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,6 +1,6 @@
 """SCNN on the CPU beside a straightforward implementation with the same weights, in CPU time of one thread.
 
-Straightforward: torch's default layout, each slice is a view of the picture that goes through a two-dimensional
+Straightforward means: torch's default layout, each slice is a view of the image that goes through a two-dimensional
 convolution, autograd derives the backward pass slice by slice, and the slices are joined at the end; all
 convolutions are torch's own.
 Run: python -m bench.scnn
@@ -29,7 +29,7 @@ PEER = "a convolution per slice, default layout"
 
 
 class PlainMessages(nn.Module):
-    """The same messages, as the formula is written."""
+    """Message passing as in the formula: one convolution per slice."""
 
     def __init__(self, messages: Messages, axis: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class PlainMessages(nn.Module):
 
 
 class PlainSCNN(SCNN):
-    """The same network in torch's default layout, with plain messages."""
+    """The same network in torch's default layout, with plain message passing."""
 
     def __init__(self, net: SCNN, size: Size) -> None:
         super().__init__(size)
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def plain(messages: nn.Module) -> nn.Sequential:
-    """The peer of the four directions, on the same weights."""
+    """Return the peer of the message passing in four directions, with the same weights."""
     found = [module for module in messages.children() if isinstance(module, Messages)]
     return nn.Sequential(*(PlainMessages(one, axis) for one, axis in zip(found, (0, 0, 1, 1), strict=True)))
 
@@ -94,7 +94,7 @@ def plain_convolution(ours: Convolution) -> nn.Conv2d:
 
 
 def messages_row(net: SCNN) -> Row:
-    """Forward and backward pass of the messages alone, in turn with the peer."""
+    """Measure forward and backward pass of message passing alone, in turn with the peer."""
     x = torch.randn(PICTURES, NARROWED, FULL.height // 8, FULL.width // 8)
     ours, peer = net.messages, plain(net.messages)
     difference = apart(ours(x).detach(), peer(x).detach())
@@ -105,7 +105,7 @@ def messages_row(net: SCNN) -> Row:
 
 
 def step_row(work: str, size: Size, pictures: int) -> Row:
-    """A whole training step, forward, loss and backward, in turn with the peer."""
+    """Measure a whole training step (forward, loss, backward), in turn with the peer."""
     torch.manual_seed(0)
     ours = SCNN(size).train()
     peer = PlainSCNN(ours, size).train()
@@ -125,7 +125,7 @@ def step_row(work: str, size: Size, pictures: int) -> Row:
 
 
 def apart(ours: Tensor, peer: Tensor) -> float:
-    """Return the largest difference as a part of the largest output."""
+    """Return the largest difference, relative to the largest output."""
     return float((ours - peer).abs().max() / peer.abs().max())
 
 
@@ -135,7 +135,7 @@ def learned(module: nn.Module, x: Tensor) -> None:
 
 
 def cpu_ms(work: Callable[[], None]) -> float:
-    """CPU milliseconds: other programs on the machine do not count."""
+    """Return the CPU milliseconds of a call; other programs on the machine do not count."""
     began = time.process_time()
     work()
     return (time.process_time() - began) * 1000

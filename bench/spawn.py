@@ -1,7 +1,8 @@
-"""Start of a pod on the local engine until its command runs, against the floors of this machine in the same run.
+"""Time from the start of a pod on the local engine until its command runs, beside this machine's floors in the same
+run.
 
-A pod's command is one more process after `python` for its shim, so `python -c pass` is the floor that counts; a bare
-subprocess is printed beside it. Run: python -m bench.spawn
+A pod's command is one process after the Python process of its shim, so `python -c pass` is the floor for comparison;
+a bare subprocess is printed too. Run: python -m bench.spawn
 """
 
 import os
@@ -23,7 +24,7 @@ SETTINGS = {"nodes": {"node": {"devices": 8, "memory_mib": 32768}}}
 
 
 def main() -> None:
-    """Interleave the three, so that whatever else the machine does hits all of them."""
+    """Measure pods and floors in turn, so that other load affects all of them alike; report."""
     starts: list[float] = []
     ends: list[float] = []
     pythons: list[float] = []
@@ -66,7 +67,8 @@ def rows(starts: list[float], ends: list[float], pythons: list[float], bare: lis
 
 
 def pod(engine: LocalEngine, stamp: Path) -> tuple[float, float]:
-    """Milliseconds from the call to the command's own first act, and from its end to the final report."""
+    """Return the milliseconds from the start call until the command runs, and from the command's end to the final
+    report."""
     job_id = str(uuid.uuid4())
     spec = PodSpec(
         name=pod_name(job_id, 1, 0),

@@ -1,9 +1,9 @@
-"""The share of jobs that start inside the range that they were shown when they began to wait, on the ITP replay.
+"""The share of jobs that start inside the estimated range that was shown when they began to wait, on the ITP replay.
 
-Run: python -m bench.start_ranges [--days 28] [--every 100] [--only declared|learned]. Ranges are made once with the run
-times that the trace declares, and once with those that are learned from the jobs that had ended by then, which the
-scheduler sees too; beside both, the naive range: from now until twice the median wait so far. A range costs seconds
-where hundreds of jobs wait, so that only every n-th job has one; the two replays run side by side.
+Run: python -m bench.start_ranges [--days 28] [--every 100] [--only declared|learned]. Ranges are computed once with the
+run times that the trace declares, and once with run times learned from the jobs that had ended by then, which the
+scheduler then uses too. The peer is the naive range: from now until twice the median wait so far. A range costs seconds
+if hundreds of jobs wait, so only every n-th job gets one; the two replays run side by side.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NAIVE = "from now to twice the median wait so far"
 
 @dataclass(slots=True)
 class Ranges:
-    """Estimate for every n-th job that begins to wait, on one replay."""
+    """Estimates ranges for every n-th job that begins to wait in one replay."""
 
     every: int
     is_learned: bool
@@ -58,7 +58,7 @@ class Ranges:
     known_at: int = 0
 
     def on_queue(self, view: ClusterView, job: TraceJob) -> None:
-        """Give the job its range."""
+        """Store a range for the job if it is an n-th one."""
         self.waiting += 1
         if self.waiting % self.every:
             return
@@ -71,20 +71,20 @@ class Ranges:
         self.naive[job.id] = view.now + 2 * int(median(self.waits or [0]))
 
     def on_submit(self, job: TraceJob) -> None:
-        """Let the scheduler see the learned run time, as of the moment of submission."""
+        """Give the scheduler the run time learned up to the job's submission."""
         if self.is_learned:
             found = self._known().learned(_run_of(job))
             job.expected = None if found is None else found.expected
 
     def on_finish(self, job: TraceJob) -> None:
-        """Learn from a job that has ended."""
+        """Add an ended job to the history."""
         self.ended.appendleft(_run_of(job)._replace(seconds=job.seconds))
         self.finished += 1
         if job.wait > 0:
             self.waits.append(job.wait)
 
     def _known(self) -> RunTimes:
-        """Return what is learned from the jobs that have ended, renewed after so many more."""
+        """Return the run times learned from ended jobs, renewed after every RENEWED_EVERY of them."""
         if self.known is None or self.finished - self.known_at >= RENEWED_EVERY:
             self.known, self.known_at = RunTimes(self.ended), self.finished
         return self.known

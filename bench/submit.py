@@ -1,8 +1,8 @@
-"""From submit to a running process: ours against `ray job submit`'s own server, in turn, in one run.
+"""Time from submit to a running process: ours beside the server of `ray job submit`, in turn in one run.
 
-Both are asked over plain HTTP from this process, with a command that writes the time at which it runs. Ray comes from
-the package index into an environment of its own under ~/.cache. `python -c pass`, timed beside every submit, is the
-floor that makes figures of different machines comparable; a second round keeps one core busy.
+Both get plain HTTP requests from this process, with a command that writes the time at which it runs. Ray is installed
+from the package index into an environment of its own under ~/.cache. `python -c pass`, timed beside every submit, is
+the floor that makes figures of different machines comparable; a second round keeps one core busy.
 Run: python -m bench.submit
 """
 
@@ -31,7 +31,7 @@ BATCHES, BATCH_JOBS = 10, 100
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds on the wall clock: the request left, the answer came, the process ran."""
+    """Unix times of one submit: request sent, answer received, process running."""
 
     asked: float
     answered: float
@@ -43,14 +43,14 @@ Submit = Callable[[str, str], object]  # name and shell command -> an answered r
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """Our server: submits one job, or jobs of these names that wait, in one request."""
+    """Our server. `submit`: one job; `submit_waiting`: jobs with these names that stay queued, in one request."""
 
     submit: Submit
     submit_waiting: Callable[[list[str]], object]
 
 
 def main() -> None:
-    """Measure ours alone, then alternate with Ray where it can be had."""
+    """Measure ours, in turn with Ray if it can be installed; report."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
         stamps = Path(directory) / "stamps"
         stamps.mkdir()
@@ -86,7 +86,7 @@ def floor_row(when: str, samples: Sequence[float], floors: Sequence[float], limi
 
 
 def whole_ms(start: "Start") -> float:
-    """Milliseconds from the request to the process."""
+    """Return the milliseconds from the request to the running process."""
     return 1000 * (start.ran - start.asked)
 
 
@@ -101,7 +101,7 @@ def python_pass() -> None:
 
 @contextmanager
 def busy_core() -> Iterator[None]:
-    """Keep one core busy meanwhile."""
+    """Keep one core busy inside the block."""
     burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield
@@ -111,7 +111,8 @@ def busy_core() -> Iterator[None]:
 
 
 def rows(starts: list[Start], peers: list[Start], absence: str, batches: list[float]) -> list[Row]:
-    """Goals are held against the time from the answer; the comparison takes the whole time from the request."""
+    """Return the rows. Goals apply to the time from the answer; the comparison with Ray uses the whole time from the
+    request."""
     running = [1000 * (start.ran - start.answered) for start in starts]
     whole = [whole_ms(start) for start in starts]
     theirs = [whole_ms(peer) for peer in peers]
@@ -142,7 +143,7 @@ def rows(starts: list[Start], peers: list[Start], absence: str, batches: list[fl
 
 
 def measure(submit: Submit, name: str, stamps: Path) -> Start:
-    """Submit one job that stamps the time and ends, and wait until it has."""
+    """Submit a job that writes the time to a file, and wait for the file."""
     stamp = stamps / name
     asked = time.time()
     submit(name, f"date +%s.%N > {stamp}.part && mv {stamp}.part {stamp}")
@@ -152,7 +153,7 @@ def measure(submit: Submit, name: str, stamps: Path) -> Start:
 
 
 def measure_batch(ours: Ours, number: int) -> float:
-    """Milliseconds for each job of a batch."""
+    """Return the milliseconds per job of a batch request."""
     began = time.perf_counter()
     ours.submit_waiting([f"batch-{number}-{place}" for place in range(BATCH_JOBS)])
     return 1000 * (time.perf_counter() - began) / BATCH_JOBS
@@ -160,7 +161,7 @@ def measure_batch(ours: Ours, number: int) -> float:
 
 @contextmanager
 def our_server(state_dir: Path) -> Iterator[Ours]:
-    """A control plane with one project; jobs ask for one GPU each."""
+    """Run a control plane with one project; jobs request one GPU each."""
     with servers.control_plane(state_dir) as running:
         status, answer = running.call("POST", "/api/v1/projects", {"name": "bench", "gpu_quota": 16})
         if status != 201:
@@ -182,7 +183,7 @@ def our_server(state_dir: Path) -> Iterator[Ours]:
 
 @contextmanager
 def ray_server(directory: Path) -> Iterator[tuple[Submit | None, str]]:
-    """A one-node Ray with its jobs API, or None and why there is none."""
+    """Run a one-node Ray with its jobs API. Yields (submit, ""), or (None, the reason)."""
     ray, absence = install_ray()
     if ray is None:
         print(f"Ray is not compared: {absence}")
@@ -205,7 +206,7 @@ def ray_server(directory: Path) -> Iterator[tuple[Submit | None, str]]:
 
 
 def install_ray() -> tuple[str | None, str]:
-    """Ray's command in a throwaway environment, installed on first use."""
+    """Return (path of Ray's command, ""), or (None, the reason); installs Ray on first use."""
     home = CACHE / RAY
     program = home / "bin" / "ray"
     uv = shutil.which("uv")
@@ -224,7 +225,7 @@ def install_ray() -> tuple[str | None, str]:
 
 
 def takes_jobs(address: str) -> bool:
-    """True when a first job was accepted: the API answers 500 for a while after its port opens."""
+    """Return whether a job is accepted: the API answers 500 for a while after its port opens."""
     try:
         return bool(post(address, {"entrypoint": "true"}))
     except OSError:

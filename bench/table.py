@@ -1,6 +1,6 @@
-"""The committed tables: all of it in bench/README.md, the headlines in the project's README.
+"""The committed tables: all rows in bench/README.md, the headlines in the project's README.
 
-Run: python -m bench.table    (after `make bench`, from bench/results)
+Run: python -m bench.table    (after `make bench`; reads bench/results)
 """
 
 import json
@@ -26,7 +26,7 @@ BETWEEN = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
-    """Rewrite what stands between the markers of both pages."""
+    """Replace the text between the markers of both pages."""
     documents = [
         json.loads(path.read_text()) for name in SCRIPTS if (path := RESULTS / f"{name}.json").exists()
     ]
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def markdown(rows: Iterable[tuple[str, Row]]) -> str:
-    """Rows with the command that prints them."""
+    """Return the rows as a Markdown table, each with the command that prints it."""
     lines = ["| what | goal | reached | spread | beside it | command |", "|---|---|---|---|---|---|"]
     for command, row in rows:
         work, goal, reached, spread, peer, met = cells(row)
@@ -51,7 +51,7 @@ def markdown(rows: Iterable[tuple[str, Row]]) -> str:
 
 
 def machine(documents: list[dict[str, Any]]) -> str:
-    """What the figures were measured on, and how busy it was."""
+    """Return a sentence with the machine of the figures and its load."""
     loads = sorted({load for document in documents for load in document["machine"]["load_average"][:1]})
     first = documents[0]["machine"]
     busy = f"load average {loads[0]:.1f} to {loads[-1]:.1f}"

@@ -1,7 +1,7 @@
 """Drive a scheduler through a list of jobs in virtual time: no database, no clock, no processes.
 
-A preempted job falls back to its last checkpoint and pays a restart when it starts again. Preempted capacity is
-free at once, so the next cycle of the same second starts the job that it was freed for.
+A preempted job continues from its last checkpoint and pays RESTART_SECONDS when it starts again. Preempted capacity is
+free at once, so that the next cycle of the same second starts the job for which it was freed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_CYCLES = 20
 
 @dataclass(slots=True)
 class TraceJob:
-    """One job of a trace and what became of it. Seconds of virtual time; `gpus` over all pods."""
+    """One job of a trace and its results. Times are seconds of virtual time; `gpus`: over all pods."""
 
     id: str
     project: str
@@ -47,14 +47,14 @@ class TraceJob:
 
     @property
     def wait(self) -> int:
-        """Seconds from submission to the first start."""
+        """Return the seconds from submission to the first start."""
         assert self.first_start is not None, f"{self.id} never started"
         return self.first_start - self.submitted
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a replay measured."""
+    """Results of a replay."""
 
     jobs: Sequence[TraceJob]
     preemptions: int = 0
@@ -65,34 +65,35 @@ class Outcome:
 
     @property
     def in_quota_within_a_minute(self) -> float:
-        """Share of the jobs that arrived inside their project's quota and started within 60 s."""
+        """Return the share of jobs started within 60 s, among those that arrived inside their project's quota."""
         inside = [job for job in self.jobs if job.is_inside_quota]
         return sum(job.wait <= 60 for job in inside) / len(inside) if inside else 1.0
 
     @property
     def mean_wait(self) -> float:
-        """Mean seconds from submission to the first start."""
+        """Return the mean seconds from submission to the first start."""
         return sum(job.wait for job in self.jobs) / len(self.jobs)
 
     @property
     def mean_delay(self) -> float:
-        """Mean seconds from submission to the end beyond the run time: all waits, restarts and lost work."""
+        """Return the mean seconds from submission to the end, less the run time: all waits, restarts and lost
+        work."""
         return sum((job.finished or 0) - job.submitted - job.seconds for job in self.jobs) / len(self.jobs)
 
     def gang_waits(self, least_gpus: int = 16) -> list[int]:
-        """Waits of the gangs of at least this many GPUs, ascending."""
+        """Return the waits of jobs with at least this many GPUs, ascending."""
         return sorted(job.wait for job in self.jobs if job.gpus >= least_gpus)
 
     @property
     def lost_gpu_hours(self) -> float:
-        """GPU-hours since the last checkpoint of preempted jobs, and of their restarts."""
+        """Return the GPU hours lost since the last checkpoints of preempted jobs, and by their restarts."""
         return self.lost_gpu_seconds / 3600
 
 
 @dataclass(slots=True)
 class Replay:
-    """One replay. `prepare` may change the view before a cycle (policies); `on_queue` is called once a job
-    waits after its first cycle, with the view: it may set the job's estimate."""
+    """One replay. `prepare` may change the view before a cycle (policies). `on_queue` gets each job that still waits
+    after its first cycle, with the view, and may set the job's estimate."""
 
     nodes: tuple[NodeView, ...]
     projects: tuple[ProjectView, ...]
@@ -113,7 +114,7 @@ class Replay:
     _ranks: dict[str, int] = field(default_factory=dict)
 
     def run(self, jobs: Sequence[TraceJob]) -> Outcome:
-        """Replay until the last job has finished."""
+        """Replay until the last job has finished. Return the results."""
         outcome, began = Outcome(jobs), time.process_time()
         self._jobs = {job.id: job for job in jobs}
         self._demand = {project.name: 0 for project in self.projects}
@@ -140,7 +141,7 @@ class Replay:
         return outcome
 
     def view(self, now: int) -> ClusterView:
-        """Return the cluster at this moment."""
+        """Return the cluster at the time `now`."""
         self._write_checkpoints(now)
         jobs = (*self._active.values(), *self._queued.values())
         return self.prepare(ClusterView("trace", now, self.nodes, self.projects, jobs=jobs))
@@ -226,15 +227,15 @@ class Replay:
 
 
 def _with_checkpoint(job: JobView, at: int) -> JobView:
-    """Return the job with a new checkpoint: `replace` takes three times as long, and there is one for every half hour
-    of every job."""
+    """Return the job with a new checkpoint. `dataclasses.replace` takes three times as long, and every job writes a
+    checkpoint each half hour."""
     before, after = _AROUND_CHECKPOINT
     values: tuple[Any, ...] = (*before(job), at, *after(job))
     return JobView(*values)
 
 
 def queued(job: TraceJob, rank: int) -> JobView:
-    """Return the job as it waits: up to 8 GPUs on one node, more as a gang of whole nodes."""
+    """Return the queued job: up to 8 GPUs in one pod, more as a gang of whole nodes."""
     pods = max(1, -(-job.gpus // 8))
     return JobView(
         job.id, job.project, rank, milli_gpus=job.gpus * 1000 // pods, pods=pods, milli_cpus=1, memory_mib=1,
@@ -243,8 +244,8 @@ def queued(job: TraceJob, rank: int) -> JobView:
 
 
 def easy(jobs: Iterable[TraceJob], nodes: int, devices: int = 8) -> Outcome:
-    """First come, first served, with one reservation for the oldest and backfill that does not delay it
-    (EASY), on exact run times; no quotas, so nothing is preempted."""
+    """Replay under EASY backfill: in order of submission, with one reservation for the oldest and backfill that does
+    not delay it, on exact run times; no quotas, so no job is preempted."""
     return _Easy(list(jobs), nodes, devices).run()
 
 
@@ -300,7 +301,7 @@ class _Easy:
         self._queue = left
 
     def _reserve(self, gpus: int) -> tuple[int, list[int]]:
-        """Return when the oldest starts, and what is free then beside it."""
+        """Return when the oldest queued job starts, and the GPUs that are free then beside it, by node."""
         later = self._free.copy()
         for end, _, held in sorted(self._running):
             _give(later, held)
@@ -316,7 +317,7 @@ class _Easy:
         heapq.heappush(self._running, (job.finished, id(job), held))
 
     def _place(self, gpus: int, free: Sequence[int]) -> dict[int, int] | None:
-        """Return the fullest node that fits, or whole nodes for a gang."""
+        """Return GPUs by node: on the fullest node that fits, or whole nodes for a gang; None if they do not fit."""
         if gpus > self._devices:
             count = -(-gpus // self._devices)
             whole = [node for node, here in enumerate(free) if here == self._devices][:count]

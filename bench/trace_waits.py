@@ -1,4 +1,4 @@
-"""Why the gangs of a replay waited: their reasons, looked at once in an hour of virtual time."""
+"""Reasons for the waits of a replay's gangs, sampled once per hour of virtual time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ LEAST_GPUS = 16
 
 
 class GangReasons:
-    """Count the hours for which each waiting gang had each reason; `on_plan` is a hook of the replay."""
+    """Counts the hours for which each waiting gang had each reason; `on_plan` is a hook of the replay."""
 
     def __init__(self) -> None:
         self.hours: dict[str, Counter[str]] = {}
         self._next_look = 0
 
     def on_plan(self, view: ClusterView, plan: Plan) -> None:
-        """Read the holds of this plan if an hour has passed: explaining them costs more than a decision."""
+        """Count the holds of this plan if an hour has passed since the last: explaining holds costs more than a
+        decision."""
         if view.now < self._next_look:
             return
         self._next_look = view.now + LOOK_SECONDS
@@ -33,7 +34,7 @@ class GangReasons:
                 self.hours.setdefault(hold.job, Counter())[reason] += 1
 
     def lines(self, jobs: Iterable[TraceJob], most: int) -> Iterator[str]:
-        """Return a line for each of the gangs that waited longest."""
+        """Yield a line for each of the `most` gangs that waited longest."""
         gangs = sorted((job for job in jobs if job.gpus >= LEAST_GPUS), key=lambda job: -job.wait)
         for job in gangs[:most]:
             reasons = ", ".join(f"{reason} {hours} h" for reason, hours in self._of(job).most_common())

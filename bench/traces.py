@@ -1,9 +1,9 @@
-"""A month of a real trace through `decide` in virtual time, beside EASY backfill, and openb's packing.
+"""A month of a real trace through `decide` in virtual time, beside EASY backfill; and the packing of openb.
 
 Run: python -m bench.traces [--days 28] [--only itp|openb] [--policy submission|shortest|ageing|ageing-shortest]
-[--min-runtime 86400] [--worst 50]. Without --policy the replay runs once with each of them.
---worst prints the gangs that waited longest, and why. The traces are beside the repository, in ../shared/traces, or in
-the folder that TRAINYARD_TRACES names.
+[--min-runtime 86400] [--worst 50]. Without --policy the replay runs once with each of them. --worst prints the gangs
+that waited longest, and why. The traces are beside the repository in ../shared/traces, or in the folder
+TRAINYARD_TRACES.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def itp(options: argparse.Namespace) -> list[Row]:
-    """The jobs of the first days, until the last of them has finished."""
+    """Replay the jobs of the first days until the last of them has finished, with each policy. Return the rows."""
     trace = read_jobs(TRACES / "itp" / "itp_jobs.csv")
     quotas = quotas_by_gpu_hours(trace, NODES * DEVICES)
     jobs = [job for job in trace if job.submitted < options.days * DAY]
@@ -75,7 +75,8 @@ def itp(options: argparse.Namespace) -> list[Row]:
 
 
 def packing() -> list[Row]:
-    """Allocation and fragmentation of openb, mean of ten seeds, beside what FGD's authors published."""
+    """Return rows with allocation and fragmentation of openb, mean of ten seeds, beside the figures published by
+    FGD's authors."""
     found = [allocation(TRACES / "openb", seed) for seed in SEEDS]
     packed = [allocation(TRACES / "openb", seed, is_packed=True) for seed in SEEDS]
     allocated = [pair[0] for pair in found]
@@ -117,7 +118,7 @@ def read_jobs(path: Path) -> list[TraceJob]:
 
 
 def quotas_by_gpu_hours(jobs: Sequence[TraceJob], gpus: int) -> dict[str, int]:
-    """Return whole GPUs per tenant by its part of all GPU-hours, largest remainders first."""
+    """Divide whole GPUs among tenants in proportion to their GPU hours; the rest goes to the largest remainders."""
     used: dict[str, int] = {}
     for job in jobs:
         used[job.project] = used.get(job.project, 0) + job.seconds * job.gpus
@@ -130,7 +131,7 @@ def quotas_by_gpu_hours(jobs: Sequence[TraceJob], gpus: int) -> dict[str, int]:
 
 
 def with_policies(view: ClusterView, **policy: Any) -> ClusterView:
-    """Return the view of one cycle with the policies of the replay; `policy`: fields of the view."""
+    """Return the view with the replay's policies. `policy`: fields of ClusterView."""
     return replace(view, **{"min_runtime_seconds": MIN_RUNTIME_SECONDS, **policy})
 
 
@@ -140,7 +141,7 @@ def replay(
     policies: Callable[[ClusterView], ClusterView] = with_policies,
     on_plan: Callable[[ClusterView, Plan], None] | None = None,
 ) -> Outcome:
-    """Return what our scheduler makes of the jobs."""
+    """Replay the jobs with our scheduler. Return the results."""
     devices = tuple(DeviceView(index, 32_768) for index in range(DEVICES))
     nodes = tuple(
         NodeView(f"n{place:03}", "default", devices, 1_000_000, 1_000_000) for place in range(NODES)
@@ -154,7 +155,8 @@ def replay(
 
 
 def count_inside_quota(jobs: Sequence[TraceJob], quotas: dict[str, int]) -> None:
-    """Mark which jobs arrived inside their quota: what runs and waits of the project, and the job itself."""
+    """Mark the jobs that arrived inside their project's quota, counting the project's running and queued jobs and the
+    job itself."""
     demand = dict.fromkeys(quotas, 0)
     events = [(job.finished or 0, 0, rank, -job.gpus) for rank, job in enumerate(jobs)]
     events += [(job.submitted, 1, rank, job.gpus) for rank, job in enumerate(jobs)]
@@ -166,7 +168,7 @@ def count_inside_quota(jobs: Sequence[TraceJob], quotas: dict[str, int]) -> None
 
 
 def rows(policy: str, ours: Outcome, peer: Outcome) -> list[Row]:
-    """The issue's figures, each beside the peer's of the same jobs."""
+    """Return the rows of one policy, each beside the same figure of EASY backfill."""
     title, wait = f"ITP replay, {policy}", 1200 if "shortest" in policy else 1600
     gangs, their_gangs = ours.gang_waits(), peer.gang_waits()
     beside = (

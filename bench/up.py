@@ -1,4 +1,4 @@
-"""`make up` on a warm install: seconds to the first page; memory and CPU of the idle control plane.
+"""`make up` on a warm install: seconds to the first page, and memory and CPU of the idle control plane.
 
 Run: python -m bench.up
 """
@@ -21,7 +21,7 @@ QUIET_SECONDS = 60.0
 
 
 def main() -> None:
-    """Start on an empty state directory, then several times on the same one."""
+    """Start on an empty state directory, then several times on the same one; report."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
         first, _ = start(Path(directory), idle_seconds=0)
         again, memory = [], []
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def start(state_dir: Path, idle_seconds: float) -> tuple[float, dict[str, float]]:
-    """Seconds from the command to a served page, and MiB per process after idling."""
+    """Return the seconds from the command to a served page, and the MiB of each process after idling."""
     began = time.perf_counter()
     with servers.control_plane(state_dir, is_up=has_page) as running:
         seconds = time.perf_counter() - began
@@ -55,7 +55,7 @@ def start(state_dir: Path, idle_seconds: float) -> tuple[float, dict[str, float]
 
 
 def idle_cpu(state_dir: Path) -> float:
-    """Return percent of one core over a minute in which nothing is asked."""
+    """Return the percent of one core used during a minute without requests."""
     with servers.control_plane(state_dir) as running:
         time.sleep(IDLE_SECONDS)  # what starting leaves to do is done by then
         processes = [psutil.Process(running.process.pid), *running.children().values()]
@@ -65,13 +65,13 @@ def idle_cpu(state_dir: Path) -> float:
 
 
 def used(process: psutil.Process) -> float:
-    """Return seconds of CPU that the process has taken."""
+    """Return the CPU seconds of a process."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 def has_page(running: servers.ControlPlane) -> bool:
-    """True when a browser gets its first page, the login."""
+    """Return whether a browser gets the first page, the login."""
     try:
         with urllib.request.urlopen(f"{running.url}/", timeout=5) as answer:
             return bool(answer.status == 200)

@@ -1,1 +1,1 @@
-"""Attacks on a running instance, and what other users notice of them."""
+"""Attacks on a running instance, and the response times of other users meanwhile."""

@@ -1,9 +1,9 @@
-"""Under each attack, what other users wait for: the bar is a p99 of 500 ms.
+"""Measure the response times of another user during each attack; the goal is a p99 of 500 ms.
 
-An instance is started on a free port. Each attack runs for 30 s while another user, of another project, asks for a
-list, a page, /healthz and a service of a job ten times a second each, on new connections, and opens the live feed;
-beside it stands the same without an attack.
-Run: python -m bench.attack    (--seconds 5 for a shorter one; names of attacks for some of them)
+Starts an instance on a free port. Each attack runs for 30 s. Meanwhile a user of another project requests a list, a
+page, /healthz and a service of a job ten times a second each, on new connections, and opens the live feed. The peer of
+each row is the same without an attack.
+Run: python -m bench.attack    (--seconds 5 for shorter attacks; names of attacks to run only these)
 """
 
 import argparse
@@ -23,7 +23,7 @@ ON_CLONES, CLONES = "lists of large specs", 60
 
 
 def main() -> None:
-    """Measure calm, then each attack, in one run."""
+    """Measure without an attack, then during each attack, in one run."""
     parser = argparse.ArgumentParser(prog="python -m bench.attack")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("names", nargs="*", metavar="ATTACK", help=", ".join(ATTACKS))
@@ -33,7 +33,8 @@ def main() -> None:
 
 
 def run(directory: Path, names: list[str], seconds: float, lead: float = LEAD_SECONDS) -> list[Row]:
-    """Return a row for each attack, which lasts `lead` seconds longer at both ends."""
+    """Return a row for each attack. Each attack begins `lead` seconds before its samples and ends as long after
+    them."""
     clones = CLONES if ON_CLONES in names else 0
     with plant(directory, clones) as made:
         measure(made, min(2.0, seconds))  # what is loaded on first use
@@ -42,7 +43,7 @@ def run(directory: Path, names: list[str], seconds: float, lead: float = LEAD_SE
 
 
 def under_attack(made: Plant, name: str, seconds: float, lead: float) -> tuple[Samples, dict[str, int]]:
-    """The other user's samples during an attack, and the attack's answers."""
+    """Return the other user's samples during an attack, and the numbers of answers that the attack got, by status."""
     with attack(made, name, seconds + 2 * lead) as attacking:
         measure(made, lead)
         samples = measure(made, seconds)

@@ -1,7 +1,7 @@
 """The attacks, each a client process of its own: python -m bench.attack.attacks NAME TARGET SECONDS.
 
-TARGET is JSON (see `Target`). Every attack prints a line when it begins, ends by itself after SECONDS and prints how
-often it got which answer.
+TARGET is JSON (see `Target`). Every attack prints a line when it begins, ends by itself after SECONDS, and prints the
+number of answers by status. Docstrings give what the attack cost before the server limited it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ CONNECT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the instance is, a member's credentials, and the attacker's own jobs."""
+    """The attacked instance: its port, a member's credentials, and the attacker's own jobs."""
 
     port: int
     token: str
@@ -39,20 +39,20 @@ Attack = Callable[[Target, float, Answers], Coroutine[None, None, None]]
 
 
 def head(method: str, path: str, host: str = "localhost", **headers: object) -> bytes:
-    """A request's head."""
+    """Return the head of a request."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
 
 
 def posted(path: str, body: bytes, **headers: object) -> bytes:
-    """A POST of JSON, unless another type is named."""
+    """Return a POST request with this body; JSON unless `headers` gives another type."""
     fields: dict[str, Any] = {"Content_Type": "application/json"} | headers
     return head("POST", path, Content_Length=len(body), Connection="close", **fields) + body
 
 
 async def ask(target: Target, request: bytes, answers: Answers) -> None:
-    """Send a request on a connection of its own and count the status of its answer."""
+    """Send a request on a new connection and count the status of the answer."""
     writer = None
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
@@ -74,7 +74,7 @@ async def ask(target: Target, request: bytes, answers: Answers) -> None:
 async def repeat(
     target: Target, requests: list[bytes], connections: int, seconds: float, answers: Answers
 ) -> None:
-    """Send requests in turn, on so many connections at once, until the time is over."""
+    """Send the requests in turn, on `connections` connections at once, for `seconds`."""
     end = time.monotonic() + seconds
 
     async def client(place: int) -> None:
@@ -86,7 +86,7 @@ async def repeat(
 
 
 async def repeated_key(target: Target, seconds: float, answers: Answers) -> None:
-    """JSON whose last name repeats an earlier one: 104 KB took 14 s, before any credential was looked at."""
+    """Send JSON objects with a repeated key. 104 KB took 14 s to parse, before any credential was checked."""
 
     def body(size: int) -> bytes:
         names = b",".join(b'"k%d":1' % number for number in range(size // 10))
@@ -102,14 +102,15 @@ async def repeated_key(target: Target, seconds: float, answers: Answers) -> None
 
 
 async def quoted_cookie(target: Target, seconds: float, answers: Answers) -> None:
-    """64 KB of quotes in a cookie took 27-37 s; what fits the limits is the worst that is left."""
+    """Send cookies with many quotes. 64 KB took 27-37 s to parse; the other two are the worst that the limits
+    accept."""
     cookies = ['a="' + '"' * 65_000, 'a="' + "\\" * 1000 + "x" * 7000 + '"', "=" * 8000 + '"']
     requests = [head("GET", "/login", Cookie=cookie, Connection="close") for cookie in cookies]
     await repeat(target, requests, 8, seconds, answers)
 
 
 async def wrong_sign_ins(target: Target, seconds: float, answers: Answers) -> None:
-    """28 of them delayed /healthz by 28 s."""
+    """Sign in with wrong passwords. 28 sign-ins delayed /healthz by 28 s."""
     requests = [
         posted("/api/v1/login", b'{"username": "user%d", "password": "wrong wrong wrong"}' % number)
         for number in range(500)
@@ -118,26 +119,27 @@ async def wrong_sign_ins(target: Target, seconds: float, answers: Answers) -> No
 
 
 async def endless_headers(target: Target, seconds: float, answers: Answers) -> None:
-    """100 MB of headers took 42 s to parse."""
+    """Send endless headers. 100 MB took 42 s to parse."""
     lines = [b"X-A: " + b"x" * 60_000 + b"\r\n", b"a:b\r\n" * 12_000]
     requests = [b"GET / HTTP/1.1\r\nHost: localhost\r\n" + line * 20 for line in lines]
     await repeat(target, requests, 4, seconds, answers)
 
 
 async def half_open(target: Target, seconds: float, answers: Answers) -> None:
-    """600 of 600 were alive after 75 s. Here 5,000, each replaced when it is ended."""
+    """Keep 5,000 connections with an incomplete request open, each replaced when the server ends it. 600 of 600 were
+    still open after 75 s."""
     await hold(target, b"GET / HTTP/1.1\r\nHost: local", 5000, seconds, answers)
 
 
 async def slow_bodies(target: Target, seconds: float, answers: Answers) -> None:
-    """Requests whose body comes a byte a second."""
+    """Send 1,000 requests whose bodies arrive at one byte per second."""
     start = head("POST", "/api/v1/login", Content_Type="application/json", Content_Length=10_000)
     await hold(target, start, 1000, seconds, answers)
 
 
 async def hold(target: Target, start: bytes, count: int, seconds: float, answers: Answers) -> None:
-    """Keep connections open that send a byte a second after their start, for so long after so many were opened: on a
-    slow machine opening them takes longer than the attack."""
+    """Keep `count` connections open, each sending `start` and then one byte per second. `seconds` counts from the
+    time when all are open: on a slow machine opening them takes longer than the attack."""
     end, opened = time.monotonic() + CONNECT_SECONDS + seconds, 0
     room = asyncio.Semaphore(100)  # connects at once
 
@@ -166,7 +168,7 @@ async def hold(target: Target, start: bytes, count: int, seconds: float, answers
 
 
 async def port_that_never_accepts(target: Target, seconds: float, answers: Answers) -> None:
-    """It blocked the services of all tenants for 46 s."""
+    """Request a service whose port never accepts connections. This blocked the services of all projects for 46 s."""
     address = urlsplit(target.stuck_service)
     bearer = f"Bearer {target.token}"
     path = address.path or "/"
@@ -175,7 +177,8 @@ async def port_that_never_accepts(target: Target, seconds: float, answers: Answe
 
 
 async def log_followers(target: Target, seconds: float, answers: Answers) -> None:
-    """150 of them raised another's latency to 5-10 s. All stay until each has its answer, however slow the machine."""
+    """Follow a busy log with 150 clients. This raised other users' latency to 5-10 s. All stay connected until each
+    has its first answer."""
     path = f"/api/v1/jobs/{target.chatty_job}/logs?follow=true"
     request = head("GET", path, Authorization=f"Bearer {target.token}")
     answered = asyncio.Barrier(150)
@@ -200,7 +203,7 @@ async def log_followers(target: Target, seconds: float, answers: Answers) -> Non
 
 
 async def subscriptions(target: Target, seconds: float, answers: Answers) -> None:
-    """20,000 pairs on one websocket delayed the feed by 10-19 s."""
+    """Subscribe and unsubscribe 20,000 times on one websocket. This delayed the live feed by 10-19 s."""
     end = time.monotonic() + seconds
     headers = {"Authorization": f"Bearer {target.token}"}
     pair = [json.dumps({"op": operation, "topic": "overview"}) for operation in ("subscribe", "unsubscribe")]
@@ -218,7 +221,7 @@ async def subscriptions(target: Target, seconds: float, answers: Answers) -> Non
 
 
 async def long_preview(target: Target, seconds: float, answers: Answers) -> None:
-    """A field of 400 KB took 7 s, before any rights were looked at."""
+    """Request previews of forms with a long field. 400 KB took 7 s, before any rights were checked."""
     requests = []
     for size in (400_000, 16_000):
         body = f"project=nowhere&name=x&kind=train&command={'x' * size}&csrfmiddlewaretoken={target.csrf}"
@@ -230,7 +233,8 @@ async def long_preview(target: Target, seconds: float, answers: Answers) -> None
 
 
 async def long_lists(target: Target, seconds: float, answers: Answers) -> None:
-    """60 clones of a spec of 1 MB made a page of 57 MiB. The specs are as large as they may be."""
+    """List jobs with large specs. 60 clones of a 1 MB spec made a page of 57 MiB; here the specs have the largest
+    accepted size."""
     request = head(
         "GET", "/api/v1/jobs?limit=500", Authorization=f"Bearer {target.token}", Connection="close"
     )
@@ -238,7 +242,7 @@ async def long_lists(target: Target, seconds: float, answers: Answers) -> None:
 
 
 async def plans(target: Target, seconds: float, answers: Answers) -> None:
-    """A simulation of the cluster for each: when a job would start, and what it would reclaim."""
+    """Request plans of new jobs: each needs a simulation of the cluster."""
     body = b'{"name": "planned", "kind": "train", "gpus": 1, "command": ["true"]}'
     bearer = f"Bearer {target.token}"
     await repeat(
@@ -263,7 +267,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 def main(name: str, target: str, seconds: str) -> None:
-    """Run one attack and print its answers as JSON."""
+    """Run one attack and print the numbers of its answers as JSON."""
     answers: Answers = Counter()
     print("begun", flush=True)
     asyncio.run(ATTACKS[name](Target(**json.loads(target)), float(seconds), answers))

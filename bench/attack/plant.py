@@ -1,4 +1,4 @@
-"""The instance under attack: two projects, an attacker in one of them, and a user of the other who is measured."""
+"""The instance under attack: two projects, with the attacker in one and the measured user in the other."""
 
 import http.client
 import re
@@ -35,7 +35,7 @@ CHATTY = "while :; do seq 1 10; sleep 0.1; done"
 
 @dataclass
 class Plant:
-    """A running instance, what attacks aim at, and how the other user reaches it."""
+    """A running instance with the attack's target and the other user's credentials and service."""
 
     running: servers.ControlPlane
     target: Target
@@ -50,7 +50,7 @@ class Plant:
 
 @dataclass
 class Samples:
-    """Milliseconds of the other user's requests, by what was asked."""
+    """Milliseconds of the other user's requests, by kind of request."""
 
     by_name: dict[str, list[float]] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class Samples:
 
 @contextmanager
 def plant(directory: Path, clones: int) -> Iterator[Plant]:
-    """Start an instance with its users, jobs and so many queued jobs with large specs; stop the jobs at the end."""
+    """Start an instance with users, jobs and `clones` queued jobs with large specs; stop the jobs at the end."""
     with servers.control_plane(directory) as running:
         tokens = [_member(running, name, project) for name, project in (("eve", "red"), ("olga", "blue"))]
         try:
@@ -86,8 +86,8 @@ def plant(directory: Path, clones: int) -> Iterator[Plant]:
 
 
 def attack(made: Plant, name: str, seconds: float) -> "subprocess.Popen[bytes]":
-    """Start an attack and wait until it has begun. It has a lower priority than the instance: attackers have machines
-    of their own."""
+    """Start an attack and wait until it has begun. It runs at a lower priority than the instance, because real
+    attackers use machines of their own."""
     arguments = [name, orjson.dumps(asdict(made.target)).decode(), str(seconds)]
     command = ["nice", "-n", "10", sys.executable, "-m", "bench.attack.attacks", *arguments]
     attacking = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -97,7 +97,8 @@ def attack(made: Plant, name: str, seconds: float) -> "subprocess.Popen[bytes]":
 
 
 def measure(made: Plant, seconds: float) -> Samples:
-    """What the other user waits for, each request on a new connection, ten times a second."""
+    """Return the response times of the other user over `seconds`: each kind of request ten times a second, on new
+    connections."""
     samples, end = Samples(), time.monotonic() + seconds
 
     def client(name: str, path: str, headers: dict[str, str]) -> None:
@@ -151,7 +152,7 @@ def _get(made: Plant, path: str, headers: dict[str, str]) -> tuple[int, float]:
 
 
 def _first_state(made: Plant) -> float:
-    """Milliseconds from opening the feed to the first state of a topic."""
+    """Return the milliseconds from opening the live feed to the first state of a topic; LOST_MS if there is none."""
     began = time.perf_counter()
     headers = {"Authorization": f"Bearer {made.token}"}
     try:
@@ -185,7 +186,7 @@ def _clone_body(number: int) -> dict[str, Any]:
 
 
 def _service(running: servers.ControlPlane, job: str) -> str:
-    """The address of a running job's port."""
+    """Return the URL of a running job's port."""
 
     def address() -> str:
         urls = _call(running, "GET", f"/api/v1/jobs/{job}")["status"]["service_urls"]
@@ -196,7 +197,7 @@ def _service(running: servers.ControlPlane, job: str) -> str:
 
 
 def _sign_in(port: int, name: str) -> tuple[str, str]:
-    """The cookies of a browser that has signed in, and its CSRF token."""
+    """Return the cookies of a signed-in browser, and its CSRF token."""
     cookies: dict[str, str] = {}
 
     def send(method: str, body: str | None, headers: dict[str, str]) -> str:
