@@ -185,7 +185,7 @@ def _all_ended_at_the_end(running: list[_Running]) -> Iterator[list[_Running]]:
 
 
 def _own_network() -> Sequence[str]:
-    """Return the command prefix that runs a command in its own network; () if that is not allowed."""
+    """Return a command prefix with which a command runs in a network of its own; () if that is not permitted."""
     apart = ["unshare", "--net"]
     loopback = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     try:

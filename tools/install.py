@@ -100,7 +100,7 @@ def _install(dev: bool) -> None:
 
 
 def _once(step: str, inputs: list[str], output: Path, work: Callable[[], None]) -> None:
-    """Run `work`, unless its stamp says that it was done here with the same inputs."""
+    """Run `work` and write the step's stamp, unless the stamp shows that it ran here with the same inputs."""
     stamp = VENV / "stamps" / step
     key = _key(inputs)
     if output.exists() and stamp.exists() and stamp.read_text() == key:
@@ -126,7 +126,7 @@ def _make_venv() -> None:
 
 
 def _has_this_interpreter() -> bool:
-    """Return whether the environment exists and runs the interpreter that runs this; else it must be made anew."""
+    """Return whether the environment exists and uses the interpreter that runs this script."""
     if not PYTHON.exists():
         return False
     asked = subprocess.run(

@@ -1,8 +1,7 @@
-"""`make picture`: take a picture of a running demo's overview, for the README. Starts its own instance and
-removes it.
+"""`make picture`: take the README's picture of the overview. Starts an instance with the demo and removes it.
 
-The demo's jobs run for a while before, so that there is a history to draw; after a third of that time team-d,
-which owns half of the cluster, submits jobs again. `--minutes N`, default 2.
+The demo's jobs run for some minutes first (`--minutes N`, default 2), so that there is a history to draw. After a third
+of that time team-d, which owns half of the cluster, submits more jobs.
 """
 
 import argparse

@@ -10,7 +10,7 @@ DRAWN = 40
 
 
 def main(arguments: list[str]) -> int:
-    """Print the drawn docstrings and the figures; the seed defaults to 1."""
+    """Print the drawn docstrings and the counts. The seed is the first argument, 1 by default."""
     paths = python_files(PRODUCT)
     texts = [(path.relative_to(ROOT), text) for path in paths for text in docstrings(path)]
     for path, text in random.Random(int(arguments[0]) if arguments else 1).sample(texts, DRAWN):

@@ -155,7 +155,7 @@ def furnish_mounts(state_dir: Path, needed: list[Path]) -> None:
 
 
 def cgroup_of(state_dir: Path) -> str:
-    """Return the name of the control group of a cluster's containers."""
+    """Return the name of the control group of a cluster's containers, which is derived from its state directory."""
     return f"trainyard-kube-{hashlib.sha256(bytes(state_dir)).hexdigest()[:12]}"
 
 

@@ -50,8 +50,8 @@ ACCOUNTS = {
 def mounted() -> dict[Path, str]:
     """Return the read-only mounts of every container: path on this machine -> path in the container.
 
-    The interpreter keeps its path, since the virtual environment refers to it; the environment and the
-    checkout may be anywhere, also below a pod's mount path, so they get other paths.
+    The interpreter keeps its path, since the virtual environment refers to it. The environment and the checkout get
+    other paths: their own may be below a pod's mount path.
     """
     return {
         Path("/usr"): "/usr",

@@ -75,7 +75,8 @@ def main() -> int:
 
 
 def take_lock(state_dir: Path) -> int:
-    """Lock the directory before the lock is visible, so that it is never taken for that of a dead cluster."""
+    """Return the descriptor of a locked lock file in the directory. The file is locked before it is visible, so that
+    it is never mistaken for that of a dead cluster."""
     path = state_dir / f"lock.{os.getpid()}"
     lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -109,7 +110,7 @@ def _stop_signal() -> int:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the wake-up descriptor reports the signal."""
+    """Do nothing: the signal is reported through the wake-up descriptor."""
 
 
 def _wait(stop: int, inner: int, *, watches_stdin: bool) -> None:
@@ -174,7 +175,7 @@ def _run(plan: Plan, network: Network, state_dir: Path) -> None:
 
 
 class Keeper:
-    """Restarts processes, and reaps orphaned ones, which is the duty of a first process."""
+    """Restarts the cluster's processes, and reaps orphaned ones, as the first process of a PID namespace must."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -205,8 +206,8 @@ class Keeper:
 
 
 def _open_volumes(volumes: Path) -> None:
-    """Make volumes writable for every user: the controllers' host-path volumes belong to root and ignore
-    fsGroup."""
+    """Make volumes writable for all users: the directories of host-path volumes belong to root, and fsGroup does not
+    change that."""
     with contextlib.suppress(FileNotFoundError):  # one was deleted meanwhile
         for volume in volumes.iterdir():
             if volume.stat().st_mode & 0o777 != 0o777:
