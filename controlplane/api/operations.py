@@ -192,14 +192,13 @@ def operation(
 ) -> Callable[[Method], Callable[..., HttpResponseBase]]:
     """Decorate `method(self, call, **path) -> Answer` as a view's method.
 
-    `answer`: schema of the response; `status`: its status on success. `body`: the fields to parse; with
-    `body_is` (a schema) the body is passed on as a whole, for an action that parses it. `also`: other success
-    statuses, without a body. `streams`: the server-sent events that the route offers on request (served by
-    controlplane.asgi, only described here). `takes`: the media type of a body that is not JSON, which the
-    view reads from `call.request.data`. `gives`: the media type of a response that is not JSON, which the
-    view builds itself. `is_remembered` False: Idempotency-Key and dry runs have no effect, and the view runs
-    in no transaction. `before(call, **path)` runs before the transaction, for slow work without writes; its
-    result is `call.prepared`.
+    `answer`: schema of the response; `status`: its status on success. `body`: the fields to parse; with `body_is` (a
+    schema) the body is passed on as a whole, for an action that parses it. `also`: other success statuses, without a
+    body. `streams`: the server-sent events that the route offers on request (served by controlplane.asgi, only
+    described here). `takes`: the media type of a body that is not JSON, which the view reads from
+    `call.request.data`. `gives`: the media type of a response that is not JSON, which the view builds itself.
+    `is_remembered` False: Idempotency-Key and dry runs have no effect, and the view runs in no transaction.
+    `before(call, **path)` runs before the transaction, for slow work without writes; its result is `call.prepared`.
     """
 
     def decorate(method: Method) -> Callable[..., HttpResponseBase]:
