@@ -22,7 +22,7 @@ from datasets.queries.lake import manifest_named
 from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentMissing, Lake
 from datasets.storage.claims import CacheClaim, CacheTask
 from datasets.storage.contents import Sharing
-from datasets.storage.tree_fill import Progress, Report, contents_of
+from datasets.storage.tree_fill import Progress, Report, contents_of, silent
 
 # Codes of Blocked for which a fill is retried without limit: the lake is away, or another task uses the volume.
 WAITED_FOR = (*LAKE_AWAY, "in_use", "pod_deleted")
@@ -126,12 +126,7 @@ class VolumeCaches:
         return sum(size for name, size in contents_of(manifest).items() if name not in known)
 
     def fill(
-        self,
-        key: str,
-        lake: Lake,
-        manifest: Manifest,
-        budget: Budget = UNLIMITED,
-        report: Report = lambda progress: None,
+        self, key: str, lake: Lake, manifest: Manifest, budget: Budget = UNLIMITED, report: Report = silent
     ) -> None:
         """Fill a cache by a pod, which downloads the content through the control plane; see Caches.fill."""
         cache = Cache.objects.filter(version=UUID(key), location=self._location).first()

@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from datasets import manifests
+
 FILE, EXECUTABLE, LINK = "f", "x", "l"
 FILES_MOST = 20_000
 PATH_MOST_BYTES, NAME_MOST_BYTES = 1024, 255
@@ -46,7 +48,8 @@ def file_entry(path: str, size: int, sha256: str, *, is_executable: bool = False
 
 def link_entry(path: str, target: str) -> Entry:
     """Return the entry of a symbolic link."""
-    content = target.encode()
+    # A name on a disk need not be Unicode.
+    content = target.encode(errors="surrogateescape")
     return Entry(path, LINK, len(content), hashlib.sha256(content).hexdigest(), target)
 
 
@@ -126,14 +129,10 @@ def path_problem(path: str) -> str:
 
 
 def stays_inside(path: str, target: str) -> bool:
-    """Return whether a symbolic link leads to a path in the tree, whatever other accepted links the tree has.
-    `..` is accepted only at the beginning of a target: after the name of another link it would resolve
-    elsewhere."""
-    if not target or "\0" in target or target.startswith("/") or len(target) > PATH_MOST_BYTES:
+    """Return whether a symbolic link leads to a path in the tree, as `datasets.manifests.stays_inside`."""
+    if "\0" in target or len(target) > PATH_MOST_BYTES:
         return False
-    parts = [part for part in target.split("/") if part not in ("", ".")]
-    ups = next((place for place, part in enumerate(parts) if part != ".."), len(parts))
-    return ".." not in parts[ups:] and ups <= path.count("/")
+    return manifests.stays_inside(path.encode(), target.encode(errors="surrogateescape"))
 
 
 def _check_places(entries: Sequence[Entry]) -> None:

@@ -237,6 +237,17 @@ def compare(before: Manifest, after: Manifest) -> Diff:
     return Diff(added, removed, _changed(common, _columns(before, removed), _columns(after, added)))
 
 
+def stays_inside(path: bytes, target: bytes) -> bool:
+    """Return whether a link at `path` leads to a path inside the tree, existing or not, whatever other accepted links
+    the tree has. `..` is accepted only at the beginning of a target: after the name of another link it would resolve
+    elsewhere."""
+    if not target or target.startswith(b"/"):
+        return False
+    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
+    ups = next((place for place, part in enumerate(parts) if part != b".."), len(parts))
+    return b".." not in parts[ups:] and ups <= path.count(b"/")
+
+
 def _columns(manifest: Manifest, leave_out: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Return digests and kinds, without those of the paths in `leave_out`."""
     digests, kinds, start = [], [], 0

@@ -23,10 +23,19 @@ from datasets.ingest.engine import Progress, Synced, sync_tree
 from datasets.ingest.listing import Listing
 from datasets.ingest.nearby import machine_mark, sink_nearby
 from datasets.ingest.packs import CONTENT_MOST_BYTES, checked_contents
-from datasets.ingest.tree import SourceMissing, stays_inside
+from datasets.ingest.tree import SourceMissing
 from datasets.ingest.upload import UploadRefused, http_sink, sink_of_server
 from datasets.ingest.worker import SinkSpec, WorkerFailed
-from datasets.manifests import EXECUTABLE, LINK, Entry, Manifest, ManifestInvalid, checked, decode
+from datasets.manifests import (
+    EXECUTABLE,
+    LINK,
+    Entry,
+    Manifest,
+    ManifestInvalid,
+    checked,
+    decode,
+    stays_inside,
+)
 
 # Contents requested at once.
 PACK_FILES, PACK_BYTES = 1000, 32 << 20
@@ -252,8 +261,7 @@ def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]])
     path = os.path.join(root, entry.path)
     if entry.kind == LINK:
         target = b"".join(pieces())
-        directory, slash, _ = entry.path.rpartition(b"/")
-        if not stays_inside(directory + slash, target):
+        if not stays_inside(entry.path, target):
             raise CliError(f"{os.fsdecode(entry.path)} is a link that leads out of the directory", FAILED)
         os.symlink(target, path)
         return

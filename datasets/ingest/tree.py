@@ -9,7 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from datasets.ingest.reader import RACY_NS
-from datasets.manifests import DIGEST_BYTES, EXECUTABLE, FILE, LINK
+from datasets.manifests import DIGEST_BYTES, EXECUTABLE, FILE, LINK, stays_inside
 
 _FORMAT = 1
 _TYPE = 0o170000
@@ -117,17 +117,6 @@ def skipped_reason(prefix: bytes, target: bytes | None) -> str:
     if target is None:
         return "not_a_file"
     return "" if stays_inside(prefix, target) else "link_leaves_tree"
-
-
-def stays_inside(directory: bytes, target: bytes) -> bool:
-    """Return whether a link in `directory` ("" or with a trailing slash) leads to a path inside the tree,
-    existing or not, whatever other accepted links the tree has. `..` is accepted only at the beginning of a
-    target: after the name of another link it would resolve elsewhere."""
-    if not target or target.startswith(b"/"):
-        return False
-    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
-    ups = next((place for place, part in enumerate(parts) if part != b".."), len(parts))
-    return b".." not in parts[ups:] and ups <= directory.count(b"/")
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from datasets.storage.anf_driver import AnfConfig
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.credentials import read_credentials
-from datasets.storage.refusals import not_configured, package_missing
+from datasets.storage.refusals import not_configured, one_line, package_missing
 from datasets.storage.timeouts import DEFAULT_TIMEOUTS, Timeouts
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ ENVIRONMENT = {
     "client_secret": "AZURE_CLIENT_SECRET",
 }
 NOT_FOUND, NOT_NOW = (404,), (408, 409, 429)
-_WORDS_MOST = 400
 
 Row = Mapping[str, Any]
 
@@ -144,7 +143,7 @@ class AnfClient:
             raise found from error
         except (ValueError, KeyError, AttributeError) as error:
             words = f"The endpoint does not answer like Azure: {type(error).__name__}: {error}"
-            raise Blocked("unreachable", _short(words)) from error
+            raise Blocked("unreachable", one_line(words)) from error
 
 
 class AnfRefused(Blocked):
@@ -152,7 +151,7 @@ class AnfRefused(Blocked):
 
     def __init__(self, status: int, detail: str) -> None:
         is_passing = status >= 500 or status in NOT_NOW
-        super().__init__("storage_refused", _short(detail), is_passing=is_passing)
+        super().__init__("storage_refused", one_line(detail), is_passing=is_passing)
         self.status = status
 
 
@@ -166,14 +165,14 @@ def _translated(error: Any) -> Blocked:
     status = getattr(error, "status_code", None)
     if "certificate verify failed" in str(error).lower():
         words = f"The certificate is not trusted; name its authority with `ca_file`: {error}"
-        return Blocked("not_trusted", _short(words))
+        return Blocked("not_trusted", one_line(words))
     # A sign-in error has a status only if Azure refused the credentials.
     if status in (401, 403) or "AADSTS" in str(error):
-        return Blocked("not_permitted", _short(f"Azure refuses the credentials: {_words(error)}"))
+        return Blocked("not_permitted", one_line(f"Azure refuses the credentials: {_words(error)}"))
     # DecodeError: another server has answered. By name, because the package is imported lazily.
     if status is not None and type(error).__name__ != "DecodeError":
         return AnfRefused(status, f"Azure: {_words(error)}")
-    return Blocked("unreachable", _short(f"Azure does not answer as expected: {error}"))
+    return Blocked("unreachable", one_line(f"Azure does not answer as expected: {error}"))
 
 
 def _words(error: Any) -> str:
@@ -183,7 +182,3 @@ def _words(error: Any) -> str:
         return f"{said['code']}: {said['message']}"
     except (AttributeError, KeyError, TypeError, ValueError):
         return str(error.message)
-
-
-def _short(words: str) -> str:
-    return " ".join(words.split())[:_WORDS_MOST]

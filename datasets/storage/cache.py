@@ -34,6 +34,7 @@ from datasets.storage.tree_fill import (
     contents_of,
     digest_of,
     present,
+    silent,
     store_names,
 )
 
@@ -77,12 +78,7 @@ class CacheStore:
             os.close(contents)
 
     def fill(
-        self,
-        key: str,
-        lake: Lake,
-        manifest: Manifest,
-        budget: Budget = UNLIMITED,
-        report: Report = lambda progress: None,
+        self, key: str, lake: Lake, manifest: Manifest, budget: Budget = UNLIMITED, report: Report = silent
     ) -> None:
         """Create the tree of a version, unless it exists, and bring those of its contents that were removed as damaged.
         Does not copy contents that other trees or an earlier fill stored. Raises ContentMissing or ContentDamaged if
@@ -169,7 +165,7 @@ class CacheStore:
         lake: Lake,
         manifest: Manifest,
         budget: Budget,
-        report: Report = lambda progress: None,
+        report: Report = silent,
         suspect: Collection[str] = frozenset(),
     ) -> Path:
         """Return a new directory beside the tree with the files of a manifest, flushed. Contents in `suspect` are

@@ -27,6 +27,7 @@ from datasets.storage.claims import (
     snapshot_name,
     trouble_of,
 )
+from datasets.storage.refusals import one_line
 from datasets.storage.volume_files import Measured
 from datasets.storage.volumes import Report, Taken, silent
 
@@ -38,7 +39,6 @@ SNAPSHOT_CLASSES = f"/apis/{GROUP}/v1/volumesnapshotclasses"
 PROVISION_SECONDS, SNAPSHOT_SECONDS, RESIZE_SECONDS = 120.0, 300.0, 120.0
 # A watch is renewed after this time, to detect a cancelled command.
 WATCH_SECONDS = 5
-WORDS_MOST = 400
 _DEFAULT = ("storageclass.kubernetes.io/is-default-class", "snapshot.storage.kubernetes.io/is-default-class")
 
 Raw = Mapping[str, Any]
@@ -114,7 +114,7 @@ class CsiVolumes:
         try:
             self._client.merge(path, {"spec": {"resources": {"requests": {"storage": str(size_bytes)}}}})
         except ApiError as error:
-            raise Blocked("not_resized", _words(str(error)), is_passing=False) from error
+            raise Blocked("not_resized", one_line(str(error)), is_passing=False) from error
 
         def is_resized(claim: Raw) -> bool:
             status = claim.get("status") or {}
@@ -161,7 +161,7 @@ class CsiVolumes:
         if self._wait(self._snapshots, snapshot_name(snapshot), is_ready, seconds, budget) is None:
             said = (last.get("error") or {}).get("message") or self._event_of(snapshot_name(snapshot))
             words = f"The snapshot was not ready within {seconds:g} s: {said or 'its driver did not answer'}"
-            raise Blocked("snapshot_not_ready", _words(words), is_passing=False)
+            raise Blocked("snapshot_not_ready", one_line(words), is_passing=False)
         return Taken(None, _bytes_of(last.get("restoreSize")), None)
 
     def remove_snapshot(self, snapshot: str) -> None:
@@ -180,7 +180,7 @@ class CsiVolumes:
         except ApiError as error:
             if error.status == 404:
                 return CLAIM_DELETED if self._has_namespace() else NAMESPACE_DELETED
-            raise Blocked("refused", _words(str(error))) from error
+            raise Blocked("refused", one_line(str(error))) from error
 
     def _has_namespace(self) -> bool:
         try:
@@ -188,7 +188,7 @@ class CsiVolumes:
         except ApiError as error:
             if error.status == 404:
                 return False
-            raise Blocked("refused", _words(str(error))) from error
+            raise Blocked("refused", one_line(str(error))) from error
         return not found["metadata"].get("deletionTimestamp")
 
     def _make_claim(self, volume: str, origin: Raw | None, size_bytes: int, budget: Budget) -> None:
@@ -246,7 +246,7 @@ class CsiVolumes:
             # The CustomResourceDefinition is not installed.
             if error.status == 404:
                 return []
-            raise Blocked("not_permitted", _words(str(error)), is_passing=True) from error
+            raise Blocked("not_permitted", one_line(str(error)), is_passing=True) from error
         return found
 
     def _create(self, collection: str, body: Raw) -> None:
@@ -255,7 +255,7 @@ class CsiVolumes:
         except ApiError as error:
             # The name contains our id, so the object comes from an earlier try.
             if error.reason != "AlreadyExists":
-                raise Blocked("refused", _words(str(error)), is_passing=False) from error
+                raise Blocked("refused", one_line(str(error)), is_passing=False) from error
 
     def _get(self, path: str, what: str) -> Raw:
         try:
@@ -263,7 +263,7 @@ class CsiVolumes:
         except ApiError as error:
             if error.status == 404:
                 raise ContentMissing(f"{what} is not in the cluster (any more).") from error
-            raise Blocked("refused", _words(str(error))) from error
+            raise Blocked("refused", one_line(str(error))) from error
         # A finalizer may keep the object for a while, but it must not be used as a source any more.
         if found["metadata"].get("deletionTimestamp"):
             raise ContentMissing(f"{what} is being deleted in the cluster.")
@@ -323,7 +323,7 @@ class CsiVolumes:
             return ""
         warnings = [event for event in events if event.get("type") == "Warning"] or events
         warnings.sort(key=lambda event: event.get("lastTimestamp") or "")
-        return _words(str(warnings[-1].get("message") or "")) if warnings else ""
+        return one_line(str(warnings[-1].get("message") or "")) if warnings else ""
 
 
 def _is_bound(claim: Raw) -> bool:
@@ -337,8 +337,3 @@ def _is_default(found: Raw) -> bool:
 
 def _bytes_of(quantity: Any) -> int:
     return int(quantities.pieces(str(quantity))) if quantity else 0
-
-
-def _words(text: str) -> str:
-    """Return a cluster's message on one line, shortened."""
-    return " ".join(text.split())[:WORDS_MOST]

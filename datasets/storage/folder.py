@@ -19,8 +19,7 @@ modification time, which `renew` must not change.
 import fcntl
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from itertools import accumulate, repeat
@@ -34,15 +33,7 @@ from datasets.ingest.packs import (
     pack_name,
 )
 from datasets.ingest.reader import UNSETTLED, Content, FileChanged, hash_file
-from datasets.storage.base import (
-    UNLIMITED,
-    Blocked,
-    Budget,
-    Collected,
-    ContentDamaged,
-    ContentMissing,
-    Verified,
-)
+from datasets.storage.base import UNLIMITED, Blocked, Budget, ContentDamaged, ContentMissing
 from datasets.storage.checks import damaged_in, places_in
 from datasets.storage.contents import WHOLE, ContentIndex, Located, Sharing
 from datasets.storage.files import (
@@ -58,7 +49,7 @@ from datasets.storage.files import (
     write_flushed,
     write_new,
 )
-from datasets.storage.indexed import IndexedLake, by_file
+from datasets.storage.indexed import IndexedLake
 from datasets.storage.parts import append, locked_part
 
 # Objects removed under one lock, which blocks flushes.
@@ -201,40 +192,6 @@ class FolderLake(IndexedLake[ContentIndex]):
         except FileNotFoundError as error:
             raise ContentMissing(f"The lake has no manifest {name}.") from error
 
-    def verify(self, digests: Iterable[bytes], budget: Budget = UNLIMITED) -> Verified:
-        wanted = set(digests)
-        located = self._index.locate(wanted)
-        damaged: list[Located] = []
-        for contents in by_file(located):
-            budget.check()
-            try:
-                damaged += damaged_in(self.path_of(contents[0]), contents)
-            except FileNotFoundError:
-                self._forget_file(contents)
-        for one in damaged:
-            self._quarantine(one)
-        moved_away = {one.digest for one in damaged}
-        return self._verified(wanted, located, moved_away)
-
-    def collect(
-        self,
-        live_manifests: Callable[[], Iterable[str]],
-        *,
-        older_than_seconds: float,
-        budget: Budget = UNLIMITED,
-    ) -> Collected:
-        self._adopt_unindexed(budget)
-        with self._lock("lock", fcntl.LOCK_EX):
-            # Called under the lock: a request that creates a version waits for it.
-            names = set(live_manifests())
-            live = self._contents_of(names)
-            before = time.time() - older_than_seconds
-            packs, pack_bytes = self._collect_packs(live, before, budget)
-            objects, object_bytes = self._collect_objects(live, before, budget)
-            manifests = self._collect_manifests(names, before)
-            self._remove_old(("staging", "parts", "quarantine"), before)
-            return Collected(packs, objects, manifests, pack_bytes + object_bytes)
-
     def destroy(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
 
@@ -297,6 +254,12 @@ class FolderLake(IndexedLake[ContentIndex]):
         target.chmod(READ_ONLY)
         self.flush([Located(WHOLE, 0, size, digest)])
 
+    def _damaged(self, located: Sequence[Located], budget: Budget) -> list[Located]:
+        try:
+            return damaged_in(self.path_of(located[0]), located)
+        except FileNotFoundError as error:
+            raise _lost(located[0]) from error
+
     def _quarantine(self, located: Located) -> None:
         path = self.path_of(located)
         self._index.forget([located.digest])
@@ -313,7 +276,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         self._adopt_unindexed(UNLIMITED)
 
     def _adopt_unindexed(self, budget: Budget) -> None:
-        """Index packs and objects that a process wrote before it was killed; removes damaged ones."""
+        # Removes damaged packs and objects.
         found: list[Located] = []
         known = self._index.packs()
         objects = {one.digest for one in self._index.of_pack(WHOLE)}
@@ -397,6 +360,9 @@ class FolderLake(IndexedLake[ContentIndex]):
             path.unlink()
         return len(dead)
 
+    def _collect_leftovers(self, before: float) -> None:
+        self._remove_old(("staging", "parts", "quarantine"), before)
+
     @contextmanager
     def _staged(self) -> Iterator[Path]:
         fresh = self.root / "staging" / uuid4().hex
@@ -409,7 +375,7 @@ class FolderLake(IndexedLake[ContentIndex]):
         try:
             return open(self.path_of(located), "rb", buffering=0)
         except FileNotFoundError as error:
-            raise ContentMissing(f"The lake has lost content {located.digest.hex()}.") from error
+            raise _lost(located) from error
 
     def _path(self, folder: str, name: str) -> Path:
         return self.root / folder / name[:2] / name[2:]
@@ -435,6 +401,10 @@ def _adjacent(located: Sequence[Located]) -> Iterator[list[Located]]:
         some.append(one)
     if some:
         yield some
+
+
+def _lost(located: Located) -> ContentMissing:
+    return ContentMissing(f"The lake has lost content {located.digest.hex()}.")
 
 
 def _is_linkable(status: os.stat_result) -> bool:

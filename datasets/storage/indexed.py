@@ -1,18 +1,19 @@
-"""Base class of lakes with a local index file: lookups, locks, and rebuilding the index."""
+"""Base class of lakes with a local index file: lookups, verification, collection, locks, and rebuilding the index."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from datasets.manifests import decode
-from datasets.storage.base import UNLIMITED, Budget, ContentMissing, Verified
+from datasets.storage.base import UNLIMITED, Budget, Collected, ContentMissing, Verified
 from datasets.storage.contents import WHOLE, ContentIndex, Located
 from datasets.storage.files import blocked, changed_at, locked
 
@@ -103,6 +104,51 @@ class IndexedLake(ABC, Generic[Index]):
                 raise
             return [found for some in by_file(moved) for found in self.contents(some)]
 
+    def verify(self, digests: Iterable[bytes], budget: Budget = UNLIMITED) -> Verified:
+        wanted = set(digests)
+        located = self._index.locate(wanted)
+        moved_away: set[bytes] = set()
+        for some in by_file(located):
+            budget.check()
+            try:
+                damaged = self._damaged(some, budget)
+            except ContentMissing:
+                self._forget_file(some)
+                continue
+            for one in damaged:
+                self._quarantine(one)
+                moved_away.add(one.digest)
+        present = self._index.known(wanted) | moved_away
+        size = sum(one.size_bytes for one in located if one.digest in present)
+        return Verified(len(present), size, sorted(wanted - present), sorted(moved_away))
+
+    @abstractmethod
+    def _damaged(self, located: Sequence[Located], budget: Budget) -> list[Located]:
+        """Return the contents of one file that do not match their digests. Raises ContentMissing."""
+
+    @abstractmethod
+    def _quarantine(self, located: Located) -> None:
+        """Move a damaged content away and remove it from the index."""
+
+    def collect(
+        self,
+        live_manifests: Callable[[], Iterable[str]],
+        *,
+        older_than_seconds: float,
+        budget: Budget = UNLIMITED,
+    ) -> Collected:
+        self._adopt_unindexed(budget)
+        with self._lock("lock", fcntl.LOCK_EX):
+            # Called under the lock: a request that creates a version waits for it.
+            names = set(live_manifests())
+            live = self._contents_of(names)
+            before = time.time() - older_than_seconds
+            packs, pack_bytes = self._collect_packs(live, before, budget)
+            objects, object_bytes = self._collect_objects(live, before, budget)
+            manifests = self._collect_manifests(names, before)
+            self._collect_leftovers(before)
+            return Collected(packs, objects, manifests, pack_bytes + object_bytes)
+
     def in_use(self, seconds: float | None = None) -> AbstractContextManager[None]:
         return self._lock("lock", fcntl.LOCK_SH, seconds)
 
@@ -123,10 +169,25 @@ class IndexedLake(ABC, Generic[Index]):
         else:
             self._index.forget_pack(located[0].pack)
 
-    def _verified(self, wanted: set[bytes], located: Sequence[Located], moved_away: set[bytes]) -> Verified:
-        present = self._index.known(wanted) | moved_away
-        size = sum(one.size_bytes for one in located if one.digest in present)
-        return Verified(len(present), size, sorted(wanted - present), sorted(moved_away))
+    @abstractmethod
+    def _collect_packs(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
+        """Remove packs of which less than half is live, and keep that part elsewhere. Return their number and the bytes
+        freed."""
+
+    @abstractmethod
+    def _collect_objects(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
+        """Remove unused contents with their own file. Return their number and bytes."""
+
+    @abstractmethod
+    def _collect_manifests(self, live: set[str], before: float) -> int:
+        """Remove unused manifests; return their number."""
+
+    @abstractmethod
+    def _collect_leftovers(self, before: float) -> None:
+        """Remove quarantined contents and what interrupted writes left."""
+
+    def _adopt_unindexed(self, budget: Budget) -> None:
+        """Index what a process stored before it was killed. Does nothing if contents are indexed first."""
 
     def _remove_old(self, folders: Iterable[str], before: float) -> None:
         for folder in folders:

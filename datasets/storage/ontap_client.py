@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from datasets.storage.base import UNLIMITED, Blocked, Budget
 from datasets.storage.credentials import read_credentials
 from datasets.storage.ontap_driver import OntapConfig
-from datasets.storage.refusals import not_configured, package_missing
+from datasets.storage.refusals import not_configured, one_line, package_missing
 from datasets.storage.timeouts import DEFAULT_TIMEOUTS, Timeouts
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ ENVIRONMENT = {"username": "ONTAP_USERNAME", "password": "ONTAP_PASSWORD"}
 _BUSY = "13107406"
 NOT_FOUND = "4"
 _ENDED = ("success", "failure", "cancelled", "expired")
-_WORDS_MOST = 400
 
 Row = Mapping[str, Any]
 
@@ -94,7 +93,7 @@ class OntapClient:
                 words = (
                     f"ONTAP did not end the job {uuid} within {self._timeouts.job_seconds:g} s: {_said(job)}"
                 )
-                raise Blocked("job_not_done", _short(words))
+                raise Blocked("job_not_done", one_line(words))
             time.sleep(pause)
             pause = min(pause * 2, longest)
         if job["state"] != "success":
@@ -136,7 +135,7 @@ class OntapRefused(Blocked):
     """ONTAP answered with an error; `ontap_code`: ONTAP's own code."""
 
     def __init__(self, ontap_code: str, detail: str, *, is_passing: bool) -> None:
-        super().__init__("storage_refused", _short(detail), is_passing=is_passing)
+        super().__init__("storage_refused", one_line(detail), is_passing=is_passing)
         self.ontap_code = ontap_code
 
 
@@ -155,7 +154,7 @@ def _translated(error: Any, config: OntapConfig) -> Blocked:
     code, message = str(said.get("code") or ""), said.get("message") or f"HTTP {status}"
     if status in (401, 403):
         words = f"ONTAP at {config.host} refuses the credentials: {code} {message}"
-        return Blocked("not_permitted", _short(words))
+        return Blocked("not_permitted", one_line(words))
     is_passing = status >= 500 or status == 429 or code == _BUSY
     return OntapRefused(code, f"ONTAP {code or status}: {message}", is_passing=is_passing)
 
@@ -165,15 +164,15 @@ def _not_reached(error: Any, config: OntapConfig) -> Blocked:
     where = f"{config.host}:{config.port}"
     if type(cause).__name__ == "SSLError":
         words = f"The certificate of {where} is not trusted; name its authority with `ca_file`: {cause}"
-        return Blocked("not_trusted", _short(words))
+        return Blocked("not_trusted", one_line(words))
     if isinstance(cause, ValueError):
         return _not_ontap(cause, config)
-    return Blocked("unreachable", _short(f"ONTAP at {where} does not answer: {cause}"))
+    return Blocked("unreachable", one_line(f"ONTAP at {where} does not answer: {cause}"))
 
 
 def _not_ontap(error: Exception, config: OntapConfig) -> Blocked:
     words = f"{config.host}:{config.port} does not answer like ONTAP: {type(error).__name__}: {error}"
-    return Blocked("unreachable", _short(words))
+    return Blocked("unreachable", one_line(words))
 
 
 def _body(answer: Any) -> Row:
@@ -183,7 +182,3 @@ def _body(answer: Any) -> Row:
 
 def _said(job: Row) -> str:
     return f"{job.get('state')}, {job.get('message') or 'without a message'}"
-
-
-def _short(words: str) -> str:
-    return " ".join(words.split())[:_WORDS_MOST]

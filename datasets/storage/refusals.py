@@ -1,6 +1,8 @@
-"""Errors for storage classes whose storage system cannot be opened."""
+"""Errors that the drivers of storage systems share, and how they quote a system's own message."""
 
 from datasets.storage.base import Blocked
+
+_WORDS_MOST = 400
 
 
 def not_configured(name: str) -> Blocked:
@@ -13,3 +15,8 @@ def package_missing(error: ImportError) -> Blocked:
     """Return the refusal for a driver whose package is not installed. Retries do not help (`is_passing` False)."""
     words = f"This storage class needs packages of requirements-netapp.txt: {error}"
     return Blocked("package_missing", words, is_passing=False)
+
+
+def one_line(words: str) -> str:
+    """Return a storage system's message on one line, truncated to what a message column holds."""
+    return " ".join(words.split())[:_WORDS_MOST]

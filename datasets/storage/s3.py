@@ -15,7 +15,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
@@ -34,15 +34,7 @@ from datasets.ingest.packs import (
 )
 from datasets.ingest.reader import hash_file
 from datasets.storage.ages import AgedIndex
-from datasets.storage.base import (
-    UNLIMITED,
-    Blocked,
-    Budget,
-    Collected,
-    ContentDamaged,
-    ContentMissing,
-    Verified,
-)
+from datasets.storage.base import Blocked, Budget, ContentDamaged, ContentMissing
 from datasets.storage.bucket import Bucket, KeyMissing, TooShort
 from datasets.storage.contents import WHOLE, Located, Sharing
 from datasets.storage.files import (
@@ -50,7 +42,7 @@ from datasets.storage.files import (
     is_locked,
     write_flushed,
 )
-from datasets.storage.indexed import IndexedLake, by_file
+from datasets.storage.indexed import IndexedLake
 from datasets.storage.parts import append, locked_part
 from datasets.storage.pieces import (
     PIECE_BYTES,
@@ -160,40 +152,6 @@ class S3Lake(IndexedLake[AgedIndex]):
         self._keep_manifest(name, stored)
         return stored
 
-    def verify(self, digests: Iterable[bytes], budget: Budget = UNLIMITED) -> Verified:
-        wanted = set(digests)
-        located = self._index.locate(wanted)
-        moved_away: set[bytes] = set()
-        for some in by_file(located):
-            budget.check()
-            try:
-                damaged = self._damaged(some, budget)
-            except ContentMissing:
-                self._forget_file(some)
-                continue
-            for one in damaged:
-                self._quarantine(one)
-                moved_away.add(one.digest)
-        return self._verified(wanted, located, moved_away)
-
-    def collect(
-        self,
-        live_manifests: Callable[[], Iterable[str]],
-        *,
-        older_than_seconds: float,
-        budget: Budget = UNLIMITED,
-    ) -> Collected:
-        with self._lock("lock", fcntl.LOCK_EX):
-            names = set(live_manifests())
-            live = self._contents_of(names)
-            before = time.time() - older_than_seconds
-            packs, pack_bytes = self._collect_packs(live, before, budget)
-            objects, object_bytes = self._collect_objects(live, before, budget)
-            manifests = self._collect_manifests(names, before)
-            self._remove(self._index.old("quarantine", before), before)
-            self._remove_old(("staging", "parts"), before)
-            return Collected(packs, objects, manifests, pack_bytes + object_bytes)
-
     def destroy(self) -> None:
         self._bucket.delete(key for key, _ in self._bucket.list())
         shutil.rmtree(self.root, ignore_errors=True)
@@ -225,7 +183,6 @@ class S3Lake(IndexedLake[AgedIndex]):
         path.unlink()
 
     def _damaged(self, located: Sequence[Located], budget: Budget) -> list[Located]:
-        """Return the contents of a file that do not match their digests. Raises ContentMissing."""
         if located[0].pack != WHOLE:
             # Truncated: check its contents one by one.
             with suppress(ContentDamaged):
@@ -292,6 +249,10 @@ class S3Lake(IndexedLake[AgedIndex]):
         for key in removed:
             (self.root / "manifests" / name_of(key)).unlink(missing_ok=True)
         return len(removed)
+
+    def _collect_leftovers(self, before: float) -> None:
+        self._remove(self._index.old("quarantine", before), before)
+        self._remove_old(("staging", "parts"), before)
 
     def _remove(self, keys: Sequence[str], before: float) -> list[str]:
         """Remove objects that were not needed meanwhile; return their keys. If the process is killed, the

@@ -16,9 +16,8 @@ from itertools import groupby, islice
 from pathlib import Path
 
 from datasets.ingest.reader import FileChanged, hash_file
-from datasets.ingest.tree import stays_inside
-from datasets.manifests import DIGEST_BYTES, EXECUTABLE, LINK, Entry, Manifest
-from datasets.storage.base import UNLIMITED, Budget, ContentDamaged, ContentMissing, Lake
+from datasets.manifests import DIGEST_BYTES, EXECUTABLE, LINK, Entry, Manifest, stays_inside
+from datasets.storage.base import Budget, ContentDamaged, ContentMissing, Lake
 from datasets.storage.contents import WHOLE, Located, Sharing
 from datasets.storage.files import READ_ONLY, copy_file
 
@@ -43,6 +42,10 @@ class Progress:
 
 
 Report = Callable[[Progress], None]
+
+
+def silent(progress: Progress) -> None:
+    """Report nothing: the default of calls that report progress."""
 
 
 def store_names(manifest: Manifest) -> list[str]:
@@ -98,13 +101,7 @@ class TreeFill:
     """The creation of one version's files in the empty directory `part`, which no other process uses."""
 
     def __init__(
-        self,
-        contents: Path,
-        part: Path,
-        lake: Lake,
-        manifest: Manifest,
-        budget: Budget = UNLIMITED,
-        report: Report = lambda progress: None,
+        self, contents: Path, part: Path, lake: Lake, manifest: Manifest, budget: Budget, report: Report
     ) -> None:
         self._part, self._lake, self._manifest = part, lake, manifest
         self._budget, self._report = budget, report
@@ -315,8 +312,7 @@ class TreeFill:
 
 
 def _make_link(path: bytes, entry: Entry, target: bytes) -> None:
-    directory, slash, _ = entry.path.rpartition(b"/")
-    if sha256(target).digest() != entry.digest or not stays_inside(directory + slash, target):
+    if sha256(target).digest() != entry.digest or not stays_inside(entry.path, target):
         raise ContentDamaged(entry.digest)
     os.symlink(target, path)
 

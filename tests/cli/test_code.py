@@ -11,9 +11,10 @@ from controlplane.cli.code import upload
 from controlplane.cli.code.ignore import Ignore
 from controlplane.cli.code.listing import list_files, origin
 from controlplane.cli.code.tree import Tree, read_tree, too_large
+from controlplane.cli.code.upload import listed
 from controlplane.cli.errors import CliError
 from datasets.code_archive import read_archive
-from datasets.code_manifest import checked, file_entry, link_entry, tree_hash
+from datasets.code_manifest import checked, tree_hash
 
 GIT = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
 
@@ -100,14 +101,10 @@ def test_the_hash_is_the_servers(repository: Path, tmp_path: Path):
     (repository / "train.py").chmod(0o755)
     (repository / "latest.py").symlink_to("lib/util.py")
     tree = tree_of(repository, tmp_path)
-    entries = [
-        link_entry(file.path, file.target)
-        if file.kind == "l"
-        else file_entry(file.path, file.size, file.sha256, is_executable=file.kind == "x")
-        for file in tree.files
-    ]
-    assert tree.digest == tree_hash(checked(entries, 1 << 20))
-    assert {"path": "latest.py", "link": "lib/util.py"} in [file.listed() for file in tree.files]
+    assert tree.digest == tree_hash(checked(tree.files, 1 << 20))
+    shown = {file.path: listed(file) for file in tree.files}
+    assert shown["latest.py"] == {"path": "latest.py", "link": "lib/util.py"}
+    assert shown["train.py"]["executable"] is True
 
 
 def test_a_changed_file_is_another_tree_and_a_touched_one_is_not(repository: Path, tmp_path: Path):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from controlplane.cli.code.ignore import NAME, Ignore
 from controlplane.cli.errors import USAGE, CliError
 
-FILES_MOST = 20_000
 # Limit for directories without git, against uploading a home directory.
 WALK_MOST = 200_000
 DIFF_MOST_BYTES = 512 * 1024

@@ -20,8 +20,9 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.code.ignore import NAME
-from controlplane.cli.code.listing import FILES_MOST, Listing
+from controlplane.cli.code.listing import Listing
 from controlplane.cli.errors import USAGE, CliError
+from datasets.code_manifest import FILES_MOST, Entry, file_entry, link_entry, stays_inside, tree_hash
 
 # A file that changed so shortly before it was hashed may change again within the same tick of the file
 # system's clock, so its hash is not cached.
@@ -30,30 +31,11 @@ _REMEMBERED_MOST = 64  # directories
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """A file or link of a tree. `target`: the target of a link, which is also the link's content; "" for files."""
-
-    path: str
-    kind: str
-    size: int
-    sha256: str
-    target: str = ""
-
-    def listed(self) -> dict[str, Any]:
-        """Return the file as an entry of a code tree in the REST API: {"path", "size", "hash", "executable"?}
-        or {"path", "link"}."""
-        if self.kind == "l":
-            return {"path": self.path, "link": self.target}
-        shown: dict[str, Any] = {"path": self.path, "size": self.size, "hash": self.sha256}
-        return shown | ({"executable": True} if self.kind == "x" else {})
-
-
-@dataclass(frozen=True, slots=True)
 class Tree:
     """The files of a directory. `digest`: the hexadecimal hash that names the tree."""
 
     root: str
-    files: tuple[File, ...]
+    files: tuple[Entry, ...]
     digest: str
 
     @property
@@ -75,8 +57,7 @@ def read_tree(listing: Listing, environ: dict[str, str]) -> Tree:
     if not found:
         raise CliError(f"{listing.root} has no files to send", USAGE, f"see {NAME} and .gitignore")
     files = tuple(sorted(found, key=lambda file: file.path.encode()))
-    text = "".join(f"{file.kind} {file.size} {file.sha256}\t{file.path}\0" for file in files)
-    return Tree(listing.root, files, hashlib.sha256(text.encode()).hexdigest())
+    return Tree(listing.root, files, tree_hash(files))
 
 
 _HINT = f"name in {NAME} what the job does not need; data belongs into a dataset or a volume"
@@ -101,13 +82,13 @@ def _amount(number: int, unit: str) -> str:
     return formats.size(number) if unit == "bytes" else f"{number:,} {unit}"
 
 
-def _read(root: str, path: str, memory: _Memory) -> File | None:
+def _read(root: str, path: str, memory: _Memory) -> Entry | None:
     place = os.path.join(root, path)
     try:
         found = os.lstat(place)
         if stat.S_ISREG(found.st_mode):
             sha256 = memory.find(path, found) or memory.note(path, place, found)
-            return File(path, "x" if found.st_mode & 0o100 else "f", found.st_size, sha256)
+            return file_entry(path, found.st_size, sha256, is_executable=bool(found.st_mode & 0o100))
         if stat.S_ISLNK(found.st_mode):
             return _link(path, os.readlink(place))
     except (FileNotFoundError, NotADirectoryError):
@@ -121,14 +102,11 @@ def _read(root: str, path: str, memory: _Memory) -> File | None:
     return None
 
 
-def _link(path: str, target: str) -> File:
-    parts = [part for part in target.split("/") if part not in ("", ".")]
-    ups = next((place for place, part in enumerate(parts) if part != ".."), len(parts))
-    if target.startswith("/") or ".." in parts[ups:] or ups > path.count("/"):
+def _link(path: str, target: str) -> Entry:
+    if not stays_inside(path, target):
         hint = f"leave it out in {NAME}, or mount what it leads to with -v or --pvc"
         raise CliError(f"the link {path} leads outside of the code, to {target}", USAGE, hint)
-    content = target.encode(errors="surrogateescape")
-    return File(path, "l", len(content), hashlib.sha256(content).hexdigest(), target)
+    return link_entry(path, target)
 
 
 class _Memory:

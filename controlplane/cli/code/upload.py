@@ -8,9 +8,10 @@ from functools import partial
 
 from controlplane.cli import formats
 from controlplane.cli.code.listing import Listing, list_files, origin
-from controlplane.cli.code.tree import File, Tree, read_tree, too_large
+from controlplane.cli.code.tree import Tree, read_tree, too_large
 from controlplane.cli.errors import ApiError, CliError
 from controlplane.cli.session import Session
+from datasets.code_manifest import EXECUTABLE, LINK, Entry
 
 # Attempts: files that change during the upload are hashed and sent again.
 TRIES = 3
@@ -47,11 +48,11 @@ def _is_known(session: Session, tree: Tree, listing: Listing) -> bool:
     return True
 
 
-def _upload(session: Session, tree: Tree, listing: Listing) -> list[File]:
+def _upload(session: Session, tree: Tree, listing: Listing) -> list[Entry]:
     """Send the files that the server lacks; return them."""
     client = session.client
     try:
-        begun = client.post(f"{session.project_path}/code", {"files": [file.listed() for file in tree.files]})
+        begun = client.post(f"{session.project_path}/code", {"files": [listed(file) for file in tree.files]})
     except ApiError as refused:
         if refused.code in _TOO_LARGE:
             raise too_large(tree, refused.message) from refused
@@ -69,12 +70,20 @@ def _upload(session: Session, tree: Tree, listing: Listing) -> list[File]:
     return missing
 
 
+def listed(file: Entry) -> dict[str, object]:
+    """Return a file as REST does: {"path", "size", "hash", "executable"?} or {"path", "link"}."""
+    if file.kind == LINK:
+        return {"path": file.path, "link": file.target}
+    shown: dict[str, object] = {"path": file.path, "size": file.size, "hash": file.sha256}
+    return shown | ({"executable": True} if file.kind == EXECUTABLE else {})
+
+
 def _path(session: Session, tree: Tree) -> str:
     return f"{session.project_path}/code/sha256:{tree.digest}"
 
 
-def _parts(files: Sequence[File]) -> Iterator[list[File]]:
-    part: list[File] = []
+def _parts(files: Sequence[Entry]) -> Iterator[list[Entry]]:
+    part: list[Entry] = []
     size = 0
     for file in files:
         if part and size + file.size > PART_BYTES:
@@ -86,7 +95,7 @@ def _parts(files: Sequence[File]) -> Iterator[list[File]]:
         yield part
 
 
-def _archive(tree: Tree, files: Sequence[File]) -> Iterator[bytes]:
+def _archive(tree: Tree, files: Sequence[Entry]) -> Iterator[bytes]:
     """Yield a tar of files named by their hash. Its length was announced, so a file that has another size now
     is truncated or padded; the server then refuses it because of its hash."""
     for file in files:
@@ -95,7 +104,7 @@ def _archive(tree: Tree, files: Sequence[File]) -> Iterator[bytes]:
     yield bytes(2 * _BLOCK)
 
 
-def _content(root: str, file: File) -> bytes:
+def _content(root: str, file: Entry) -> bytes:
     try:
         with open(os.path.join(root, file.path), "rb") as opened:
             return opened.read(file.size).ljust(file.size, b"\0")
@@ -103,7 +112,7 @@ def _content(root: str, file: File) -> bytes:
         return bytes(file.size)
 
 
-def _header(file: File) -> bytes:
+def _header(file: Entry) -> bytes:
     """Return the header of a plain file in a tar archive (POSIX ustar)."""
     name = file.sha256.encode().ljust(100, b"\0")
     start = name + b"0000644\0" + b"0000000\0" * 2 + b"%011o\0" % file.size + b"%011o\0" % 0
@@ -115,7 +124,7 @@ def _padded(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 
-def _summary(tree: Tree, listing: Listing, sent: list[File] | None) -> str:
+def _summary(tree: Tree, listing: Listing, sent: list[Entry] | None) -> str:
     of = f" of {listing.commit[:10]}" if listing.commit else ""
     what = f"code{of}: {len(tree.files):,} files, {formats.size(tree.size_bytes)}"
     if not sent:
