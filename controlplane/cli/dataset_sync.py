@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.cli import formats
-from controlplane.cli.errors import FAILED, NOT_FOUND, ApiError, CliError
+from controlplane.cli.errors import FAILED, NOT_FOUND, UNREACHABLE, ApiError, CliError, exit_code_of
 from controlplane.cli.session import Session
 from datasets.ingest.engine import Progress, Synced, sync_tree
 from datasets.ingest.listing import Listing
 from datasets.ingest.nearby import machine_mark, sink_nearby
 from datasets.ingest.packs import CONTENT_MOST_BYTES, checked_contents
 from datasets.ingest.tree import SourceMissing
-from datasets.ingest.upload import UploadRefused, http_sink, sink_of_server
+from datasets.ingest.upload import HTTP_CODE, UploadRefused, http_sink, sink_of_server
 from datasets.ingest.worker import SinkSpec, WorkerFailed
 from datasets.manifests import (
     EXECUTABLE,
@@ -41,6 +41,13 @@ from datasets.manifests import (
 PACK_FILES, PACK_BYTES = 1000, 32 << 20
 # Failed files listed in a message.
 NAMED_MOST = 20
+# `adopt` of a sync that links (datasets.storage.files.Sharing).
+LINKS = "hard_link"
+UNREAD = {
+    "changing": "a program writes to it; wait until it has ended",
+    "gone": "it was removed during the sync",
+    "unreadable": "its permissions or the disk do not let it be read",
+}
 REPORT_SECONDS = 0.2
 # Workers that wait for the same server say the same within this time.
 REPEATED_SECONDS = 10.0
@@ -125,26 +132,33 @@ def _read(
     sink = sink_of_server(session.config.url, session.client.authorization(), dataset["id"])
     meter = Meter("sending")
     say = Announcer(meter, session.output.aside)
-    read = partial(sync_tree, binding.directory, sink, index=index, base=newest, report=meter.report, say=say)
+    read = partial(sync_tree, binding.directory, index=index, base=newest, report=meter.report, say=say)
+    nearby = partial(_nearby, session, dataset, adopt)
     try:
         try:
-            found = read(nearby=partial(_nearby, session, dataset, adopt), listing=listing)
+            if adopt == LINKS:
+                # Only a lake that is written from here can link, also where a few files cost less to send.
+                found = read(_linking(nearby, session) or sink, listing=listing)
+            else:
+                found = read(sink, nearby=nearby, listing=listing)
         except WorkerFailed as error:
-            if not error.code:
+            if not error.code or error.code.startswith(HTTP_CODE):
                 raise
             # The lake cannot be used from here: the server says why, or waits until it can.
-            found = read()
+            found = read(sink)
     except (SourceMissing, WorkerFailed, UploadRefused) as error:
-        raise CliError(str(error), NOT_FOUND if isinstance(error, SourceMissing) else FAILED) from error
+        raise CliError(str(error), _exit_code(error)) from error
     finally:
         meter.end()
     if found.failed:
-        named = "\n".join(f"  {os.fsdecode(path)}: {why}" for path, why in found.failed[:NAMED_MOST])
+        named = "\n".join(
+            f"  {os.fsdecode(path)}: {UNREAD.get(why, why)}" for path, why in found.failed[:NAMED_MOST]
+        )
         more = f"\n  and {len(found.failed) - NAMED_MOST} more" if len(found.failed) > NAMED_MOST else ""
         raise CliError(
-            f"{len(found.failed)} files could not be read; no version was created\n{named}{more}",
+            f"{formats.counted_files(len(found.failed))} could not be read; no version was created\n{named}{more}",
             FAILED,
-            "wait until no program writes to them, then sync again: sent files are kept",
+            "correct it, then sync again: sent files are kept",
         )
     return found
 
@@ -155,10 +169,27 @@ def _nearby(session: Session, dataset: dict[str, Any], adopt: str) -> SinkSpec |
         return None
     try:
         found = session.get(f"datasets/{dataset['id']}/content/nearby", machine=machine)
-    except ApiError:
+    except ApiError as error:
+        if error.status != 404:
+            raise
         # A server of an earlier version.
         return None
     return sink_nearby(found["folder"], found["mark"], adopt) if found["folder"] else None
+
+
+def _linking(nearby: Callable[[], SinkSpec | None], session: Session) -> SinkSpec | None:
+    if (sink := nearby()) is None:
+        session.output.aside(
+            "--link has no effect: the lake is not on this machine, or belongs to another user"
+        )
+    return sink
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, SourceMissing):
+        return NOT_FOUND
+    code = str(getattr(error, "code", ""))
+    return exit_code_of(int(code.removeprefix(HTTP_CODE))) if code.startswith(HTTP_CODE) else FAILED
 
 
 def _send_manifest(session: Session, dataset: dict[str, Any], manifest: Manifest) -> int:
@@ -167,7 +198,9 @@ def _send_manifest(session: Session, dataset: dict[str, Any], manifest: Manifest
     try:
         return sink.put_manifest(manifest.encode())[1]
     except UploadRefused as error:
-        raise CliError(str(error), FAILED) from error
+        raise CliError(str(error), _exit_code(error)) from error
+    finally:
+        sink.close()
 
 
 def fetch_version(session: Session, version: dict[str, Any], target: Path) -> int:
@@ -185,7 +218,19 @@ def fetch_tree(session: Session, path: str, name: str, target: Path) -> int:
     # Verify the manifest first: files are verified by its digests.
     if manifest.hash != name:
         raise CliError("the manifest arrived damaged; try again", FAILED)
-    root = os.fsencode(target.resolve())
+    try:
+        return _write_tree(session, path, manifest, os.fsencode(target.resolve()))
+    except (ConnectionError, TimeoutError, http.client.HTTPException) as error:
+        words = f"the connection to {session.config.url} broke"
+        raise CliError(words, UNREACHABLE, "repeat the command: it continues") from error
+    except OSError as error:
+        if error.errno is None:
+            raise
+        place = os.fsdecode(error.filename or target)
+        raise CliError(f"{place} cannot be written: {os.strerror(error.errno)}", FAILED) from error
+
+
+def _write_tree(session: Session, path: str, manifest: Manifest, root: bytes) -> int:
     make_directories(root, {path.rpartition(b"/")[0] for path in manifest.paths})
     missing = [place for place in range(len(manifest)) if not _is_there(root, manifest.entry(place))]
     meter = Meter("cloning")
@@ -268,15 +313,19 @@ def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]])
     fresh = os.path.join(os.path.dirname(path), b".yard-%s" % secrets.token_hex(6).encode())
     hashed = hashlib.sha256()
     mode = 0o777 if entry.kind == EXECUTABLE else 0o666
-    # O_NOFOLLOW: a link may have been created in its place meanwhile.
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "wb") as file:
-        for piece in pieces():
-            hashed.update(piece)
-            file.write(piece)
-    if hashed.digest() != entry.digest:
-        os.unlink(fresh)
-        raise CliError(f"{os.fsdecode(entry.path)} arrived damaged; try again", FAILED)
-    os.rename(fresh, path)
+    try:
+        # O_NOFOLLOW: a link may have been created in its place meanwhile.
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "wb") as file:
+            for piece in pieces():
+                hashed.update(piece)
+                file.write(piece)
+        if hashed.digest() != entry.digest:
+            raise CliError(f"{os.fsdecode(entry.path)} arrived damaged; try again", FAILED)
+        os.rename(fresh, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(fresh)
+        raise
 
 
 def _is_there(root: bytes, entry: Entry) -> bool:

@@ -64,6 +64,11 @@ def size(count: int) -> str:
     return f"{amount:.1f} TB"
 
 
+def counted_files(count: int) -> str:
+    """Return `1 file` or `2,000 files`."""
+    return f"{count:,} file" + ("" if count == 1 else "s")
+
+
 def binary_size(count: int | None) -> str:
     """Format bytes in powers of 1024: `512 B`, `4.2 MiB`, `10 GiB`; `?` for None."""
     if count is None:

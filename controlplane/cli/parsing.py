@@ -120,6 +120,23 @@ def argument(parse: Callable[[str], Any], what: str) -> Callable[[str], Any]:
 
 
 duration_seconds = argument(notation.parse_duration, notation.DURATION)
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
+def _named_directory(text: str) -> str:
+    # `Path("")` is the current directory, which an empty variable of a script does not mean.
+    if not text:
+        raise ValueError(text)
+    return text
+
+
+positive_number = argument(_positive, "a whole number above 0")
+directory_path = argument(_named_directory, "the path of a directory")
 decimal_number = argument(notation.parse_number, notation.NUMBER)
 key_value = argument(notation.parse_pair, notation.PAIR)
 

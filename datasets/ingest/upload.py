@@ -31,10 +31,16 @@ TIMEOUT_SECONDS = 300.0
 _LATER = LATER | {408}
 # Code of the 409 of a lake that removes old content.
 _BUSY = "in_use"
+HTTP_CODE = "http_"
 
 
 class UploadRefused(Exception):
-    """The server refused the content; the message is its reason."""
+    """The server refused the content; the message is its reason. `code`: HTTP_CODE and its status, 503 if it cannot be
+    reached; a worker process passes it on (datasets.ingest.worker.WorkerFailed)."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.code = f"{HTTP_CODE}{status}"
 
 
 class HttpSink:
@@ -85,21 +91,21 @@ class HttpSink:
         answer = self._ask("PUT", f"{address}?offset={offset}&size={size}", part)
         arrived = int(answer["size_bytes"])
         if arrived <= offset:
-            raise UploadRefused(f"The server accepted no data at byte {offset}; try again.")
+            raise UploadRefused(f"The server accepted no data at byte {offset}; try again.", 500)
         return arrived
 
     def _ask(self, method: str, address: str, body: bytes) -> Any:
         """Send a request and return the answer's JSON. Retries while the server asks to wait or connections
         break; every request is safe to repeat."""
-        failure, asked = "", None
+        failure, asked, status = "", None, 503
         for attempt in range(TRIES):
             if attempt:
                 self._pause(failure, retry_delay(asked, attempt), attempt)
             try:
                 status, asked, raw = self._exchange(method, address, body)
             except (OSError, http.client.HTTPException) as error:
-                self._close()
-                asked = None
+                self.close()
+                asked, status = None, 503
                 failure = f"{self._parts.netloc} cannot be reached: {str(error) or type(error).__name__}."
                 continue
             if status < 300:
@@ -108,7 +114,8 @@ class HttpSink:
             code = _said(raw, "code")
             if code in FINAL or (status not in _LATER and code != _BUSY):
                 break
-        raise UploadRefused(failure)
+        self.close()
+        raise UploadRefused(failure, status)
 
     def _pause(self, failure: str, seconds: float, attempt: int) -> None:
         # Short pauses are announced too: together they last longer than a user waits without a word.
@@ -116,7 +123,7 @@ class HttpSink:
             self._say(waits_words(failure, seconds, attempt + 1, TRIES))
         if seconds >= SAID_SECONDS:
             # The server closes idle connections, which would count as a failed attempt.
-            self._close()
+            self.close()
         time.sleep(seconds)
 
     def _exchange(self, method: str, address: str, body: bytes) -> tuple[int, str | None, bytes]:
@@ -154,7 +161,8 @@ class HttpSink:
         limits = f"for {SAID_SECONDS:g} s; waiting, at most {TIMEOUT_SECONDS:.0f} s."
         self._say(f"{self._parts.netloc} has not answered {limits}")
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -96,12 +96,13 @@ def scripted_server() -> Iterator[ScriptedServer]:
             size = int(self.headers.get("Content-Length") or 0)
             raw = self.rfile.read(size)
             parts = urlsplit(self.path)
+            is_json = "octet-stream" not in self.headers.get("Content-Type", "")
             asked = Asked(
                 self.command,
                 parts.path,
                 dict(parse_qsl(parts.query)),
                 dict(self.headers),
-                json.loads(raw) if raw else None,
+                json.loads(raw) if raw and is_json else raw or None,
             )
             reply = server_state.answer(asked)
             wait_until(reply.when, what="the moment of a scripted answer")
@@ -127,7 +128,7 @@ def scripted_server() -> Iterator[ScriptedServer]:
         def log_message(self, *args: Any) -> None:
             """Requests are in `asked`, not on standard error."""
 
-    for method in ("GET", "POST", "PATCH", "DELETE"):
+    for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
         setattr(Handler, f"do_{method}", Handler.handle_any)
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server_state = ScriptedServer(f"http://127.0.0.1:{http.server_port}")

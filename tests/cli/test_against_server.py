@@ -376,6 +376,18 @@ def test_a_job_runs_the_code_of_a_directory_and_another_the_same(yard, running, 
     assert "Code:" in yard("describe", "job", "code1").stdout
 
 
+def test_a_small_sync_links_too(yard, environment, tmp_path):
+    large = tmp_path / "large.bin"
+    large.write_bytes(os.urandom(300_000))
+    large.chmod(0o644)
+    os.utime(large, (1_700_000_000, 1_700_000_000))
+    assert yard("dataset", "init", "few", str(tmp_path)).returncode == 0
+    ran = yard("dataset", "sync", str(tmp_path), "--link")
+    assert "few@1: 1 file, 300 kB" in ran.stdout, ran.stderr
+    assert (large.stat().st_nlink, large.stat().st_mode & 0o777) == (2, 0o444)
+    assert "1 file is intact" in yard("dataset", "verify", "few").stdout
+
+
 def test_a_sync_on_the_servers_machine_shares_large_files_with_the_lake(yard, environment, tmp_path):
     for number in range(201):
         (tmp_path / f"{number}.txt").write_text(f"file {number}")

@@ -1,6 +1,7 @@
 """Writing a version into a directory: nothing leaves it, whatever the version names."""
 
 import os
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 
 from controlplane.cli.dataset_sync import Announcer, Meter, make_directories, write_file
 from controlplane.cli.errors import CliError
-from datasets.manifests import FILE, LINK, Entry
+from datasets.manifests import FILE, LINK, Entry, make_manifest
+from tests.cli.scripted import Reply, problem
 
 
 def entry(path: str, content: bytes, kind: int = FILE) -> Entry:
@@ -41,6 +43,60 @@ def test_a_name_of_255_bytes_is_written(tmp_path: Path) -> None:
     write_file(os.fsencode(tmp_path), entry("n" * 255, b"x"), lambda: iter([b"x"]))
     assert (tmp_path / ("n" * 255)).read_bytes() == b"x"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_file_that_arrives_broken_off_leaves_nothing(tmp_path: Path) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"half"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_file(os.fsencode(tmp_path), entry("a", b"half and half"), pieces)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_that_cannot_be_made_is_named(server, yard, tmp_path):
+    manifest = make_manifest([entry("a/b.txt", b"x")])
+    version = {"id": "v1", "manifest": manifest.hash, "dataset": "xray", "number": 1, "subset": ""}
+    server.on("GET", "datasets", {"results": [{"id": "d1", "name": "xray", "latest": 1}]})
+    server.on("GET", "datasets/d1/versions/1", version)
+    server.on("GET", "versions/v1/manifest", Reply(body=manifest.encode()))
+    (tmp_path / "file").write_text("")
+    ran = yard("dataset", "clone", "xray@1", str(tmp_path / "file"))
+    assert (ran.code, ran.err) == (1, f"yard: {tmp_path}/file cannot be written: File exists\n")
+
+
+def test_a_dataset_for_a_directory_that_is_not_there_is_not_made(server, yard, tmp_path):
+    ran = yard("dataset", "init", "xray", str(tmp_path / "nowhere"))
+    assert (ran.code, ran.err) == (3, f"yard: {tmp_path}/nowhere is not a directory\n")
+    assert server.asked == []
+
+
+def test_a_refused_upload_exits_as_any_other_refusal(server, yard, tmp_path):
+    (tmp_path / "a.txt").write_text("a")
+    server.on("GET", "datasets", {"results": [{"id": "d1", "name": "xray", "latest": 0}]})
+    forbidden = problem(403, "forbidden", "This needs the role member in team-a; you are viewer.")
+    server.on("POST", "datasets/d1/content/lacking", forbidden)
+    ran = yard("dataset", "sync", str(tmp_path), "--name", "xray")
+    assert (ran.code, ran.err) == (4, "yard: This needs the role member in team-a; you are viewer.\n")
+
+
+def test_what_is_left_out_of_a_version_is_said_in_words(server, yard, tmp_path):
+    (tmp_path / "out").symlink_to("/etc/hostname")
+    os.mkfifo(tmp_path / "pipe")
+    dataset = {"id": "d1", "name": "xray", "latest": 1, "latest_id": "v1"}
+    empty = make_manifest([]).hash
+    version = {"id": "v1", "manifest": empty, "number": 1, "files": 1, "size_bytes": 1}
+    changes = {"files_added": 1, "files_changed": 0, "files_removed": 0}
+    server.on("GET", "datasets", {"results": [dataset]})
+    server.on("GET", "versions/v1", version)
+    server.on("PUT", "datasets/d1/content/manifests", {"manifest": empty, "lacking": 0})
+    server.on("POST", "datasets/d1/versions", version | changes | {"number": 2})
+    ran = yard("dataset", "sync", str(tmp_path), "--name", "xray")
+    assert ran.code == 0, ran.err
+    assert "left out out: a link that leads out of the directory" in ran.err
+    assert "left out pipe: neither a file nor a link" in ran.err
+    assert ran.out == "xray@2: 1 file, 1 B; 1 added, 0 changed, 0 removed\n"
 
 
 def test_what_several_workers_wait_for_is_said_once():

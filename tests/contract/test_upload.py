@@ -200,7 +200,7 @@ def test_a_request_without_an_answer_is_announced_while_it_waits(
     server.is_silent = True
     sink = HttpSink(server.url, {}, "xray", say)
     sink.put_contents([Content(sha256(b"a").digest(), b"a")])
-    sink._close()
+    sink.close()
     assert [f"{server.server_port} has not answered for" in line for line in said] == [True]
 
 
@@ -212,7 +212,7 @@ def test_a_connection_that_the_server_closed_during_a_long_pause_costs_no_attemp
     said: list[str] = []
     sink = HttpSink(server.url, {}, "xray", said.append)
     sink.put_contents([Content(sha256(b"a").digest(), b"a")])
-    sink._close()
+    sink.close()
     assert server.packs == 1
     assert not [line for line in said if "cannot be reached" in line]
 
@@ -263,7 +263,7 @@ def test_a_request_that_is_still_being_sent_is_not_one_without_an_answer(monkeyp
 def test_a_large_body_arrives_whole(server: Yard):
     sink = HttpSink(server.url, {}, "xray")
     sink.put_contents([Content(sha256(b"a").digest(), b"a" * (3 * upload.PIECE_BYTES + 1))])
-    sink._close()
+    sink.close()
     assert server.packs == 1
     assert server.longest > 3 * upload.PIECE_BYTES
 

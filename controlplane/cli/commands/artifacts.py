@@ -12,7 +12,7 @@ from controlplane.cli.commands.datasets import FILE_COLUMNS
 from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import CONFLICT, DONE, NOT_FOUND, USAGE, CliError
 from controlplane.cli.lookup import FINAL_STATES
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, directory_path
 from controlplane.cli.session import Session
 from controlplane.cli.sse import patiently
 from controlplane.cli.tables import Column, Row
@@ -64,7 +64,7 @@ def download_arguments(parser: Parser) -> None:
     """Declare the artifact to download and the directory for it."""
     parser.examples = ["yard artifact download train1/model ./model"]
     parser.add_argument("artifact", metavar=_ARTIFACT)
-    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("directory", type=directory_path, metavar="DIR")
 
 
 def download(args: Namespace, session: Session) -> int:
@@ -79,7 +79,8 @@ def download(args: Namespace, session: Session) -> int:
         raise CliError(words, CONFLICT, "see: yard artifact list")
     written = fetch_tree(session, f"artifacts/{found['id']}", found["manifest"], target)
     session.output.object(
-        found, f"{args.artifact}: {written:,} of {found['files']:,} files written to {target}"
+        found,
+        f"{args.artifact}: {written:,} of {formats.counted_files(found['files'])} written to {target}",
     )
     return DONE
 

@@ -12,7 +12,7 @@ from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, USAGE, ApiError, CliError
-from controlplane.cli.parsing import Parser
+from controlplane.cli.parsing import Parser, directory_path, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 _NAMED = re.compile(r"(?P<project>[^/@]+/)?(?P<name>[^/@]+)(?:@(?P<version>[^/@]+)(?:/(?P<subset>[^/@]+))?)?")
 LATEST = "latest"
 SKIPPED_SHOWN = 20
+LEFT_OUT = {
+    "link_leaves_tree": "a link that leads out of the directory",
+    "not_a_file": "neither a file nor a link",
+    "unreadable": "it cannot be read",
+}
 VERIFIED_AT_ONCE, VERIFIED_BYTES = 1000, 256 << 20
 
 
@@ -79,7 +84,12 @@ def init_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset init chest-xray", "yard dataset init chest-xray /data/xray --shared"]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
-        "directory", metavar="DIR", nargs="?", default=".", help="what it holds; default: here"
+        "directory",
+        type=directory_path,
+        metavar="DIR",
+        nargs="?",
+        default=".",
+        help="what it holds; default: here",
     )
     parser.add_argument("--description", metavar="TEXT", default="")
     parser.add_argument("--shared", action="store_true", help="every signed-in user may read it")
@@ -89,6 +99,8 @@ def init(args: Namespace, session: Session) -> int:
     """Create an empty dataset, and remember that the directory belongs to it."""
     from controlplane.cli.dataset_sync import Binding
 
+    if not os.path.isdir(args.directory):
+        raise CliError(f"{args.directory} is not a directory", NOT_FOUND)
     body = {"name": args.name, "description": args.description, "is_shared": args.shared}
     dataset = session.client.post(f"{session.project_path}/datasets", body)
     binding = Binding(session, Path(args.directory))
@@ -104,7 +116,7 @@ def sync_arguments(parser: Parser) -> None:
         "yard dataset sync .",
         "yard dataset sync /data/xray --name chest-xray -m 'second labelling'",
     ]
-    parser.add_argument("directory", metavar="DIR", nargs="?", default=".")
+    parser.add_argument("directory", type=directory_path, metavar="DIR", nargs="?", default=".")
     parser.add_argument(
         "--name", metavar="NAME", help="the dataset; default: the one of init or the last sync"
     )
@@ -125,9 +137,10 @@ def sync(args: Namespace, session: Session) -> int:
     with Listing(os.fsencode(Path(args.directory).resolve())) as listing:
         dataset, newest, found = _send(args, session, listing)
     for skipped in found.skipped[:SKIPPED_SHOWN]:
-        session.output.say(f"skipped {skipped.path.decode(errors='backslashreplace')}: {skipped.reason}")
+        path, why = skipped.path.decode(errors="backslashreplace"), skipped.reason
+        session.output.say(f"left out {path}: {LEFT_OUT.get(why, why)}")
     if len(found.skipped) > SKIPPED_SHOWN:
-        session.output.say(f"skipped {len(found.skipped) - SKIPPED_SHOWN} more")
+        session.output.say(f"left out {len(found.skipped) - SKIPPED_SHOWN:,} more")
     if found.manifest is None:
         assert newest is not None, "nothing changed since a version"
         session.output.object(newest, f"{dataset['name']}@{newest['number']}: nothing changed")
@@ -140,7 +153,7 @@ def sync(args: Namespace, session: Session) -> int:
 
 def _send(args: Namespace, session: Session, listing: Listing) -> tuple[Row, Row | None, Synced]:
     """Send what the server lacks of a directory; return its dataset, the newest version and the result."""
-    from controlplane.cli.dataset_sync import Binding, send_directory, without_collections
+    from controlplane.cli.dataset_sync import LINKS, Binding, send_directory, without_collections
 
     binding = Binding(session, Path(args.directory))
     dataset = _dataset_of(session, binding, args.name)
@@ -153,7 +166,7 @@ def _send(args: Namespace, session: Session, listing: Listing) -> tuple[Row, Row
             listing=listing,
             newest=newest["manifest"] if newest else "",
             is_full=args.full,
-            adopt="hard_link" if args.link else "reflink",
+            adopt=LINKS if args.link else "reflink",
         )
     binding.remember(dataset["id"])
     return dataset, newest, found
@@ -163,7 +176,8 @@ def _made(version: Row, dataset: Row) -> str:
     if version["number"] == dataset["latest"]:
         return f"{dataset['name']}@{version['number']}: nothing changed"
     return (
-        f"{dataset['name']}@{version['number']}: {version['files']:,} files, {_size(version)};"
+        f"{dataset['name']}@{version['number']}: {formats.counted_files(version['files'])},"
+        f" {_size(version)};"
         f" {version['files_added']:,} added, {version['files_changed']:,} changed,"
         f" {version['files_removed']:,} removed"
     )
@@ -197,7 +211,7 @@ def files_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset files chest-xray", "yard dataset files chest-xray@3 images/train"]
     parser.add_argument("version", metavar="NAME[@VERSION[/SUBSET]]")
     parser.add_argument("directory", metavar="PATH", nargs="?", default="")
-    parser.add_argument("--limit", type=int, metavar="N", default=1000, help="how many at most")
+    parser.add_argument("--limit", type=positive_number, metavar="N", default=1000, help="how many at most")
 
 
 def files(args: Namespace, session: Session) -> int:
@@ -222,7 +236,9 @@ def diff_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("before", metavar="A", help="number or tag")
     parser.add_argument("after", metavar="B", help="number or tag")
-    parser.add_argument("--limit", type=int, metavar="N", default=1000, help="paths of each sort at most")
+    parser.add_argument(
+        "--limit", type=positive_number, metavar="N", default=1000, help="paths of each sort at most"
+    )
 
 
 def diff(args: Namespace, session: Session) -> int:
@@ -248,7 +264,7 @@ def diff(args: Namespace, session: Session) -> int:
 def clone_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset clone chest-xray ./xray", "yard dataset clone chest-xray@3 ./xray-3"]
     parser.add_argument("version", metavar="NAME[@VERSION[/SUBSET]]")
-    parser.add_argument("directory", metavar="DIR")
+    parser.add_argument("directory", type=directory_path, metavar="DIR")
 
 
 def clone(args: Namespace, session: Session) -> int:
@@ -262,7 +278,8 @@ def clone(args: Namespace, session: Session) -> int:
     if not version["subset"]:
         Binding(session, target).remember(version["dataset_id"])
     session.output.object(
-        version, f"{version_name(version)}: {written:,} of {version['files']:,} files written to {target}"
+        version,
+        f"{version_name(version)}: {written:,} of {formats.counted_files(version['files'])} written to {target}",
     )
     return DONE
 
@@ -287,7 +304,7 @@ def verify(args: Namespace, session: Session) -> int:
     total["is_intact"] = not (total["missing"] or total["damaged"])
     name = version_name(version)
     said = (
-        f"{name}: {total['files']:,} files are intact"
+        f"{name}: {formats.counted_files(total['files'])} {'is' if total['files'] == 1 else 'are'} intact"
         if total["is_intact"]
         else f"{name}: of its contents {len(total['damaged'])} damaged and {len(total['missing'])} missing; sync again"
         " with --full from where the files are"
@@ -317,13 +334,16 @@ def tag_arguments(parser: Parser) -> None:
 
 def tag(args: Namespace, session: Session) -> int:
     """Create a tag for a version, or move it there."""
-    dataset = find_dataset(session, _split(args.version)[0])
+    name, number, subset = named(args.version)
+    if subset:
+        raise CliError(f"{args.version!r} names a subset; only versions have tags", USAGE)
+    dataset = find_dataset(session, name)
     path = f"datasets/{dataset['id']}/tags"
     if args.remove:
         session.client.delete(f"{path}/{segment(args.tag)}")
         session.output.say(f"tag {args.tag} removed")
         return DONE
-    version = session.client.post(path, {"name": args.tag, "version": _split(args.version)[1]})
+    version = session.client.post(path, {"name": args.tag, "version": number})
     session.output.object(version, f"{dataset['name']}@{version['number']} is {args.tag}")
     return DONE
 
@@ -345,8 +365,14 @@ def delete(args: Namespace, session: Session) -> int:
 
 def find_dataset(session: Session, name: str) -> Row:
     """Return the dataset with that name in the project; `PROJECT/NAME` for a dataset that another project
-    shares."""
-    project, plain, _, _ = _parts(name)
+    shares. Raises CliError for the name of a version: what is meant for one must not reach all of them."""
+    project, plain, version, _ = _parts(name)
+    if version:
+        raise CliError(
+            f"{name!r} names a version; this is for whole datasets",
+            USAGE,
+            f"leave out @{name.partition('@')[2]}",
+        )
     rows: list[Row] = session.get("datasets", name=plain, project=project or session.project, limit=1)[
         "results"
     ]
@@ -360,8 +386,7 @@ def find_dataset(session: Session, name: str) -> Row:
 
 def find_version(session: Session, text: str) -> Row:
     """Return the version NAME, NAME@NUMBER or NAME@TAG, or its subset with /SUBSET."""
-    subset = _parts(text)[3]
-    name, version = _split(text)
+    name, version, subset = named(text)
     found = _version(session, find_dataset(session, name), version)
     if not subset:
         return found
@@ -387,9 +412,10 @@ def _version(session: Session, dataset: Row, name: str) -> Row:
     return found
 
 
-def _split(text: str) -> tuple[str, str]:
-    project, name, version, _ = _parts(text)
-    return (f"{project}/{name}" if project else name), version or LATEST
+def named(text: str) -> tuple[str, str, str]:
+    """Return the dataset, the version (by default the newest) and the subset ("" for none) that a text names."""
+    project, name, version, subset = _parts(text)
+    return (f"{project}/{name}" if project else name), version or LATEST, subset
 
 
 def _parts(text: str) -> tuple[str, str, str, str]:

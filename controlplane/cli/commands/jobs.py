@@ -11,7 +11,7 @@ from controlplane.cli.commands.explanation import estimate_text
 from controlplane.cli.commands.wait import wait_for
 from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import FINAL_STATES, each_name, find_job, is_id, job_id, jobs_named
-from controlplane.cli.parsing import Parser, duration_seconds
+from controlplane.cli.parsing import Parser, duration_seconds, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
@@ -132,7 +132,7 @@ def list_jobs_arguments(parser: Parser) -> None:
     parser.add_argument("--user", metavar="NAME[,NAME]", help="only jobs of these users")
     parser.add_argument(
         "--limit",
-        type=int,
+        type=positive_number,
         default=DEFAULT_ROWS,
         metavar="N",
         help=f"at most N jobs (default {DEFAULT_ROWS})",

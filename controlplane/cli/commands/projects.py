@@ -11,7 +11,7 @@ from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.errors import CONFLICT, DONE, CliError, require_changes
 from controlplane.cli.lookup import project_path
-from controlplane.cli.parsing import Parser, decimal_number, duration_seconds
+from controlplane.cli.parsing import Parser, decimal_number, duration_seconds, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
@@ -45,7 +45,7 @@ MEMBER_COLUMNS = (Column("USER", lambda row: row["user"]), Column("ROLE", lambda
 def list_projects_arguments(parser: Parser) -> None:
     parser.examples = ["yard list projects", "yard list projects -o wide --watch"]
     parser.add_argument(
-        "--limit", type=int, default=500, metavar="N", help="at most N projects (default 500)"
+        "--limit", type=positive_number, default=500, metavar="N", help="at most N projects (default 500)"
     )
 
 

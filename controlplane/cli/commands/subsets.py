@@ -62,7 +62,7 @@ def subset(args: Namespace, session: Session) -> int:
         raise CliError("which files?", USAGE, "give --include PATTERN, or --list FILE")
     body = {"name": name, "include": args.include, "exclude": args.exclude, "paths": _listed(args.list)}
     saved = session.client.post(path, {field: value for field, value in body.items() if value})
-    words = f"{version_name(saved)}: {saved['files']:,} of {version['files']:,} files, {_size(saved)}"
+    words = f"{version_name(saved)}: {saved['files']:,} of {formats.counted_files(version['files'])}, {_size(saved)}"
     session.output.object(saved, words)
     return DONE
 
@@ -84,8 +84,10 @@ def _listed(file: str | None) -> list[str]:
         return []
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"{file} cannot be read: {error}", NOT_FOUND) from error
+    except OSError as error:
+        raise CliError(f"{file} cannot be read: {error.strerror}", NOT_FOUND) from error
+    except UnicodeDecodeError as error:
+        raise CliError(f"{file} is not a text in UTF-8", USAGE) from error
     return [line for line in text.splitlines() if line]
 
 
