@@ -22,7 +22,7 @@ _PLAIN = (b"0", b"\0")
 
 
 class ArchiveRefused(ValueError):
-    """The uploaded bytes are not an archive as described above."""
+    """The uploaded bytes are not an archive as this module describes it."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)

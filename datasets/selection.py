@@ -88,8 +88,8 @@ def _runs(parts: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def _name(part: bytes) -> bytes:
-    """Return the expression of one name; text between two `*` matches at the leftmost place, without
-    backtracking, as above."""
+    """Return the regular expression of one path component. Text between two `*` matches at the leftmost place,
+    without backtracking, as in `_translated`."""
     fixed = [b""]
     for token in _TOKEN.findall(part):
         if token.startswith(b"*"):

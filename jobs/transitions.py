@@ -140,7 +140,8 @@ def request_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
 
 
 def shorten_stops(job: Job, grace_seconds: int) -> None:
-    """Repeat the stop command, with this grace, for pods whose last command gave a longer one."""
+    """Send the stop command again with `grace_seconds` to the job's pods whose last stop command had a longer
+    grace."""
     names = Pod.objects.filter(job=job, released_at=None).values_list("name", flat=True)
     orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names).order_by("pk")
     given = {name: payload["grace_seconds"] for name, payload in orders.values_list("subject_id", "payload")}

@@ -192,8 +192,8 @@ def _mark_line(mark: Mark) -> dict[str, Any]:
 
 
 def _mark_texts(marks: Sequence[Mark], axes: Axes, strokes: Sequence[Stroke]) -> list[dict[str, Any]]:
-    """Return the labels beside the marks' lines, those that would leave the chart on the left of their line; of marks
-    that are close together only the last gets a label."""
+    """Return the labels of marks as Plotly annotations: to the right of the line, or to the left near the chart's
+    end. A label that would cover the next mark or its label is omitted."""
     ends = axes.x_range or _ends(strokes)
     if not ends:
         return []

@@ -127,13 +127,13 @@ def _conditions(actor: Actor) -> list[tuple[str, Text]]:
 
 
 def _of_devices(value: Any) -> Any:
-    """Return an expression for a sum or mean over a node's devices, to sort by."""
+    """Return a sort function (see Column) for an aggregate `value` over the node's devices."""
     found = Device.objects.filter(node=OuterRef("pk")).order_by().values("node").annotate(found=value)
     return lambda at: Subquery(found.values("found"))
 
 
 def _of_pods(column: str) -> Any:
-    """Return an expression for the amount of one resource that the node's pods reserve, to sort by."""
+    """Return a sort function (see Column) for the sum of `column` over the node's unreleased pods."""
     held = Pod.objects.filter(node=OuterRef("pk"), released_at=None).order_by().values("node")
     return lambda at: Subquery(held.annotate(found=Sum(column)).values("found"))
 

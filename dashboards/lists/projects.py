@@ -39,7 +39,8 @@ def _name(row: Row) -> str:
 
 
 def _of_jobs(value: Any, **states: Any) -> Any:
-    """Return an expression for a sum over a project's jobs, to sort by."""
+    """Return a sort function (see Column) for an aggregate `value` over the project's unfinished jobs, 0 without any.
+    `states`: further filters on the jobs."""
     jobs = Job.objects.filter(project=OuterRef("pk"), **states).exclude(state__in=FINAL_STATES)
     found = jobs.order_by().values("project").annotate(found=value)
     return lambda at: Coalesce(Subquery(found.values("found")), 0)

@@ -91,8 +91,8 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with their cells as (css, label, HTML); the label is shown where the header is not visible. If
-    header links are empty, the table cannot be sorted."""
+    """A rendered table. `rows`: each with its cells as (css, label, HTML); the label is shown where the headers are
+    hidden. Headers without links cannot be sorted by."""
 
     id: str
     heads: list[Head]
@@ -166,7 +166,8 @@ def table(
 
 
 def named(rows: Callable[[Actor], QuerySet[Any]]) -> Callable[[Actor], list[tuple[str, Text]]]:
-    """Return a filter's choices: the `name` of these rows."""
+    """Return a function for `Filter.choices`: the names of the rows that `rows` returns for an actor, as (value,
+    label)."""
     return lambda actor: [
         (name, name) for name in rows(actor).order_by("name").values_list("name", flat=True).distinct()
     ]

@@ -93,7 +93,7 @@ def answer(chart: Chart) -> HttpResponse:
 
 
 def theme(request: HttpRequest) -> Theme:
-    """Return the requested theme."""
+    """Return the theme named by `?theme=`, by default the light one."""
     return theme_of(request.GET.get("theme"))
 
 

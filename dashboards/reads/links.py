@@ -20,7 +20,8 @@ LEAST_RATE, MOST_RATE = 1e-9, 1e9
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The bandwidth between two nodes as text, "" if there is none, and as tenths of the fastest."""
+    """The bandwidth between two nodes. `text`: "" if it was not measured; `level`: tenths of the fastest pair's
+    bandwidth."""
 
     text: str = ""
     level: int = 0

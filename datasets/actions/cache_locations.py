@@ -140,7 +140,8 @@ def delete_location(location: CacheLocation, *, actor: Actor) -> None:
 
 
 def _order_removal(volume: CacheLocation, claim: str) -> None:
-    """Queue the removal of the claim of a project's volume, whose row is deleted in this transaction."""
+    """Queue the removal of `claim`, the claim of a project's volume. Call it in the transaction that deletes the
+    volume's row."""
     assert volume.project is not None
     payload = {"cluster": volume.cluster_id, "project": volume.project.name, "claim": claim}
     Command.objects.create(

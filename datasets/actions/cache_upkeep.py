@@ -35,7 +35,8 @@ RETRY = timedelta(minutes=1)
 
 
 def keep_caches(now: datetime) -> None:
-    """Do the work that is due at every location. Safe to repeat."""
+    """At every location: fill missing caches, retry failed fills, remove unused caches and compare the rows with the
+    disk. First end jobs whose dataset is gone. Safe to repeat."""
     _end_jobs_without_data()
     _create_defaults()
     locations = CacheLocation.objects.select_related("cluster")

@@ -25,8 +25,8 @@ DIFF_MOST_CHARACTERS = 256 * 1024
 def begin_upload(
     project: Project, entries: Sequence[Entry], *, is_dry_run: bool = False
 ) -> tuple[str, dict[str, int]]:
-    """Store the file list of a tree to upload. Return the tree's digest, and hash -> size of the files that
-    the project lacks. Raises Invalid."""
+    """Store the file list of a tree to upload. Return the tree's digest, and hash -> size of the files that the
+    project lacks. `is_dry_run`: store nothing. Raises Invalid for a tree that is not accepted."""
     try:
         tree = checked(entries, settings.CODE_MOST_BYTES)
     except TreeRefused as refused:
@@ -46,9 +46,9 @@ def upload_room(project: Project, digest: str) -> int:
 def receive_files(
     project: Project, digest: str, archive: BinaryIO, *, is_dry_run: bool = False
 ) -> dict[str, int]:
-    """Store the files of an archive; return hash -> size of those still missing. Files before a refused one
-    are stored. Raises Conflict for a tree whose upload was not begun, Invalid for files that do not belong to
-    it."""
+    """Store the files of an archive; return hash -> size of those still missing. Files before a refused one are
+    stored. `is_dry_run`: check the archive and store nothing. Raises Conflict for a tree whose upload was not begun,
+    Invalid for files that do not belong to it."""
     store, entries = code_of(project), _begun(project, digest)
     wanted = {entry.sha256: entry.size for entry in entries}
     try:

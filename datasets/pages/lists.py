@@ -42,7 +42,7 @@ def _project(row: Row) -> str:
 
 
 def _newest(column: str) -> Any:
-    """Return an expression for a column of the newest version, to sort by."""
+    """Return a sort function (see Column) for a column of the dataset's newest version."""
     newest = DatasetVersion.objects.whole().filter(dataset=OuterRef("pk"), number=OuterRef("latest"))
     return lambda at: Subquery(newest.values(column)[:1])
 

@@ -132,7 +132,8 @@ def _disrupted(pods: Sequence[PodStanding]) -> PodStanding | None:
 
 
 def _after_disruption(pod: PodStanding, disruptions: int, *, is_gone: bool) -> Step:
-    """Requeue the whole job with the reason as a sentence; does not count against its retries."""
+    """Return the step that requeues the job after its pod was disrupted, with a backoff that grows with `disruptions`
+    and uses no retry. `is_gone`: no other pod must be stopped first."""
     wait = DISRUPTION_BACKOFF_SECONDS[min(disruptions, len(DISRUPTION_BACKOFF_SECONDS) - 1)]
     why = words_for(pod.reason, pod.message)
     when = f"in {wait} s" if wait else "as soon as there is room"

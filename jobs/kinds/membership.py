@@ -48,8 +48,8 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An open scale operation. `joining` and `leaving`: ranks. `generation`: the one that carries it out, 0
-    before that is published."""
+    """An open scale operation. `joining` and `leaving`: ranks. `generation`: the number of the generation that
+    carries it out, 0 before it is published."""
 
     joining: tuple[int, ...] = ()
     leaving: tuple[int, ...] = ()

@@ -17,8 +17,8 @@ KERNEL = 9
 
 
 class Messages(nn.Module):
-    """Message passing: (n, c, h, w) -> the same shape. `axis`: 0 passes along rows (downwards), 1 along
-    columns (to the right); or reversed."""
+    """Message passing: (n, c, h, w) -> the same shape. `axis`: 0 passes along rows (downwards), 1 along columns (to
+    the right). `is_reversed`: passes in the opposite direction."""
 
     def __init__(self, channels: int, axis: int, is_reversed: bool) -> None:
         super().__init__()
