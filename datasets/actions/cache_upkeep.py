@@ -60,9 +60,7 @@ def distrust_caches(digests: Collection[bytes]) -> None:
         with suppress(Blocked):
             damaged = store_of(location).remove_damaged(digests)
             for cache in ready.filter(version__in=map(UUID, damaged)):
-                _fail(
-                    cache, "content_damaged", "Some of its files are damaged. The next fill brings them anew."
-                )
+                _fail(cache, "content_damaged", "Some of its files are damaged. The next fill replaces them.")
 
 
 def aged_caches(location: CacheLocation) -> list[Aged]:

@@ -89,7 +89,7 @@ class Caches(ApiView):
         return paged(call, rows, CACHES, fetch=cache_rows, shape=cache_shapes)
 
     @operation(
-        "Bring a version to a location, its project's own by default; one that is there is the answer",
+        "Cache a version at a location, by default its project's; returns an existing cache",
         answer=ref("Cache"),
         status=201,
         body=NEW_CACHE,
@@ -109,7 +109,7 @@ class CacheDetail(ApiView):
     def get(self, call: Call, cache_id: str) -> Answer:
         return Answer(cache_shape(cache_for(call.actor, cache_id)))
 
-    @operation("Remove a cache, or break its fill off; the version stays in the lake", answer=ref("Cache"))
+    @operation("Remove a cache, or cancel its fill; the version stays in the lake", answer=ref("Cache"))
     def delete(self, call: Call, cache_id: str) -> Answer:
         cache = cache_for(call.actor, cache_id, needed=Role.MEMBER)
         return Answer(cache_shape(clear_cache(cache, actor=call.actor)))
@@ -118,7 +118,7 @@ class CacheDetail(ApiView):
 class CachePin(ApiView):
     """Protect a cache from removal."""
 
-    @operation("Keep a cache from being removed by age or for room", answer=ref("Cache"))
+    @operation("Pin a cache: it is not removed by age or to free space", answer=ref("Cache"))
     def post(self, call: Call, cache_id: str) -> Answer:
         cache = cache_for(call.actor, cache_id, needed=Role.MEMBER)
         return Answer(cache_shape(pin_cache(cache, True, actor=call.actor)))
@@ -127,7 +127,7 @@ class CachePin(ApiView):
 class CacheUnpin(ApiView):
     """End the protection of a cache."""
 
-    @operation("Let a cache be removed by age or for room", answer=ref("Cache"))
+    @operation("Unpin a cache: it may be removed by age or to free space", answer=ref("Cache"))
     def post(self, call: Call, cache_id: str) -> Answer:
         cache = cache_for(call.actor, cache_id, needed=Role.MEMBER)
         return Answer(cache_shape(pin_cache(cache, False, actor=call.actor)))
@@ -147,7 +147,7 @@ class CacheLocations(ApiView):
         )
 
     @operation(
-        "Create a location of some nodes of a cluster",
+        "Create a cache location for some nodes of a cluster",
         answer=ref("CacheLocation"),
         status=201,
         body=NEW_LOCATION,

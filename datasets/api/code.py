@@ -53,7 +53,7 @@ def _entry(value: Any) -> Entry:
             raise Refused("not_an_entry", 'A symbolic link is {"path": "data", "link": "../data"}.')
         return link_entry(value["path"], fields.inside(fields.text(PATH_MOST_BYTES), value["link"], "/link"))
     if not {"path", "size", "hash"} <= set(value) <= {"path", "size", "hash", "executable"}:
-        raise Refused("not_an_entry", "A file has path, size, hash and, if it is so, executable.")
+        raise Refused("not_an_entry", "A file has path, size, hash and, optionally, executable.")
     size, sha256 = value["size"], value["hash"]
     # Not isinstance: JSON's true is an int in Python.
     if type(size) is not int or not isinstance(sha256, str):
@@ -96,7 +96,7 @@ class ProjectCodeTrees(ApiView):
         return paged(call, rows, TREES, fetch=_fetch, shape=_shape)
 
     @operation(
-        "Say which files a tree has",
+        "Begin the upload of a tree by sending its list of files",
         answer=ref("CodeUpload"),
         body=BEGIN,
         query={"dry_run": DRY_RUN},
@@ -112,7 +112,7 @@ class ProjectCodeTree(ApiView):
     """One code tree."""
 
     @operation(
-        "A code tree, under the commit that it was last uploaded with or the one asked for",
+        "Show a code tree, with the requested commit or that of its last upload",
         answer=ref("CodeTree"),
         query={"commit": query.text("Under this commit.")},
     )
@@ -127,7 +127,7 @@ class CodeContent(ApiView):
     parser_classes = [ArchiveParser]
 
     @operation(
-        "Send files of a tree that was begun, as a tar of plain files named by their hash",
+        "Send files of a tree whose upload has begun, as a tar of plain files named by their hash",
         answer=ref("CodeUpload"),
         body_is={"type": "string", "format": "binary"},
         query={"dry_run": DRY_RUN},
@@ -146,7 +146,7 @@ class CodeCommit(ApiView):
     """Completion of an uploaded tree."""
 
     @operation(
-        "Make a tree whose files are all there one that jobs can run",
+        "Complete a tree whose files have all been sent, so that jobs can run it",
         answer=ref("CodeTree"),
         status=201,
         body=COMMIT,

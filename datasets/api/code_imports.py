@@ -38,10 +38,10 @@ class CodeImports(ApiView):
 class CodeImportDetail(ApiView):
     """One import."""
 
-    @operation("A fetch of code: pending, ready with its tree, or failed", answer=ref("CodeImport"))
+    @operation("Show an import of code: pending, ready with its tree, or failed", answer=ref("CodeImport"))
     def get(self, call: Call, name: str, import_id: str) -> Answer:
         project = project_for(call.actor, name)
-        missing = NotVisible("There is no such fetch of code.")
+        missing = NotVisible("There is no such import of code.")
         rows = CodeImport.objects.filter(project=project, pk=uuid_of(import_id, missing))
         row = rows.select_related("created_by").first()
         if row is None:

@@ -39,22 +39,22 @@ CHILDREN_MOST, PATHS_MOST = 1000, 1000
 # Limit on the bytes of contents in one response.
 PACK_OUT_BYTES, VERIFIED_BYTES = 64 << 20, 1 << 30
 FILES = {
-    "start": query.whole(0, 1 << 31, "Place of the first file in the manifest.", default=0),
+    "start": query.whole(0, 1 << 31, "Index of the first file in the manifest.", default=0),
     "count": query.whole(1, DIGESTS_MOST, "Files at most.", default=1000),
 }
 DIRECTORY = {
-    "directory": query.text("The directory; the top without it."),
-    "after": query.text("Go on after this name."),
-    "limit": query.whole(1, CHILDREN_MOST, "How many at most.", default=100),
+    "directory": query.text("The directory; by default the top."),
+    "after": query.text("Continue after this name."),
+    "limit": query.whole(1, CHILDREN_MOST, "Maximum number of results.", default=100),
 }
-LISTED = record("In the order of the names.", results=listed(ref("DatasetFile")), has_more=BOOLEAN)
+LISTED = record("Sorted by name.", results=listed(ref("DatasetFile")), has_more=BOOLEAN)
 
 
 def file_of(what: str) -> dict[str, Parameter]:
     """Return the query fields that name one file of a manifest."""
     return {
         "path": query.text(f"The file's path in the {what}."),
-        "place": query.whole(0, 1 << 31, "Its place in the manifest, instead of the path."),
+        "place": query.whole(0, 1 << 31, "The file's index in the manifest, instead of its path."),
     }
 
 
@@ -75,7 +75,8 @@ class Lacking(LakeView):
     parser_classes = [BytesParser]
 
     @operation(
-        "Say which of these contents (SHA-256 of 32 bytes each, one after another) the lake lacks, by their place",
+        "Return the contents that the lake lacks, as indexes into the list sent: SHA-256 digests of 32 bytes"
+        " each, concatenated",
         answer=record("Places from 0.", lacking=listed(INTEGER)),
         body_is=BINARY,
         takes=BYTES,
@@ -92,7 +93,7 @@ class Nearby(LakeView):
     """Whether the lake is on the caller's machine."""
 
     @operation(
-        "Say in which folder the lake is, to a caller on the server's machine",
+        "Return the lake's folder to a caller on the server's machine",
         answer=record(
             "Null if the caller is elsewhere, or the lake is not a folder.",
             folder=nullable(STRING),
@@ -116,7 +117,7 @@ class Packs(LakeView):
 
     @operation(
         "Send contents as a pack; each is checked against its digest",
-        answer=record("How many bytes arrived.", size_bytes=INTEGER),
+        answer=record("Number of bytes received.", size_bytes=INTEGER),
         body_is=BINARY,
         takes=BYTES,
         is_remembered=False,
@@ -136,17 +137,19 @@ class Parts(LakeView):
 
     parser_classes = [BytesParser]
 
-    @operation("How much of a large content has arrived", answer=record("Bytes.", size_bytes=INTEGER))
+    @operation(
+        "Return how many bytes of a large content have arrived", answer=record("Bytes.", size_bytes=INTEGER)
+    )
     def get(self, call: Call, dataset_id: str, sha256: str) -> Answer:
         dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
         return Answer({"size_bytes": lake_of(dataset.project).part_bytes(_digest(sha256))})
 
     @operation(
         "Send a part of a large content; the whole is checked against its digest",
-        answer=record("How much has arrived.", size_bytes=INTEGER),
+        answer=record("Number of bytes received so far.", size_bytes=INTEGER),
         query={
-            "offset": query.whole(0, query.BIGGEST, "Where the part begins.", default=0),
-            "size": query.whole(0, query.BIGGEST, "Bytes of the whole content.", default=0),
+            "offset": query.whole(0, query.BIGGEST, "Offset of the part in bytes.", default=0),
+            "size": query.whole(0, query.BIGGEST, "Size of the whole content in bytes.", default=0),
         },
         body_is=BINARY,
         takes=BYTES,
@@ -208,11 +211,13 @@ class VersionDiff(LakeView):
     """Differences between two versions."""
 
     @operation(
-        "What differs between this version and another of its dataset",
+        "Compare a version with another of its dataset",
         answer=ref("DatasetDiff"),
         query={
-            "before": query.whole(0, 1 << 31, "Number of the other version; 0 for nothing. Else the parent."),
-            "limit": query.whole(0, PATHS_MOST, "Paths of each sort at most.", default=100),
+            "before": query.whole(
+                0, 1 << 31, "Number of the other version; 0 for an empty one. By default the parent."
+            ),
+            "limit": query.whole(0, PATHS_MOST, "Maximum number of paths of each kind.", default=100),
         },
     )
     def get(self, call: Call, version_id: str) -> Answer:

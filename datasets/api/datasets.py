@@ -67,7 +67,7 @@ NEW_TAG = {
 _ORDERINGS = {"name": ("name", "id"), "created_at": ("created_at", "id")}
 _FILTERS = {
     "name": WITH_NAMES,
-    "is_shared": Filter("is_shared", query.switch("Shared with everyone, or not.")),
+    "is_shared": Filter("is_shared", query.switch("Only shared datasets, or only others.")),
 }
 PROJECT_DATASETS = Listing(DATASET, _ORDERINGS, "name", _FILTERS)
 DATASETS = PROJECT_DATASETS.of_all_projects()
@@ -118,7 +118,7 @@ class DatasetDetail(ApiView):
         dataset = dataset_for(call.actor, dataset_id)
         return Answer(trimmed(call, dataset_shape(dataset)), revision=_revision(dataset))
 
-    @operation("Change what a dataset says, or share it", answer=ref("Dataset"), body=CHANGES)
+    @operation("Change a dataset's description, or share it", answer=ref("Dataset"), body=CHANGES)
     def patch(self, call: Call, dataset_id: str) -> Answer:
         dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
         if "is_shared" in call.body:
@@ -148,7 +148,7 @@ class Versions(ApiView):
         return paged(call, rows, VERSIONS, fetch=version_rows, shape=version_shapes)
 
     @operation(
-        "Make a version of a manifest whose contents were sent; one without a change is the parent again",
+        "Create a version from a manifest whose contents were sent; without changes the parent is returned",
         answer=ref("DatasetVersion"),
         status=201,
         body=COMMIT,
@@ -168,7 +168,7 @@ class Versions(ApiView):
 class NamedVersion(ApiView):
     """A version by its number, a tag or `latest`."""
 
-    @operation("The version with this number or tag, or `latest`", answer=ref("DatasetVersion"))
+    @operation("Show the version with this number or tag, or `latest`", answer=ref("DatasetVersion"))
     def get(self, call: Call, dataset_id: str, version: str) -> Answer:
         dataset = dataset_for(call.actor, dataset_id)
         found = find_version(dataset, version)

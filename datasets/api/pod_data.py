@@ -39,7 +39,7 @@ class PodData(LakeView):
         " in any order",
         answer=BINARY,
         gives=BYTES,
-        query={"places": query.text("Of files in the manifest, whose contents are wanted: 0-99,105.")},
+        query={"places": query.text("Indexes of the wanted files in the manifest: 0-99,105.")},
     )
     def get(self, call: Call, cache_id: str) -> Answer | HttpResponseBase:
         cache = _cache_of(cache_id, call.request.headers.get(HEADER, ""))

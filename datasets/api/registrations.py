@@ -21,7 +21,7 @@ class Registrations(ApiView):
     """Requests to register a directory."""
 
     @operation(
-        "Make a version of a directory that an admin allowed, without an upload",
+        "Create a version from a directory that an admin allowed, without an upload",
         answer=ref("DatasetRegistration"),
         status=202,
         body=NEW,
@@ -37,7 +37,7 @@ class RegistrationDetail(ApiView):
     """One registration of a directory."""
 
     @operation(
-        "A registration: pending with its progress, ready or failed", answer=ref("DatasetRegistration")
+        "Show a registration: pending with its progress, ready or failed", answer=ref("DatasetRegistration")
     )
     def get(self, call: Call, dataset_id: str, registration_id: str) -> Answer:
         dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)

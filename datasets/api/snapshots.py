@@ -63,7 +63,7 @@ class SnapshotDetail(ApiView):
 class SnapshotRestore(ApiView):
     """Create a volume from a snapshot."""
 
-    @operation("Make a new volume of a snapshot", answer=ref("Volume"), status=201, body=RESTORE)
+    @operation("Create a volume from a snapshot", answer=ref("Volume"), status=201, body=RESTORE)
     def post(self, call: Call, snapshot_id: str) -> Answer:
         snapshot = snapshot_for(call.actor, snapshot_id, needed=Role.MEMBER)
         return Answer(volume_shape(restore_snapshot(snapshot, call.body["name"], actor=call.actor)), 201)

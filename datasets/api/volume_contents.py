@@ -37,11 +37,11 @@ class VolumeFiles(_Contents):
 
     @operation(
         "List a directory of a volume, as it is now; on Kubernetes as a pod saw it at most a minute ago",
-        answer=record("In the order of the names.", results=listed(ref("VolumeFile")), has_more=BOOLEAN),
+        answer=record("Sorted by name.", results=listed(ref("VolumeFile")), has_more=BOOLEAN),
         query={
-            "directory": query.text("The directory; the top without it."),
-            "after": query.text("Go on after this name."),
-            "limit": query.whole(1, LISTED_MOST, "How many at most.", default=100),
+            "directory": query.text("The directory; by default the top."),
+            "after": query.text("Continue after this name."),
+            "limit": query.whole(1, LISTED_MOST, "Maximum number of results.", default=100),
         },
     )
     def get(self, call: Call, volume_id: str) -> Answer:

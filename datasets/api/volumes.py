@@ -137,7 +137,7 @@ class VolumeResize(ApiView):
 class VolumeClone(ApiView):
     """A copy of a volume."""
 
-    @operation("Make a volume of what this one holds", answer=ref("Volume"), status=201, body=CLONE)
+    @operation("Create a copy of a volume", answer=ref("Volume"), status=201, body=CLONE)
     def post(self, call: Call, volume_id: str) -> Answer:
         volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
         return Answer(volume_shape(clone_volume(volume, call.body["name"], actor=call.actor)), 201)

@@ -58,7 +58,7 @@ class VolumeForm(forms.Form):
         label=gettext_lazy("Size"), help_text=gettext_lazy("Such as 100Gi."), initial="100Gi"
     )
     access_mode = forms.ChoiceField(
-        label=gettext_lazy("Who may mount it at once"), choices=list(MODES.items())
+        label=gettext_lazy("How many jobs may mount it at once"), choices=list(MODES.items())
     )
     storage_class = forms.ChoiceField(label=gettext_lazy("Storage class"))
 

@@ -50,7 +50,12 @@ def cache_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset cache chest-xray@3", "yard dataset cache chest-xray --wait"]
     _add_version(parser)
     parser.add_argument("--wait", action="store_true", help="stay until it is ready, or exit 1 if it fails")
-    parser.add_argument("--timeout", type=duration_seconds, metavar="TIME", help="of --wait; then exit 7")
+    parser.add_argument(
+        "--timeout",
+        type=duration_seconds,
+        metavar="TIME",
+        help="time limit of --wait; exit code 7 when it passes",
+    )
 
 
 def cache(args: Namespace, session: Session) -> int:

@@ -71,7 +71,7 @@ def describe_cluster(args: Namespace, session: Session) -> int:
 def cluster_view_arguments(parser: Parser) -> None:
     parser.examples = ["yard cluster view local --anonymous > view.json"]
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--anonymous", action="store_true", help="numbers in place of all names")
+    parser.add_argument("--anonymous", action="store_true", help="replace all names by numbers")
 
 
 def cluster_view(args: Namespace, session: Session) -> int:
@@ -122,7 +122,8 @@ def cluster_edit_arguments(parser: Parser) -> None:
         "--usage-half-life",
         type=_half_life,
         metavar="HOURS",
-        help="past use counts against a project, with this half-life in hours; 0: never, default: the server's setting",
+        help="half-life in hours of a project's past use, which lowers its share of idle GPUs; 0: it does not"
+        " count, default: the server's setting",
     )
     parser.add_argument(
         "--unset", action="append", metavar="KNOB", help="back to its default; repeat for more"
@@ -242,7 +243,7 @@ def _add_wait(parser: Parser) -> None:
         type=duration_seconds,
         default=TIMEOUT_SECONDS,
         metavar="TIME",
-        help="of the wait; exit code 7 when it passes (default 2m)",
+        help="time limit of the wait; exit code 7 when it passes (default 2m)",
     )
 
 

@@ -89,7 +89,7 @@ def init_arguments(parser: Parser) -> None:
         metavar="DIR",
         nargs="?",
         default=".",
-        help="what it holds; default: here",
+        help="the directory with its files; default: the current one",
     )
     parser.add_argument("--description", metavar="TEXT", default="")
     parser.add_argument("--shared", action="store_true", help="every signed-in user may read it")
@@ -211,7 +211,9 @@ def files_arguments(parser: Parser) -> None:
     parser.examples = ["yard dataset files chest-xray", "yard dataset files chest-xray@3 images/train"]
     parser.add_argument("version", metavar="NAME[@VERSION[/SUBSET]]")
     parser.add_argument("directory", metavar="PATH", nargs="?", default="")
-    parser.add_argument("--limit", type=positive_number, metavar="N", default=1000, help="how many at most")
+    parser.add_argument(
+        "--limit", type=positive_number, metavar="N", default=1000, help="maximum number of entries"
+    )
 
 
 def files(args: Namespace, session: Session) -> int:
@@ -237,7 +239,11 @@ def diff_arguments(parser: Parser) -> None:
     parser.add_argument("before", metavar="A", help="number or tag")
     parser.add_argument("after", metavar="B", help="number or tag")
     parser.add_argument(
-        "--limit", type=positive_number, metavar="N", default=1000, help="paths of each sort at most"
+        "--limit",
+        type=positive_number,
+        metavar="N",
+        default=1000,
+        help="maximum number of paths of each kind",
     )
 
 

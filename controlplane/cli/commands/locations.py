@@ -100,7 +100,7 @@ def edit_arguments(parser: Parser) -> None:
         action="append",
         default=[],
         choices=["node-pools", "node-labels"],
-        help="serve no nodes by their pools any more, or none by their labels; repeat for both",
+        help="remove all node pools, or all node labels, from the location; repeat for both",
     )
 
 

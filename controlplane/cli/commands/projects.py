@@ -224,10 +224,12 @@ def add_share(parser: Parser) -> None:
         "--over-quota-weight",
         type=number,
         metavar="W",
-        help="share of the surplus; 0 never, none: as the quota",
+        help="weight for idle GPUs above the quota; 0: none of them, none: as large as the quota",
     )
     parser.add_argument("--gpu-limit", type=number, metavar="GPUS", help="never more than this, or none")
-    parser.add_argument("--priority", type=int, metavar="N", help="a higher one gets the surplus first")
+    parser.add_argument(
+        "--priority", type=int, metavar="N", help="a higher one gets idle GPUs above the quota first"
+    )
 
 
 def share_fields(args: Namespace) -> dict[str, Any]:

@@ -19,7 +19,7 @@ POLL_SECONDS = 5.0
 def scale_arguments(parser: Parser) -> None:
     parser.examples = ["yard scale el1 --workers 5", "yard scale el1 --workers 5 --timeout 10m"]
     _add_name(parser)
-    parser.add_argument("--workers", type=int, required=True, metavar="N", help="workers from now on")
+    parser.add_argument("--workers", type=int, required=True, metavar="N", help="the new number of workers")
     _add_timeout(parser)
 
 

@@ -301,7 +301,10 @@ def _add_afterwards(parser: Parser) -> None:
         "--logs", action="store_true", help="follow the output, then exit with the job's exit code"
     )
     group.add_argument(
-        "--timeout", type=duration_seconds, metavar="TIME", help="of --wait; exit code 7 when it passes"
+        "--timeout",
+        type=duration_seconds,
+        metavar="TIME",
+        help="time limit of --wait; exit code 7 when it passes",
     )
     group.add_argument(
         "--idempotency-key", metavar="KEY", help="repeated runs with the same key submit only once"

@@ -371,5 +371,8 @@ def add_wait(parser: Parser) -> None:
     """Declare `--wait` and `--timeout`."""
     parser.add_argument("--wait", action="store_true", help="until it is ready")
     parser.add_argument(
-        "--timeout", type=duration_seconds, metavar="TIME", help="of --wait; exit code 7 after it"
+        "--timeout",
+        type=duration_seconds,
+        metavar="TIME",
+        help="time limit of --wait; exit code 7 when it passes",
     )
