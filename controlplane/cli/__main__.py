@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(argv: list[str]) -> int:
-    """Dispatch one command line; return the exit code. Raises CliError."""
+    """Find and run the command of one command line; return the exit code. Raises CliError."""
     # Imported here, as in the functions below, so that a command loads only the modules that it uses.
     from controlplane.cli.aliases import rewrite
 
@@ -109,8 +109,8 @@ def _call(module: ModuleType, command: registry.Command, args: object) -> int:
 
 
 def split_leading(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Split the words into options before the command (`yard -p team-a list jobs`) and the command's own
-    words."""
+    """Split the words of a command line into the options before the command (as in `yard -p team-a list
+    jobs`) and the rest."""
     position = 0
     while position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
         position += 2 if argv[position] in _LEADING_WITH_VALUE else 1

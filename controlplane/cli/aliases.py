@@ -1,7 +1,6 @@
-"""Aliases: command lines of systems that Trainyard replaces, rewritten to `yard`'s own commands.
+"""Aliases: command lines of systems that Trainyard replaces, rewritten to `yard`'s own commands by a table.
 
-`rewrite` turns an argument vector into the one of the real command, by a table. Words after `--` are not
-changed.
+Words after `--` are not changed.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ ALIASES = (
 
 
 def rewrite(argv: list[str]) -> list[str]:
-    """Return the same command in `yard`'s own words; unchanged if it is not an alias."""
+    """Return the words of `yard`'s own command for an alias; any other command line is returned unchanged."""
     end = argv.index("--") if "--" in argv else len(argv)
     words, trailing = argv[:end], argv[end:]
     renamed = _renamed_command(words)
@@ -108,8 +107,8 @@ def _renamed_command(words: list[str]) -> list[str]:
 
 
 def _own_nouns(words: list[str]) -> list[str]:
-    """Put the verb before the noun, and use the noun in singular or plural as the command does: `jobs list` becomes
-    `list jobs`."""
+    """Put the verb before the noun, and the noun in the singular or plural that the command uses: `jobs list`
+    becomes `list jobs`."""
     from controlplane.cli.registry import COMMANDS
 
     if len(words) < 2:
@@ -125,8 +124,8 @@ def _own_nouns(words: list[str]) -> list[str]:
 
 
 def _is_command_already(words: list[str], length: int) -> bool:
-    """Return whether a one-word alias such as `list` is really the first word of a command such as `list
-    jobs`."""
+    """Return whether the words begin with an own command, such as `list jobs`, and the alias `list` of
+    `length` 1 must not be applied. True also for `list TYPO`, which would otherwise become `list jobs TYPO`."""
     from controlplane.cli.registry import COMMANDS
 
     if words[0] == "describe" and not _is_lone_name(words[1:]):
@@ -139,13 +138,13 @@ def _is_command_already(words: list[str], length: int) -> bool:
 
 
 def _is_lone_name(words: list[str]) -> bool:
-    """Return whether the words are one name and perhaps options. With two names, as in `describe jbo hyper1`,
-    the first is a typing error and not a job."""
+    """Return whether the words are one name, perhaps with options. Two names, as in `describe jbo hyper1`,
+    are a misspelt command and not a job's name."""
     return bool(words) and not words[0].startswith("-") and (len(words) == 1 or words[1].startswith("-"))
 
 
 def _name_first(arguments: list[str]) -> list[str]:
-    """Turn `--name N` and `--name=N` into the leading positional argument."""
+    """Move the value of `--name N` or `--name=N` to the front, as the positional argument of `yard`'s command."""
     for position, word in enumerate(arguments):
         if word == "--name" and position + 1 < len(arguments):
             return [arguments[position + 1], *arguments[:position], *arguments[position + 2 :]]
@@ -164,10 +163,10 @@ def _renamed_flag(word: str, names: dict[str, str]) -> str:
 
 
 def _shell_line_last(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Move the last word after `--` as a shell line if it is a positional argument: `"python train.py"`.
+    """Split off the last word as a shell line for `sh -c`, if it is a positional argument such as `"python
+    train.py"`.
 
-    A word directly after a flag without `=` could be the flag's value, so there only a word with a blank
-    counts.
+    A word directly after a flag without `=` could be the flag's value, so there it must contain a blank.
     """
     if len(arguments) < 2 or arguments[-1].startswith("-"):
         return arguments, []

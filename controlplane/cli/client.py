@@ -1,7 +1,7 @@
 """HTTP to the control plane: one base URL, one token, and retries that cannot repeat a write.
 
-Every write carries an Idempotency-Key, which retries repeat, so that the answer of a lost response is returned
-instead of writing twice. Errors are raised as `ApiError` with their exit code.
+Every write carries an Idempotency-Key that its retries repeat: if a response was lost, the retry gets it
+instead of writing twice. Errors are raised as `ApiError`, which has the exit code.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Client:
         self.close()
 
     def allow(self, seconds: float) -> None:
-        """Set the time limit of each further response, in seconds."""
+        """Set how many seconds to wait for each response from now on."""
         # The open connection has the earlier limit.
         self.close()
         self._timeout = seconds
@@ -135,8 +135,8 @@ class Client:
         extra: Mapping[str, str] | None = None,
         timeout: float = 60.0,
     ) -> Iterator[bytes]:
-        """Yield the body of a GET in pieces as they arrive, on a separate connection, which is closed with
-        the iterator."""
+        """Yield the body of a GET in pieces as they arrive. Uses a connection of its own, which is closed
+        with the iterator."""
         connection = open_connection(self._parts, timeout)
         try:
             headers = {**self._headers("GET", extra or {}, None), "Accept": "text/event-stream"}
@@ -153,8 +153,8 @@ class Client:
             connection.close()
 
     def open(self, path: str, extra: Mapping[str, str]) -> http.client.HTTPResponse:
-        """Return the response to a GET on a separate connection, to be read in pieces; closing it closes the
-        connection."""
+        """Return the response to a GET, to be read in pieces. Uses a connection of its own; closing the
+        response closes it."""
         connection = open_connection(self._parts, self._timeout)
         try:
             connection.request(
@@ -208,7 +208,8 @@ class Client:
     def _announce(
         self, response: Response, seconds: float, attempt: int, *, is_busy: bool, is_first: bool
     ) -> None:
-        """Print why a request waits: once while a lake or volume is busy, else before each long pause."""
+        """Print why a request waits before it is repeated: once while the server is busy, else before each
+        long pause."""
         detail = response.body.get("detail", "") if isinstance(response.body, dict) else ""
         if is_busy and is_first:
             self._say(f"{detail} Waiting; it continues by itself.")
@@ -219,7 +220,7 @@ class Client:
     def _exchange_again(
         self, method: str, target: str, payload: Payload, headers: dict[str, str]
     ) -> Response:
-        """Send one request; repeat it once if the persistent connection was closed before the response."""
+        """Send one request. Repeat it once if the server had closed the persistent connection."""
         try:
             return self._exchange(method, target, payload, headers)
         # Servers close persistent connections at any time; a write's key makes repeating it safe.
@@ -259,7 +260,8 @@ class Client:
         return f"{target}?{urlencode(given)}" if given else target
 
     def _local(self, url: str) -> str:
-        """Return a `next` link as a path on our server, so that a link cannot send the token to another one."""
+        """Return a `next` link as a path on this client's server: followed as it is, the link could send the
+        token elsewhere."""
         parts = urlsplit(url)
         path = parts.path.removeprefix(self._parts.path.rstrip("/"))
         return f"{path}?{parts.query}" if parts.query else path

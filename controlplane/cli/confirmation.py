@@ -13,7 +13,7 @@ def add_yes(parser: Parser) -> None:
 
 
 def require_yes(args: Namespace, lost: str, command: str) -> None:
-    """Raise CliError (2) unless the user gave `--yes`. `lost`: a sentence on what the deletion destroys. `command`: the
-    command line without the option."""
+    """Raise CliError (2) unless the user gave `--yes`. `lost`: a sentence on what the command destroys;
+    `command`: the command line to repeat."""
     if not args.yes:
         raise CliError(lost, USAGE, f"to delete it: {command} --yes")

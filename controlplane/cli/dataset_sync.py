@@ -55,7 +55,8 @@ BYTES_TYPE = {"Accept": "application/octet-stream, application/json"}
 
 
 class Binding:
-    """Local data about a synced directory: its dataset, and the stat index."""
+    """What is stored on this machine about a synced directory: the id of its dataset, and the stat index of
+    its files."""
 
     def __init__(self, session: Session, directory: Path) -> None:
         self.directory = directory.resolve()
@@ -83,8 +84,8 @@ class Binding:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Do not look for cyclic garbage meanwhile: a sync makes a tuple for every file and no cycles, and spends a tenth
-    of its time looking for them."""
+    """Context manager that suspends the garbage collector: a sync makes a tuple for every file and no cycles,
+    and would spend a tenth of its time on collections."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -104,8 +105,11 @@ def send_directory(
     is_full: bool,
     adopt: str,
 ) -> Synced:
-    """Store the contents that the server lacks, and the manifest. `listing`: of the directory; `newest`: the manifest
-    hash of the newest version; `adopt`: see `_read`. Raises CliError for files that could not be read."""
+    """Send the contents that the server lacks, and the manifest. Raises CliError for files that could not be
+    read.
+
+    `listing`: of the directory; `newest`: the manifest hash of the newest version; `adopt`: see `_read`.
+    """
     index = binding.index(dataset["id"])
     found = _read(session, dataset, binding, None if is_full else index, newest, adopt, listing)
     if found.manifest is not None and _send_manifest(session, dataset, found.manifest):
@@ -127,8 +131,11 @@ def _read(
     adopt: str,
     listing: Listing | None = None,
 ) -> Synced:
-    """Walk and read the directory. `listing`: of it, None walks it; `adopt`: how large files become contents of a lake
-    on this machine (datasets.storage.files.Sharing)."""
+    """Read the files of the directory and send the contents that the server lacks.
+
+    `listing`: the files; None walks the directory. `adopt`: how large files become contents of a lake on this
+    machine (datasets.storage.files.Sharing).
+    """
     sink = sink_of_server(session.config.url, session.client.authorization(), dataset["id"])
     meter = Meter("sending")
     say = Announcer(meter, session.output.aside)
@@ -164,7 +171,8 @@ def _read(
 
 
 def _nearby(session: Session, dataset: dict[str, Any], adopt: str) -> SinkSpec | None:
-    """Return the sink into the dataset's lake if it is on this machine and this user may write it."""
+    """Return a sink that writes into the dataset's lake directly; None unless the lake is on this machine and
+    writable for this user."""
     if not (machine := machine_mark()):
         return None
     try:
@@ -268,7 +276,7 @@ def make_directories(root: bytes, directories: Iterable[bytes]) -> None:
 
 
 def _batches(manifest: Manifest, places: list[int]) -> Iterator[list[int]]:
-    """Yield ranges of consecutive indexes, or one large file."""
+    """Yield ranges of consecutive indexes to fetch with one request each; a large file is a range of its own."""
     batch: list[int] = []
     size = 0
     for place in places:
@@ -302,7 +310,7 @@ def _fetch_batch(session: Session, path: str, manifest: Manifest, batch: list[in
 
 
 def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]]) -> None:
-    """Write one file under a temporary name, verify it, and rename it."""
+    """Write one file under a temporary name, verify it, and rename it to its own name."""
     path = os.path.join(root, entry.path)
     if entry.kind == LINK:
         target = b"".join(pieces())
@@ -329,7 +337,7 @@ def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]])
 
 
 def _is_there(root: bytes, entry: Entry) -> bool:
-    """Return whether a file exists as in the version. Raises CliError if a different one exists."""
+    """Return whether the file exists as in the version. Raises CliError if another file is in its place."""
     path = os.path.join(root, entry.path)
     try:
         status = os.lstat(path)
@@ -395,14 +403,15 @@ class Meter:
 
 
 class Announcer:
-    """Prints what a sync waits for below its progress line; lines that several workers say at once only once."""
+    """Prints what a sync waits for, below its progress line. A line that several workers print at the same
+    time appears once."""
 
     def __init__(self, meter: Meter, write: Callable[[str], None]) -> None:
         self._meter, self._write = meter, write
         self._said: dict[str, float] = {}
 
     def __call__(self, line: str) -> None:
-        """Print a line. Thread safe: at worst a line appears twice."""
+        """Print a line, unless it was printed within REPEATED_SECONDS. Thread safe: at worst it appears twice."""
         now = time.monotonic()
         if now - self._said.get(line, -REPEATED_SECONDS) < REPEATED_SECONDS:
             return

@@ -59,7 +59,7 @@ class CliError(Exception):
 
 
 def require_changes(changes: object, command: str) -> None:
-    """Raise CliError if there are none."""
+    """Raise CliError (2) if `changes` is empty. `command`: the command line to show in the hint."""
     if not changes:
         raise CliError("nothing to change", USAGE, f"see: yard help {command}")
 

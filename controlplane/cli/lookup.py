@@ -55,8 +55,7 @@ def _rows_named(session: Session, name: str, limit: int) -> list[dict[str, Any]]
 
 
 def each_name(names: list[str], session: Session, act: Callable[[str], None]) -> int:
-    """Call `act` for each name, continuing after errors; return the worst exit code. An unreachable server
-    ends the loop."""
+    """Call `act` for each name, also after errors; return the worst exit code. Stops at an unreachable server."""
     worst = DONE
     for name in names:
         try:

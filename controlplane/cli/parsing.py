@@ -13,8 +13,8 @@ from controlplane.cli.errors import USAGE, CliError
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Reads the terminal's width without `shutil`, which would import the compression modules at every
-    start."""
+    """A help formatter that reads the terminal's width without `shutil`, which would import compression
+    modules at every start."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
@@ -31,7 +31,8 @@ class Parser(argparse.ArgumentParser):
         self._takes_command = takes_command
 
     def add_common(self) -> None:
-        """Add the options that every command has, last so that the command's own come first in help."""
+        """Add the options that every command has. Called last, so that help lists the command's own options
+        first."""
         group = self.add_argument_group("common options")
         group.add_argument(
             "-p", "--project", metavar="NAME", help="the project (default: see `yard config project`)"

@@ -24,7 +24,8 @@ _NO_STATUS = 1005
 
 
 def outcome(payload: bytes) -> dict[str, Any] | None:
-    """Return the message with the program's exit, None for any other; raises CliError for an error message."""
+    """Return the content of the message that reports a program's exit; None for any other message. Raises
+    CliError for an error message."""
     message: dict[str, Any] = json.loads(payload)
     if message.get("op") == "error":
         code = str(message.get("code"))

@@ -14,7 +14,7 @@ _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scenarios")
 
 
 class Step(NamedTuple):
-    """One action of a team. `jobs` has several names for a deletion, whose `gpus` is 0."""
+    """One action of a team: a submission, or with `gpus` 0 a deletion, which may have several `jobs`."""
 
     number: int
     action: str

@@ -28,9 +28,11 @@ def state_sentence(job: dict[str, Any]) -> str:
 
 
 class SilenceReporter:
-    """Prints the job's state after QUIET_SECONDS without output, and again when it changes. `said`: a
-    sentence that was printed already. Reads the job on its own thread and connection, and only during
-    silence: most logs need no request."""
+    """Prints the job's state after QUIET_SECONDS without output, and again when it changes. `said`: the
+    sentence that was printed before.
+
+    Reads the job on a thread and connection of its own, and only during silence: most logs need no request.
+    """
 
     def __init__(self, session: Session, identifier: str, said: str = "") -> None:
         self._session = session

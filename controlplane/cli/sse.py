@@ -71,7 +71,7 @@ def events(client: Client, path: str, query: Query, last_id: str = "") -> Iterat
 
 
 def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], None]) -> Iterator[Event]:
-    """Yield events over any number of connections; each continues after the last event that had an id."""
+    """Yield events across reconnects; each connection continues after the last event that had an id."""
     breaks, last_id = 0, ""
     while True:
         failure: CliError | None = None
@@ -91,8 +91,8 @@ def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], N
 
 
 def patiently(look: Callable[[], T], sleep: Callable[[float], None]) -> T:
-    """Return what `look` returns; retries for about a minute while the server is unreachable, which may be
-    restarting."""
+    """Return what `look` returns. Retries for about a minute while the server is unreachable, for example
+    during a restart."""
     for attempt in range(1, MAX_BREAKS + 1):
         try:
             return look()
@@ -106,8 +106,8 @@ def patiently(look: Callable[[], T], sleep: Callable[[float], None]) -> T:
 class ChangeListener:
     """Waits for changes of `topic` on the live feed.
 
-    The caller reads the new state by REST, so a silent, late or refused feed only delays updates (by
-    SILENCE_SECONDS).
+    The caller reads the new state by REST, so a silent, late or refused feed delays updates by at most
+    SILENCE_SECONDS.
     """
 
     def __init__(self, client: Client, topic: str) -> None:
@@ -118,7 +118,7 @@ class ChangeListener:
         threading.Thread(target=self._listen, name="changes", daemon=True).start()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the next change, at most `seconds`. Changes since the last call count."""
+        """Wait until the topic changes, or changed since the last call; at most `seconds`."""
         self._changed.wait(seconds)
         self._changed.clear()
 
@@ -146,7 +146,7 @@ def _delay_seconds(attempt: int) -> float:
 
 
 def _is_passing(error: CliError) -> bool:
-    """Return whether the same request may succeed if repeated."""
+    """Return whether the error is temporary, so that the same request may succeed later."""
     if isinstance(error, ApiError):
         return error.status in (429, 502, 503, 504)
     return error.exit_code in (UNREACHABLE, TIMED_OUT)

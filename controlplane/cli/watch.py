@@ -50,8 +50,8 @@ def _captured(function: Callable[[Namespace, Session], int], args: Namespace, se
 
 
 def _show(text: str, output: Output) -> None:
-    """Show the text: on a terminal in place of the previous one, cut to its height; into a pipe one after the
-    other."""
+    """Show the text: on a terminal it replaces the previous one, cut to the window's height; into a pipe it
+    is appended."""
     if output.is_terminal and not output.is_data:
         import shutil
 

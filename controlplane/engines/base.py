@@ -1,8 +1,8 @@
 """The interface of an engine, and the plain data that it takes and returns.
 
-An engine runs pods on nodes and imports no quotas, models or Django. Every engine passes the contract suite in
-tests/contract. All calls are safe to repeat, and no call keeps the only copy of a fact in memory: another process
-that opens the same engine reports the same pods.
+An engine runs pods on nodes and imports no quotas, models or Django. Every engine passes the contract suite
+in tests/contract. All calls are safe to repeat. Nothing is stored only in the memory of a process: another
+process that opens the same engine reports the same pods.
 """
 
 from __future__ import annotations
@@ -110,13 +110,12 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node. `pool`: the name of its node pool; `labels`: the engine's own.
+    """One node. `pool`: the name of its node pool; `labels`: those of the node in its cluster.
 
-    `device_parts`: the number of equal parts in which each device is allocated, 1 for whole devices only; a share is
-    rounded up to parts. `is_one_part_per_pod`: a pod gets at most one part of a device.
+    `device_parts`: the number of equal parts in which each device is allocated, 1 for whole devices only; a
+    share is rounded up to parts. `is_one_part_per_pod`: a pod gets at most one part of a device.
 
     `extras`: allocatable extended resources by the cluster's names, minus what pods outside Trainyard hold.
-
     `is_closed`: healthy, but cordoned or tainted in its cluster.
 
     `interruption_seconds`: how long after its notice the provider takes the node away, None without a notice.
@@ -148,7 +147,8 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True)
 class ProjectReport:
-    """What the engine's cluster is sent about a project, in milli-GPUs; `limit_milli_gpus` None: unlimited.
+    """What a cluster is told about a project by `sync_projects`, in milli-GPUs; `limit_milli_gpus` None:
+    unlimited.
 
     `members`: (user name, role) pairs. `department`: the parent's name, "" without one.
     """
@@ -164,7 +164,7 @@ class ProjectReport:
 
 @dataclass(frozen=True, slots=True)
 class DepartmentReport:
-    """What the engine's cluster is sent about a department. Quota None: unlimited."""
+    """A department's numbers for `sync_projects`, in milli-GPUs. Quota None: unlimited."""
 
     name: str
     quota_milli_gpus: int | None
@@ -193,8 +193,8 @@ class CodeSource:
 
 
 class Mount(NamedTuple):
-    """A directory that is mounted into a pod. `source`: a directory of the node or, with `claim`, the directory
-    `sub_path` of that claim. `path`: the mount path in the pod. Serialised to JSON as a list."""
+    """A directory that is mounted into a pod. `source`: a directory of the node or, with `claim`, the claim
+    whose `sub_path` is mounted. `path`: the mount path in the pod. Serialised to JSON as a list."""
 
     source: str
     path: str
@@ -205,7 +205,7 @@ class Mount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GangMember:
-    """One pod of an attempt, for its launcher; `devices` are its device indexes on `node`."""
+    """One pod of an attempt, as its launcher sees it. `devices`: indexes of its devices on `node`."""
 
     rank: int
     pod_name: str
@@ -390,11 +390,11 @@ class Engine(Protocol):
         """Start the pod once; a repeat, even from another process, has no effect. Raise EngineRefused."""
 
     def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
-        """Send the stop signal, and kill the pod after the grace period; returns immediately. A repeat may only
-        shorten the grace period.
+        """Send the stop signal, and kill the pod after the grace period; returns immediately. A repeat can
+        only shorten the grace period.
 
-        Stopping a pod that was never started prevents its start permanently; `project`: the project that it belongs
-        to.
+        Stopping a pod that was never started prevents its start for good; `project`, its project, is needed
+        for that.
         """
 
     def pods(self) -> tuple[PodReport, ...]:
@@ -402,8 +402,8 @@ class Engine(Protocol):
         old, so a pod that another process has just started may be missing."""
 
     def find(self, pod_name: str, project: str) -> PodReport | None:
-        """Return one pod's current report; None if it certainly does not exist. Raise EngineRefused if that cannot be
-        determined."""
+        """Return one pod's current report; None if there is certainly no such pod. Raise EngineRefused if
+        that cannot be determined."""
 
     def forget(self, pod_name: str) -> None:
         """Clean up after a pod whose end was recorded; its log is kept. Raise EngineRefused(POD_NOT_GONE) before
@@ -464,8 +464,8 @@ class MembershipEngine(Protocol):
     """The additional interface of engines with the capability MEMBERSHIP."""
 
     def exchange(self, pod_name: str, membership: str) -> MemberReport:
-        """Replace an elastic pod's membership file if it differs ("" leaves it unchanged), and return what the pod
-        wrote. An absent pod gives an empty report."""
+        """Replace an elastic pod's membership file if it differs ("" leaves it unchanged); return the pod's
+        status report, which is empty for an absent pod."""
 
 
 POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

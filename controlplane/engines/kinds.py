@@ -1,6 +1,6 @@
 """What each kind of engine declares before one is opened: settings, credentials, schedulers, checks.
 
-REST, pages, actions and the loop use these declarations and never branch on a kind's name. A kind is a module
+REST, pages, actions and the loop use these declarations and never compare a kind's name. A kind is a module
 with a constant `KIND`, listed in MODULES. Imports the standard library only, so that web processes load no
 engine.
 """
@@ -36,11 +36,11 @@ PLANNER = Scheduler("planner", "Trainyard")
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """One field of a cluster's credentials: its reader, its JSON schema, and its input in the form.
+    """One field of a cluster's credentials: its reader, its JSON schema, and how the form asks for it.
 
-    `widget`: "way" (one of several exclusive ways to authenticate), "file" (a text, uploaded or pasted), "text"
-    or "switch". `help_edit` replaces `help` if the cluster has credentials already. `suggestions`: the id of
-    the <datalist> that the form's script fills.
+    `widget`: "way" (one of several exclusive ways to authenticate), "file" (a text, uploaded or pasted),
+    "text" or "switch". `help_edit` replaces `help` if the cluster has credentials already. `suggestions`: the
+    id of the <datalist> that the form's script fills.
     """
 
     read: Reader
@@ -54,8 +54,9 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class ClusterForm:
-    """The form that attaches a cluster of this kind. `default_way`: the label of the choice to authenticate by the
-    form's fields; `script`: a module below static/; `covers`: a sentence on what the checks examine."""
+    """The form that attaches a cluster of this kind. `default_way`: the label of the choice that uses the
+    form's own fields; `script`: a module below static/; `covers`: sentences on what the checks examine;
+    `example`: the command that does the same in `yard`."""
 
     default_way: str
     script: str
@@ -64,7 +65,7 @@ class ClusterForm:
 
 
 def accept_credentials(given: Mapping[str, Any], is_new: bool, may_run_programs: bool) -> None:
-    """Accept everything: for kinds whose credentials need no check beyond their readers."""
+    """Accept all credentials: for kinds whose readers check enough."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,11 +68,11 @@ class VirtualClock:
 class Faults:
     """Faults that tests and benchmarks can set at any time.
 
-    `start_refusal` (code, message) refuses every start, temporarily with `is_passing`; `call_seconds` is the real
-    duration of starts, stops and forgets; `stop_delay_seconds` is how long pods take to end after a stop (at most
-    the grace); `nodes_down` are not ready; with `loses_answers` start and stop take effect but raise. `foreign`:
-    (node, device index) held by other pods; `project_refusal` (code, message) refuses syncing projects;
-    `start_waits` (code, message) keeps pods starting, for that reason.
+    `loses_answers`: starts and stops take effect but raise. `start_refusal` (code, message): refuses every
+    start, as temporary if `is_passing`. `start_waits` (code, message): keeps pods starting, for that reason.
+    `project_refusal` (code, message): refuses syncing projects. `call_seconds`: real duration of starts,
+    stops and forgets. `stop_delay_seconds`: how long pods take to end after a stop, at most the grace.
+    `nodes_down`: not ready. `foreign`: (node, device index) held by pods outside Trainyard.
     """
 
     is_unreachable: bool = False
@@ -221,7 +221,7 @@ class MemoryEngine(EngineDefaults):
     # Methods by which tests, benchmarks and replays control pods.
 
     def finish(self, pod_name: str, exit_code: int = 0, reason: str = "", message: str = "") -> None:
-        """End a running pod now."""
+        """End a running pod at the clock's present time."""
         with self._changed:
             pod = self._pods[pod_name]
             own_reason = base.COMPLETED if exit_code == 0 else base.EXIT_CODE

@@ -26,7 +26,7 @@ class Folders:
         self._root, self._path, self._fd = root, "", os.open(root, _FOLDER_FLAGS)
 
     def open(self, path: str) -> int:
-        """Return a descriptor of this directory, creating it if missing; valid until the next call."""
+        """Return a descriptor of the directory at `path`, created if missing. Valid until the next call."""
         if path != self._path:
             self.close()
             self._fd, self._path = os.open(self._root, _FOLDER_FLAGS), path
@@ -50,8 +50,11 @@ class Folders:
 def place_member(
     archive: tarfile.TarFile, member: tarfile.TarInfo, folders: Folders, note: Callable[[bytes], None]
 ) -> str:
-    """Write a file or link of a tar and return its kind; `note` receives each piece of its content first. Raise
-    TarError for any other member and for a path that leaves the directory, and as `place`."""
+    """Write a member of a tar; return its kind (FILE, EXECUTABLE or LINK). `note` receives each piece of its
+    content before it is written.
+
+    Raise TarError for any other member and for a path that leaves the directory, and what `place` raises.
+    """
     check_path(member.name)
     file = archive.extractfile(member) if member.isreg() else None
     if member.issym():
@@ -82,8 +85,11 @@ def _noted(pieces: Iterator[bytes], note: Callable[[bytes], None]) -> Iterator[b
 
 
 def place(path: str, kind: str, pieces: Iterator[bytes], folders: Folders) -> None:
-    """Write a file, or a symbolic link whose target is the content; replaces what an earlier attempt left there.
-    Raise NotADirectoryError, IsADirectoryError or FileExistsError if something of another kind is in its place."""
+    """Write a file, or a symbolic link whose target is the content, replacing an earlier one.
+
+    Raise NotADirectoryError, IsADirectoryError or FileExistsError if something of another kind is in its
+    place.
+    """
     parent, _, name = path.rpartition("/")
     folder = folders.open(parent)
     try:
@@ -94,7 +100,7 @@ def place(path: str, kind: str, pieces: Iterator[bytes], folders: Folders) -> No
 
 
 def _write(kind: str, name: str, folder: int, pieces: Iterator[bytes]) -> None:
-    """Create the file and write the pieces. Raise FileExistsError before anything is taken from `pieces`."""
+    """Create the file and write the pieces. Raise FileExistsError before the first piece is read."""
     if kind == LINK:
         if _is_there(name, folder):
             raise FileExistsError(name)

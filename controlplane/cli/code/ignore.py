@@ -31,15 +31,15 @@ class Ignore:
         ]
 
     def leaves_out(self, path: str, *, is_folder: bool = False) -> bool:
-        """Return whether the patterns ignore this path itself, regardless of the directories above it."""
+        """Return whether the patterns match this path itself; directories above it are not considered."""
         for pattern, is_negated, only_folders in reversed(self._rules):
             if (is_folder or not only_folders) and pattern.fullmatch(path):
                 return not is_negated
         return False
 
     def _is_in_left_out(self, folder: str, known: dict[str, bool]) -> bool:
-        """Return whether a directory, or one above it, is ignored. `known`: cache of results by directory,
-        which is extended."""
+        """Return whether the patterns ignore a directory or one above it. `known`: results by directory, to
+        which new ones are added."""
         if folder not in known:
             above = folder.rpartition("/")[0]
             known[folder] = self._is_in_left_out(above, known) or self.leaves_out(folder, is_folder=True)

@@ -44,8 +44,10 @@ class Tree:
 
 
 def read_tree(listing: Listing, environ: dict[str, str]) -> Tree:
-    """Return the tree of a listing; hashes only changed files. Omits files deleted meanwhile. Raises CliError
-    (2) for no files, for too many, and for links that lead outside."""
+    """Return the tree of a listing; hashes only changed files. Leaves out files deleted meanwhile.
+
+    Raises CliError (2) if there are no files or too many, and for links that lead out of the directory.
+    """
     if len(listing.paths) > FILES_MOST:
         message = f"{listing.root} has {len(listing.paths):,} files; at most {FILES_MOST:,} go with a job"
         raise CliError(
@@ -133,7 +135,8 @@ class _Memory:
         return str(known[4])
 
     def note(self, path: str, place: str, found: os.stat_result) -> str:
-        """Hash a file; cache the hash unless the file may be about to change again."""
+        """Hash a file, and cache the hash unless the file changed so recently that it may change again within
+        one timestamp."""
         with open(place, "rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         self._is_changed = True

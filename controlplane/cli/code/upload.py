@@ -96,8 +96,11 @@ def _parts(files: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 
 def _archive(tree: Tree, files: Sequence[Entry]) -> Iterator[bytes]:
-    """Yield a tar of files named by their hash. Its length was announced, so a file that has another size now
-    is truncated or padded; the server then refuses it because of its hash."""
+    """Yield a tar of the files, named by their hash.
+
+    Its length was announced, so a file that has another size by now is truncated or padded; the server then
+    refuses it because of its hash.
+    """
     for file in files:
         content = _content(tree.root, file)
         yield _header(file) + content + bytes(_padded(file.size) - file.size)

@@ -101,7 +101,8 @@ def delete(args: Namespace, session: Session) -> int:
 
 
 def kept_artifact(session: Session, text: str) -> Row:
-    """Return the artifact JOB/NAME; after the end of its job wait until it is kept, at most KEEP_SECONDS."""
+    """Return the artifact JOB/NAME. If the job has just ended, wait at most KEEP_SECONDS for the artifact to
+    be stored."""
     found, waited = find_artifact(session, text), 0.0
     while found["status"]["state"] in _COMING and waited < KEEP_SECONDS:
         if not waited:
@@ -115,7 +116,7 @@ def kept_artifact(session: Session, text: str) -> Row:
 
 
 def find_artifact(session: Session, text: str) -> Row:
-    """Return the artifact JOB/NAME: that of the newest job with this name that has it."""
+    """Return the artifact JOB/NAME: of the jobs with this name, the newest one that has it."""
     job, slash, name = text.partition("/")
     if not (job and slash and name):
         raise CliError(f"{text!r} is not JOB/NAME", USAGE, "see: yard artifact list")

@@ -198,7 +198,7 @@ def cluster_remove(args: Namespace, session: Session) -> int:
 
 
 def knob(text: str) -> tuple[str, Any]:
-    """Parse `NAME=VALUE`; a value that is valid JSON is decoded, any other is text."""
+    """Parse `NAME=VALUE`. The value is decoded if it is valid JSON; else it is a string."""
     name, value = key_value(text)
     try:
         return name, json.loads(value)
@@ -264,8 +264,8 @@ def _knob_argument(text: str) -> tuple[str, Any]:
 
 
 def _credentials(args: Namespace) -> dict[str, Any]:
-    """Return the request fields that say how to reach the cluster; of a kubeconfig only the selected context
-    is sent."""
+    """Return the request's credential fields from the options. Of a kubeconfig only the selected context is
+    sent."""
     given: dict[str, Any] = dict(args.credential or [])
     if args.in_cluster:
         given["in_cluster"] = True
@@ -281,7 +281,7 @@ def _credentials(args: Namespace) -> dict[str, Any]:
 
 
 def _after(args: Namespace, session: Session, cluster: Row) -> int:
-    """Wait for a requested check and print its result; return the exit code."""
+    """Wait for a requested check, unless --no-wait, and print the result; return the exit code."""
     if args.no_wait:
         session.output.object(cluster, f"cluster {cluster['name']} is being checked")
         return DONE
@@ -315,7 +315,8 @@ def _looked_at(session: Session, cluster: Row, timeout_seconds: float) -> Row:
 
 
 def _counted(session: Session, cluster: Row) -> Row:
-    """Return the cluster after its first node count; unchanged, with a message, if no node appears in time."""
+    """Return the cluster once its nodes were counted for the first time. If none appears in time, print that
+    and return it as it is."""
     deadline = time.monotonic() + COUNT_SECONDS
     while _is_uncounted(cluster):
         if time.monotonic() > deadline:
@@ -327,7 +328,8 @@ def _counted(session: Session, cluster: Row) -> Row:
 
 
 def _is_uncounted(cluster: Row) -> bool:
-    """Return whether the check succeeded, but neither nodes nor a reason for their absence are known yet."""
+    """Return whether the cluster is attached, but neither its nodes nor a reason for their absence are known
+    yet."""
     checks = cluster["status"]["checks"]
     is_reported = any(check["outcome"] == "failed" or check["name"] == "nodes" for check in checks)
     return state_of(cluster) == "attached" and not is_reported and not cluster["nodes"]

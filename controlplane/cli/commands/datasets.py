@@ -320,7 +320,7 @@ def verify(args: Namespace, session: Session) -> int:
 
 
 def _spans(sizes: list[int]) -> list[tuple[int, int]]:
-    """Return the ranges of files that are verified with one request each."""
+    """Return index ranges of files, each to be verified with one request."""
     spans: list[tuple[int, int]] = []
     start = size = 0
     for place, one in enumerate(sizes):

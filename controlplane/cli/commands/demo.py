@@ -70,8 +70,8 @@ def demo_four_teams_arguments(parser: Parser) -> None:
 
 
 def demo_four_teams(args: Namespace, session: Session) -> int:
-    """Run all steps of the four-team scenario. Exit code 1 if the allocation after a step differs from the expected
-    one (see controlplane/cli/scenario.py)."""
+    """Run all steps of the four-team scenario. Exit code 1 if the allocation after a step differs from the
+    expected one (controlplane/cli/scenario.py)."""
     made = _made_before(session)
     if args.reset or args.clear:
         _clear(session, made)
@@ -154,8 +154,8 @@ def _spec(step: Step, name: str) -> dict[str, Any]:
 
 
 def _shell_line() -> str:
-    """Return a shell line that reports a person's GPU use every two seconds, for an hour; simulated GPUs show
-    reported values."""
+    """Return a shell line that reports a user's GPU use every two seconds, for an hour. Simulated GPUs show
+    what jobs report."""
     report = json.dumps({"trainyard": 1, "gpu_utilization": INTERACTIVE_UTILIZATION})
     return f"i=0; while [ $i -lt 1800 ]; do i=$((i+1)); echo '{report}'; sleep 2; done"
 

@@ -43,8 +43,8 @@ def exec_(args: Namespace, session: Session) -> int:
 
 
 def run_in_pod(session: Session, name: str, rank: int, command: list[str], *, has_input: bool) -> int:
-    """Run a command, or a shell if it is empty, and return its exit code. Its output streams are copied to
-    ours."""
+    """Run a command in a pod, or a shell if it is empty, copying its streams from and to ours. Return its
+    exit code."""
     query = urlencode([("rank", rank), *(("command", word) for word in command)])
     path = f"/ws/exec/{segment(job_id(session, name))}?{query}"
     socket = connect(session.client.url, path, session.client.authorization())
@@ -86,7 +86,8 @@ def _forward_input(socket: WebSocket) -> bool:
 
 
 def _show_output(socket: WebSocket) -> int | None:
-    """Write the command's output unchanged; return its exit code once it ended, 1 if it has none."""
+    """Write the command's output unchanged. Return its exit code once it has ended (1 if it has none), None
+    before."""
     for opcode, payload in socket.receive():
         if opcode == BINARY:
             # The first byte names the stream like a file descriptor: 1 or 2.

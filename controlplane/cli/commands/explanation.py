@@ -54,8 +54,7 @@ def plan_text(name: str, plan: dict[str, Any]) -> str:
 
 
 def _numbers(shortage: dict[str, Any]) -> str:
-    """Return the compared numbers as text: `request 2, free 0, missing 2`. For a gang the text includes its counts
-    of pods."""
+    """Return the compared numbers as text: `request 2, free 0, missing 2`; for a gang also its numbers of pods."""
     is_gang = (shortage.get("pods") or 1) > 1
     shown = {
         key: value
@@ -66,7 +65,7 @@ def _numbers(shortage: dict[str, Any]) -> str:
 
 
 def _job_ahead(job: dict[str, Any]) -> str:
-    """Return a job's name, or only the project if it belongs to another project."""
+    """Return the name of a job ahead in the queue; only the project if the reader may not see the job."""
     return f"{job['name']} ({job['project']})" if job.get("name") else f"a job of {job.get('project')}"
 
 

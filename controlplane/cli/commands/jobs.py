@@ -38,7 +38,7 @@ def nodes_text(row: Row) -> str:
 
 
 def requested_gpus(row: Row) -> str:
-    """Return the GPUs over all pods that the job has, or else requests; or the requested GPU memory."""
+    """Return the GPUs that the job holds over all pods, else those it requests; or the requested GPU memory."""
     if row.get("gpus") is None:
         return formats.mebibytes(row.get("gpu_memory_mib"))
     return formats.gpus(float(row["gpus"]) * (_status(row).get("workers") or row.get("workers") or 1))
@@ -69,7 +69,8 @@ def progress_text(row: Row) -> str:
 
 
 def _is_away(status: Row) -> bool:
-    """Return whether the job's displayed state may be outdated: its cluster is unreachable and it has not ended."""
+    """Return whether the displayed state of an unfinished job may be outdated, because its cluster is
+    unreachable."""
     return not status.get("is_reachable", True) and status.get("state") not in FINAL_STATES
 
 
@@ -266,7 +267,8 @@ def _names(parser: Parser, examples: list[str]) -> None:
 
 
 def _each(args: Namespace, session: Session, verb: str, body: Row | None = None, awaited: str = "") -> int:
-    """Apply a verb to each named job, and wait for the state `awaited` if given."""
+    """Apply a verb to each named job; if `awaited` is given, wait until the jobs are in that state. Return
+    the exit code."""
 
     def act(name: str) -> None:
         answer = session.client.post(f"jobs/{job_id(session, name)}/{verb}", body)

@@ -41,8 +41,8 @@ def of_version(args: Namespace, session: Session) -> int:
 
 
 def _path(session: Session, name: str) -> str:
-    """Return the API path of the object that a name denotes. If a snapshot and a version have the name, the
-    snapshot."""
+    """Return the API path of the object with this name. If both a snapshot and a version have it, the
+    snapshot's."""
     if "@" in name:
         try:
             return f"snapshots/{find_snapshot(session, name)['id']}"
@@ -68,7 +68,7 @@ def _show(session: Session, path: str) -> int:
 
 
 def _lines(graph: Row) -> Iterator[str]:
-    """Yield each node once, with its inputs below it."""
+    """Yield one line per node of the graph, with its inputs indented below it."""
     nodes = {one["key"]: one for one in graph["nodes"]}
     for one in graph["nodes"]:
         sources = [edge for edge in graph["edges"] if edge["target"] == one["key"]]

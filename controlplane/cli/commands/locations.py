@@ -39,7 +39,7 @@ LOCATION_COLUMNS = (
 
 
 def list_arguments(parser: Parser) -> None:
-    """Declare nothing but examples."""
+    """Set the command's examples; it takes no arguments."""
     parser.examples = ["yard cache-location list"]
 
 

@@ -27,8 +27,8 @@ SAYS_ALL = "output may be missing"
 
 
 class Selection(NamedTuple):
-    """Selects lines: of which pod (None: the job's default) and attempt (None: the latest), how many from the
-    end, containing which text."""
+    """What to print of a log: of which rank (None: the job's default) and attempt (None: the latest), how
+    many lines from the end, and only lines that contain `search`."""
 
     rank: int | None = None
     attempt: int | None = None
@@ -71,8 +71,8 @@ def logs(args: Namespace, session: Session) -> int:
 
 
 def _explain_emptiness(session: Session, identifier: str, selection: Selection) -> None:
-    """Print what happened to a job with an empty log. Not for a selected attempt, which the job's state does
-    not explain, nor for a tail of 0, which shows only new lines."""
+    """Print the state of a job whose log is empty. Prints nothing if an attempt was selected, which that
+    state does not explain, nor for a tail of 0."""
     if selection.attempt is not None or selection.tail == 0:
         return
     nothing = "has printed nothing" if selection.search is None else f"has no line with {selection.search!r}"
@@ -81,8 +81,11 @@ def _explain_emptiness(session: Session, identifier: str, selection: Selection) 
 
 
 def _job_with_log(session: Session, name: str) -> tuple[str, str]:
-    """Return the job's id, and the message printed about it: a queued job may have no output yet. An id is
-    used as it is, without a request."""
+    """Return the job's id, and the sentence printed about it: that of a queued job, which may have no output
+    yet.
+
+    An id is returned as it is, without a request.
+    """
     if is_id(name):
         return name, ""
     job = newest_job(session, name)
@@ -131,9 +134,11 @@ def _add_raw(parser: Parser) -> None:
 
 
 def follow(session: Session, identifier: str, selection: Selection, said: str = "") -> bool:
-    """Print lines until the job has ended; resumes after a broken connection, and follows new attempts. While
-    the log is silent, prints the job's state and reason to standard error, unless equal to `said`. Return
-    whether the log had a line."""
+    """Print lines until the job has ended, also of new attempts; reconnects after a broken connection. Return
+    whether the log had a line.
+
+    While the log is silent, the job's state and reason are printed to standard error, unless equal to `said`.
+    """
     query: dict[str, str | int | bool | None] = {**_chosen(selection), "tail": selection.tail, "follow": True}
     reporter = SilenceReporter(session, identifier, said)
     try:
@@ -149,8 +154,8 @@ def follow(session: Session, identifier: str, selection: Selection, said: str = 
 def _follow_log(
     session: Session, path: str, query: Query, selection: Selection, reporter: SilenceReporter
 ) -> bool:
-    """Print the log of one attempt to its end. Return whether the job continues in another attempt: a resumed
-    stream shows only the attempt with which it began."""
+    """Print the log of one attempt to its end. Return whether the job goes on in another attempt, for which a
+    new stream is needed."""
     for event in resuming(session.client, path, query, session.pause):
         data = json.loads(event.data) if event.data else {}
         if event.name == "end":
@@ -176,7 +181,7 @@ def _chosen(selection: Selection) -> dict[str, str | int | bool | None]:
 
 
 def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[dict[str, Any]]:
-    """Yield pages from the start, or the one page with the last lines."""
+    """Yield the log's pages from the start; with --tail only one page, of the last lines."""
     chosen = _chosen(selection)
     path = f"jobs/{identifier}/logs"
     if selection.tail is not None:
@@ -193,15 +198,15 @@ def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[
 
 
 def _whole(session: Session, identifier: str, selection: Selection) -> dict[str, Any]:
-    """Return all pages joined, in the form of one page."""
+    """Return the log as one page: all pages joined."""
     pages = list(_pages(session, identifier, selection))
     joined = {name: [entry for page in pages for entry in page.get(name) or []] for name in ("lines", "gaps")}
     return {**pages[-1], **joined}
 
 
 def _print(output: Output, lines: Iterable[dict[str, Any]], selection: Selection) -> None:
-    """Print lines: unchanged into a pipe; on a terminal with control characters escaped (except colours) and
-    progress lines formatted. With -o json each line is an object.
+    """Print lines as they are into a pipe, or as objects with -o json. On a terminal control characters
+    except colours are escaped, and progress lines formatted.
 
     A `partial` record is a part of a very long line: the next record of its stream continues it.
     """
@@ -218,8 +223,11 @@ def _print(output: Output, lines: Iterable[dict[str, Any]], selection: Selection
 
 
 def spelt_progress(text: str) -> str:
-    """Return a progress line formatted for people, "" for every other line. static/js/progressline.js does
-    the same for pages; both pass the vectors of tests/browser/samples.py."""
+    """Return a progress line as text for users, "" for any other line.
+
+    static/js/progressline.js formats the same for pages; the samples of tests/browser/samples.py are tested
+    in both.
+    """
     if not (text.startswith("{") and '"trainyard"' in text):
         return ""
     try:

@@ -34,8 +34,8 @@ def memory_use(node: Row) -> float | None:
 
 
 def _last_seen(node: Row) -> str:
-    """Return when an unreachable node was last seen; "" for a reachable one, whose time only shows its last
-    change."""
+    """Return when an unreachable node was last seen; "" for a reachable one, whose time is only that of its
+    last change."""
     return "" if node["is_ready"] and node["is_reachable"] else formats.age(node.get("seen_at"))
 
 
@@ -119,8 +119,8 @@ def describe_node(args: Namespace, session: Session) -> int:
 
 
 def _devices_with_users(node: Row) -> list[Row]:
-    """Return the node's devices with `used_by`: the pods that hold each, or the project if the pod's name is
-    hidden."""
+    """Return the node's devices, each with `used_by`: the pods that hold it, or their projects if the pods'
+    names are hidden."""
     users: dict[int, list[str]] = {}
     for pod in node["pods"]:
         for device in pod["devices"]:
@@ -146,7 +146,7 @@ def node_uncordon_arguments(parser: Parser) -> None:
 
 
 def node_uncordon(args: Namespace, session: Session) -> int:
-    """Allow new pods on a node; also withdraws an interruption notice given by hand, but not one of the
+    """Allow new pods on a node. Also withdraws an interruption notice that a user gave, but not one from the
     cluster."""
     return _each(args, session, "uncordon", "takes work again")
 
@@ -219,7 +219,7 @@ def pool_edit_arguments(parser: Parser) -> None:
 
 
 def pool_edit(args: Namespace, session: Session) -> int:
-    """Mark a node pool as spot or not: an elastic job first removes workers on spot nodes."""
+    """Mark a node pool as spot or not. Elastic jobs that shrink remove workers on spot nodes first."""
     body = {"is_spot": args.spot} | ({"cluster": args.cluster} if args.cluster else {})
     answer = session.client.patch(f"node-pools/{quote(args.name, safe='')}", body)
     session.output.object(answer, f"node pool {args.name} is {'spot' if args.spot else 'not spot'}")

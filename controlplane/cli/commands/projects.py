@@ -130,8 +130,8 @@ def project_edit(args: Namespace, session: Session) -> int:
 
 
 def _lost_by_moving(session: Session, path: str, cluster: str | None) -> str:
-    """Return what moving a project to `cluster` removes from its present cluster; "" if nothing, or if it
-    stays."""
+    """Return a sentence on what moving a project to `cluster` deletes in its present cluster; "" if nothing,
+    or if the project stays."""
     if cluster is None:
         return ""
     taken = session.client.delete(path, {"dry_run": True})
@@ -162,7 +162,7 @@ def project_delete(args: Namespace, session: Session) -> int:
 
 
 def _would_delete(session: Session, taken: Row) -> int:
-    """Print the result of a dry run; return the exit code that the deletion would have."""
+    """Print what a deletion would do; return the exit code that it would have."""
     is_refused = taken["unfinished_jobs"] > 0
     words = "cannot be deleted yet; it would go with" if is_refused else "would be deleted with"
     session.output.object(taken, f"project {taken['project']} {words} {along(taken)}")
@@ -170,7 +170,7 @@ def _would_delete(session: Session, taken: Row) -> int:
 
 
 def along(taken: Row) -> str:
-    """Return the list, as text, of what is deleted together with a project."""
+    """Return as text what is deleted together with a project."""
     parts = [
         f"{taken['finished_jobs']} finished jobs and their logs",
         f"{taken['working_directories']} working directories",
@@ -281,7 +281,7 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_none(read: Any) -> Any:
-    """Return an argument type that also accepts the word `none`, which `_fields` later converts to null."""
+    """Return an argument type that also accepts the word `none`, which `_fields` converts to null."""
 
     def value(text: str) -> Any:
         return _NONE if text == _NONE else read(text)

@@ -25,8 +25,8 @@ def register_arguments(parser: Parser) -> None:
 
 
 def register(args: Namespace, session: Session) -> int:
-    """Create a version from a directory of the control plane's machine: a worker hashes it, and nothing is
-    uploaded or, if the file system can share bytes, copied."""
+    """Create a version from a directory on the control plane's machine. A worker hashes the files; nothing is
+    uploaded, nor copied if the file system can share bytes."""
     dataset = find_dataset(session, args.name)
     body = {"path": args.path, "message": args.message}
     row = session.client.post(f"datasets/{dataset['id']}/registrations", body)
@@ -54,7 +54,7 @@ def _said(dataset: Row, row: Row) -> str:
 
 
 def _show_reason(session: Session, row: Row) -> None:
-    """Say why a registration has to be tried again."""
+    """Print why a registration has to be tried again."""
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     session.output.aside(

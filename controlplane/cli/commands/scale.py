@@ -100,7 +100,7 @@ def _summary(name: str, answer: dict[str, Any]) -> str:
 
 
 def _workers(job: dict[str, Any]) -> int:
-    """Return the number of workers, or the requested number for a job that has none."""
+    """Return the job's number of workers; the requested number if it has none yet."""
     return int(job["status"].get("workers") or job["workers"])
 
 

@@ -122,7 +122,7 @@ def _given(args: Namespace, field: Field) -> Any:
 
 
 def submitted_text(job: dict[str, Any]) -> str:
-    """Return the message for an accepted job."""
+    """Return the sentence that confirms a submission."""
     return f"job {job['name']} submitted to {job['project']} as {job['id']}"
 
 
@@ -164,8 +164,11 @@ def _submit(args: Namespace, session: Session, kind: str | None) -> int:
 
 
 def _report(args: Namespace, session: Session, job: dict[str, Any]) -> None:
-    """Print the submitted job, created volumes, warnings and, unless the command waits for the job, the commands to
-    use next. With --logs it goes to standard error, because standard output is for the job's own output."""
+    """Print the submitted job, created volumes, warnings and, unless the command waits for the job, the next
+    commands to use.
+
+    With --logs all of it goes to standard error, because standard output is for the job's own output.
+    """
     created = submitted_text(job)
     if args.logs and not session.output.is_data:
         session.output.say(created)

@@ -104,15 +104,19 @@ def _send(args: Namespace, session: Session, batch: list[Body], before: int) -> 
 
 
 def _in_doubt(error: CliError, count: int) -> CliError:
-    """Return the error, saying that the result is unknown if the connection broke during a request."""
+    """Return the error; if the connection broke during a request, with the addition that its jobs may have
+    been accepted."""
     if error.exit_code in (UNREACHABLE, TIMED_OUT):
         error.hint = f"the next {count} may have been submitted; check with: yard list jobs"
     return error
 
 
 def _digest(batch: list[Body]) -> str:
-    """Return an idempotency key from the batch's content: after a correction, accepted batches are not
-    submitted again, and corrected ones are new requests."""
+    """Return an idempotency key derived from the batch's content.
+
+    Repeating the command does not submit an accepted batch again, while a batch with corrected jobs is a new
+    request.
+    """
     import hashlib
 
     return hashlib.sha256(json.dumps(batch, sort_keys=True).encode()).hexdigest()[:16]
@@ -120,7 +124,7 @@ def _digest(batch: list[Body]) -> str:
 
 def _with_names(problem: dict[str, Any], batch: list[Body], before: int) -> dict[str, Any]:
     """Return the problem with its fields named by job: `/hyper3/gpus` for `/jobs/3/gpus`. A job without a
-    name is named by its number in the file; `before`: the number of jobs in earlier batches."""
+    name gets its number in the file; `before`: the number of jobs in earlier batches."""
 
     def named(place: re.Match[str]) -> str:
         number = int(place[1])

@@ -57,6 +57,6 @@ def token_revoke_arguments(parser: Parser) -> None:
 
 
 def token_revoke(args: Namespace, session: Session) -> int:
-    """Revoke a token, which ends its validity at once."""
+    """Revoke a token; it is invalid at once."""
     session.output.object(session.client.delete(f"tokens/{segment(args.id)}"), f"token {args.id} revoked")
     return DONE

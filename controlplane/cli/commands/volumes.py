@@ -260,8 +260,8 @@ def keep_arguments(parser: Parser) -> None:
 
 
 def keep(args: Namespace, session: Session) -> int:
-    """Limit the number of kept snapshots of job events; without a limit all are kept. Snapshots requested by
-    users are always kept."""
+    """Limit how many snapshots taken at job events are kept; without a limit all are. Snapshots that users
+    take are always kept."""
     volume = find_volume(session, args.name)
     rules = {"keep_last": args.last, "keep_days": args.days}
     session.output.object(

@@ -10,8 +10,12 @@ from datasets.code_store import FOLDER, ContentCorrupt, ProjectCode
 
 
 def place_code(code: CodeSource, state_dir: Path, target: Path) -> None:
-    """Write the tree's files into a directory. Files that an earlier attempt changed are replaced; files that it
-    added remain. Never writes through a link that it left. Raise EngineRefused(CODE_MISSING, CODE_NOT_PLACED)."""
+    """Write the tree's files into a directory, replacing those that an earlier attempt changed; files that it
+    added remain.
+
+    Never writes through links, which an attempt may have left there. Raise EngineRefused(CODE_MISSING,
+    CODE_NOT_PLACED).
+    """
     store = ProjectCode(state_dir / FOLDER, code.project_id)
     try:
         entries = store.entries(code.tree)

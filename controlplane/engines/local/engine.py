@@ -198,8 +198,8 @@ class LocalEngine(EngineDefaults):
         return PodDir(self._pods_dir / name)
 
     def _mark_of_end(self, pod: PodDir) -> Path:
-        """Return the file that marks a pod as forgotten, so that a start request that was delayed does not start it
-        again."""
+        """Return the path of the file that marks a pod as forgotten, so that a delayed start request does not
+        start it again."""
         return self._ended_dir / pod.name.rsplit("-", 2)[0] / pod.name
 
     def _create(self, pod: PodDir, prepared: Prepared) -> None:
@@ -243,7 +243,8 @@ class LocalEngine(EngineDefaults):
         return prepared
 
     def _running(self, pod_name: str) -> tuple[Prepared, int]:
-        """Return a running pod and the pid of its command. Raise EngineRefused if it does not run."""
+        """Return a running pod, as prepared for its start, and the PID of its command. Raise EngineRefused if
+        it does not run."""
         prepared, pod = self._prepared(pod_name), self._pod(pod_name)
         started = pod.start_record()
         if started is None or self._report(pod).state != base.RUNNING:
@@ -278,7 +279,8 @@ class LocalEngine(EngineDefaults):
         return Prepared(stored_spec, argv, env, work_dir, ports, self._log_most_bytes, image.preload)
 
     def _rank_environments(self, spec: PodSpec) -> dict[str, dict[str, str]]:
-        """Return, by pod, the variables of a launcher's ranks that differ from its own."""
+        """Return, by pod name, the variables in which the ranks of an MPI launcher differ from the launcher's
+        own."""
         nodes = {node.name: node for node in self.nodes()}
         found = {}
         for member in spec.launches:
@@ -291,7 +293,8 @@ class LocalEngine(EngineDefaults):
         return found
 
     def _places(self, spec: PodSpec, image: Image) -> dict[str, Path]:
-        """Return the pod's directories by purpose, creating those that the engine owns."""
+        """Return the pod's directories by purpose (see `environment.pod_environment`), creating those that
+        the engine owns."""
         job_dir = job_directory(self._state_dir, spec.job_id)
         own = work_directory(self._state_dir, spec.job_id, spec.rank)
         own.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,9 +1,10 @@
-"""Fork shims of pods from a process that has imported a program's modules: `python fork_server.py SOCKET_FD MODULE...`.
+"""Fork shims of pods from a process that has imported a program's modules: `python fork_server.py SOCKET_FD
+MODULE...`.
 
-When the modules are imported the server sends READY. Each message to it names a pod's directory and brings the write
-end of a pipe (see `shim.supervise`). Such a shim's command is the Python program itself, without an exec, so its
-imports take no time. The server ends with the engine that started it (its end of the socket closes), or after
-IDLE_SECONDS without a message.
+When the modules are imported the server sends READY. Each message names a pod's directory and carries the
+write end of a pipe (see `shim.supervise`). The command of such a shim is the Python program itself, without
+an exec, so its imports take no time. The server ends when the engine that started it closes the socket, or
+after IDLE_SECONDS without a message.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _ARGUMENTS, _ENVIRONMENT = 45, 47
 
 
 class Command(BaseException):
-    """Raised in the process that becomes a pod's command, to leave the server's frames behind."""
+    """Raised in a forked process that becomes a pod's command, to unwind the server's stack."""
 
     def __init__(self, launch: shim.Launch) -> None:
         super().__init__()
@@ -68,8 +69,8 @@ def serve(control: socket.socket) -> None:
 
 
 def become(launch: shim.Launch) -> None:
-    """Become the pod's command. Raise Command if it is a Python program that this process can run itself; any other
-    is executed, which raises OSError if it fails."""
+    """Become the pod's command. Raise Command if this process can run it as a Python program; any other is
+    executed, which raises OSError if it fails."""
     if not is_program(launch.argv) or not _is_there(launch.argv[1]):
         shim.execute(launch)
     raise Command(launch)
@@ -121,8 +122,8 @@ def _is_there(name: str) -> bool:
 
 
 def _draw_numbers_anew() -> None:
-    """Replace random numbers that all forks would share: the state of NumPy's global generator, and multiprocessing's
-    key, which authenticates the connections of one program. `random` and torch need no new seed."""
+    """Replace random state that all forks would share: NumPy's global generator, and multiprocessing's
+    authentication key. `random` and torch need no new seed."""
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()
     if (multiprocessing := sys.modules.get("multiprocessing.process")) is not None:
@@ -137,7 +138,7 @@ def _show_words(words: Sequence[str]) -> None:
 
 
 def _show_token(token: str) -> None:
-    """Show the pod's token in the process table's copy of the environment, where `processes.with_token` finds it."""
+    """Overwrite the pod's token in the environment that /proc shows, where `processes.with_token` looks for it."""
     start, size = _place(_ENVIRONMENT)
     none = f"{processes.TOKEN_VARIABLE}={NO_TOKEN}".encode()
     shown = f"{processes.TOKEN_VARIABLE}={token}".encode()
@@ -146,7 +147,8 @@ def _show_token(token: str) -> None:
 
 
 def _place(position: int) -> tuple[int, int]:
-    """Return the address and the size of the memory that the process table shows; see the constants above."""
+    """Return address and size of the memory from which /proc shows arguments or environment; `position`: a
+    constant above."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     start, end = map(int, fields[position : position + 2])
@@ -154,7 +156,7 @@ def _place(position: int) -> tuple[int, int]:
 
 
 def _show_error(kind: type[BaseException], error: BaseException, found: TracebackType | None) -> None:
-    """Print the program's error without the frames of this file and of runpy, which no user's program has."""
+    """Print the program's traceback without the frames of this file and of runpy."""
     ours = (__file__, runpy.__file__, "<frozen runpy>")
     while found is not None and found.tb_frame.f_code.co_filename in ours:
         found = found.tb_next
@@ -162,8 +164,8 @@ def _show_error(kind: type[BaseException], error: BaseException, found: Tracebac
 
 
 def main() -> None:
-    """Import the modules, then fork shims for the engine. In a process that is forked to become a pod's command,
-    run the command."""
+    """Import the modules, then fork a shim for each message of the engine. In a process forked to become a
+    pod's command, run the command."""
     control, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
     # Kills this process, which then counts as one whose import failed.
     signal.alarm(IMPORT_SECONDS)

@@ -72,7 +72,8 @@ def _make_place(place: str, ours: list[str], scratch: str) -> None:
 
 
 def _cover(directory: str) -> None:
-    """Mount an in-memory directory over this one that shows the same entries and is writable."""
+    """Mount a tmpfs over a directory and bind the directory's entries into it, so that entries can be added
+    in this namespace only."""
     mode = os.stat(directory).st_mode & 0o7777
     # Opened before the mount, which hides the entries.
     old = os.open(directory, os.O_PATH | os.O_DIRECTORY)

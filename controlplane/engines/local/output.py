@@ -1,7 +1,7 @@
-"""Store a pod's output in the log; missing output is marked and never stops the job.
+"""Store a pod's output in the log. Missing output is marked and never stops the job.
 
-Output is lost on a full disk, and for jobs that print endlessly: beyond `most_bytes` of log only the last part is
-kept, because it contains the reason of a failure; it is written when the pod ends.
+Output is lost on a full disk, and for jobs that print endlessly: once the log has `most_bytes`, only the last
+part is kept in memory, because it contains the reason of a failure, and written when the pod ends.
 
 Imported by the shim, so it must import almost nothing.
 """
@@ -30,7 +30,7 @@ class Output:
             self._write(kind, data)
 
     def flush(self) -> None:
-        """Write output without a final newline, such as a prompt, after a moment without further output."""
+        """Write output that has no newline yet, such as a prompt. Called after a moment without further output."""
         try:
             self._log.flush()
         except OSError:

@@ -1,4 +1,4 @@
-"""Start pods from a fork server (fork_server.py), which has the modules of their programs imported."""
+"""Start pods by a fork server (fork_server.py) that has imported the modules of their programs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ WAIT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The modules that a fork server has imported, and the variables that its interpreter and they read at their
-    start. All pods of the server need the same ones."""
+    """What a fork server was started with: the modules to import, and the variables that the interpreter and
+    they read at their start. Only pods with the same recipe can use it."""
 
     modules: tuple[str, ...]
     variables: tuple[tuple[str, str], ...]
@@ -40,9 +40,12 @@ class Recipe:
 def recipe_for(
     modules: Sequence[str], argv: Sequence[str], env: Mapping[str, str], chosen: Collection[str]
 ) -> Recipe | None:
-    """Return the recipe of the fork server from which the pod can be started; None for a pod that has to be started
-    by exec. `chosen`: the variables that the job's user has set. Those that are read at the start can run code of the
-    user (PYTHONPATH, LD_PRELOAD), which belongs into the user's pod and not into the server."""
+    """Return the recipe of the fork server that can start the pod; None for a pod that must be started by
+    exec.
+
+    `chosen`: the names of variables that the job's user has set. One that is read at the start (PYTHONPATH,
+    LD_PRELOAD) can run the user's code, which must not happen in a server shared by pods.
+    """
     is_ours = env.get("PATH", "").partition(":")[0] == str(Path(sys.executable).parent)
     is_users = any(_READ_AT_START.match(name) for name in chosen)
     # Entries of a relative path mean other directories in the server.
@@ -62,8 +65,11 @@ def is_program(argv: Sequence[str]) -> bool:
 
 
 class ForkServers:
-    """At most one fork server for an engine, with the first requested recipe, because it takes some hundred MB of
-    memory. A server with another recipe can start only when it has ended. Thread-safe."""
+    """At most one fork server per engine, for the first requested recipe, because a server takes some hundred
+    MB of memory.
+
+    A server for another recipe starts only after this one has ended. Thread-safe.
+    """
 
     def __init__(self, errors: Path) -> None:
         self._errors = errors
@@ -78,9 +84,12 @@ class ForkServers:
         self._is_closed = False
 
     def start(self, recipe: Recipe, pod_dir: Path) -> bool:
-        """Fork the pod's shim and wait until it runs the command. Return False if no ready server has this recipe, if
-        it does not answer within WAIT_SECONDS, or if the pod has another shim. A shim may then be started by exec,
-        because a pod starts at most once."""
+        """Fork the pod's shim and wait until it runs the command. Return False if the caller must start a
+        shim by exec.
+
+        That is: no ready server has this recipe, the server does not answer within WAIT_SECONDS, or the pod
+        has a shim already. A second shim is harmless, because a pod starts at most once.
+        """
         control = self._server_of(recipe)
         # A server that is not ready gets no message, because it might never read it.
         if control is None or not _is_ready(control, self._began_at + WAIT_SECONDS - time.monotonic()):
@@ -135,8 +144,11 @@ class ForkServers:
 
 
 def _is_ready(control: socket.socket, seconds: float) -> bool:
-    """Wait until the server has imported its modules. Return False after `seconds`, or if the server has ended. READY
-    is not consumed, so that every later call finds it too."""
+    """Wait until the server has imported its modules; return False after `seconds`, or if the server has
+    ended.
+
+    READY stays in the socket, so that every later call finds it too.
+    """
     try:
         return is_readable(control.fileno(), max(0.0, seconds)) and control.recv(1, socket.MSG_PEEK) != b""
     except (OSError, ValueError):

@@ -83,7 +83,8 @@ def descendants(root: int, processes: list[Process]) -> list[int]:
 
 
 def with_token(token: str, processes: list[Process]) -> list[int]:
-    """Return the pids of the processes whose environment contains the pod's token."""
+    """Return the PIDs of the processes whose environment contains the pod's token; they keep it after leaving
+    the pod's session."""
     needle = f"{TOKEN_VARIABLE}={token}".encode()
     return [process.pid for process in processes if needle in _environment(process.pid)]
 

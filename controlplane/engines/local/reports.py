@@ -63,8 +63,8 @@ def kill_stuck(pod: PodDir) -> None:
 
 
 def _settle_if_there_is_room(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
-    """Call `_settle`. While the disk is full, leave the pod's end unrecorded, so that other pods are still
-    reported."""
+    """Call `_settle`, but return None while the disk is full, so that the reports of other pods do not fail
+    with this one."""
     try:
         return _settle(pod, started)
     except OSError as error:
@@ -74,10 +74,11 @@ def _settle_if_there_is_room(pod: PodDir, started: StartRecord | None) -> ExitRe
 
 
 def _settle(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
-    """Record the end of a pod whose shim does not run: stopped before its start, or its shim was killed. Kill the pod's
-    remaining processes first; a later call records the end.
+    """Record the end of a pod whose shim does not run: it was stopped before its start, or its shim was
+    killed. Return None while the pod may have processes or may still start.
 
-    Hold the pod's lock, so that no shim can start. Return None while the pod may have processes or may start.
+    Remaining processes are killed first; a later call then records the end. The pod's lock is held, so that
+    no shim can start meanwhile.
     """
     with pod.locked() as is_alone:
         if not is_alone:

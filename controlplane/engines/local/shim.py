@@ -88,7 +88,8 @@ class Child:
         self.pidfd = os.pidfd_open(self.pid)
 
     def go(self) -> tuple[str, int] | None:
-        """Let the command run. Return None, or which step failed (`chdir` or `exec`) and its errno."""
+        """Let the waiting process execute the command. Return None, or the step that failed (`mount`, `chdir`
+        or `exec`) and its errno."""
         os.write(self._go, b"g")
         os.close(self._go)
         what, _, number = os.read(self._failure, 64).decode().partition(" ")
@@ -145,7 +146,8 @@ class Shim:
         self._cut = ""
 
     def run(self, started: int) -> None:
-        """Start, report to `started` (the write end of a pipe), supervise, record the end."""
+        """Start the command, report that through the pipe end `started`, supervise until the end, and record
+        the end."""
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
         if os.path.exists(f"{self._dir}/stop"):
             self._finish("stopped", None)
@@ -285,7 +287,8 @@ class Shim:
             self._cut = "the output was held open by another process and was cut"
 
     def _outcome(self, failure: tuple[str, int] | None) -> tuple[str, int | None, int, int]:
-        """Return reason, exit code, signal and errno."""
+        """Return how the command ended, as (reason, exit code, signal, errno). `failure`: the step that
+        failed before the command ran."""
         if failure is not None:
             what, number = failure
             if what == "mount":
@@ -344,8 +347,10 @@ def main(pod_dir: str) -> int:
 
 
 def supervise(pod_dir: str, started: int, run: Callable[[Launch], None]) -> None:
-    """Run the pod as its shim until it has ended. Does nothing if another shim has the pod, or had it. `started`:
-    the write end of a pipe, written once the command runs. `run`: see Child."""
+    """Run the pod as its shim until the pod has ended. Does nothing if the pod has or had another shim.
+
+    `started`: the write end of a pipe, written once the command runs. `run`: see Child.
+    """
     _leave_standard_streams(pod_dir)
     if _lock(f"{pod_dir}/lock") and not _has_record(pod_dir):
         Shim(pod_dir, run).run(started)
@@ -356,8 +361,8 @@ def _has_record(pod_dir: str) -> bool:
 
 
 def _lock(path: str) -> bool:
-    """Take the pod's lock until this process ends; return False if another shim has it. The engine holds it only
-    for moments."""
+    """Take the pod's lock for the life of this process; return False if another shim has it. The engine takes
+    the lock only for moments, so a short wait decides."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     for _ in range(LOCK_TRIES):
         try:
@@ -442,7 +447,8 @@ def _now_ms() -> int:
 
 
 def _await_pod_dir() -> str:
-    """Return the pod directory that the engine writes to standard input; "" if the engine ended or was closed."""
+    """Return the pod directory that the engine writes to standard input; "" if standard input was closed
+    instead."""
     pod_dir = os.read(0, 4096)
     if pod_dir:
         _leave_standard_streams(os.fsdecode(pod_dir))

@@ -1,6 +1,5 @@
-"""Start the shims of pods. One shim is started in advance and waits for a pod, because starting an interpreter takes
-half of the time in which a pod starts.
-"""
+"""Start the shims of pods. One spare shim is started in advance and waits for a pod: starting an interpreter
+takes half of a pod's start time."""
 
 import os
 import select
@@ -37,15 +36,15 @@ class ShimStarter:
         self._keep_spare()
 
     def close(self) -> None:
-        """End the spare."""
+        """End the spare shim."""
         with self._lock:
             self._is_closed, spare, self._spare = True, self._spare, None
         if spare is not None:
             _end(spare)
 
     def _is_started_by_spare(self, pod: PodDir) -> bool:
-        """Give the pod to the spare. Return False if there is none, or if it was killed: another shim may then
-        start the pod, because a pod starts at most once."""
+        """Let the spare shim start the pod. Return False if there is none, or if it was killed: another shim
+        may then start the pod, because a pod starts at most once."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is None or spare.stdin is None:
@@ -87,8 +86,10 @@ def _end(spare: subprocess.Popen[bytes]) -> None:
 
 
 def _exit_code(starter: subprocess.Popen[bytes]) -> int:
-    """Wait for the process that starts a shim; end it after a time limit. By pidfd, because `Popen.wait` with a timeout
-    polls, which takes up to 16 ms longer."""
+    """Return the exit code of the process that starts a shim; kill it after a time limit.
+
+    Waits on a pidfd, because `Popen.wait` with a timeout polls, which takes up to 16 ms longer.
+    """
     pidfd = os.pidfd_open(starter.pid)
     try:
         if not is_readable(pidfd, SPAWN_TIMEOUT_SECONDS):
