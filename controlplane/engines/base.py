@@ -147,7 +147,7 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True)
 class ProjectReport:
-    """What a cluster is told about a project by `sync_projects`, in milli-GPUs; `limit_milli_gpus` None:
+    """What `sync_projects` sends to a cluster about a project, in milli-GPUs; `limit_milli_gpus` None:
     unlimited.
 
     `members`: (user name, role) pairs. `department`: the parent's name, "" without one.
