@@ -1,8 +1,8 @@
 """Access checks: the only way from an actor to an object.
 
-Raise NotVisible (404) without access, Forbidden (403) if the actor's role is too weak. All signed-in users may see
-the names and allocations of projects, because they share the GPUs; only members may see a project's jobs, logs,
-members and settings.
+Raise NotVisible (404) without access, Forbidden (403) if the actor's role is too weak. All signed-in users
+may see the names and allocations of projects, because they share the GPUs; only members may see a project's
+jobs, logs, members and settings.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class NotVisible(LookupError):
 
 
 class Forbidden(PermissionError):
-    """The actor may see the object, but the actor's role does not allow the operation."""
+    """The actor may see the object but not do this with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,15 @@ def visible_projects(actor: Actor) -> QuerySet[Project]:
 
 
 def visible_project_ids(actor: Actor) -> frozenset[int] | None:
-    """Return the ids of visible projects, or None for all of them."""
+    """Return the ids of the projects that the actor may view; None for all."""
     if actor.is_admin:
         return None
     return frozenset(Membership.objects.filter(user=actor.user).values_list("project_id", flat=True))
 
 
 def visible_project_names(actor: Actor) -> frozenset[str] | None:
-    """Return the names of visible projects, or None for all of them, as `Sees` in controlplane.scheduling.mentions."""
+    """Return the names of the projects that the actor may view, None for all: the `Sees` of
+    controlplane.scheduling.mentions."""
     if actor.is_admin:
         return None
     names = Membership.objects.filter(user=actor.user).values_list("project__name", flat=True)
@@ -90,14 +91,15 @@ def visible_project_names(actor: Actor) -> frozenset[str] | None:
 
 
 def role_in(actor: Actor, project: Project) -> str | None:
-    """Return the actor's role in a project; an admin acts as owner everywhere."""
+    """Return the actor's role in a project, None without one. An admin has the role of an owner everywhere."""
     if actor.is_admin:
         return Role.OWNER
     return Membership.objects.filter(project=project, user=actor.user).values_list("role", flat=True).first()
 
 
 def project_for(actor: Actor, name: str, *, needed: str = Role.VIEWER) -> Project:
-    """Return a project by name. Raise NotVisible or Forbidden."""
+    """Return a project by name, if the actor has at least the role `needed` in it. Raise NotVisible or
+    Forbidden."""
     missing = NotVisible(f"There is no project named {name!r} that you can see.")
     # Names are unique, so the query needs no ordering.
     try:
@@ -123,9 +125,11 @@ def require_role(actor: Actor, project: Project, needed: str, missing: NotVisibl
 
 
 def require_held(actor: Actor, project: Project, held: str | None, needed: str, missing: NotVisible) -> None:
-    """Raise Forbidden if `held` is weaker than `needed`, or if the actor may only read and `needed` is more than
-    viewer; raise `missing` if `held` is None. `held`: the actor's role for an object of the project, None if the
-    actor may not see the object."""
+    """Raise `missing` if `held` is None, Forbidden if it is weaker than `needed` or a read-only token does
+    more than view.
+
+    `held`: the actor's role for an object of the project, None if the actor may not see the object.
+    """
     if held is None:
         raise missing
     if needed != Role.VIEWER:

@@ -9,19 +9,19 @@ from controlplane.registration import app_modules
 
 
 class Holdings:
-    """What one app stores; an app overrides the methods that concern it. Each `check_` method raises Conflict."""
+    """What one app stores. An app overrides the methods that concern it; the `check_` methods raise Conflict."""
 
     # Kinds of work that a project can restrict to node pools, and those of them that are always displayed.
     kinds: tuple[str, ...] = ()
     shown_kinds: tuple[str, ...] = ()
 
     def statuses(self, project_ids: list[int]) -> Mapping[int, Mapping[str, int]]:
-        """Return sums by project id: `allocated` and `waiting` in milli-GPUs, and the numbers of `running` and
-        `queued` jobs."""
+        """Return sums by project id: `allocated` and `waiting` in milli-GPUs, and the numbers of `running`
+        and `queued` jobs."""
         return {}
 
     def counts(self, project: Project) -> Mapping[str, int]:
-        """Return, by REST's field names, how many objects a deletion of the project would remove or be refused for."""
+        """Return by REST's field names how many objects would be deleted with the project, or prevent that."""
         return {}
 
     def check_deletion(self, project: Project) -> None: ...
@@ -30,17 +30,19 @@ class Holdings:
         """Raise Conflict if the project may not move to another cluster."""
 
     def leave(self, project: Project) -> None:
-        """Record, in the caller's transaction, what the project loses on its old cluster when it moves to another
-        one."""
+        """Record, in the caller's transaction, what has to be removed from the old cluster when the project
+        moves to another."""
 
     def remove(self, project: Project, actor: Any) -> None:
-        """Delete, in the caller's transaction, what the database does not delete together with the project.
-        `actor`: a `controlplane.access.Actor`, which this module cannot import."""
+        """Delete, in the caller's transaction, what the database does not delete with the project by itself.
+
+        `actor`: a `controlplane.access.Actor`; this module cannot import that type.
+        """
 
     def check_detach(self, cluster: Cluster) -> None: ...
 
     def pods_on(self, cluster: Cluster) -> int:
-        """Return the number of pods that hold resources on the cluster."""
+        """Return the number of pods on the cluster that are not proven gone."""
         return 0
 
 
@@ -58,7 +60,7 @@ def shown_kinds() -> list[str]:
 
 
 def project_statuses(project_ids: Iterable[int]) -> dict[int, Mapping[str, int]]:
-    """Return each project's sums over its unfinished work; omits projects without any."""
+    """Return each project's `statuses`, over all apps; projects without unfinished work are left out."""
     ids = list(project_ids)
     return {pk: status for one in holdings() for pk, status in one.statuses(ids).items()}
 

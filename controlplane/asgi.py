@@ -106,7 +106,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _client_of(scope: Scope) -> tuple[str, int] | None:
-    """Return the client's address; behind a proxy, that of the proxy's client."""
+    """Return the address of the client, behind a trusted proxy that of the proxy's client; None if unknown."""
     peer: tuple[str, int] | None = scope.get("client")
     if peer is None:
         return None
@@ -147,7 +147,8 @@ def _http(scope: Scope) -> Application:
 
 
 async def _sign_in(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request that checks a password. Limited per address, because it is anonymous."""
+    """Serve a request that signs in. Such requests are anonymous and hash a password, so they are limited per
+    address."""
     try:
         sign_ins.attempt(address_key(scope.get("client")))
     except TooManyAttempts as refusal:
@@ -168,14 +169,15 @@ def _websocket(scope: Scope) -> Application:
 
 
 def _gateway(name: str) -> Application:
-    """Return an application that connects into pods. Imported on first use, because many processes never need it."""
+    """Return an application that connects into pods. It is imported on first use, because many processes
+    never need it."""
     application: Application = importlib.import_module(f"jobs.gateway.{name}").application
     return application
 
 
 async def _any_host(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a path under any host name: Prometheus uses pod addresses, and pods use a service name, which Django
-    would refuse. A token protects these paths."""
+    """Serve a path under any host name: Prometheus uses pod addresses and pods use a service's name, which
+    Django would refuse. These paths are protected by a token."""
     others = [(name, value) for name, value in scope["headers"] if name != b"host"]
     await hop({**scope, "headers": [*others, (b"host", b"localhost")]}, receive, send)
 
@@ -186,7 +188,7 @@ async def _no_host(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 async def _no_foreign(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """Refuse requests that a page of another origin makes with the user's cookies."""
+    """Refuse a request that a page of another origin makes with the user's cookies."""
     detail = "Another site's page may not do this. Programs send 'Authorization: Bearer <token>'."
     await problem(send, 403, "foreign_origin", detail)
 

@@ -24,7 +24,7 @@ REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
 
 @register("trainyard")
 def check_settings(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
-    """Return all problems at once, so that a configuration can be corrected in one pass."""
+    """Return all problems of the settings at once, so that an operator can correct them in one pass."""
     return [
         *_check_token("TRAINYARD_BOOTSTRAP_TOKEN", settings.BOOTSTRAP_TOKEN, "trainyard.E001"),
         *_check_clusters(),

@@ -25,7 +25,7 @@ class CheckCluster(CommandHandler):
     kind, queue, has_secrets = Command.CHECK_CLUSTER, CLUSTERS, True
 
     def run(self, run: CommandRun) -> Sequence[Any]:
-        """Check the cluster without opening its engine, because the check decides whether the engine may be opened."""
+        """Run the preflight. The cluster's engine is not opened: the check decides whether it may be."""
         settings = engine_settings(candidate(run.cluster, run.command.payload))
         checks: Sequence[Any] = registry.check_cluster(run.cluster.engine, settings)
         return checks
@@ -34,7 +34,7 @@ class CheckCluster(CommandHandler):
         settle_check(command, [asdict(check) for check in result], timezone.now())
 
     def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        """Record the check as failed, because a check that could not run proves nothing."""
+        """Record the check as failed if it could not be carried out."""
         failed = {"name": "look", "outcome": "failed", "message": refusal.message, "without_it": ""}
         settle_check(command, [failed], timezone.now())
 
@@ -49,5 +49,5 @@ class ForgetProject(CommandHandler):
         engine_for(run.cluster).forget_project(run.command.subject_id)
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """Return False for missing rights: removal is retried until an operator grants them."""
+        """Return False for missing rights, so that the removal is retried until an operator grants them."""
         return super().is_final(refusal) and refusal.code != NOT_PERMITTED

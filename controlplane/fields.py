@@ -169,7 +169,7 @@ def listed(reader: Reader, most: int) -> Reader:
 
 
 def inside(reader: Reader, value: Any, suffix: str) -> Any:
-    """Read a nested value; the JSON pointer of a refusal is extended by `suffix`."""
+    """Read a nested value. A refusal gets `suffix` in front of its own JSON pointer."""
     try:
         return reader(value)
     except Refused as refused:
@@ -220,8 +220,8 @@ def port(value: Any) -> dict[str, Any]:
 
 
 def not_yet(what: str) -> Reader:
-    """Return a reader that accepts only the empty value, for features that do not exist yet: the field is refused
-    instead of ignored."""
+    """Return a reader that accepts only the empty value: a field for a feature that does not exist yet is
+    refused instead of ignored."""
 
     def read(value: Any) -> Any:
         if value:
@@ -243,8 +243,11 @@ class Readable(Protocol):
 def read_fields(
     body: Mapping[str, Any], fields: Mapping[str, Readable], noun: str
 ) -> tuple[dict[str, Any], list[FieldError]]:
-    """Return every field with its value or default, and every refusal: unknown names first, then invalid values.
-    `noun`: the object's name in messages."""
+    """Return (values of all fields, refusals). A missing field has its default. Refusals: unknown names
+    first, then invalid values.
+
+    `noun`: the object's name in messages.
+    """
     errors = [
         FieldError("/" + pointer_part(name), "unknown_field", f"There is no such {noun}; check its spelling.")
         for name in body

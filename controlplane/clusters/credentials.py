@@ -38,7 +38,7 @@ def encrypt(credentials: Mapping[str, Any]) -> str:
 
 
 def decrypt(stored: str) -> dict[str, Any]:
-    """Return the mapping that was passed to `encrypt`. Raise CredentialsUnreadable."""
+    """Return the mapping that was passed to `encrypt`; {} for "". Raise CredentialsUnreadable."""
     from cryptography.fernet import InvalidToken
 
     if not stored:
@@ -76,8 +76,8 @@ def engine_settings(cluster: Cluster) -> dict[str, Any]:
 
 
 def _usable(credentials: dict[str, Any]) -> dict[str, Any]:
-    """Return the credentials without the stored permission to run exec plugins (`allow_exec`) unless this installation
-    allows them now."""
+    """Return the credentials; the stored permission to run exec plugins (`allow_exec`) is left out unless
+    this installation still allows them."""
     if settings.ALLOW_KUBECONFIG_EXEC:
         return credentials
     return {name: value for name, value in credentials.items() if name != "allow_exec"}
@@ -92,5 +92,5 @@ def _fernet() -> MultiFernet:
 
 
 def _derived(secret_key: str) -> bytes:
-    """Derive a key for this purpose; one hash suffices since the secret key is long and random."""
+    """Return a key derived for this purpose. One hash suffices, since the secret key is long and random."""
     return base64.urlsafe_b64encode(hashlib.sha256(b"cluster credentials:" + secret_key.encode()).digest())

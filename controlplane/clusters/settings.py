@@ -1,5 +1,5 @@
-"""The parts from which cluster settings are declared: a knob, its reader, and the error that lists refused
-settings. Pure."""
+"""Parts for declaring the settings of a cluster: a knob, readers of its value, and the error that lists all
+refused settings. Pure."""
 
 import re
 from typing import Any, NamedTuple

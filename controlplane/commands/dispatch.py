@@ -1,7 +1,8 @@
-"""Send due long commands to their Celery queues, and send them again if a dead worker held them or Redis was wiped.
+"""Send due long commands to their Celery queues, again if they are not claimed (a worker died, or Redis was
+wiped).
 
-Only the loop sends: requests write a row and wake the loop, so that none waits for Redis. If Redis does not answer,
-and in `manage.py runloop`, which has none, the loop executes the commands on threads of its own.
+Only the loop sends: requests write a row and wake the loop, so that none waits for Redis. If Redis does not
+answer, and in `manage.py runloop`, which has none, the loop executes the commands on threads of its own.
 """
 
 import logging
@@ -49,7 +50,7 @@ class Dispatcher:
         return sent
 
     def close(self) -> None:
-        """Begin nothing more. Running commands end with the process, and their claims expire."""
+        """Begin no further commands. Running ones end with the process, and their claims expire."""
         self._local.shutdown(wait=False, cancel_futures=True)
 
 
@@ -59,8 +60,8 @@ def carry_out_due() -> int:
 
 
 def _due(queue: str) -> list[int]:
-    """Mark the commands to send now and return their ids. Each is taken by one loop only, and at most once a
-    minute."""
+    """Mark the commands of a queue to send now, and return their ids. The mark keeps other loops from sending
+    them, and this one from sending them again within SEND_AGAIN_SECONDS."""
     lost = Q(sent_at=None) | Q(sent_at__lte=Now() - timedelta(seconds=SEND_AGAIN_SECONDS))
     keys = list(_unheld([queue]).filter(lost).values_list("pk", flat=True)[:MOST_QUEUED])
     # The condition again, because another loop may have marked the command since it was read.

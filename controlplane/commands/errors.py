@@ -11,5 +11,5 @@ class CommandRefused(Exception):
 
 
 class Cancelled(Exception):
-    """The command was cancelled, or its claim expired and another worker has taken it. Raised by CommandRun; a
-    handler may clean up after itself, but must let it propagate."""
+    """The command was cancelled, or its claim expired and another worker has the command. Raised by
+    CommandRun; a handler may clean up, but must let it propagate."""

@@ -28,18 +28,22 @@ class TooLate(Exception):
 
 
 def claimable() -> Q:
-    """Return the condition for commands that no process has claimed."""
+    """Return the filter for pending commands and those whose claim has expired."""
     return Q(state=Command.PENDING) | Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
 
 
 def due() -> Q:
-    """Return the filter for commands that may be claimed now. A command of this millisecond is due: SQLite's clock
-    reads whole ones, so it is behind the times that Python writes."""
+    """Return the filter for commands that may be claimed now.
+
+    One that is due within this millisecond counts: SQLite's clock has whole milliseconds, so it is behind the
+    times that Python writes.
+    """
     return claimable() & Q(not_before__lte=Now() + timedelta(milliseconds=1))
 
 
 def complete(command: Command, token: str, result: Any) -> bool:
-    """End a successful command in one transaction with what its handler writes. Return False if the claim was lost."""
+    """End a successful command, and let its handler write the results in the same transaction. Return False,
+    with nothing written, if the claim was lost."""
     with transaction.atomic():
         if not finish([command], token, Command.DONE):
             return False
@@ -48,7 +52,8 @@ def complete(command: Command, token: str, result: Any) -> bool:
 
 
 def finish(commands: Sequence[Command], token: str, state: str, error: str = "") -> int:
-    """End claimed commands; return how many of them still had our claim."""
+    """End claimed commands in the state `state`; return how many of them still had this claim. Erases
+    payloads with secrets."""
     if not commands:
         return 0
     ours = Command.objects.filter(
@@ -62,7 +67,7 @@ def finish(commands: Sequence[Command], token: str, state: str, error: str = "")
 
 
 def note_failure(command: Command, token: str, error: BaseException) -> None:
-    """Record a failed try: retry after a temporary failure, fail the command after a final one."""
+    """Record a failed try: schedule a retry after a temporary failure, else fail the command."""
     # The row has its final state already, or belongs to another worker.
     if isinstance(error, Cancelled):
         return
@@ -99,14 +104,16 @@ def _refusal_of(command: Command, error: BaseException) -> CommandRefused:
 
 
 def _storable(text: str) -> str:
-    """Return the text without characters that databases refuse, which users' file names can contain. A message that
-    cannot be written would leave the command claimed, and the same try would be repeated forever."""
+    """Return the text without characters that databases refuse, which users' file names may contain.
+
+    If its message could not be written, the command would stay claimed and the same try be repeated forever.
+    """
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _note_unreachable(command: Command, token: str, error: EngineUnreachable) -> None:
-    """Record that the engine did not answer. While the cluster counts as unreachable (which reconcile decides),
-    tries are not counted; if it is reachable, something else is broken and they are."""
+    """Record that the engine did not answer, and retry. The try counts only if the cluster is otherwise
+    reachable: then the fault may be in the command."""
     handler = handler_for(command.kind)
     refusal = CommandRefused(CLUSTER_FAILED, _storable(str(error)), is_passing=True)
     is_reachable = Cluster.objects.filter(pk=command.required_cluster_id, is_reachable=True).exists()
@@ -116,7 +123,7 @@ def _note_unreachable(command: Command, token: str, error: EngineUnreachable) ->
 
 
 def _give_back(command: Command, token: str) -> None:
-    """Set a claimed command back to PENDING without counting the try, because its call has not begun. No effect if
+    """Return a claimed command whose call has not begun to PENDING, without counting the try. Does nothing if
     the claim was lost."""
     ours = Command.objects.filter(pk=command.pk, claim_token=token, state=Command.CLAIMED)
     ours.update(state=Command.PENDING, tries=F("tries") - 1, sent_at=None)

@@ -51,21 +51,21 @@ class CommandHandler:
         raise NotImplementedError
 
     def on_done(self, command: "Command", result: Any) -> None:
-        """Write the results of a run, in the transaction that ends its command."""
+        """Write the results of a run. Called in the transaction that ends the command."""
 
     def on_retry(self, command: "Command", refusal: CommandRefused) -> None:
         """Record why the command has to be retried, for example on its job; nothing by default."""
 
     def on_failed(self, command: "Command", refusal: CommandRefused) -> None:
-        """Record that the command failed permanently; called in the transaction that ends it."""
+        """Record that the command failed permanently. Called in the transaction that ends the command."""
 
     def is_final(self, refusal: CommandRefused) -> bool:
         """Return whether another try would be refused in the same way."""
         return not refusal.is_passing
 
     def may_retry(self, command: "Command", refusal: CommandRefused) -> bool:
-        """Return whether to retry after a temporary refusal or a fault. `command.tries`: the number of tries so
-        far."""
+        """Return whether to retry after a temporary refusal or a fault. `command.tries`: how many tries there
+        were so far."""
         return self.max_tries is None or self.is_cleanup or command.tries < self.max_tries
 
 

@@ -1,4 +1,5 @@
-"""What a handler receives: its command and, for long work, the claim with methods to report progress."""
+"""What a handler receives: its command, with methods to report progress and, for long work, a claim that is
+renewed."""
 
 import threading
 import time
@@ -21,7 +22,7 @@ REPORT_SECONDS = 1.0
 
 
 class CommandRun:
-    """One try at a command."""
+    """One try at a command. As a context manager it renews the command's claim."""
 
     def __init__(self, command: Command, token: str, cluster: Cluster | None = None) -> None:
         self.command, self._token = command, token

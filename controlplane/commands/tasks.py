@@ -1,7 +1,7 @@
 """Long commands as Celery tasks: a task carries only a command's id; everything else is in the row.
 
-A worker claims the row by conditional UPDATE and renews the claim while it works. So a task that is delivered twice
-runs once, and one whose worker was killed is sent again (controlplane.commands.dispatch).
+A worker claims the row by conditional UPDATE and renews the claim while it works. So a task that is delivered
+twice runs once, and a command whose worker was killed is sent again (controlplane.commands.dispatch).
 """
 
 from datetime import timedelta

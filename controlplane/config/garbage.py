@@ -1,4 +1,4 @@
-"""How often Python looks for garbage in the processes of the control plane."""
+"""Settings of Python's garbage collector for all processes of the control plane."""
 
 import gc
 
@@ -6,9 +6,9 @@ THRESHOLDS = (10_000, 20, 50)
 
 
 def collect_rarely() -> None:
-    """Look for cyclic garbage less often than by default.
+    """Run the garbage collector less often than by default.
 
-    A start allocates some hundred thousand objects that stay, and by default spends an eighth of its time looking at
-    them.
+    A start allocates some hundred thousand objects that stay; by default, collections that examine them take
+    an eighth of its time.
     """
     gc.set_threshold(*THRESHOLDS)

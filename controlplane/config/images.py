@@ -38,7 +38,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All entries; `find` resolves the image name of a job."""
+    """All entries of the catalogue."""
 
     images: tuple[Image, ...]
 

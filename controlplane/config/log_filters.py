@@ -1,4 +1,4 @@
-"""Keep credentials out of our own log, and reduce tracebacks caused by clients' mistakes."""
+"""Keep credentials out of our own log, and shorten what it says about clients' mistakes."""
 
 import logging
 import re
@@ -22,8 +22,10 @@ class RedactingFormatter(logging.Formatter):
 
 
 class ClientFaultFilter(logging.Filter):
-    """Reduces errors caused by clients to one-line warnings: Django adds a traceback to every 403 and logs a wrong
-    Host header as an error. Drops records that are then below the log level."""
+    """Turns errors caused by clients into one-line warnings, and drops those below the log level.
+
+    Django logs every 403 with a traceback, and a wrong Host header as an error.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         is_refusal = record.name.startswith("django.security.")

@@ -22,7 +22,7 @@ def without(*names: str) -> Iterator[None]:
 
 
 class _Refusing(MetaPathFinder):
-    """Finds that there are no such packages, for the thread that made it."""
+    """A finder that reports these packages as missing, to the thread that created it only."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._thread = frozenset(names), get_ident()

@@ -10,15 +10,18 @@ HEADER = b"x-trainyard-service-token"
 
 
 def service_token(secret_key: str, job_id: str) -> str:
-    """Return the token of a job, 64 hexadecimal digits. It is in the environment of its pods and in each request
-    that the gateway forwards to them. Derived, so that a job of any age has one; a new secret key invalidates those
-    of running jobs."""
+    """Return the token of a job, 64 hexadecimal digits. It is in the environment of its pods and in each
+    request that the gateway forwards to them.
+
+    Derived from the secret key, so that nothing is stored; changing that key invalidates the tokens of
+    running jobs.
+    """
     return hmac.new(secret_key.encode(), b"service token:" + job_id.encode(), hashlib.sha256).hexdigest()
 
 
 def code_token(secret_key: str, job_id: str, attempt: int) -> str:
-    """Return the token with which pods of one attempt download its code, 64 hexadecimal digits. Valid while the job
-    is in that attempt and has not ended, since pods may wait for a node for days."""
+    """Return the token with which pods of one attempt download its code, 64 hexadecimal digits. Valid until
+    the attempt ends, because pods may wait for a node for days."""
     return hmac.new(
         secret_key.encode(), f"code token:{job_id}:{attempt}".encode(), hashlib.sha256
     ).hexdigest()

@@ -20,8 +20,11 @@ SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 def make_private(directory: Path) -> None:
-    """Set the process's umask, create the directory if missing, and remove other users' permissions on it; for
-    files below use `close_below`. Raise OSError, or SettingInvalid for a shared directory such as /tmp."""
+    """Set the process's umask, create the directory if missing, and remove other users' permissions on it,
+    but not below (see `close_below`).
+
+    Raise OSError, or SettingInvalid for a shared directory such as /tmp.
+    """
     os.umask(UMASK)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.stat().st_mode & stat.S_ISVTX:
@@ -39,7 +42,8 @@ def close_below(directory: Path) -> None:
 
 
 def close_database(name: str) -> None:
-    """Remove other users' permissions from an SQLite file and from its side files, to which SQLite copies the mode."""
+    """Remove other users' permissions from an SQLite file and its existing side files. New side files get the
+    mode of the database from SQLite."""
     for suffix in SQLITE_SUFFIXES:
         _close(Path(f"{name}{suffix}"))
 

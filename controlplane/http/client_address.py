@@ -32,8 +32,10 @@ def client_address(peer: str, forwarded: Sequence[str], trusted: Sequence[Networ
 
 
 def address_key(client: tuple[str, int] | None) -> str:
-    """Return the key that identifies a client: its address, or the /64 network for IPv6. An IPv4-mapped address
-    (::ffff:10.0.0.1) counts as IPv4."""
+    """Return the key under which a client's limits are counted: its address, or the /64 network for IPv6.
+
+    An IPv4-mapped address (::ffff:10.0.0.1) counts as IPv4.
+    """
     host = client[0] if client else ""
     if ":" not in host:
         return host

@@ -83,7 +83,7 @@ class ServerConfig(uvicorn.Config):
 
 
 class OpenConnections:
-    """The open connections of a server. Call its methods on the event loop."""
+    """The open connections of one server. Call its methods on the event loop."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -98,7 +98,8 @@ class OpenConnections:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def enter(self, connection: "LimitedHttp", address: str) -> tuple[int, str, str] | None:
-        """Count a new connection, even if it is refused. Return None, or status, code and detail of the refusal."""
+        """Count a new connection, also one that is refused. Return None, or (status, code, detail) of the
+        refusal."""
         has_room = self._count < self._most
         if not has_room and self._waiting:
             longest, _ = self._waiting.popitem(last=False)
@@ -128,7 +129,7 @@ class OpenConnections:
             self.release(connection)
 
     def upgrade(self, websocket: "LimitedWebsocket") -> None:
-        """Apply the time limits to a connection that became a websocket."""
+        """Register a connection that became a websocket, so that `check` is called regularly."""
         self._websockets[websocket] = None
 
     def leave_websocket(self, address: str, websocket: "LimitedWebsocket") -> None:
@@ -137,16 +138,17 @@ class OpenConnections:
         self.leave(address)
 
     def release(self, connection: "LimitedHttp") -> None:
-        """Continue to count a connection that became a websocket, but no longer close it as idle."""
+        """Stop checking an HTTP connection and closing it as idle: it ended, or became a websocket, which is
+        still counted."""
         self._http.pop(connection, None)
         self._waiting.pop(connection, None)
 
     def wait(self, connection: "LimitedHttp") -> None:
-        """Mark the connection as waiting for its next request."""
+        """Mark the connection as waiting for its next request, so that it may be closed for a new connection."""
         self._waiting[connection] = None
 
     def serve(self, connection: "LimitedHttp") -> None:
-        """Mark the connection as serving: its request's headers are complete."""
+        """Mark the connection as serving a request, so that it is not closed for a new connection."""
         self._waiting.pop(connection, None)
 
     def _sweep_later(self) -> None:
@@ -244,7 +246,7 @@ class LimitedHttp(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def check(self, now: float) -> None:
-        """Close the connection if its client exceeds a time limit."""
+        """Close the connection if its client exceeds a time limit. Called every SWEEP_SECONDS."""
         limits = self._open.limits
         if self._is_refused:
             if now - self._received_at > LINGER_SECONDS:
@@ -291,7 +293,8 @@ class LimitedHttp(HttpToolsProtocol):
         return self._stalled_at is not None and now - self._stalled_at > self._open.limits.write_stall_seconds
 
     def _require_room(self, size: int) -> None:
-        """Count a part of the request head. Raise HeadRefused beyond the limit, which ends the parsing."""
+        """Count `size` more bytes of the request head. Beyond the limit answer the client and raise
+        HeadRefused, which ends the parsing."""
         self._head_bytes += size
         if self._head_bytes > HEADERS_MOST_BYTES:
             self._refuse_head()
@@ -316,8 +319,8 @@ class LimitedHttp(HttpToolsProtocol):
 
 
 class LimitedWebsocket(WebSocketsSansIOProtocol):
-    """A websocket, counted until it ends. If the client keeps sending after the close, it is dropped: uvicorn would
-    parse its data for the 10 s in which it waits for the peer's close."""
+    """A websocket, counted until it ends. A client that keeps sending after the close is disconnected:
+    uvicorn would parse its data for the 10 s in which it waits for the peer's close."""
 
     config: ServerConfig
     late_bytes = 0

@@ -1,7 +1,7 @@
-"""Notice that a client has disconnected although its data is not being read.
+"""Detect that a client has disconnected while its data is not being read.
 
-A server with full buffers stops reading from the client, and then does not see the end of the connection either:
-without this module, a session whose command does not read its input outlived its client forever.
+A server with full buffers stops reading from the client, and then does not see the end of the connection
+either. Without this module, a session whose command does not read its input outlived its client forever.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ LEFT = "trainyard.client_left"
 
 
 async def until_gone(scope: MutableMapping[str, Any]) -> None:
-    """Wait until the client's connection has ended; forever on a server that does not report it."""
+    """Wait until the client's connection has ended; without end on a server that does not report it."""
     await scope.get(LEFT, asyncio.Event()).wait()
 
 
 def has_hung_up(transport: asyncio.Transport) -> bool:
-    """Return whether the client closed or lost the connection, even if unread data precedes the close."""
+    """Return whether the client has closed or lost the connection, even if data before that is still unread."""
     client = transport.get_extra_info("socket")
     if client is None or transport.is_closing():
         return False

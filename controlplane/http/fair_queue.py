@@ -22,8 +22,8 @@ class QueueFull(Exception):
 
 
 class FairQueue:
-    """At most `at_once` requests run; beyond them at most `most_of_client` requests of a client, and `most` in all,
-    may wait."""
+    """At most `at_once` requests run. Of the others at most `most_of_client` per client, and `most` in all,
+    wait."""
 
     def __init__(self, *, at_once: int, most_of_client: int, most: int) -> None:
         self._free = at_once
@@ -61,7 +61,8 @@ class FairQueue:
             raise
 
     def _pass_on(self) -> None:
-        """Give the turn to the next client, which then moves to the end of the queue with its other requests."""
+        """Give the finished request's turn to the client that has waited longest for one. That client's
+        further requests then wait behind those of all others."""
         while self._queues:
             client, queue = self._queues.popitem(last=False)
             turn = queue.popleft()
@@ -75,13 +76,14 @@ class FairQueue:
 
 
 class Clients:
-    """The user that each credential was last authenticated as; keeps the latest MOST_KNOWN credentials, as digests."""
+    """Maps credentials to the user that they were last authenticated as. Keeps digests of the latest
+    MOST_KNOWN."""
 
     def __init__(self) -> None:
         self._users: OrderedDict[bytes, str] = OrderedDict()
 
     def client_of(self, credential: bytes, address: str) -> str:
-        """Return the key of the client that sends a request."""
+        """Return the key of the client that sends a request: the user of a known credential, else the address."""
         user = self._users.get(_digest(credential)) if credential else None
         return f"user {user}" if user else f"address {address}"
 

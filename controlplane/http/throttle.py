@@ -1,5 +1,5 @@
-"""Limits on attempts, rates and concurrency, kept in this process: no request waits on Redis. A restart resets
-them."""
+"""Limits on attempts, rates and concurrency, kept in the memory of this process, so that no request waits for
+Redis. A restart resets them."""
 
 import threading
 import time
@@ -49,12 +49,12 @@ class Throttle:
                 made.pop()
 
     def forgive(self, key: Hashable) -> None:
-        """Remove all attempts of a key from the count, after a success."""
+        """Forget all attempts of a key, after a success."""
         with self._lock:
             self._attempts.pop(key, None)
 
     def clear(self) -> None:
-        """Reset all keys."""
+        """Forget the attempts of all keys."""
         with self._lock:
             self._attempts.clear()
 
@@ -68,7 +68,7 @@ class TooManyAtOnce(Exception):
 
 
 class Slots:
-    """Allows at most `most` concurrent holders per key. For use by one thread, such as an event loop."""
+    """At most `most` concurrent holders per key. Not thread-safe: for one thread, such as an event loop."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -97,14 +97,14 @@ class Slots:
 
 
 class Rate:
-    """A token bucket: `burst` uses at once, `per_second` on average. For use by one thread."""
+    """A token bucket: up to `burst` uses at once, `per_second` on average. Not thread-safe."""
 
     def __init__(self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second, self._burst, self._clock = per_second, burst, clock
         self._left, self._at = float(burst), clock()
 
     def is_spent(self) -> bool:
-        """Count one use; return True, without counting, if it exceeds the rate."""
+        """Use one token; return True, without using it, if none is left."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
         self._at = now

@@ -1,4 +1,4 @@
-"""A limit, per address, on API tokens that belong to no user; valid tokens are not limited."""
+"""Limits, per address, attempts with API tokens that belong to no user; valid tokens are not limited."""
 
 from controlplane.http.client_address import address_key
 from controlplane.http.throttle import Throttle
@@ -15,5 +15,5 @@ def note_unknown_token(address: str) -> None:
 
 
 def forget_unknown_tokens() -> None:
-    """Reset the limit, as a restart does."""
+    """Forget all counted tokens, for tests."""
     _attempts.clear()

@@ -75,8 +75,8 @@ class _Answer:
 
 
 class WsgiBridge:
-    """An ASGI application that serves HTTP through a WSGI application, on `threads` threads in the order of a fair
-    queue.
+    """An ASGI application that serves HTTP through a WSGI application, on `threads` threads in the order of a
+    fair queue.
 
     The bridges of a process share `clients`. With several threads, database connections are closed after each
     request; a single thread keeps its own.
@@ -149,7 +149,7 @@ class WsgiBridge:
         return self._worker
 
     async def _made(self, scope: Scope, body: BinaryIO, size: int) -> _Answer:
-        """Run the application when it is the client's turn. Raise QueueFull."""
+        """Run the application when the client's turn comes, and return its response. Raise QueueFull."""
         credential = credential_in(scope["headers"])
         client = self._clients.client_of(credential, client_address(scope))
         environ = make_environ(scope, body, size, is_multithread=self._threads > 1)
@@ -239,7 +239,8 @@ def body_limit(headers: Headers) -> int:
 
 
 def credential_in(headers: Headers) -> bytes:
-    """Return a request's credential: its Authorization header, else its session cookie, else empty bytes."""
+    """Return what identifies the sender of a request: its Authorization header, else its session cookie, else
+    b""."""
     cookie = b""
     for name, value in headers:
         if name == b"authorization":
@@ -323,7 +324,7 @@ def make_environ(scope: Scope, body: BinaryIO, size: int, *, is_multithread: boo
 
 
 class FileChunks:
-    """Iterates over a file in chunks large enough for a switch of threads; Django's chunks have 4 KiB."""
+    """Iterates over a file in large chunks, because each costs a switch of threads; Django's chunks have 4 KiB."""
 
     def __init__(self, file: io.BufferedIOBase, _block_size: int = CHUNK_BYTES) -> None:
         self._file = file
@@ -353,7 +354,8 @@ def _encoded(headers: list[tuple[str, str]]) -> Headers:
 
 
 def _pull(chunks: Iterator[bytes], most: int) -> bytes:
-    """Read chunks until there are `most` bytes or the iterator ends; fewer than `most` bytes mean the end."""
+    """Join chunks until they have at least `most` bytes or there are no more; a result shorter than `most` is
+    the last."""
     parts: list[bytes] = []
     size = 0
     while size < most:

@@ -62,8 +62,8 @@ class ChannelSocket:
 
     Bytes written to `near` are sent on channel `outward`. `on_message(channel, data)` receives every message,
     on the event loop's thread, and returns the bytes to write to `near`; an OSError from it ends the stream.
-    `is_closable`: close the channel when the caller shuts down writing, if the server's protocol supports that.
-    `ended` is set when either side has closed its end; data received before remains readable from `near`.
+    `is_closable`: when the caller shuts down writing, close the channel too, if the server's protocol can.
+    `ended` is set when either side has closed; data received before that remains readable from `near`.
 
     Raise ApiError if the server refuses, Unreachable if it does not answer.
     """
@@ -127,7 +127,7 @@ class ChannelSocket:
         self._websocket.transport.abort()
 
     async def _from_cluster(self) -> None:
-        """Copy messages to the near side until either side ends."""
+        """Pass the server's messages to `on_message` and its results to the caller, until either side ends."""
         with contextlib.suppress(ConnectionClosed, OSError):
             while True:
                 message = await self._next()
@@ -148,7 +148,7 @@ class ChannelSocket:
             pong = asyncio.ensure_future(await self._websocket.ping())
 
     async def _from_near(self) -> None:
-        """Copy the near side's bytes to the cluster until the near side is closed entirely."""
+        """Send the caller's bytes on the channel until the caller has closed its end entirely."""
         with contextlib.suppress(OSError):
             while data := await self._loop.sock_recv(self._far, _READ_BYTES):
                 await self._send(bytes([self._outward]) + data)

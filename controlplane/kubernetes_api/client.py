@@ -1,10 +1,10 @@
 """Requests to one API server: JSON as plain dicts over the official ApiClient, rate limited, each with a
 time-out.
 
-Retried are requests that were never sent or that the server deferred (429, or 5xx with Retry-After), and
-repeatable ones also after a lost connection or another 5xx. A create is not repeatable: its caller repeats it
-and reads the object on 409. A request that timed out is not retried, nor is one that the server passes on to a
-service.
+Retried are requests that were never sent or that the server deferred (429, or 5xx with Retry-After);
+repeatable ones also after a lost connection or another 5xx. A create is not repeatable: its caller repeats
+it, and reads the object on 409. Never retried: requests that timed out, and those that the server passes on
+to a service.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Stream(Iterator[bytes]):
 
 
 class Client:
-    """One cluster's API. Safe for use by many threads. `calls` counts the requests sent, by (verb, resource).
-    `retry_seconds`: a request is not retried later than this after its first try."""
+    """One cluster's API. Thread-safe. `calls` counts the requests sent, by (verb, resource). `retry_seconds`:
+    no retry begins later than this after the first try."""
 
     def __init__(
         self, access: Access, bucket: TokenBucket | None = None, *, retry_seconds: float = RETRYING_SECONDS
@@ -168,8 +168,8 @@ class Client:
         priority: int = READ,
         timeout_seconds: float = RETRYING_SECONDS,
     ) -> None:
-        """Wait until the rate limit allows a request, and count it. Also called for requests that other code
-        sends. Raise Unreachable after the time-out."""
+        """Wait until the rate limit allows one more request, and count it; call it before requests that other
+        code sends. Raise Unreachable after the time-out."""
         if not self.bucket.acquire(priority, timeout_seconds):
             raise Unreachable("Too many calls are waiting for their turn.")
         # Incrementing a counter is not atomic between threads.
@@ -177,7 +177,7 @@ class Client:
             self.calls[verb_and_resource(method, path, query)] += 1
 
     def put_off(self, headers: Mapping[str, str]) -> float | None:
-        """Pause all requests for as long as the response's Retry-After demands. Return these seconds, None
+        """Pause all requests for as long as the response's Retry-After asks. Return these seconds, None
         without the header."""
         wait = _retry_after(headers.get("Retry-After"))
         if wait is not None:
@@ -229,7 +229,7 @@ class Client:
         *,
         is_stream: bool = False,
     ) -> BaseHTTPResponse:
-        """Send one request when the rate limit allows it, and once more with new credentials after a 401. Raise
+        """Send one request when the rate limit allows it; after a 401 once more with new credentials. Raise
         _TryAgain or Unreachable."""
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
         for may_renew in (True, False):
@@ -316,13 +316,15 @@ def _is_passed_on(path: str) -> bool:
 
 
 def backoff_seconds(tried: int, first: float, longest: float) -> float:
-    """Return a random pause up to `first`, doubled with every try, at most `longest`."""
+    """Return a random pause before the next try, in seconds: up to `first`, doubled with every try, at most
+    `longest`."""
     # The exponent is bounded, because a float overflows after a thousand tries.
     return random.uniform(0, min(longest, first * 2 ** min(tried - 1, 30)))
 
 
 def _network_trouble(error: HTTPError, server: str) -> Exception:
-    """Return the exception to raise. After a time-out no retry is allowed, since the caller's time is used up."""
+    """Return the exception to raise for a failed connection: _TryAgain, but after a time-out Unreachable,
+    since the caller's time is used up."""
     # urllib3's error for a refused connection is a subclass of its connect time-out.
     if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
         return Unreachable(f"{server} does not answer: no connection within {CONNECT_SECONDS:g} s.")

@@ -192,7 +192,7 @@ def _context(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _named(config: Mapping[str, Any], plural: str, singular: str, name: Any) -> dict[str, Any]:
-    """Return the content of one named entry. Raise Refused with its name if it is missing."""
+    """Return the content of one named entry of a kubeconfig's list. Raise Refused if there is none."""
     for entry in entries(config, plural):
         if entry["name"] == name and isinstance(entry.get(singular), dict):
             content: dict[str, Any] = entry[singular]
@@ -267,7 +267,8 @@ def _loaded(
 
 
 def _kept(singular: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a cluster or user that the loader may read; neither half of an incomplete key pair."""
+    """Return the keys of a cluster or user that the loader may read. Of a certificate and key that are not
+    both given, neither."""
     kept = {key: content[key] for key in _KEPT[singular] if content.get(key)}
     if not {"client-certificate-data", "client-key-data"} <= kept.keys():
         kept.pop("client-certificate-data", None)
@@ -323,8 +324,10 @@ def _refuse_expired(what: str, ends_at: datetime | None, now: datetime) -> None:
 
 
 def _login(user: Mapping[str, Any], allow_exec: bool) -> TokenSource:
-    """Return the source of a user's tokens; `_loaded` loads the certificate. Raise Refused if the user has neither, or
-    needs a program that `allow_exec` forbids."""
+    """Return the source of a user's tokens; a client certificate is loaded by `_loaded` instead.
+
+    Raise Refused if the user has neither, or needs a login program and `allow_exec` is False.
+    """
     plugin = user.get("exec")
     if plugin:
         if not allow_exec:

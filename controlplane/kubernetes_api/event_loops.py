@@ -21,7 +21,7 @@ def event_loop(name: str) -> asyncio.AbstractEventLoop:
 
 
 def _forget_loops() -> None:
-    """Drop the event loops in a forked child, which does not inherit threads."""
+    """Drop all event loops. Called in a forked child, which has none of their threads."""
     global _starting
     # Another thread of the parent may have held the lock during the fork.
     _starting = threading.Lock()

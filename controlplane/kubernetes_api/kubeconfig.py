@@ -31,8 +31,8 @@ class KubeconfigUnreadable(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that refuses anchors and aliases, with which a few lines expand to gigabytes; no kubeconfig
-    needs them."""
+    """A YAML loader that refuses anchors and aliases: with them a few lines expand to gigabytes, and no
+    kubeconfig needs them."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         # The base class of yaml.SafeLoader has no type annotations.
@@ -113,7 +113,7 @@ def secrets_of(text: str) -> tuple[str, ...]:
 
 
 def hidden(message: str, secrets: tuple[str, ...]) -> str:
-    """Return the message with the secrets replaced, also in the form that `repr` gives them."""
+    """Return the message with the secrets replaced, also where `repr` has escaped them."""
     for secret in secrets:
         for form in (secret, repr(secret)[1:-1], repr(secret.encode())[2:-1]):
             message = message.replace(form, HIDDEN)
@@ -121,13 +121,13 @@ def hidden(message: str, secrets: tuple[str, ...]) -> str:
 
 
 def without_token(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """Return a response's body with the token of the request replaced."""
+    """Return a response's body without the token that its request sent."""
     token = headers.get("Authorization", "").removeprefix("Bearer ").encode()
     return body.replace(token, HIDDEN.encode()) if len(token) >= LEAST_SECRET else body
 
 
 def _texts(value: Any, key: str = "") -> Iterator[str]:
-    """Yield every text at any depth that may be a secret."""
+    """Yield every text at any depth that may be a secret. `key`: the key of `value`."""
     if isinstance(value, dict):
         for name, inside in value.items():
             yield from _texts(inside, str(name))

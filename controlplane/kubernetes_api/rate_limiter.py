@@ -23,7 +23,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Allowance:
-    """The arithmetic of a token bucket, without threads or waiting. All times are seconds of one clock."""
+    """The arithmetic of a token bucket, without threads or waiting. All times are in seconds of one clock."""
 
     def __init__(self, rate_per_second: float, burst: int, now: float) -> None:
         if rate_per_second <= 0 or burst < 1:
@@ -41,7 +41,7 @@ class Allowance:
         self._tokens -= 1.0
 
     def pause(self, now: float, seconds: float) -> None:
-        """Allow no request for `seconds`, at most LONGEST_PAUSE_SECONDS. Does not shorten a longer pause."""
+        """Allow no request for `seconds`, at most LONGEST_PAUSE_SECONDS. A longer pause in progress is kept."""
         self._quiet_until = max(self._quiet_until, now + min(max(seconds, 0.0), LONGEST_PAUSE_SECONDS))
 
     def _fill(self, now: float) -> None:
@@ -80,7 +80,7 @@ class TokenBucket:
                 self._changed.notify_all()
 
     def pause(self, seconds: float) -> None:
-        """Send nothing for `seconds`, as a Retry-After header demands."""
+        """Send no request for `seconds`, for example because a Retry-After header demands it."""
         with self._changed:
             self._allowance.pause(self._clock(), seconds)
 

@@ -36,7 +36,8 @@ _BYE_SECONDS = 5.0
 
 
 class Reflector:
-    """Objects by "namespace/name" (or "name"), trimmed by `keep`. Runs one thread between `start` and `close`.
+    """Keeps the objects of one resource by "namespace/name" (or "name"). Runs one thread between `start` and
+    `close`.
 
     `keep` receives the raw object and returns what to store of it: 10,000 untrimmed pods take a quarter of a
     gigabyte. `on_change` is called on the reflector's thread after the store changed. The last four settings
@@ -78,7 +79,7 @@ class Reflector:
         self.trouble = ""
 
     def start(self) -> float:
-        """Start the thread unless it was started before. Return when it was (monotonic clock)."""
+        """Start the thread unless it runs already. Return the time of its start (monotonic clock)."""
         with self._stream_lock:
             if self._started_at is None:
                 self._started_at = time.monotonic()
@@ -105,7 +106,7 @@ class Reflector:
         return self._synced.is_set()
 
     def items(self) -> Mapping[str, Any]:
-        """Return all objects of one moment, as an immutable mapping."""
+        """Return all objects as they were at one moment, in an immutable copy."""
         return self._model.items()
 
     def get(self, key: str) -> Any:
@@ -113,9 +114,12 @@ class Reflector:
         return self._model.get(key)
 
     def observe(self, obj: dict[str, Any]) -> None:
-        """Apply the object that a request returned at once, unless the store has a newer version ("read your
-        writes"). The object must match `query`. A response that only announces a deletion (a Status) is left to
-        the watch."""
+        """Apply the object that a request returned, so that the caller reads its own write; a newer version
+        in the store is kept.
+
+        The object must match `query`. A response that only announces a deletion (a Status) is left to the
+        watch.
+        """
         if self._model.observe(obj):
             self._on_change()
 
@@ -200,7 +204,7 @@ class Reflector:
             raise Unreachable("The server ended a watch at once.")
 
     def _hold(self, stream: Stream | None) -> None:
-        """Store the stream that `close` has to abort."""
+        """Store the stream that `close` must abort; None when it has ended."""
         with self._stream_lock:
             self._stream = stream
             # `close` may have been called while the stream was being opened.

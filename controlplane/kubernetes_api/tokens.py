@@ -33,8 +33,8 @@ _EXEC_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "HTTPS_PROXY", "N
 class TokenSource(Protocol):
     """A source of bearer tokens.
 
-    `current` returns the token to send, or None. `renew` drops the refused token, unless another caller has
-    replaced it since; it returns False if there is no other token.
+    `current` returns the token to send, None for none. `renew` drops the refused token, unless it was
+    replaced since; it returns False if there is no other token.
     """
 
     def current(self) -> str | None: ...
@@ -106,8 +106,8 @@ class ExecToken:
         self._failure: Exception = Unreachable("no login was tried")
 
     def current(self) -> str | None:
-        """Return the token, running the login program if needed. For some time after a failure all callers get
-        the same exception."""
+        """Return the token, running the login program if necessary. After a failure the program is not run
+        for a while, and all callers get the same exception."""
         with self._lock:
             if self._token is None or self._is_ending():
                 if self._failures and self._clock() < self._again_at:
@@ -164,7 +164,7 @@ def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
 
 
 def _login_command(plugin: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Return the command line and the environment, which does not contain KUBERNETES_EXEC_INFO yet. Raise
+    """Return the login program's command line and its environment, still without KUBERNETES_EXEC_INFO. Raise
     Refused."""
     environment = {name: os.environ[name] for name in _EXEC_ENVIRONMENT if name in os.environ}
     try:

@@ -73,8 +73,8 @@ def latest_progress(log_path: str | Path) -> Progress | None:
 
 
 def find_progress(lines: Iterable[LogLine]) -> Progress | None:
-    """Return the last progress line among these, with the checkpoint of a later line that reports only a
-    checkpoint; None without one."""
+    """Return the last progress line among these; if a later line reports only a checkpoint, with that
+    checkpoint. None without any."""
     checkpoint: Progress | None = None
     for line in reversed(tuple(lines)):
         progress = parse_progress(line.text, line.time_ms)
@@ -116,8 +116,8 @@ def parse_progress(text: str, time_ms: int) -> Progress | None:
 
 
 def progress_after(before: Mapping[str, Any], said: Progress) -> dict[str, Any]:
-    """Return a job's progress, in the form of the API, after a new line; a line with only a checkpoint keeps the
-    other values."""
+    """Return a job's progress, in the form of the API, after a new progress line. A line that reports only a
+    checkpoint keeps the other values."""
     if not said.is_checkpoint_only:
         return dict(said.as_json())
     after = {**before, **said.as_json()}
@@ -137,8 +137,10 @@ def _with_checkpoint(progress: Progress, later: Progress | None) -> Progress:
 
 
 def _step_with(step: int | None, later: Progress) -> int | None:
-    """Return the completed steps after a later checkpoint: programs report at most once per second, so the last
-    reported step may be older than the checkpoint."""
+    """Return the completed steps after a line that reports only a checkpoint.
+
+    Programs report at most once per second, so the last reported step may be older than the checkpoint's.
+    """
     return step if step is None else max(step, later.checkpoint_step or 0)
 
 

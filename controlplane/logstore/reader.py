@@ -49,7 +49,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogGap:
-    """Output is missing, or may be missing, after line `after_n`."""
+    """Output is missing, or may be, after the line with number `after_n`."""
 
     after_n: int
     time_ms: int
@@ -99,7 +99,7 @@ class _Collector:
             self.is_ended = True
 
     def _add_damage(self) -> None:
-        """Add one gap for consecutive damaged records."""
+        """Add a gap for damaged records; one for several in a row."""
         gap = LogGap(self.lines[-1].n if self.lines else 0, 0, _DAMAGED)
         if not self.gaps or self.gaps[-1] != gap:
             self.gaps.append(gap)
@@ -205,8 +205,8 @@ def _page(collector: _Collector, position: int, size: int) -> LogPage:
 
 
 def _whole_records(file: BinaryIO) -> Iterator[bytes]:
-    """Yield records that end in a newline; a record that is still being written is left for the next call. Yields
-    an overlong record in pieces, which bounds memory."""
+    """Yield records that end in a newline, without the one that is still being written. An overlong record is
+    yielded in pieces, which bounds memory."""
     while record := file.readline(_RECORD_BYTES):
         if record.endswith(b"\n") or len(record) == _RECORD_BYTES:
             yield record
@@ -223,7 +223,8 @@ def _seek_record(file: BinaryIO, offset: int) -> int:
 
 
 def _tail_start(file: BinaryIO, size: int, n: int) -> int:
-    """Return the offset of a record after which there are at least `n` numbered lines (plus gap and end records)."""
+    """Return the offset of a record from which at least `n` numbered lines follow to the end (gap and end
+    records are not numbered)."""
     wanted, position, found = n + 2, size, 0
     limit_bytes = max(SCAN_BYTES, _TAIL_BLOCK_BYTES + 2 * MAX_TEXT_BYTES)
     while position > 0 and size - position < limit_bytes:

@@ -23,9 +23,9 @@ GAP, END = b"g", b"x"
 
 
 class LogWriter:
-    """Appends records to one file; reopening a file continues its numbers.
+    """Appends records to one file; a reopened file continues its numbers.
 
-    A failed write (full disk) raises OSError and leaves file, numbers and unfinished lines unchanged.
+    If a write fails (full disk), OSError is raised, and file, numbers and unfinished lines are unchanged.
     """
 
     def __init__(self, path: str) -> None:
@@ -103,7 +103,7 @@ class LogWriter:
         self.size += len(data)
 
     def _repair(self) -> int:
-        """Complete a record that was truncated by a crash; return the number of the last record, 0 in a new file."""
+        """Complete a record that a crash cut off. Return the number of the last record, 0 in a new file."""
         size = os.fstat(self._fd).st_size
         if size == 0:
             return 0

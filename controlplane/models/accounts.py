@@ -101,7 +101,7 @@ class ServiceTicket(models.Model):
 
 
 class AuditEntry(models.Model):
-    """A record of which user changed which object, with the values before and after. Append-only."""
+    """One change by a user: who changed which object, with the values before and after. Append-only."""
 
     at = models.DateTimeField(default=timezone.now, db_index=True)
     actor = models.CharField(max_length=150)

@@ -1,4 +1,5 @@
-"""Update many rows at once, each under its guard. A row that the database refuses does not block the others."""
+"""Update many rows at once, each under its guard; or write a batch so that one refused row does not block the
+others."""
 
 import logging
 from collections import defaultdict
@@ -34,8 +35,9 @@ class Change:
 def change_rows(rows: type[models.Model], changes: Sequence[Change]) -> frozenset[Any]:
     """Write the changes whose guards match; return the keys of the rows written. Needs an open transaction.
 
-    Locks all rows first, in key order like every other writer of several rows, so that nothing compared can change
-    and writers cannot deadlock. Identical changes share one UPDATE; the rest go out in one statement.
+    Locks all rows first, in key order like every other writer of several rows: so compared values cannot
+    change, and writers cannot deadlock. Identical changes share one UPDATE; the rest are written in one
+    statement.
     """
     by_key = {change.key: change for change in changes}
     columns = {name for change in changes for name in change.guard}
@@ -58,8 +60,8 @@ def change_rows(rows: type[models.Model], changes: Sequence[Change]) -> frozense
 
 
 def _change_each(rows: type[models.Model], names: Sequence[str], changes: Sequence[Change]) -> None:
-    """Write different values into each row with one statement. Django would build one UPDATE per row, which costs
-    more time than their execution."""
+    """Write different values into each row with one statement. One UPDATE per row costs more time to build in
+    Django than to execute."""
     by_name = {field.name: field for field in rows._meta.concrete_fields}
     fields = [by_name[name] for name in (*names, rows._meta.pk.name)]
     values = [
@@ -83,7 +85,8 @@ def _update_from_values(
     fields: Sequence[AnyField],
     values: Sequence[Sequence[Any]],
 ) -> None:
-    """Write all rows by one UPDATE; the server takes three times as long for one each."""
+    """Write all rows by one UPDATE ... FROM (VALUES ...); PostgreSQL takes three times as long for one UPDATE
+    per row."""
     *assigned, key = (f"{_quoted(field)} = new.{_quoted(field)}::{_type(field)}" for field in fields)
     columns, row = ", ".join(map(_quoted, fields)), f"({', '.join(['%s'] * len(fields))})"
     cursor.execute(
@@ -94,7 +97,7 @@ def _update_from_values(
 
 
 def _type(field: AnyField) -> str:
-    """Return the column's type without its length, since a cast to varchar(63) would cut a longer text."""
+    """Return the column's type without its length: a cast to varchar(63) would silently cut a longer text."""
     return str(field.rel_db_type(connection)).partition("(")[0]
 
 
@@ -107,8 +110,8 @@ def _quoted(field: AnyField) -> str:
 
 
 def one_by_one(batch: Sequence[T], write: Callable[[Sequence[T]], None]) -> None:
-    """Write a batch in one transaction. If the database refuses it, write each item in a transaction of its own;
-    items that are refused again are logged and remain unchanged."""
+    """Write a batch in one transaction. If the database refuses it, write each item in a transaction of its
+    own; items refused then are logged and stay unwritten."""
     try:
         with transaction.atomic():
             write(batch)

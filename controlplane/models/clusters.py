@@ -46,7 +46,7 @@ class Cluster(models.Model):
         return self.name
 
     def has_found(self, name: str) -> bool:
-        """Return whether the last preflight found this feature present and usable."""
+        """Return whether the last preflight found this feature usable."""
         return any(check["name"] == name and check["outcome"] == "ok" for check in self.checks)
 
     def names_found(self, name: str) -> list[str]:
@@ -110,7 +110,7 @@ class Node(models.Model):
 
     @property
     def is_open(self) -> bool:
-        """Return whether the node, if ready, may get new pods: it is cordoned neither in Trainyard nor in its
+        """Return whether the node may get new pods once it is ready: cordoned neither in Trainyard nor in its
         cluster."""
         return not (self.is_cordoned or self.is_closed)
 

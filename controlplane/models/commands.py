@@ -1,4 +1,4 @@
-"""Commands: durable requests for work outside the database, such as starting a pod. They are queued in the
+"""Commands: durable requests for work outside the database, such as starting a pod. They are written in the
 transaction of the decision, executed later, and safe to repeat."""
 
 from collections.abc import Iterable

@@ -23,10 +23,10 @@ class CounterManager(models.Manager["Counter"]):
 
 
 class Counter(models.Model):
-    """A named number of this installation.
+    """A named counter of this installation.
 
-    `event` and `submission` only grow: they are updated last in a transaction, so that their order is the commit
-    order. `installation` is drawn once (controlplane.clusters.credentials).
+    `event` and `submission` only grow. They are updated last in a transaction, so that the order of numbers
+    is the order of commits. `installation` is drawn once (controlplane.clusters.credentials).
     """
 
     name = models.CharField(max_length=32, primary_key=True)
@@ -36,7 +36,8 @@ class Counter(models.Model):
 
 
 class EventManager(models.Manager["Event"]):
-    """Numbers events so that a reader of `seq > n` never misses one that is committed later."""
+    """Writes and reads events. Numbers follow the order of commits, so that a reader of `seq > n` misses none
+    that is committed later."""
 
     def append(self, events: Sequence["Event"]) -> int:
         """Write events with the next numbers and return the last number. Must be the last call in a transaction: it

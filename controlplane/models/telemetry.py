@@ -4,8 +4,8 @@ from django.db import models
 
 
 class Sample(models.Model):
-    """A metric of one subject over one time span. `step_seconds` 0 marks a change point: the value holds from `at`
-    until the subject's next change point (used for allocation, which is exact over any range)."""
+    """A metric of one subject over one time span. `step_seconds` 0: a change point, whose value holds from
+    `at` until the subject's next change point; used for allocation, which is so exact over any range."""
 
     metric = models.CharField(max_length=32)
     # The kind of subject: cluster, project, node, device or job.

@@ -1,1 +1,1 @@
-"""Questions to the scheduler's core that take seconds, answered by a separate process."""
+"""Questions to the scheduler that take seconds, answered in a separate process."""

@@ -35,8 +35,10 @@ class Simulator:
         self._child: tuple[subprocess.Popen[bytes], Connection] | None = None
 
     def ask(self, question: str, *arguments: Any, budget_seconds: float) -> Any:
-        """Return the answer of a function in `simulation.questions`. Raise SimulationFailed; a new process then
-        answers the next question."""
+        """Return the answer of the function `question` in `simulation.questions`.
+
+        Raise SimulationFailed, after which the next question starts a new process.
+        """
         closed = self._closed
         with self._lock:
             if closed != self._closed:
@@ -52,7 +54,7 @@ class Simulator:
         return value
 
     def close(self) -> None:
-        """End the process; pending questions fail. Safe to repeat. A later question starts a new process."""
+        """End the process; questions in progress fail. Safe to repeat. A later question starts a new process."""
         self._closed += 1
         child = self._child
         if child is not None:

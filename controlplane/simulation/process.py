@@ -1,8 +1,8 @@
-"""A process that runs the scheduler's core for one parent, at low priority, so that long computations delay no
-page.
+"""A process that answers its parent's questions to the scheduler at low priority, so that long computations
+delay no page.
 
-It runs a program of its own instead of a fork, because the parent has threads. It ends when the parent closes the
-connection.
+It is started as a program instead of forked, because the parent has threads. It ends when the parent closes
+the connection.
 """
 
 from __future__ import annotations

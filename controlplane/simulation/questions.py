@@ -1,5 +1,5 @@
-"""The questions that a simulating process answers. Arguments and results are plain data and views; every question
-has a budget."""
+"""The questions that the simulating process answers. Arguments and results are plain data and views;
+`is_over` returns True when the time for an answer is used up."""
 
 from __future__ import annotations
 

@@ -89,7 +89,8 @@ def _announce(instance: Instance, seconds: float, prepared: dict[str, str]) -> N
 
 
 def _end_with_make(parent: int) -> None:
-    """Stop if make is killed with -9. Without make, keep running when the shell that started us ends."""
+    """Request SIGTERM for this process if make is killed. Without make, keep running when the parent shell
+    ends."""
     if PRCTL is not None and "MAKELEVEL" in os.environ:
         PRCTL(PR_SET_PDEATHSIG, 15)
         # The signal is not sent for a parent that ended before the call.

@@ -53,7 +53,7 @@ class Child:
         self._started_at = now
 
     def notice_death(self, now: float) -> str | None:
-        """If the process has ended, plan its restart and return a sentence on how it ended."""
+        """If the process has ended, schedule its restart and return a sentence on how it ended; else None."""
         if self.process is None or self.process.poll() is None:
             return None
         how, self.process = _describe(self.process.returncode), None
@@ -105,7 +105,7 @@ def _describe(code: int) -> str:
 
 
 def _prctl() -> Callable[[int, int], int] | None:
-    """Return Linux's prctl, with which the kernel ends a child when its parent dies. Loaded before any fork."""
+    """Return Linux's prctl, None elsewhere. Loaded before any fork, because the child must not import."""
     if not sys.platform.startswith("linux"):
         return None
     prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl
@@ -116,7 +116,7 @@ PRCTL = _prctl()
 
 
 def _die_with_parent() -> None:
-    """Runs in the child: have the kernel kill it when the supervisor dies, even by kill -9. Pods are not children
-    of the supervisor."""
+    """Have the kernel kill this child when the supervisor dies, even by kill -9. Called in the child. Pods
+    are no children of the supervisor."""
     if PRCTL is not None:
         PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)

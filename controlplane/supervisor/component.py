@@ -38,15 +38,15 @@ def main(arguments: list[str]) -> int:
 
 
 def _require_shared(env: Mapping[str, str]) -> None:
-    """Refuse to start without shared services: by default each component would create a database, a Redis and a key
-    that the others do not use."""
+    """Raise CannotStart unless the shared services are set: by default each component would create a
+    database, a Redis and a key of its own."""
     missing = [name for name in SHARED if not env.get(name)]
     if missing:
         raise CannotStart(f"Parts that run apart share these, so they must be set: {', '.join(missing)}.")
 
 
 def _migrate(instance: Instance) -> None:
-    """Migrate the database, register what the settings declare, and exit."""
+    """Migrate the database and register what the settings declare."""
     if prepare.check_settings():
         prepare.prepare_database()
         path = prepare.setup_path()

@@ -57,14 +57,15 @@ def close_state_files() -> None:
 
 
 def ignore_wake_ups() -> None:
-    """Send no wake-ups from this process: the loop starts after it, and begins with a cycle."""
+    """Send no wake-ups from this process: no loop runs yet, and it begins with a cycle."""
     from controlplane.loop.wake import listen
 
     listen(lambda: None)
 
 
 def prepare_database() -> None:
-    """Migrate, and store what the settings declare: clusters at the first start, and the bootstrap token."""
+    """Migrate the database, and store what the settings declare: clusters at the first start, and the
+    bootstrap token."""
     _migrate()
     _register_clusters()
     _warn_without_nodes()
@@ -72,7 +73,7 @@ def prepare_database() -> None:
 
 
 def _migrate() -> None:
-    """Migrate if needed. Checked first, which takes 10 ms, while the command takes a second."""
+    """Migrate if any migration is missing. That check takes 10 ms, the command by itself a second."""
     from django.core.management import call_command
     from django.db import connection
     from django.db.migrations.executor import MigrationExecutor
@@ -116,8 +117,11 @@ def _register_clusters() -> None:
 
 
 def _apply_preset(name: str, engine: str) -> None:
-    """Apply the server's changed settings for an engine to its existing cluster. A refusal, such as renaming nodes
-    that run pods, is reported and changes nothing, because the start must continue."""
+    """Apply the server's changed settings for an engine to its existing cluster.
+
+    A refusal, such as for renaming nodes that run pods, is printed and changes nothing, because the start
+    must continue.
+    """
     from django.conf import settings
 
     from controlplane.access import SYSTEM
@@ -141,7 +145,8 @@ def _apply_preset(name: str, engine: str) -> None:
 
 
 def _warn_without_nodes() -> None:
-    """Warn if jobs would wait forever, for example with `local:nvml` on a machine without GPUs."""
+    """Print a warning if no node exists, because jobs would wait forever: for example with `local:nvml` on a
+    machine without GPUs."""
     from django.conf import settings
 
     from controlplane.models import Cluster, Node

@@ -19,7 +19,7 @@ REDIS_GRACE_SECONDS = 2.0
 
 
 class Keeper:
-    """Owns the children. Single-threaded; sleeps until a signal, a child's end or the next tick."""
+    """Runs the children. Single-threaded; sleeps until a signal, a child's end or the next tick."""
 
     def __init__(self, children: Sequence[Child]) -> None:
         self.children = list(children)
@@ -37,7 +37,7 @@ class Keeper:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def tend(self) -> None:
-        """Start children that are due, report those that died, truncate logs."""
+        """Start children that are due, print which ones died, and truncate large logs."""
         now = time.monotonic()
         for child in self.children:
             ending = child.notice_death(now)
@@ -59,7 +59,7 @@ class Keeper:
             self._reader.recv(4096)
 
     def stop(self) -> None:
-        """Stop all children but Redis, then Redis, which the others use until they end."""
+        """Stop all children except Redis, then Redis, which the others use until they end."""
         others = [child for child in self.children if child.name != "redis"]
         _end(others, GRACE_SECONDS)
         _end([child for child in self.children if child not in others], REDIS_GRACE_SECONDS)
@@ -70,7 +70,7 @@ class Keeper:
 
 
 def report(*lines: str) -> None:
-    """Print lines to the console; ignores a closed console."""
+    """Print lines to the console; a closed console is ignored."""
     try:
         print(*lines, sep="\n", flush=True)
     except OSError:

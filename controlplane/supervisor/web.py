@@ -22,8 +22,10 @@ TICK_SECONDS = 1.0
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, woken by the signal that ends it. uvicorn itself asks ten times a second whether one has come,
-    which was most of the work of an idle web process."""
+    """uvicorn's server, woken by the signal that ends it.
+
+    uvicorn itself checks for a signal ten times a second, which was most of an idle web process's work.
+    """
 
     _loop: asyncio.AbstractEventLoop | None = None
 

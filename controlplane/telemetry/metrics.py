@@ -49,7 +49,8 @@ class Aggregate:
 
 
 def joined(rows: Iterable[Any], step_seconds: int) -> dict[tuple[Key, datetime], Aggregate]:
-    """Combine samples (or objects with their columns) of a finer step into a coarser one, in the order of the rows."""
+    """Combine samples of a finer step into one aggregate per subject and step of `step_seconds`. Rows are
+    objects with the columns of Sample."""
     aggregates: dict[tuple[Key, datetime], Aggregate] = {}
     for row in rows:
         key = (row.metric, row.by, row.subject), floor(row.at, step_seconds)
@@ -62,6 +63,6 @@ def joined(rows: Iterable[Any], step_seconds: int) -> dict[tuple[Key, datetime],
 
 
 def floor(at: datetime, step_seconds: int) -> datetime:
-    """Return the start of the step that contains `at`."""
+    """Return the start of the step of `step_seconds` that contains `at`."""
     stamp = int(at.timestamp())
     return datetime.fromtimestamp(stamp - stamp % step_seconds, UTC)

@@ -36,7 +36,8 @@ POINTS_MOST = 400
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A time span that begins at `at`; with `step_seconds` 0, the moment from which the value holds."""
+    """A value of a series over the span that begins at `at`; with `step_seconds` 0, from `at` on until the
+    next point."""
 
     at: datetime
     min: float
@@ -66,11 +67,13 @@ def series(
     end: datetime,
     step_seconds: int | None = None,
 ) -> list[Series]:
-    """Return the series of each subject that has values in start..end, sorted by subject. `subjects` None: all.
+    """Return the series of each subject that has values in start..end, sorted by subject. `subjects` None:
+    all.
 
-    `step_seconds` is raised if it would give more than 400 points; None chooses one. Allocation without a step is
-    an exact step function that begins with the value at `start`, unless it changed more than 400 times. The caller
-    checks access to the subjects. Raise ValueError for an unknown metric or subject kind, or end <= start.
+    A `step_seconds` that would give more than 400 points is raised; None chooses one. Allocation without a
+    step is an exact step function that begins with the value at `start`, unless it changed more than 400
+    times. The caller checks access to the subjects. Raise ValueError for an unknown metric or subject kind,
+    or end <= start.
     """
     if metric not in (*METRICS, *STEPWISE) or by not in SUBJECTS or end <= start:
         raise ValueError("unknown metric or subject kind, or an empty range")
@@ -102,8 +105,8 @@ def gpu_hours(start: datetime, end: datetime, project_ids: Collection[int] | Non
 
 
 def queue_waits(start: datetime, end: datetime, spans: int) -> tuple[int, dict[datetime, Aggregate]]:
-    """Return the queue waits, in seconds, of jobs that started in start..end, over all clusters: the length of a
-    span in seconds (there are about `spans` spans), and the waits by the start of their span."""
+    """Return the queue waits of jobs that started in start..end, over all clusters, in about `spans` spans:
+    (length of a span in seconds, waits in seconds by the start of their span)."""
     stored = _fitting_step(start, end, None)
     step = stored * max(1, -(-int((end - start).total_seconds()) // (stored * spans)))
     rows = _rows(QUEUE_WAIT, "cluster", None, start, end, _stored_step(stored))
@@ -146,8 +149,8 @@ def _rows(
 
 
 def _fitting_step(start: datetime, end: datetime, asked: int | None) -> int:
-    """Return the smallest step that samples have (or a multiple of the coarsest) that is at least `asked`, gives at
-    most POINTS_MOST points and is still stored for `start`."""
+    """Return the smallest step that is at least `asked`, gives at most POINTS_MOST points and is still stored
+    for `start`; beyond the coarsest stored step a multiple of it."""
     least = max((end - start).total_seconds() / (POINTS_MOST - 1), asked or 0)
     age = timezone.now() - start
     for step in STEPS:
@@ -158,7 +161,7 @@ def _fitting_step(start: datetime, end: datetime, asked: int | None) -> int:
 
 
 def _stored_step(step: int) -> int:
-    """Return the coarsest stored step that divides `step`; a finer one would only take longer to read."""
+    """Return the coarsest stored step that fits into `step`; a finer one would only take longer to read."""
     return max(stored for stored in STEPS if stored <= step)
 
 

@@ -39,7 +39,8 @@ def roll_up(now: datetime) -> None:
 
 
 def _join(fine: int, coarse: int, now: datetime) -> None:
-    """Combine samples from the newest coarse step on, which may be incomplete."""
+    """Combine samples of step `fine` into `coarse` ones. Begins at the newest coarse sample, because that
+    step may have been incomplete."""
     newest = Sample.objects.filter(step_seconds=coarse).aggregate(at=Max("at"))["at"]
     start = newest or Sample.objects.filter(step_seconds=fine).aggregate(at=Min("at"))["at"]
     if start is None:
@@ -51,8 +52,8 @@ def _join(fine: int, coarse: int, now: datetime) -> None:
 
 
 def _clear_ticks(now: datetime) -> None:
-    """Delete old telemetry events. Reads only event numbers that have not been examined yet, because kinds have no
-    index."""
+    """Delete old telemetry events, a batch per call. Continues after the last event number examined, because
+    events have no index by kind."""
     global _ticks_cleared_to
     old = Event.objects.filter(seq__gt=_ticks_cleared_to, at__lt=now - KEEP_TICKS).order_by("seq")
     batch = list(old.values_list("seq", "kind")[:DELETE_MOST])

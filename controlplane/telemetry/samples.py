@@ -12,8 +12,11 @@ VALUES = ["minimum", "maximum", "total", "count"]
 
 
 class Accumulator:
-    """The current step of one cluster's gauges. A subject that stays at 0 gets no row, so a missing row means 0.
-    The cluster's own gauges always get one, as proof that the collector ran."""
+    """Accumulates one cluster's gauges over the current step.
+
+    A subject that stays at 0 gets no row, so a missing row means 0. The gauges of the cluster itself always
+    get one, as proof that the collector ran.
+    """
 
     def __init__(self) -> None:
         self._at: datetime | None = None
@@ -29,7 +32,7 @@ class Accumulator:
             aggregate.add(Aggregate(value, value, value))
 
     def turn(self, now: datetime) -> None:
-        """Begin the step that contains `now`; write the previous one if it is over."""
+        """Begin the step that contains `now`, after writing the previous one if that is another."""
         at = floor(now, STEP_SECONDS)
         if self._at is not None and at != self._at:
             rows = {
@@ -45,7 +48,7 @@ class Accumulator:
 
 
 def write_samples(rows: Iterable[tuple[Key, datetime, Aggregate]]) -> None:
-    """Write rows of the finest step, combined with rows that another process wrote for the same step."""
+    """Write rows of the finest step. If another process wrote rows for the same step, both are combined."""
     new = {(*key, at): aggregate for key, at, aggregate in rows}
     times = {at for *_, at in new}
     for known in Sample.objects.filter(step_seconds=STEP_SECONDS, at__in=times):

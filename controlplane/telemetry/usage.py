@@ -1,4 +1,4 @@
-"""How much of a cluster each project has used recently, with older use counting less."""
+"""How much of a cluster each project has used recently; older use counts less."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -32,11 +32,11 @@ def half_life_of(cluster: Cluster) -> timedelta:
 def decayed_usage(
     now: datetime, gpus: int, half_life: timedelta, projects: Collection[int]
 ) -> Mapping[int, float]:
-    """Return, by project id, the fraction of this many GPUs that its jobs held recently; use counts half after each
-    half-life.
+    """Return, by project id, the fraction of `gpus` GPUs that the project's jobs held recently; use one
+    half-life ago counts half.
 
-    `projects`: the ids of all projects of the cluster that has these GPUs. The sum of all fractions is at most 1,
-    even if the cluster was larger before.
+    `projects`: the ids of all projects of the cluster that has these GPUs. The sum of all fractions is at
+    most 1, even if the cluster was larger before.
     """
     if not gpus:
         return {}
@@ -59,7 +59,7 @@ def decayed_usage(
 
 
 def _held(start: datetime, end: datetime) -> Mapping[int, float]:
-    """Return the GPU seconds of each project in the steps that begin in start..end."""
+    """Return the GPU-seconds that each project held in the steps that begin in start..end, by project id."""
     rows = Sample.objects.filter(
         metric=GPU_SECONDS, by=MEMBER, step_seconds=STEP_SECONDS, at__gte=start, at__lt=end
     )
@@ -79,7 +79,7 @@ class UsageCache:
     def of(
         self, now: datetime, gpus: int, half_life: timedelta, projects: Collection[int]
     ) -> Mapping[int, float]:
-        """Return `decayed_usage`; empty if the half-life is 0, so that past use does not count."""
+        """Return `decayed_usage`, cached; {} if the half-life is 0."""
         if not half_life:
             return {}
         is_kept = self._read is not None and self._read[1:] == (gpus, half_life)

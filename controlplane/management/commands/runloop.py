@@ -25,7 +25,7 @@ class Command(BaseCommand):
 def _stop_signal() -> int:
     """Return a descriptor that becomes readable on SIGINT or SIGTERM.
 
-    A handler that sets an event would not be sufficient: if a signal arrives just before this thread sleeps, or in
+    A handler that sets an event is not enough: if the signal arrives just before this thread sleeps, or in
     another thread, Python runs the handler only when the sleep ends.
     """
     read, write = os.pipe()
