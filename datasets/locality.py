@@ -22,7 +22,7 @@ class Location:
 
     @property
     def is_default(self) -> bool:
-        """Return whether it is the default location, which serves all nodes that no other one serves."""
+        """Return whether the location is the default one, which serves all nodes that no other location serves."""
         return not self.node_pools and not self.node_labels
 
 

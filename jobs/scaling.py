@@ -184,12 +184,12 @@ def _leavers(job: Job, members: tuple[int, ...], asked: Scaling) -> tuple[tuple[
 
 
 def candidates_of(job: Job, ranks: Collection[int]) -> list[Candidate]:
-    """Return the data of these ranks by which `choose_leavers` selects."""
+    """Return a Candidate for each of these ranks of the job's current attempt, for `choose_leavers`."""
     return candidates_by_job([(job, ranks)]).get(job.pk, [])
 
 
 def candidates_by_job(members: Iterable[tuple[Job, Collection[int]]]) -> dict[UUID, list[Candidate]]:
-    """Return the data of these ranks of these jobs' current attempts, by job, in one query."""
+    """Return, by job id, a Candidate for each of these ranks of the jobs' current attempts; one query."""
     ranks = {job.pk: set(of_job) for job, of_job in members}
     pods = Pod.objects.filter(job__in=ranks, attempt__number=F("job__attempt")).order_by("rank")
     rows = [pod for pod in pods.select_related("node__pool") if pod.rank in ranks[pod.job_id]]

@@ -150,8 +150,8 @@ def _order_removal(volume: CacheLocation, claim: str) -> None:
 
 
 def _refuse_directory(directory: str) -> None:
-    """Raise Invalid for a directory inside another location's, or containing one: a location removes trees
-    that it did not create from its directory. Also for a directory that cannot be read."""
+    """Raise Invalid if the directory overlaps another location's, since each location removes unknown trees from its
+    directory, or if it cannot be read."""
     if not directory:
         return
     wanted = Path(directory)

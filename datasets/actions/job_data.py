@@ -66,7 +66,7 @@ def use_datasets(jobs: Sequence[Job]) -> None:
 
 
 def _placed(jobs: Sequence[Job], versions: Mapping[str, DatasetVersion]) -> dict[UUID, CacheLocation]:
-    """Return the cache location for each of these jobs, which belong to one project, by job id."""
+    """Return the cache location for each of these jobs, by job id. The jobs belong to one project."""
     project = jobs[0].project
     # The default one takes over what a location serves that is deleted or used no more.
     default, placed = location_for(project.cluster, project), dict[UUID, CacheLocation]()

@@ -51,7 +51,8 @@ LISTED = record("Sorted by name.", results=listed(ref("DatasetFile")), has_more=
 
 
 def file_of(what: str) -> dict[str, Parameter]:
-    """Return the query fields that name one file of a manifest."""
+    """Return the query fields that name one file of a manifest. `what`: the resource with the manifest, for the
+    descriptions."""
     return {
         "path": query.text(f"The file's path in the {what}."),
         "place": query.whole(0, 1 << 31, "The file's index in the manifest, instead of its path."),

@@ -10,10 +10,11 @@ from datasets.models.datasets import version_name
 
 
 class CacheLocation(models.Model):
-    """A directory near a cluster's GPUs that holds caches, or a volume of a project in its cluster.
+    """A directory near a cluster's GPUs that holds caches, or a project's volume in its cluster.
 
-    In a cluster with volumes, a location without a project holds no caches: it states which nodes the volumes of its
-    name serve, of which each project has one (`parent`)."""
+    In a cluster with volumes, a location without a project holds no caches: it defines which nodes the volumes with
+    this `parent` serve. Each project has one such volume.
+    """
 
     MANY_NODES, ONE_NODE = "ReadWriteMany", "ReadWriteOnce"
 

@@ -198,8 +198,8 @@ def _coarse(seconds: int) -> int:
 
 
 def best_location(job: Job, versions: Iterable[DatasetVersion]) -> str:
-    """Return the name of the location to which a new job's data is sent, "" for a cluster with a single one.
-    Four queries; with a single location only the one that finds this."""
+    """Return the name of the location to which a new job's data is sent, "" for a cluster with a single one. Four
+    queries; one if the cluster has a single location."""
     return choose(_candidates(job, versions), job.milli_gpus * job.pods_wanted)
 
 

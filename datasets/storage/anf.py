@@ -190,8 +190,8 @@ class AnfVolumes(VolumeFiles):
         return next((one for one in found if one is not None), None)
 
     def _pools(self) -> Iterator[str]:
-        """Yield the configured pools, then the account's others. Raises Blocked if the account does not
-        exist: an empty answer then says nothing about volumes."""
+        """Yield the configured pools, then the account's others. Raises Blocked if the account does not exist, since
+        an empty listing would look like an absence of volumes."""
         configured = dict.fromkeys(self._client.config.pools.values())
         yield from configured
         yield from (pool for pool in self._client.pools() if pool not in configured)

@@ -134,8 +134,8 @@ class Lake(Protocol):
         verify the digests. Raises ContentMissing and, for a truncated pack, ContentDamaged."""
 
     def place(self, located: Located, target: Path, mode: int) -> Sharing:
-        """Create the file `target` with a content that has its own file; shares its bytes if possible. Return
-        how. Raises ContentMissing, and ContentDamaged after verifying all bytes."""
+        """Create the file `target` with a content that has its own file, sharing bytes if the file system can. Return
+        how the bytes were duplicated. Raises ContentMissing, and ContentDamaged after verifying all bytes."""
 
     def put_manifest(self, name: str, stored: bytes) -> None:
         """Store an encoded manifest under its hash `name`."""

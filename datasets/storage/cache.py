@@ -80,10 +80,10 @@ class CacheStore:
     def fill(
         self, key: str, lake: Lake, manifest: Manifest, budget: Budget = UNLIMITED, report: Report = silent
     ) -> None:
-        """Create the tree of a version, unless it exists, and bring those of its contents that were removed as damaged.
-        Does not copy contents that other trees or an earlier fill stored. Raises ContentMissing or ContentDamaged if
-        the lake lacks a content or has it damaged, Blocked if the copy cannot be written, and what `budget` raises;
-        copied contents stay for the next fill."""
+        """Create the tree of a version, or repair an existing tree whose damaged contents were removed. Does not copy
+        contents that other trees or an earlier fill stored. Raises ContentMissing or ContentDamaged if the lake lacks
+        a content or has it damaged, Blocked if the copy cannot be written, and what `budget` raises; copied contents
+        stay for the next fill."""
         try:
             with self._locked(key):
                 self._remove_leftovers()

@@ -90,7 +90,7 @@ class ContentIndex:
         return {row[0] for row in self._found("digest", set(digests))}
 
     def locate(self, digests: Iterable[bytes]) -> list[Located]:
-        """Return the locations of contents, together by pack and in its order; omits unknown ones."""
+        """Return the locations of contents, grouped by pack and in the order of the pack; omits unknown contents."""
         rows = self._found("digest, pack, offset, size", set(digests))
         names = self._names({row[1] for row in rows})
         # Sorting by one number after the other takes a third of the time of comparing tuples.

@@ -38,7 +38,7 @@ def cache_badge(state: str) -> SafeString:
 
 @register.filter
 def sharing_words(sharing: str | None) -> str:
-    """Return how a cache got its files from the lake, as text; "" if it has got none."""
+    """Return how a cache got its files from the lake, as text; "" before the first file."""
     return gettext(SHARING[Sharing(sharing)]) if sharing else ""
 
 

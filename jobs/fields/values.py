@@ -60,7 +60,7 @@ class Value(NamedTuple):
 
 
 def value(read: Reader, schema: Schema, **options: Any) -> Value:
-    """Return a type whose answer schema is the submission's without its limits."""
+    """Return a type. Its schema in answers is `schema` without limits such as lengths."""
     answer = {keyword: limit for keyword, limit in schema.items() if keyword not in LIMITS}
     return Value(read, schema, options.pop("answer", answer), **options)
 
