@@ -18,6 +18,7 @@ from hashlib import sha256
 # File kinds; the content of a link is its target.
 FILE, EXECUTABLE, LINK = 0, 1, 2
 DIGEST_BYTES = 32
+# Linux's PATH_MAX and NAME_MAX: a longer path cannot be created where the version is cached or cloned.
 PATH_MOST_BYTES, NAME_MOST_BYTES = 4096, 255
 FILES_MOST = 5_000_000
 # Limit on the decompressed bytes of a manifest: a client may send one that expands a hundredfold.

@@ -18,6 +18,7 @@ from jobs.fields.artifacts import ALWAYS, CHECKPOINTS
 from jobs.lifecycle import FINAL_STATES, SUCCEEDED
 
 KEEP = "datasets.keep_artifact"
+# The length of the column: PostgreSQL refuses a longer text, and the whole transaction with it.
 LONGEST_MESSAGE = 1000
 # Limit on the artifacts whose collection one run of the loop's step commands.
 ORDERED_AT_ONCE = 200

@@ -23,6 +23,7 @@ TAKE, REMOVE = "datasets.take_snapshot", "datasets.remove_snapshot"
 REQUEST = "request"
 # Limit per volume; storage systems have one too (1,023 on ONTAP).
 SNAPSHOTS_MOST = 1000
+# The length of the column: PostgreSQL refuses a longer text, and the whole transaction with it.
 LONGEST_MESSAGE = 1000
 
 

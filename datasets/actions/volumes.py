@@ -33,6 +33,7 @@ from jobs.lifecycle import FINAL_STATES
 PROVISION, REMOVE, MEASURE = "datasets.provision_volume", "datasets.remove_volume", "datasets.measure_volume"
 RESIZE, RETIER = "datasets.resize_volume", "datasets.retier_volume"
 CHECK = "datasets.check_volume"
+# The length of the column: PostgreSQL refuses a longer text, and the whole transaction with it.
 LONGEST_MESSAGE = 500
 # Shortest and longest interval of a snapshot schedule: five minutes to a year.
 SNAPSHOT_MINUTES = (5, 366 * 24 * 60)

@@ -26,6 +26,7 @@ WAIT_SECONDS = 10.0
 PAUSE_SECONDS = 0.05
 PAUSED, NOT = "paused", "not"
 LISTENING, REQUEST = b"listening", b"quiesce"
+# Enough for a snapshot's id; a job may have written anything into its answer.
 _MOST_BYTES = 256
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -30,7 +30,9 @@ from jobs.models import Job, Pod
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+# A revoked token or a lost role ends open connections within this time.
 RECHECK_SECONDS = 1.0
+# Bounds memory. All are dropped at once beyond it: each is valid for RECHECK_SECONDS only.
 MOST_REMEMBERED = 5_000
 
 CONNECT_SECONDS = 5.0
@@ -148,6 +150,7 @@ async def admit_service(credential: Credential | None, job_id: str, port: int, a
     if lookup is None:
         lookup = _lookups[key] = asyncio.create_task(_look_up(credential, job_id, port, address))
         lookup.add_done_callback(lambda _done: _lookups.pop(key, None))
+    # Other requests wait for the same look-up: a client that leaves must not cancel it for them.
     return await asyncio.shield(lookup)
 
 
@@ -170,6 +173,7 @@ async def until_refused(credential: Credential, job_id: str) -> None:
         if recheck is None or recheck.done():
             recheck = _rechecks[key] = asyncio.create_task(_recheck(credential, job_id))
             recheck.add_done_callback(lambda _done: _rechecks.pop(key, None))
+        # Other connections wait for the same check: one that ends must not cancel it for them.
         if not await asyncio.shield(recheck):
             return
 

@@ -8,6 +8,7 @@ from controlplane.scheduling.reasons import BACKING_OFF, DISRUPTED, words_for
 from jobs import lifecycle
 from jobs.kinds.base import Kind, PodEnd
 
+# As in Kubernetes' CrashLoopBackOff: doubled from 10 s up to 5 minutes.
 BACKOFF_SECONDS = (10, 20, 40, 80, 160, 300)
 # The first disruption requeues a job at once; repeated ones increase the delay but never fail the job, since
 # it is not the cause.

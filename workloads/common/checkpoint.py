@@ -20,6 +20,7 @@ import torch
 from workloads.common.progress import report_checkpoint
 from workloads.common.quiesce import writing
 
+# If the newest checkpoint is damaged, training resumes from the one before.
 KEEP = 2
 
 

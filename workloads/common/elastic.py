@@ -47,6 +47,7 @@ FORM_SECONDS = float(os.environ.get("TRAINYARD_ELASTIC_FORM_SECONDS", "1.5"))
 COLLECTIVE_SECONDS = 60.0
 POLL_SECONDS = 0.003
 LOOK = timedelta(seconds=0.05)  # between looks at the membership in a collective call that lasts
+# Many beats within the owner's limit of 10 s (jobs.kinds.membership), so that a few late ones do no harm.
 BEAT_SECONDS = 0.5
 # How long a member that could not join, or lost its peers, waits for the next generation before it asks for one; twice
 # as long after each further failure to join, at most MOST_STUCK_DOUBLINGS times: it may never reach the others.

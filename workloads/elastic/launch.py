@@ -201,6 +201,7 @@ class Crew:
                 traceback.print_exc()
             sys.stdout.flush()
             sys.stderr.flush()
+            # Not sys.exit: the child must not run the exit handlers of the process that forked it.
             os._exit(code)
 
 
