@@ -258,7 +258,17 @@ def _failure(errors: str, is_full: bool, most_bytes: int) -> GitRefused:
     if is_full:
         detail = f"The commit needs more than {most_bytes >> 20} MiB in git's own store."
         return GitRefused("repository_too_large", detail)
-    return GitRefused("git_failed", _last_line(errors))
+    return GitRefused("git_failed", _words(_last_line(errors)))
+
+
+def _words(said: str) -> str:
+    """Return git's message, in words of ours where its own are about its workings."""
+    _, is_missing, ref = said.partition("couldn't find remote ref ")
+    if not is_missing:
+        return said
+    if ref == "HEAD":
+        return "The repository has no default branch; name one: URL@BRANCH."
+    return f"The repository has no branch or tag {ref}."
 
 
 def _last_line(errors: str) -> str:

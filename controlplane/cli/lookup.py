@@ -20,6 +20,7 @@ from controlplane.cli.errors import (
 from controlplane.cli.session import Session
 
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z")
+ROWS_MOST = 10_000
 FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timed_out"})
 
 
@@ -44,7 +45,23 @@ def newest_job(session: Session, name: str) -> dict[str, Any]:
     return _rows_named(session, name, limit=1)[0]
 
 
+def project_rows(session: Session, path: str, query: dict[str, Any]) -> dict[str, Any]:
+    """Return the rows of a list that belong to the project. Raises CliError (3) if there is no such project: an empty
+    list would hide a misspelt name."""
+    rows = session.client.pages(path, {"project": session.project, **query}, ROWS_MOST)
+    if not rows["results"]:
+        session.get(session.project_path)
+    return rows
+
+
+def require_name(name: str, what: str) -> None:
+    """Raise CliError for an empty name, as an unset variable of a script leaves it."""
+    if not name:
+        raise CliError(f"an empty name names no {what}", USAGE)
+
+
 def _rows_named(session: Session, name: str, limit: int) -> list[dict[str, Any]]:
+    require_name(name, "job")
     rows: list[dict[str, Any]] = session.get(f"{session.project_path}/jobs", name=name, limit=limit)[
         "results"
     ]

@@ -249,7 +249,9 @@ def delete_volume(volume: Volume, *, actor: Actor) -> None:
             return
         users = [use.job.name for use in unfinished_uses(volume)[:10]]
         if users:
-            detail = f"{volume.name} is mounted by {', '.join(users)}; delete it when they have ended, or stop them."
+            detail = (
+                f"{volume.name} is mounted by {', '.join(users)}; stop what mounts it, or wait for its end."
+            )
             raise Conflict("volume_in_use", detail)
         refuse_while_copied(VOLUME, str(volume.pk), volume.name)
         _refuse_while_taken(volume)

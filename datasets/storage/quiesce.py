@@ -13,6 +13,7 @@ On clusters whose volumes only pods can access, this module runs in a pod (datas
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import time
@@ -68,10 +69,17 @@ def quiesced(
         yield Pause()
         return
     try:
-        yield Pause(own, token, _ask(own, token, jobs, pods, wait_seconds))
+        # There is one request at a time: a second one would end the first one's pause during its copy. A job that holds
+        # the lock gets a snapshot without a pause.
+        if not _lock(own, wait_seconds):
+            yield Pause()
+            return
+        try:
+            yield Pause(own, token, _ask(own, token, jobs, pods, wait_seconds))
+        finally:
+            with suppress(OSError):
+                os.unlink(REQUEST, dir_fd=own)
     finally:
-        with suppress(OSError):
-            os.unlink(REQUEST, dir_fd=own)
         os.close(own)
 
 
@@ -81,6 +89,21 @@ def _open_own(volume: Path) -> int:
         return os.open(OWN, _DIRECTORY, dir_fd=top)
     finally:
         os.close(top)
+
+
+def _lock(own: int, wait_seconds: float) -> bool:
+    """Lock our directory until it is closed; return False if another holds it for so long, or it cannot be locked."""
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        try:
+            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+        except OSError:
+            return False
+        time.sleep(PAUSE_SECONDS)
 
 
 def _ask(

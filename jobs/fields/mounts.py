@@ -123,7 +123,8 @@ def _parse_mount(line: str) -> dict[str, Any]:
     if parts[2:] == [_READ_ONLY]:
         return {"volume": parts[0], "mount_path": parts[1], "read_only": True}
     storage_class, size, at, *name = parts
-    if not at.startswith("/"):
+    # A volume with the name "ro" is never what `:ro` behind a new one means.
+    if not at.startswith("/") or name == [_READ_ONLY]:
         raise ValueError(line)
     new = {"storage_class": storage_class, "size": size, **({"name": name[0]} if name else {})}
     return {"new": new, "mount_path": at}

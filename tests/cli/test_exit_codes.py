@@ -92,6 +92,14 @@ def test_busy_for_good_is_6_after_the_retries(server, yard):
         (["artifact", "download", "train1/model", ""], "'' is not the path of a directory"),
         (["dataset", "files", "xray", "--limit", "-5"], "'-5' is not a whole number above 0"),
         (["dataset", "diff", "xray", "1", "2", "--limit", "0"], "'0' is not a whole number above 0"),
+        (["describe", "job", ""], "an empty name names no job"),
+        (["lineage", ""], "an empty name names no job"),
+        (["submit", "x", "--like", ""], "an empty name names no job"),
+        (["volume", "describe", ""], "an empty name names no volume"),
+        (["submit", "x", "--code", ""], "'' is not the path of a directory"),
+        (["submit", "x", "--code", "sha256:12"], "'sha256:12' is no hash of a tree, which has 64 digits"),
+        (["volume", "schedule", "x", "--every", "0"], "from 5m on"),
+        (["volume", "keep", "x", "--last", "0"], "'0' is not a whole number above 0"),
         (["list", "jobs", "--limit", "0"], "'0' is not a whole number above 0"),
     ],
 )
@@ -116,6 +124,43 @@ def test_without_a_login_the_project_is_not_what_is_missing(server, yard, monkey
     assert ran.code == 4
     assert ran.err == "yard: not logged in\n  log in with: yard login URL\n"
     assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    "argv", [["volume", "list"], ["snapshot", "list"], ["artifact", "list"], ["dataset", "caches"]]
+)
+def test_an_empty_list_of_a_project_that_is_not_there_is_3(server, yard, argv):
+    for path in ("volumes", "snapshots", "artifacts", "caches"):
+        server.on("GET", path, {"results": [], "next": None})
+    assert yard(*argv).code == 3
+    server.on("GET", "projects/team-a", {"name": "team-a"})
+    assert yard(*argv).code == 0
+
+
+def test_snapshots_of_a_volume_that_is_not_there_are_3(server, yard):
+    for path in ("volumes", "snapshots"):
+        server.on("GET", path, {"results": [], "next": None})
+    server.on("GET", "projects/team-a", {"name": "team-a"})
+    ran = yard("snapshot", "list", "--volume", "nope")
+    assert (ran.code, "no volume 'nope'" in ran.err) == (3, True)
+
+
+def test_a_file_of_a_volume_goes_nowhere_that_cannot_be_written(server, yard, tmp_path):
+    server.on("GET", "volumes", {"results": [{"id": "v1", "name": "data"}]})
+    server.on("GET", "volumes/v1/content", Reply(body=b"x", headers={"Content-Length": "1"}))
+    target = tmp_path / "nowhere" / "x"
+    ran = yard("volume", "get", "data", "x", str(target))
+    assert (ran.code, ran.err) == (1, f"yard: {target}.part cannot be written: No such file or directory\n")
+    assert list(tmp_path.glob("**/*.part")) == []
+
+
+def test_the_rule_that_keeps_snapshots_is_said(server, yard):
+    server.on("GET", "volumes", {"results": [{"id": "v1", "name": "data"}]})
+    server.on(
+        "PATCH", "volumes/v1", {"keep_last": 5, "keep_days": None}, {"keep_last": None, "keep_days": None}
+    )
+    assert "volume data keeps the newest 5" in yard("volume", "keep", "data", "--last", "5").out
+    assert "volume data keeps all snapshots" in yard("volume", "keep", "data").out
 
 
 def test_one_unknown_name_does_not_keep_the_others(server, yard):

@@ -93,7 +93,14 @@ def test_the_other_kinds(server, yard):
 
 
 @pytest.mark.parametrize(
-    "flags", [["--pvc", "data"], ["--pvc", ":/x"], ["--dataset", "x"], ["--dataset", ":/x"]]
+    "flags",
+    [
+        ["--pvc", "data"],
+        ["--pvc", ":/x"],
+        ["--pvc", "fast:1Gi:/x:ro"],
+        ["--dataset", "x"],
+        ["--dataset", ":/x"],
+    ],
 )
 def test_mounts_that_are_none(server, yard, flags):
     assert yard("submit", "x", *flags).code == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,6 +64,37 @@ def test_writes_wait_for_the_end_of_a_snapshot(volume: Path, writer: Callable[[]
         assert done.wait(WAIT_SECONDS)
         assert (volume / "checkpoint").read_text() == "whole"
     assert list((volume / ".trainyard/listening").iterdir()) == []
+
+
+def test_two_snapshots_at_once_pause_one_after_the_other(volume: Path):
+    """As of an epoch that is also the best: the second one overwrote the first one's request."""
+    is_first, first_is_over, lasted = threading.Event(), threading.Event(), []
+
+    def second() -> None:
+        with quiesced(volume, "s2", ["job"], wait_seconds=WAIT_SECONDS) as pause:
+            lasted.append((first_is_over.is_set(), bool(pause), pause.has_lasted()))
+
+    with answering():
+        thread = threading.Thread(target=second)
+        with paused(volume) as pause:
+            assert pause
+            thread.start()
+            assert not is_first.wait(0.2)
+            assert pause.has_lasted()
+            first_is_over.set()
+        thread.join()
+    assert lasted == [(True, True, True)]
+
+
+def test_a_job_that_holds_the_lock_delays_no_snapshot_for_long(volume: Path):
+    (volume / ".trainyard").mkdir()
+    own = os.open(volume / ".trainyard", os.O_RDONLY)
+    fcntl.flock(own, fcntl.LOCK_EX)
+    try:
+        with answering(), paused(volume, wait_seconds=0.1) as pause:
+            assert not pause
+    finally:
+        os.close(own)
 
 
 def test_a_request_in_a_volume_that_was_restored_holds_nothing(volume: Path):

@@ -129,7 +129,7 @@ def _padded(size: int) -> int:
 
 def _summary(tree: Tree, listing: Listing, sent: list[Entry] | None) -> str:
     of = f" of {listing.commit[:10]}" if listing.commit else ""
-    what = f"code{of}: {len(tree.files):,} files, {formats.size(tree.size_bytes)}"
+    what = f"code{of}: {formats.counted_files(len(tree.files))}, {formats.size(tree.size_bytes)}"
     if not sent:
         return f"{what}, all known to the server"
     return f"{what}; sent {len(sent):,}, {formats.size(sum(file.size for file in sent))}"

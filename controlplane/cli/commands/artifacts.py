@@ -11,7 +11,7 @@ from controlplane.cli import formats
 from controlplane.cli.commands.datasets import FILE_COLUMNS
 from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import CONFLICT, DONE, NOT_FOUND, USAGE, CliError
-from controlplane.cli.lookup import FINAL_STATES
+from controlplane.cli.lookup import FINAL_STATES, project_rows
 from controlplane.cli.parsing import Parser, directory_path
 from controlplane.cli.session import Session
 from controlplane.cli.sse import patiently
@@ -40,8 +40,8 @@ def list_arguments(parser: Parser) -> None:
 
 def list_(args: Namespace, session: Session) -> int:
     """List artifacts, newest first."""
-    query: dict[str, Any] = {"project": session.project} | ({"job": args.job} if args.job else {})
-    session.output.objects(session.client.pages("artifacts", query, 500), COLUMNS)
+    query: dict[str, Any] = {"job": args.job} if args.job else {}
+    session.output.objects(project_rows(session, "artifacts", query), COLUMNS)
     return DONE
 
 

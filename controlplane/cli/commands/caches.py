@@ -11,6 +11,7 @@ from typing import Any
 from controlplane.cli import formats
 from controlplane.cli.commands.datasets import find_dataset, find_version, version_name
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, CliError
+from controlplane.cli.lookup import ROWS_MOST, project_rows
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
 from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
@@ -117,12 +118,20 @@ def caches_arguments(parser: Parser) -> None:
 
 def caches(args: Namespace, session: Session) -> int:
     """List caches with their state and size."""
-    query: Row = {} if args.all_projects else {"project": session.project}
+    session.output.objects(_listed(args, session), CACHE_COLUMNS)
+    return DONE
+
+
+def _listed(args: Namespace, session: Session) -> dict[str, Any]:
     if args.name:
         dataset = find_dataset(session, args.name)
         query = {"project": dataset["project"], "dataset": dataset["name"]}
-    session.output.objects(session.client.pages("caches", query, 500), CACHE_COLUMNS)
-    return DONE
+        return session.client.pages("caches", query, ROWS_MOST)
+    return (
+        session.client.pages("caches", {}, ROWS_MOST)
+        if args.all_projects
+        else project_rows(session, "caches", {})
+    )
 
 
 def _add_version(parser: Parser) -> None:

@@ -12,6 +12,7 @@ from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, USAGE, ApiError, CliError
+from controlplane.cli.lookup import ROWS_MOST
 from controlplane.cli.parsing import Parser, directory_path, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
@@ -76,7 +77,7 @@ def list_arguments(parser: Parser) -> None:
 def list_(args: Namespace, session: Session) -> int:
     """List the datasets of the project, or with -A all visible ones."""
     path = "datasets" if args.all_projects else f"{session.project_path}/datasets"
-    session.output.objects(session.client.pages(path, {}, 500), DATASET_COLUMNS)
+    session.output.objects(session.client.pages(path, {}, ROWS_MOST), DATASET_COLUMNS)
     return DONE
 
 
@@ -202,7 +203,7 @@ def versions(args: Namespace, session: Session) -> int:
     """List a dataset's versions, newest first."""
     dataset = find_dataset(session, args.name)
     session.output.objects(
-        session.client.pages(f"datasets/{dataset['id']}/versions", {}, 500), VERSION_COLUMNS
+        session.client.pages(f"datasets/{dataset['id']}/versions", {}, ROWS_MOST), VERSION_COLUMNS
     )
     return DONE
 

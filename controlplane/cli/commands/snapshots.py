@@ -9,6 +9,7 @@ from controlplane.cli import formats
 from controlplane.cli.commands.volumes import add_wait, find_volume, wait_ready
 from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import DONE, NOT_FOUND, CliError
+from controlplane.cli.lookup import project_rows
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
@@ -67,9 +68,13 @@ def list_arguments(parser: Parser) -> None:
 
 def list_(args: Namespace, session: Session) -> int:
     """List snapshots, newest first."""
-    query: dict[str, Any] = {"project": session.project, "volume": args.volume, "job": args.job}
+    query: dict[str, Any] = {"volume": args.volume, "job": args.job}
     given = {name: value for name, value in query.items() if value is not None}
-    session.output.objects(session.client.pages("snapshots", given, 500), COLUMNS)
+    page = project_rows(session, "snapshots", given)
+    if args.volume and not page["results"]:
+        # Raises CliError if there is no such volume. A deleted one may have snapshots.
+        find_volume(session, args.volume)
+    session.output.objects(page, COLUMNS)
     return DONE
 
 

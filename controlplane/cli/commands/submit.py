@@ -12,7 +12,7 @@ from typing import Any
 
 from controlplane.cli.errors import DONE, USAGE, CliError
 from controlplane.cli.lookup import FINAL_STATES
-from controlplane.cli.parsing import Parser, argument, duration_seconds, glue_values
+from controlplane.cli.parsing import Parser, argument, directory_path, duration_seconds, glue_values
 from controlplane.cli.session import Session
 from jobs.fields.code import VALUE as CODE
 from jobs.fields.declaration import DATA, PODS, POLICY, PROGRAM, Entries, Field, Flag
@@ -276,10 +276,18 @@ def _add_entries(group: argparse._ArgumentGroup, entries: Entries, flag: Flag) -
     group.add_argument(*flag.names, dest=entries.name, default=entries.off, help=flag.help, **shape)
 
 
+def _code(text: str) -> str:
+    """Return the directory or hash of `--code`."""
+    if text.startswith("sha256:") and not _UPLOADED.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no hash of a tree, which has 64 digits")
+    return str(directory_path(text))
+
+
 def _add_code(group: argparse._ArgumentGroup) -> None:
     source = group.add_mutually_exclusive_group()
     source.add_argument(
         "--code",
+        type=_code,
         metavar="DIR",
         help="upload this directory as the job's working directory: the files that git tracks or does not ignore,"
         " without git all files; except those that its .yardignore names. Or sha256:...: code that an earlier job ran",

@@ -10,6 +10,7 @@ from controlplane.cli import formats
 from controlplane.cli.client import segment
 from controlplane.cli.commands.datasets import find_version, version_name
 from controlplane.cli.errors import DONE, NOT_FOUND, USAGE, CliError
+from controlplane.cli.lookup import ROWS_MOST
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
@@ -75,7 +76,9 @@ def subsets_arguments(parser: Parser) -> None:
 def subsets(args: Namespace, session: Session) -> int:
     """List the subsets of a version."""
     version = find_version(session, args.version)
-    session.output.objects(session.client.pages(f"versions/{version['id']}/subsets", {}, 500), SUBSET_COLUMNS)
+    session.output.objects(
+        session.client.pages(f"versions/{version['id']}/subsets", {}, ROWS_MOST), SUBSET_COLUMNS
+    )
     return DONE
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from argparse import Namespace
+from contextlib import suppress
 from functools import partial
 from http.client import HTTPResponse
 from pathlib import Path
@@ -15,12 +16,14 @@ from controlplane.cli import formats
 from controlplane.cli.client import BEING_READ, BUSY_SECONDS
 from controlplane.cli.confirmation import add_yes, require_yes
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, USAGE, ApiError, CliError
-from controlplane.cli.parsing import Parser, duration_seconds
+from controlplane.cli.lookup import ROWS_MOST, project_rows, require_name
+from controlplane.cli.parsing import Parser, duration_seconds, positive_number
 from controlplane.cli.session import Session
 from controlplane.cli.sse import patiently
 from controlplane.cli.tables import Column, Row
 
 POLL_SECONDS = 0.5
+SHORTEST_PERIOD_SECONDS = 300
 ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany")
 
 
@@ -94,8 +97,12 @@ def list_arguments(parser: Parser) -> None:
 
 def list_(args: Namespace, session: Session) -> int:
     """List the volumes of the project, or with -A all visible ones."""
-    query: dict[str, Any] = {} if args.all_projects else {"project": session.project}
-    session.output.objects(session.client.pages("volumes", query, 500), VOLUME_COLUMNS)
+    page = (
+        session.client.pages("volumes", {}, ROWS_MOST)
+        if args.all_projects
+        else project_rows(session, "volumes", {})
+    )
+    session.output.objects(page, VOLUME_COLUMNS)
     return DONE
 
 
@@ -177,14 +184,25 @@ def get(args: Namespace, session: Session) -> int:
         if target == "-":
             shutil.copyfileobj(body, sys.stdout.buffer)
             return DONE
-        part = Path(f"{target}.part")
+        _write(body, target, args.path)
+    session.output.say(f"{args.path} written to {target}")
+    return DONE
+
+
+def _write(body: HTTPResponse, target: str, path: str) -> None:
+    part = Path(f"{target}.part")
+    try:
         with open(part, "wb") as file:
             shutil.copyfileobj(body, file)
             if file.tell() != int(body.headers["Content-Length"]):
-                raise CliError(f"{args.path} arrived incomplete", FAILED, "try again")
+                raise CliError(f"{path} arrived incomplete", FAILED, "try again")
         part.replace(target)
-    session.output.say(f"{args.path} written to {target}")
-    return DONE
+    except OSError as error:
+        raise CliError(f"{error.filename or part} cannot be written: {error.strerror}", FAILED) from error
+    finally:
+        # After an error or Ctrl-C.
+        with suppress(OSError):
+            part.unlink()
 
 
 def _opened(session: Session, path: str) -> HTTPResponse:
@@ -255,8 +273,8 @@ def keep_arguments(parser: Parser) -> None:
         "yard volume keep data",
     ]
     _named(parser)
-    parser.add_argument("--last", type=int, metavar="N", help="the newest N")
-    parser.add_argument("--days", type=int, metavar="N", help="those of the last N days")
+    parser.add_argument("--last", type=positive_number, metavar="N", help="the newest N")
+    parser.add_argument("--days", type=positive_number, metavar="N", help="those of the last N days")
 
 
 def keep(args: Namespace, session: Session) -> int:
@@ -264,25 +282,37 @@ def keep(args: Namespace, session: Session) -> int:
     take are always kept."""
     volume = find_volume(session, args.name)
     rules = {"keep_last": args.last, "keep_days": args.days}
-    session.output.object(
-        session.client.patch(f"volumes/{volume['id']}", rules), f"volume {args.name} changed"
-    )
+    changed = session.client.patch(f"volumes/{volume['id']}", rules)
+    session.output.object(changed, f"volume {args.name} keeps {_kept(changed)}")
     return DONE
+
+
+def _kept(volume: Row) -> str:
+    last, days = volume["keep_last"], volume["keep_days"]
+    if last is None and days is None:
+        return "all snapshots"
+    newest = "" if last is None else f"the newest {last:,}"
+    recent = "" if days is None else f"those of the last {days:,} days"
+    return " of ".join(part for part in (newest, recent) if part) + ", and all that were requested"
 
 
 def schedule_arguments(parser: Parser) -> None:
     parser.examples = ["yard volume schedule data --every 1h --last 24", "yard volume schedule data --off"]
     _named(parser)
     parser.add_argument("--every", type=duration_seconds, metavar="TIME", help="from 5m on")
-    parser.add_argument("--last", type=int, metavar="N", help="keep the newest N of schedule and events")
-    parser.add_argument("--days", type=int, metavar="N", help="keep those of the last N days")
+    parser.add_argument(
+        "--last", type=positive_number, metavar="N", help="keep the newest N of schedule and events"
+    )
+    parser.add_argument("--days", type=positive_number, metavar="N", help="keep those of the last N days")
     parser.add_argument("--off", action="store_true", help="end the schedule")
 
 
 def schedule(args: Namespace, session: Session) -> int:
     """Set or end the schedule of a volume's snapshots; retention rules without an option stay unchanged."""
-    if bool(args.every) == args.off:
-        raise CliError("schedule: give --every TIME or --off", USAGE, "see: yard help volume schedule")
+    if (args.every is not None) == args.off:
+        raise CliError("volume schedule: give --every TIME or --off", USAGE, "see: yard help volume schedule")
+    if args.every is not None and args.every < SHORTEST_PERIOD_SECONDS:
+        raise CliError("volume schedule: --every is from 5m on", USAGE)
     given = {"keep_last": args.last, "keep_days": args.days}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     changes["snapshot_minutes"] = None if args.off else args.every // 60
@@ -324,6 +354,7 @@ def delete(args: Namespace, session: Session) -> int:
 
 def find_volume(session: Session, name: str) -> Row:
     """Return the volume with that name in the project."""
+    require_name(name, "volume")
     rows: list[Row] = session.get("volumes", name=name, project=session.project, limit=1)["results"]
     if not rows:
         raise CliError(

@@ -119,10 +119,16 @@ def test_what_is_no_ref_is_refused(api: AsPerson, repository: Path, ref: str):
     assert (refused.status, refused.body["errors"][0]["code"]) == (400, "not_a_ref")
 
 
+def test_a_repository_without_a_default_branch_says_what_to_name(api: AsPerson, repository: Path):
+    (repository / ".git/HEAD").write_text("ref: refs/heads/none\n")
+    words = "The repository has no default branch; name one: URL@BRANCH."
+    assert fetched(api("ben"), repository)["reason"]["message"] == words
+
+
 def test_an_import_that_fails_says_why(api: AsPerson, repository: Path, settings: Any):
     unknown = fetched(api("ben"), repository, "no-such-branch")
     assert (unknown["state"], unknown["reason"]["code"]) == ("failed", "git_failed")
-    assert "no-such-branch" in unknown["reason"]["message"]
+    assert unknown["reason"]["message"] == "The repository has no branch or tag no-such-branch."
     missing = fetched(api("ben"), repository.parent / "other")
     assert missing["reason"]["code"] == "git_failed"
     settings.CODE_MOST_BYTES = 10
