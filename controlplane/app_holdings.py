@@ -21,7 +21,7 @@ class Holdings:
         return {}
 
     def counts(self, project: Project) -> Mapping[str, int]:
-        """Return by REST's field names how many objects would be deleted with the project, or prevent that."""
+        """Return by REST field name how many objects would be deleted with the project, or forbid its deletion."""
         return {}
 
     def check_deletion(self, project: Project) -> None: ...

@@ -51,8 +51,8 @@ def new_user(
 ) -> User:
     """Return a valid, unsaved user with a hashed password.
 
-    Hashing takes about a second, so call it outside transactions: one would block other writers. Raise
-    Forbidden unless the actor is an admin, Invalid for a refused name, address or password.
+    Hashing takes about a second, so call it outside transactions: an open transaction would block other
+    writers. Raise Forbidden unless the actor is an admin, Invalid for a refused name, address or password.
     """
     require_admin(actor)
     if not username.strip() or not username.isprintable() or "/" in username:

@@ -62,7 +62,7 @@ def as_object(body: Any) -> dict[str, Any]:
 
 
 def body_schema(fields: Mapping[str, BodyField]) -> Schema:
-    """Return the JSON schema of a body."""
+    """Return the JSON schema of a body with exactly these fields."""
     schema: Schema = {
         "type": "object",
         "additionalProperties": False,

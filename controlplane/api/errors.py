@@ -31,7 +31,7 @@ def problem_handler(error: Exception, context: dict[str, Any]) -> HttpResponse:
 
 
 def to_problem(error: Exception) -> Problem:
-    """Return the Problem for an exception."""
+    """Return the Problem for an exception: by the declared translations, else 500, which is logged."""
     if isinstance(error, Problem):
         return error
     for kind, translate in _translations():

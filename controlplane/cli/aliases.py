@@ -124,8 +124,11 @@ def _own_nouns(words: list[str]) -> list[str]:
 
 
 def _is_command_already(words: list[str], length: int) -> bool:
-    """Return whether the words begin with an own command, such as `list jobs`, and the alias `list` of
-    `length` 1 must not be applied. True also for `list TYPO`, which would otherwise become `list jobs TYPO`."""
+    """Return whether the words are a command of `yard` itself, which an alias of `length` words must not
+    rewrite.
+
+    True also for `list TYPO`: as an alias it would be read as `list jobs TYPO`.
+    """
     from controlplane.cli.registry import COMMANDS
 
     if words[0] == "describe" and not _is_lone_name(words[1:]):

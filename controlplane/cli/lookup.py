@@ -40,8 +40,7 @@ def jobs_named(session: Session, name: str, limit: int = 500) -> list[str]:
 
 
 def newest_job(session: Session, name: str) -> dict[str, Any]:
-    """Return the project's newest job with that name, as in the list's answer. Raises CliError if there is
-    none."""
+    """Return the project's newest job with that name, as lists show it. Raises CliError if there is none."""
     return _rows_named(session, name, limit=1)[0]
 
 
@@ -87,7 +86,8 @@ def each_name(names: list[str], session: Session, act: Callable[[str], None]) ->
 
 
 def find_job(session: Session, name: str) -> dict[str, Any]:
-    """Return the job object in REST form."""
+    """Return the project's newest job with that name, or the job with that id, in REST form. Raises CliError
+    if there is none."""
     job: dict[str, Any] = session.get(f"jobs/{job_id(session, name)}")
     return job
 

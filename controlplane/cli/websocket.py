@@ -202,7 +202,7 @@ def _request(parts: SplitResult, path: str, headers: dict[str, str]) -> bytes:
 
 
 def _answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
-    """Return status, headers by lower-case name, and the bytes after them."""
+    """Return the response's status, its headers by lower-case name, and the bytes received after them."""
     received = b""
     while b"\r\n\r\n" not in received:
         piece = connection.recv(4096)

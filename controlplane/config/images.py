@@ -38,7 +38,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All entries of the catalogue."""
+    """The entries of a catalogue of images, by name, with look-up by a job's image reference."""
 
     images: tuple[Image, ...]
 

@@ -11,8 +11,11 @@ from types import ModuleType
 
 @contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Make imports of these packages raise ImportError inside the block, except of packages that are loaded
-    already. Affects only this thread: in others the web server loads Celery while requests may need YAML."""
+    """Context manager in which imports of these packages raise ImportError, unless they are loaded already.
+
+    Affects this thread only: other threads of the web server may need the same packages meanwhile, such as
+    YAML.
+    """
     finder = _Refusing(names)
     sys.meta_path.insert(0, finder)
     try:

@@ -261,7 +261,7 @@ class LimitedHttp(HttpToolsProtocol):
             self.drop()
 
     def drop(self) -> None:
-        """Close the connection at once."""
+        """Close the connection without sending what is still pending."""
         self.transport.abort()
 
     @property

@@ -25,7 +25,7 @@ _HEADERS: Headers = [(b"content-type", b"application/json"), (b"cache-control", 
 
 
 class Probes:
-    """The ASGI application that serves PATHS."""
+    """The ASGI application of `/healthz` and `/readyz`."""
 
     def __init__(self) -> None:
         self._reads = SharedReads("probe")
@@ -44,7 +44,7 @@ class Probes:
         await _answer(scope, send, 503, body, [(b"retry-after", b"1")])
 
     def shutdown(self) -> None:
-        """End the thread."""
+        """End the thread that reads the database."""
         self._reads.shutdown()
 
 

@@ -57,7 +57,7 @@ class LogGap:
 
     @property
     def sentence(self) -> str:
-        """Return the message as a sentence."""
+        """Return the message, introduced by "output is missing here" unless it says so itself."""
         return (
             self.message if self.message.startswith(_SAYS_ALL) else f"output is missing here: {self.message}"
         )

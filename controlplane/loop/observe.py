@@ -80,7 +80,7 @@ class _Waits:
         return tuple(sorted(self.refused.get(job, ()))), tuple(volume.items()), self.data.of(job)
 
     def differing(self, before: "_Waits") -> set[str]:
-        """Return the jobs that wait for something else than before."""
+        """Return the ids of the jobs whose waits differ from those in `before`."""
         jobs = {job for one in (self, before) for job in (*one.refused, *one.volumes, *one.data.jobs)}
         return {job for job in jobs if self.of(job) != before.of(job)}
 

@@ -27,7 +27,7 @@ class Change:
     fields: Mapping[str, Any]
 
     def repeat_in(self, row: models.Model) -> None:
-        """Set the same values on the object in memory."""
+        """Set the new values on an object in memory, after they were written."""
         for name, value in self.fields.items():
             setattr(row, name, value)
 

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 
 class CommandQuerySet(models.QuerySet["Command"]):
-    """Queries for commands."""
+    """Filters of commands, and their cancellation."""
 
     def about(self, subject_kind: str, subject_id: object) -> "CommandQuerySet":
         """Return the commands of one subject."""

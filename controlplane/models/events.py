@@ -9,7 +9,7 @@ SYSTEM = "system"
 
 
 class CounterManager(models.Manager["Counter"]):
-    """Increments counters."""
+    """Draws the next numbers of counters."""
 
     def advance(self, name: str, by: int) -> int:
         """Add to a counter and return its value. Locks its row until the transaction ends."""

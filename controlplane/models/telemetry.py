@@ -5,7 +5,8 @@ from django.db import models
 
 class Sample(models.Model):
     """A metric of one subject over one time span. `step_seconds` 0: a change point, whose value holds from
-    `at` until the subject's next change point; used for allocation, which is so exact over any range."""
+    `at` until the subject's next change point; allocation is stored so, because it must be exact over any
+    range."""
 
     metric = models.CharField(max_length=32)
     # The kind of subject: cluster, project, node, device or job.

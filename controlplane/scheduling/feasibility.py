@@ -214,7 +214,8 @@ class QueuedJobs:
         self._classes[key] = JobClass(jobs, self._accounts[jobs[0].project], request, milli_gpus, seconds)
 
     def _sorted_seconds(self, job: JobView) -> int:
-        """Return the run time by which a job is sorted where the shortest goes first."""
+        """Return the run time by which a job is sorted if the shortest goes first; LAST if it is unknown. A
+        preempted job counts as longer by `requeue_rank_seconds`."""
         expected = rounded_up(job.expected_runtime_seconds)
         later = 0 if job.was_preempted_by is None else self._view.requeue_rank_seconds or 0
         return LAST if expected is None else expected + later

@@ -21,7 +21,7 @@ _AFTER_ALL = 1 << 60
 
 
 def lacks_workers(jobs: Iterable[JobView]) -> bool:
-    """Return whether any of these jobs lacks workers."""
+    """Return whether any of these jobs has missing workers that it can take now (`JobView.missing`)."""
     return any(job.missing for job in jobs)
 
 

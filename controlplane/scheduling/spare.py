@@ -37,7 +37,7 @@ class _Left:
             self.extras[name] = self.extras.get(name, 0) - amount
 
     def pods(self, job: JobView) -> int:
-        """Return how many pods of a job with whole GPUs, or none, fit."""
+        """Return how many pods of the job, which have whole GPUs or none, fit on the node."""
         needs = [(self.milli_cpus, job.milli_cpus), (self.memory_mib, job.memory_mib)]
         needs += [(len(self.devices), job.milli_gpus // 1000)]
         needs += [(self.extras.get(name, 0), amount) for name, amount in job.extras]
@@ -95,7 +95,7 @@ def _left_over(view: ClusterView, plan: Plan, job: JobView) -> list[_Left]:
 
 
 def usable_nodes(view: ClusterView, job: JobView) -> frozenset[str]:
-    """Return the nodes that are open to new pods and of the job's pools and locations."""
+    """Return the names of the schedulable nodes in the job's pools and locations."""
     pools = usable_pools(view, job)
     return frozenset(
         node.name

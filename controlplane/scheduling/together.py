@@ -138,8 +138,8 @@ def _nodes_with(devices: int, room: FreeCapacity, parts: Iterable[str]) -> list[
 
 @dataclass(frozen=True, slots=True)
 class _NodeFit:
-    """A node on which pods fit. `devices`: the whole devices of each of these pods. `pods_left`: how many pods fit on
-    this node and all later ones together."""
+    """A node on which pods fit. `devices`: for each of these pods, its whole devices. `pods_left`: how many
+    pods fit on this node and all later ones together."""
 
     node: str
     devices: Sequence[tuple[tuple[int, int], ...]]
@@ -147,8 +147,7 @@ class _NodeFit:
 
 
 def _node_fits(request: Request, nodes: Sequence[NodeCapacity]) -> list[_NodeFit]:
-    """Return, for each of these nodes, how many pods with whole devices (or without any) fit there and after
-    it."""
+    """Return what fits on each of these nodes, for pods with whole devices or without GPUs."""
     found: list[_NodeFit] = []
     left, count = 0, request.whole_devices
     for node in reversed(nodes):

@@ -1,4 +1,4 @@
-"""Describe a job's code."""
+"""Describe the origin of a job's code in one line."""
 
 from __future__ import annotations
 

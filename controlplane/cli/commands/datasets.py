@@ -420,7 +420,7 @@ def _version(session: Session, dataset: Row, name: str) -> Row:
 
 
 def named(text: str) -> tuple[str, str, str]:
-    """Return the dataset, the version (by default the newest) and the subset ("" for none) that a text names."""
+    """Split a name of a version into dataset, version (by default the newest) and subset ("" for none)."""
     project, name, version, subset = _parts(text)
     return (f"{project}/{name}" if project else name), version or LATEST, subset
 

@@ -322,7 +322,7 @@ class Shim:
         self._notify()
 
     def _notify(self) -> None:
-        """Notify the control plane, if it is listening."""
+        """Wake the engines that wait for a change of a pod; does nothing if none waits."""
         try:
             fd = os.open(self._launch.values["wakeup"], os.O_WRONLY | os.O_NONBLOCK)
             os.write(fd, b"!")
@@ -457,7 +457,8 @@ def _await_pod_dir() -> str:
 
 
 def _show_in_process_list(pod_dir: bytes, room: int) -> None:
-    """Overwrite the last argument, of `room` bytes, in the memory that /proc/PID/cmdline shows."""
+    """Overwrite the last argument, of `room` bytes, in the memory that /proc/PID/cmdline shows, so that the
+    process list names the pod's directory."""
     with open("/proc/self/stat", "rb") as file:
         end = int(file.read().rpartition(b")")[2].split()[_ARGUMENTS_END])
     ctypes.memmove(end - room - 1, pod_dir[:room].ljust(room, b"\0"), room)
