@@ -13,7 +13,7 @@ from collections.abc import Collection, Hashable, Iterable
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.candidates import Candidates
 from controlplane.scheduling.order import Waiting
-from controlplane.scheduling.victims import Candidate, Kind
+from controlplane.scheduling.victims import Candidate, VictimPolicy
 from controlplane.scheduling.view import JobView
 
 # A job that has run for less is not stopped for an aged gang.
@@ -34,11 +34,9 @@ def is_aged(item: Waiting, now: int, after_seconds: int) -> bool:
     return since is not None and now - since >= after_seconds
 
 
-class AgeingPolicy:
+class AgeingPolicy(VictimPolicy):
     """Allows jobs of the gang's own project with the same or lower priority, and jobs of other projects as
     long as those projects and their departments keep their quotas."""
-
-    kind: Kind = "ageing"
 
     def __init__(self, item: Waiting) -> None:
         self._account = item.account
@@ -47,7 +45,7 @@ class AgeingPolicy:
     @property
     def signature(self) -> Hashable:
         """Return the project and the priority of the gang."""
-        return self.kind, self._account.name, self._priority
+        return "ageing", self._account.name, self._priority
 
     def concerns(self, victim_account: Account) -> bool:
         """Return whether the victim's project and department hold more than their quotas; the gang's own

@@ -192,7 +192,7 @@ class _Cycle:
             elif self._moves.wait_for_data(item):
                 job_class.pass_over()
                 queue.put_back()
-            # A job that is not in share only replaces jobs of its own project.
+            # A job that is not in share needs room from jobs of its own project, at least in part.
             elif (victims := self._moves.make_room(item)) is not None:
                 job_class.advance()
                 queue.put_back()

@@ -300,12 +300,11 @@ class CycleState:
             self._unstart(item)
             self._undo.append(lambda: self.start(item, placements))
 
-    def evict(self, victims: Collection[Candidate], item: Waiting, kind: Kind) -> None:
-        """Stop these jobs so that `item` can start. `kind`: `reclaim` between projects, `preempt` within one,
-        `ageing` for an aged gang."""
+    def evict(self, victims: Collection[Candidate], item: Waiting, *, is_for_aged: bool = False) -> None:
+        """Stop these jobs so that `item` can start; `is_for_aged`: because it has waited so long."""
         # Sorted because sets have no order and equal views must give equal plans.
         for victim in sorted(victims, key=lambda one: (one.job.submit_rank, one.job.id)):
-            preempt = _preempt(victim, item, kind, self.view)
+            preempt = _preempt(victim, item, self.view, is_for_aged=is_for_aged)
             self._stop(victim, preempt)
             self._undo.append(partial(self._keep, victim))
 
@@ -380,8 +379,7 @@ class CycleState:
         for item, placements in list(self.promises.values()):
             stopping = {job.id for job in self.stopping_for(item, placements)}
             if preempt.job in stopping and self._may_take(item, victim):
-                kind: Kind = "preempt" if item.account is victim.account else "reclaim"
-                self.preempts[preempt.job] = _preempt(victim, item, kind, self.view)
+                self.preempts[preempt.job] = _preempt(victim, item, self.view)
                 return True
         return False
 
@@ -470,8 +468,9 @@ class CycleState:
             self.capacity.soon.touch(name)
 
 
-def _preempt(victim: Candidate, item: Waiting, kind: Kind, view: ClusterView) -> Preempt:
+def _preempt(victim: Candidate, item: Waiting, view: ClusterView, *, is_for_aged: bool = False) -> Preempt:
     losing, gaining = victim.account, item.account
+    kind: Kind = "ageing" if is_for_aged else "preempt" if losing is gaining else "reclaim"
     details = {
         "by_job": item.job.grows or item.job.id,
         "by_name": item.job.label,

@@ -24,7 +24,7 @@ from controlplane.scheduling.fit import place, pods_that_fit, request_of
 from controlplane.scheduling.limits import over_limit, over_quota
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.sizes import largest_size
-from controlplane.scheduling.victims import Candidate, Kind, VictimPolicy
+from controlplane.scheduling.victims import Candidate, VictimPolicy
 from controlplane.scheduling.view import PodPlacement
 
 
@@ -64,11 +64,10 @@ def as_promised(item: Waiting) -> Waiting | None:
     return item.of(pods) if item.request.pods <= pods <= item.job.pods else None
 
 
-class ShrinkPolicy:
+class ShrinkPolicy(VictimPolicy):
     """A policy that accepts those victims of another policy that can shrink."""
 
     def __init__(self, policy: VictimPolicy) -> None:
-        self.kind: Kind = policy.kind
         self._policy = policy
 
     @property
@@ -87,6 +86,10 @@ class ShrinkPolicy:
     def accepts(self, victims: Collection[Candidate]) -> bool:
         """Return whether the other policy accepts the set."""
         return self._policy.accepts(victims)
+
+    def completes(self, victims: Collection[Candidate]) -> bool:
+        """Return whether the set is enough for the other policy."""
+        return self._policy.completes(victims)
 
 
 def can_go_on(victims: Collection[Candidate], preemptor: Waiting, soon: FreeCapacity) -> bool:

@@ -15,7 +15,13 @@ from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan_queries import victims_beside
 from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.search import find_victims
-from controlplane.scheduling.victims import Candidate, Kind, PreemptPolicy, ReclaimPolicy, VictimPolicy
+from controlplane.scheduling.victims import (
+    Candidate,
+    PreemptAndReclaimPolicy,
+    PreemptPolicy,
+    ReclaimPolicy,
+    VictimPolicy,
+)
 from controlplane.scheduling.view import PodPlacement
 
 
@@ -134,16 +140,19 @@ class Moves:
         return placements
 
     def make_room(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Stop jobs of other projects, else jobs of lower priority of its own project, and serve the job.
-        Return the victims; None, with nothing changed, if neither is enough."""
+        """Stop jobs of other projects, else jobs of lower priority of its own project, else some of both, and serve
+        the job. Return the victims; None, with nothing changed, if they are not enough."""
         policy = ReclaimPolicy(item)
         if policy.is_open():
             victims = self.find_victims(item, policy)
-            taken = None if victims is None else self._take(item, victims, "reclaim")
+            taken = None if victims is None else self._take(item, victims)
             taken = taken or self._take_beside(item, policy)
             if taken is not None:
                 return taken
-        return self.preempt(item)
+        taken = self.preempt(item)
+        if taken is None and (both := self._find_lower_and_reclaim(item)) is not None:
+            taken = self._take(item, both)
+        return taken
 
     def _take_beside(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
         """Reclaim capacity outside of the gang's reservation for a job that must respect it. None if the job
@@ -157,7 +166,7 @@ class Moves:
         if self._no_victims.get(key) == len(soon.changes) or place(item.request, soon) is not None:
             return None
         victims = victims_beside(state, reservation, item, policy)
-        taken = None if victims is None else self._take(item, victims, "reclaim")
+        taken = None if victims is None else self._take(item, victims)
         if taken is None:
             self._no_victims[key] = len(soon.changes)
         return taken
@@ -193,7 +202,9 @@ class Moves:
             return False
         if not self._state.has_victim(PreemptPolicy(item, is_swap=True)):
             return False
-        return not self.fits(item) and self._find_swap(item) is not None
+        return not self.fits(item) and (
+            self._find_swap(item) is not None or self._find_lower_and_reclaim(item) is not None
+        )
 
     def _find_swap(self, item: Waiting) -> frozenset[Candidate] | None:
         """Return lower-priority jobs of the project that the job can replace so that the project stays within
@@ -204,13 +215,24 @@ class Moves:
         victims = self.find_victims(item, policy)
         return victims if victims is not None and policy.is_swapped(victims) else None
 
+    def _find_lower_and_reclaim(self, item: Waiting) -> frozenset[Candidate] | None:
+        """Return lower-priority jobs of the project and jobs of others that the job can replace together; None if there
+        are none. For a job that neither of them has room for alone."""
+        if item.job.grows or not self.is_above_lowest(item.account, item.job.priority):
+            return None
+        lower = [
+            one for one in self._state.candidates.of(item.account) if one.job.priority < item.job.priority
+        ]
+        policy = PreemptAndReclaimPolicy(item, lower)
+        return self.find_victims(item, policy)
+
     def preempt(self, item: Waiting) -> frozenset[Candidate] | None:
         """Stop jobs of lower priority in the job's own project, and serve the job. Return the victims; None,
         with nothing changed, if they are not enough."""
         if item.job.grows or not self.is_above_lowest(item.account, item.job.priority):
             return None
         victims = self._find_swap(item) or self.find_victims(item, PreemptPolicy(item))
-        return None if victims is None else self._take(item, victims, "preempt")
+        return None if victims is None else self._take(item, victims)
 
     def take_lent(self, item: Waiting) -> bool:
         """Serve an aged gang on free capacity, else by stopping jobs that have just written a checkpoint.
@@ -220,14 +242,16 @@ class Moves:
         state = self._state
         cheap = just_checkpointed(state.candidates.by_id.values(), state.view.now)
         victims = find_victims(item.request, state.capacity.soon, AgeingPolicy(item), cheap)
-        return victims is not None and self._take(item, victims, "ageing") is not None
+        return victims is not None and self._take(item, victims, is_for_aged=True) is not None
 
-    def _take(self, item: Waiting, victims: frozenset[Candidate], kind: Kind) -> frozenset[Candidate] | None:
+    def _take(
+        self, item: Waiting, victims: frozenset[Candidate], *, is_for_aged: bool = False
+    ) -> frozenset[Candidate] | None:
         if not self._state.growing.isdisjoint(victim.job.id for victim in victims):
             # Jobs were stopped for its workers; it may be taken once they have started.
             return None
         mark = self._state.mark()
-        self._state.evict(victims, item, kind)
+        self._state.evict(victims, item, is_for_aged=is_for_aged)
         # The victims free capacity. Failed searches for victims stay valid: those look again at changed nodes only.
         self._no_room.clear()
         if self.serve(item):

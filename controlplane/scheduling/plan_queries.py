@@ -60,7 +60,7 @@ def victims_beside(
 
 def _fits_without(state: CycleState, item: Waiting, victims: frozenset[Candidate], one: Candidate) -> bool:
     mark = state.mark()
-    state.evict(victims - {one}, item, "reclaim")
+    state.evict(victims - {one}, item)
     fits = place(item.request, state.capacity.soon) is not None
     state.roll_back(mark)
     return fits

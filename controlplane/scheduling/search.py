@@ -55,8 +55,12 @@ class _Search:
     def offer(self, victims: frozenset[Candidate]) -> None:
         """Keep the set if it is the cheapest so far and the policy accepts it."""
         cost = preemption_cost(victims)
-        if (self.best_harm is None or cost < self.best_harm) and self.policy.accepts(victims):
+        if (self.best_harm is None or cost < self.best_harm) and self.is_allowed(victims):
             self.best, self.best_harm = victims, cost
+
+    def is_allowed(self, victims: Collection[Candidate]) -> bool:
+        """Return whether the policy allows to stop these and no others."""
+        return self.policy.accepts(victims) and self.policy.completes(victims)
 
 
 def find_victims(
@@ -105,7 +109,7 @@ def _search_in(
         _search_one_pod(search, ordered)
     else:
         _search_gang(search, ordered)
-    return None if search.best is None else _spare(search, search.best)
+    return _needed(search)
 
 
 def _search_indexed(
@@ -121,7 +125,8 @@ def _search_indexed(
     large_enough = [same for same in accepted.values() if same.most_devices >= short]
     found: dict[str, NodeCandidates] = {}
     search = _Search(request, policy, found, 1)
-    single = next((one for one in cheapest_first(large_enough) if _is_enough(request, room, one)), None)
+    sufficient = (one for one in cheapest_first(large_enough) if _is_enough(request, room, one))
+    single = next((one for one in sufficient if policy.completes((one,))), None)
     if single is not None:
         # If so little work is lost, a set of several jobs always costs more than this job.
         if not magnitude(single.work_lost):
@@ -139,7 +144,7 @@ def _search_indexed(
                     continue
                 for victims in _options(request, local, 1):
                     search.offer(victims)
-    return None if search.best is None else _spare(search, search.best)
+    return _needed(search)
 
 
 def _is_enough(request: Request, room: FreeCapacity, victim: Candidate) -> bool:
@@ -370,6 +375,13 @@ def _with_host_room(
             min(rest, key=lambda item: (-part_of(missing, item, local.node), preemption_cost((item,))))
         }
     return victims
+
+
+def _needed(search: _Search) -> frozenset[Candidate] | None:
+    """Return the best set that was found, without victims that are not needed; None if there is none or the rest of it
+    is not allowed: nobody is stopped only to keep a project inside its share."""
+    needed = None if search.best is None else _spare(search, search.best)
+    return needed if needed is not None and search.policy.completes(needed) else None
 
 
 def _spare(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidate]:

@@ -118,11 +118,6 @@ class VictimPolicy(Protocol):
     refused, so are its supersets."""
 
     @property
-    def kind(self) -> Kind:
-        """The kind of preemption that is recorded for its victims."""
-        ...
-
-    @property
     def signature(self) -> Hashable:
         """Return a key of everything besides the victims that the verdicts depend on: a failed search is
         valid for all policies with an equal key."""
@@ -138,18 +133,20 @@ class VictimPolicy(Protocol):
         ...
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Return whether this set may be stopped together."""
+        """Return whether this set may be stopped together, or may be part of such a set."""
         ...
 
+    def completes(self, victims: Collection[Candidate]) -> bool:
+        """Return whether this set, which is accepted, may be stopped as it is, without more victims."""
+        return True
 
-class PreemptPolicy:
+
+class PreemptPolicy(VictimPolicy):
     """Allows preemptible jobs of strictly lower priority in the same project.
 
     Stopping them must not reduce the GPUs that the project uses within its quota and its share. With
     `is_swap` that is not checked: the caller then checks `is_swapped`.
     """
-
-    kind: Kind = "preempt"
 
     def __init__(self, item: Waiting, *, is_swap: bool = False) -> None:
         self._account = item.account
@@ -161,7 +158,7 @@ class PreemptPolicy:
     def signature(self) -> Hashable:
         """Return the project, the GPUs that it and its department hold, and the job's priority."""
         holds = tuple((account.running, account.allocated) for account in self._account.line())
-        return self.kind, self._is_swap, self._account.name, holds, self._priority
+        return "preempt", self._is_swap, self._account.name, holds, self._priority
 
     def concerns(self, victim_account: Account) -> bool:
         """Return whether the account is that of the waiting job's own project."""
@@ -194,7 +191,7 @@ class PreemptPolicy:
         return self._account.is_in_share_with(self._request - sum(victim.milli_gpus for victim in victims))
 
 
-class ReclaimPolicy:
+class ReclaimPolicy(VictimPolicy):
     """Allows jobs of other projects that hold more than they are entitled to.
 
     The waiting job's account is compared with the victim's: their departments if these differ, else their
@@ -208,26 +205,29 @@ class ReclaimPolicy:
     every reclaim is progress, and sequences of reclaims end.
     """
 
-    kind: Kind = "reclaim"
-
-    def __init__(self, item: Waiting) -> None:
+    def __init__(self, item: Waiting, *, given_up: int = 0, gain: int | None = None) -> None:
+        """`given_up`: milli-GPUs of the waiting job's own project that are stopped for it as well. `gain`: the
+        milli-GPUs that the project gains; the rest of what the job asks for unless given."""
         self._account = item.account
-        self._request = item.milli_gpus
+        self._request = item.milli_gpus - given_up
         # One milli-GPU less, because two jobs could otherwise stop each other forever.
-        self._gain = item.milli_gpus - (item.job.was_preempted_by is not None)
-        self._is_in_quota = all(one.is_in_quota_with(item.milli_gpus) for one in item.account.line())
+        is_stopped = item.job.was_preempted_by is not None
+        self._gain = (self._request if gain is None else gain) - is_stopped
+        self._is_in_quota = all(one.is_in_quota_with(self._request) for one in item.account.line())
         # A job that stays inside every quota and share may take any one job that is no larger than its gain.
         self._is_plain = self._is_in_quota and all(
-            one.allocated + item.milli_gpus <= one.fair_share for one in item.account.line()
+            one.allocated + self._request <= one.fair_share for one in item.account.line()
         )
         # Cached: accounts do not change during a search, which asks about the same few of them thousands of
         # times.
         self._kept_of: dict[Account, tuple[tuple[Account, int, bool], ...]] = {}
         self._lost_of: dict[tuple[Account, int | None, tuple[int, ...]], int] = {}
 
-    def is_open(self) -> bool:
-        """Return whether the job may reclaim at all: its project stays within its share with the job."""
-        return self._request > 0 and self._account.is_in_share_with(self._request)
+    def is_open(self, *, in_quota: bool = False) -> bool:
+        """Return whether the job may reclaim at all: its project stays within its share with the job; with `in_quota`,
+        also within its quota."""
+        is_owed = self._is_in_quota or not in_quota
+        return self._request > 0 and is_owed and self._account.is_in_share_with(self._request)
 
     @property
     def signature(self) -> Hashable:
@@ -238,7 +238,7 @@ class ReclaimPolicy:
         above = [account.allocated + self._request > account.fair_share for account in line]
         alone = tuple((account.name, account.allocated) for account in line) if any(above) else ()
         department = self._account.parent.name if self._account.parent else None
-        return self.kind, department, is_in_quota, self._gain, alone
+        return "reclaim", department, is_in_quota, self._gain, alone
 
     def concerns(self, victim_account: Account) -> bool:
         """Return whether the account is another project's, and it and its department hold more than they are
@@ -356,6 +356,50 @@ class ReclaimPolicy:
             if mine > preemptor.fair_share and sibling.fair_share > 0 and is_richer:
                 return False
         return True
+
+
+class PreemptAndReclaimPolicy(VictimPolicy):
+    """Allows lower priorities of the job's own project together with jobs of other projects.
+
+    The project gives up what its own jobs hold, so it gains only the rest, and reclaims what `ReclaimPolicy` allows for
+    that gain. With the job it must be inside its quota: that is owed to it, while two projects that exchange GPUs
+    beyond their quotas could go on for many cycles.
+    """
+
+    def __init__(self, item: Waiting, lower: Collection[Candidate]) -> None:
+        """`lower`: the running jobs of the project that the waiting job may replace."""
+        self._item = item
+        self._lower = frozenset(lower)
+        # It refuses only what every policy refuses that gives up some of these jobs.
+        given_up = sum(one.milli_gpus for one in lower)
+        self._loosest = ReclaimPolicy(item, given_up=given_up, gain=item.milli_gpus)
+
+    @property
+    def signature(self) -> Hashable:
+        """The project, the milli-GPUs that it and its department hold, the job's priority, and whether it was stopped
+        itself."""
+        account, job = self._item.account, self._item.job
+        holds = tuple((one.running, one.allocated) for one in account.line())
+        return "preempt and reclaim", account.name, holds, job.priority, job.was_preempted_by is not None
+
+    def concerns(self, victim_account: Account) -> bool:
+        """Return whether the account is the waiting job's own, or may lose jobs to it."""
+        return victim_account is self._item.account or self._loosest.concerns(victim_account)
+
+    def may_preempt(self, candidate: Candidate) -> bool:
+        """Return whether this job could be one of the victims."""
+        return candidate in self._lower or self._loosest.may_preempt(candidate)
+
+    def accepts(self, victims: Collection[Candidate]) -> bool:
+        """Return whether the others of these could be reclaimed if all lower priorities of the project were stopped."""
+        return self._loosest.accepts([one for one in victims if one not in self._lower])
+
+    def completes(self, victims: Collection[Candidate]) -> bool:
+        """Return whether the project gains GPUs, stays inside its quota, and may reclaim the others for that."""
+        given_up = sum(one.milli_gpus for one in victims if one in self._lower)
+        others = [one for one in victims if one not in self._lower]
+        reclaim = ReclaimPolicy(self._item, given_up=given_up)
+        return reclaim.is_open(in_quota=True) and reclaim.accepts(others)
 
 
 @dataclass(slots=True)

@@ -137,6 +137,12 @@ def _ends(submits: list[str], gpus: int, is_stepwise: bool):
         (random_view, 813444),
         # An elastic job that grew on idle capacity left a node on which another job had room.
         (random_view, 1205163),
+        # A job had room only where lower priorities of its project and a borrower both make it.
+        (random_view, 1338908),
+        # A job of its own project was stopped only to keep the project inside its share, and spared again.
+        (random_view, 2007183),
+        # Two projects exchanged GPUs beyond their quotas for six cycles.
+        (random_view, 2005680),
         # A gang got the place that a borrower had been promised beside its first one.
         (random_view, 815346),
         # A victim was spared although others had got what it left under the limit.

@@ -297,6 +297,6 @@ def brute_force(request, state, gate):
             for victim in victims:
                 for pod in victim.placements:
                     room.give(pod, victim.job)
-            if place(request, room) is not None and gate.accepts(victims):
+            if place(request, room) is not None and gate.accepts(victims) and gate.completes(victims):
                 fitting.append(frozenset(victims))
     return min(fitting, key=preemption_cost, default=None)
