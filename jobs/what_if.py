@@ -68,7 +68,7 @@ def _replayed(project: Project, changes: Mapping[str, Any], sees: Sees) -> dict[
 
 
 def _views(project: Project, changes: Mapping[str, Any]) -> tuple[ClusterView, ProjectView]:
-    """Return the cluster as it is, and the project with the changes."""
+    """Return the present view of the project's cluster, and the project's view with the changed values."""
     if not can_replay(project.cluster):
         raise CannotSimulate("Trainyard does not schedule this cluster, or it has too many jobs to simulate.")
     changed = Project.objects.select_related("department").get(pk=project.pk)

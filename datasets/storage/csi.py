@@ -84,7 +84,7 @@ class CsiVolumes:
     def clone(self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = silent) -> None:
         """Create a volume with another one's content. Raises ContentMissing if there is no `source`, Blocked if the
         cluster refuses or is not done within the time limit, and what `budget` raises."""
-        found = self._get(f"{self._claims}/{claim_name(source)}", "The volume that is to be copied")
+        found = self._get(f"{self._claims}/{claim_name(source)}", "The source volume")
         size = max(
             self._kind.size_bytes, _bytes_of((found.get("status") or {}).get("capacity", {}).get("storage"))
         )
@@ -277,7 +277,7 @@ class CsiVolumes:
         ends = time.monotonic() + seconds
         while True:
             budget.check()
-            found = self._get(f"{collection}/{name}", "What was being made")
+            found = self._get(f"{collection}/{name}", "The object that was being created")
             if is_done(found):
                 return found
             left = ends - time.monotonic()

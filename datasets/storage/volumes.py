@@ -187,7 +187,7 @@ class FolderVolumes(VolumeFiles):
         try:
             return copy_tree(source, target, before=before, budget=budget, report=report)
         except FileNotFoundError as error:
-            raise ContentMissing(f"What is to be copied does not exist any more: {source.name}.") from error
+            raise ContentMissing(f"The source of the copy does not exist any more: {source.name}.") from error
 
     def _before(self, snapshot: str | None) -> Before | None:
         if snapshot is None:

@@ -35,8 +35,8 @@ class Messages(nn.Module):
 
 
 class _Passing(torch.autograd.Function):
-    """Slices (s, n, l, c) and a weight (c, c, k) -> slices. A slice of length l is stored with zero padding,
-    so that its windows are one copy and a convolution is one matrix product."""
+    """Autograd function: slices (s, n, l, c), weight (c, c, k) and direction -> slices. Each slice of length l is
+    stored with zero padding, so that its windows are one copy and a convolution is one matrix product."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, is_reversed: bool) -> Tensor:
