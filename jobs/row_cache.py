@@ -67,7 +67,7 @@ class RowCache:
 
     @property
     def server(self) -> str | None:
-        """The server of the last read, as text that differs after a restart, a failover or a restore; None if
+        """Return the server of the last read as text, which differs after a restart, a failover or a restore; None if
         unknown."""
         return None if self._since is None else self._since.server
 

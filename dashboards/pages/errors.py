@@ -13,13 +13,13 @@ from dashboards.pages.base_page import actor_of, show
 
 
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """400: a malformed URL or form, which our own pages never produce."""
+    """Answer 400: the URL or form is malformed, which our own pages never cause."""
     text = str(exception or "") or _("The address or the form is not one of ours.")
     return _answer(request, 400, "bad_request", _("Not understood"), text)
 
 
 def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """404: the object does not exist, or is not visible to this user; the page does not say which."""
+    """Answer 404: the object does not exist or is not visible to this user; the page does not say which."""
     text = _(
         "There is no such page, or you may not see it. Ask an owner of the project to add you as a member."
     )
@@ -27,7 +27,7 @@ def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpR
 
 
 def used_link(request: HttpRequest) -> HttpResponse:
-    """404: the setup link of the first admin was used or never existed."""
+    """Answer 404: the setup link of the first admin was used or never existed."""
     text = _(
         "This link is not valid: it works once, for the first admin, within 24 hours of the start. Sign in, or ask an"
         " admin for an account; while there is none, restart the control plane for another link."
@@ -36,13 +36,13 @@ def used_link(request: HttpRequest) -> HttpResponse:
 
 
 def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """403: the object is visible, but the role is insufficient."""
+    """Answer 403: the object is visible, but the role is insufficient."""
     text = str(exception or "") or _("Your role does not allow this.")
     return _answer(request, 403, "forbidden", _("Not allowed"), text)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """500: an error in Trainyard."""
+    """Answer 500: an error in Trainyard. The page uses no database."""
     text = _(
         "This is our fault, not yours; it was logged. Running jobs are not affected. Try again in a moment."
     )
@@ -50,7 +50,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """403: the form has expired, or another site sent it."""
+    """Answer 403: the form has expired, or another site sent it."""
     text = _(
         "The form was open for too long or was sent from another site. Go back, reload the page and send it again."
     )

@@ -1,9 +1,9 @@
 """A process that reads files for a sync. One per core, since hashing a file costs more Python time than disk
 time.
 
-It is started as a new program and not by fork, because `yard` and the control plane have threads. Messages on
-its standard input and output are a length and a marshalled value: a tuple, or a string for the user while it waits. It
-ends with its input.
+The process is started as a new program and not by fork, because `yard` and the control plane have threads. Messages
+on its standard input and output are a length and a marshalled value: a tuple or, while it waits, a text for the user.
+The process ends when its input ends.
 """
 
 import gc

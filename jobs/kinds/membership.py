@@ -130,8 +130,8 @@ def deciding(ranks: Sequence[Worker], members: Collection[int], fewest: int) -> 
 
 
 def _first(current: MembershipState) -> Answer:
-    """Begin the first generation once all pods of the gang can join. Until then, and for a program that never
-    reports, do nothing."""
+    """Return the answer that begins the first generation once all pods of the gang can join. Before that, and for a
+    program that never reports, the answer is empty."""
     gang = tuple(sorted(current.workers))
     if gang and all(current.workers[rank].can_join for rank in gang):
         return Answer(gang, START)
@@ -177,8 +177,8 @@ def _release(current: MembershipState, operation: Operation) -> Answer:
 
 
 def _admit(current: MembershipState, operation: Operation) -> Answer:
-    """Publish a generation with the joining workers once all of them are ready. If one is lost or late,
-    cancel the operation; the training is not affected."""
+    """Return the answer that publishes a generation with the joining workers once all of them are ready. If one is
+    lost or late, it cancels the operation; the training is not affected."""
     newcomers = [current.workers[rank] for rank in operation.joining if rank in current.workers]
     dead = [worker for worker in newcomers if not worker.is_alive]
     waiting = _alive(current, operation.joining)
@@ -201,8 +201,9 @@ def _admit(current: MembershipState, operation: Operation) -> Answer:
 
 
 def _complete(current: MembershipState, operation: Operation) -> Answer:
-    """Finish the operation once its generation, or a later one, trains with all members and the leaving
-    workers have ended; roll back if it is overdue."""
+    """Return the answer that ends the operation once its generation, or a later one, trains with all members and the
+    leaving workers have ended. If the operation is overdue, it is rolled back or, if forced, its leaving workers are
+    stopped."""
     members = [current.workers[rank] for rank in current.members]
     has_switched = all(one.state == TRAINING and one.generation >= operation.generation for one in members)
     leaving = _alive(current, operation.leaving)

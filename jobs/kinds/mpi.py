@@ -23,8 +23,8 @@ class Mpi(Batch):
         return (PodShape(LAUNCHER_RANK, "launcher", is_launcher=True), *hosts)
 
     def outcome(self, ends: Sequence[PodEnd]) -> str | None:
-        """Decide by the end of the launcher, which starts and collects the ranks. A host that is lost earlier
-        is a failure."""
+        """Return the outcome of the launcher, which starts and collects the ranks, or `failed` if a host is lost
+        earlier; else None."""
         launcher = next((end for end in ends if end.rank == LAUNCHER_RANK), None)
         if launcher is not None and launcher.state in ("succeeded", "failed"):
             return launcher.state
