@@ -1,5 +1,6 @@
-"""The option `--yes` of commands that delete what cannot be restored."""
+"""How the user confirms a command that destroys something: by the option `--yes`, or by a name typed on a terminal."""
 
+import sys
 from argparse import Namespace
 
 from controlplane.cli.errors import USAGE, CliError
@@ -17,3 +18,17 @@ def require_yes(args: Namespace, lost: str, command: str) -> None:
     `command`: the command line to repeat."""
     if not args.yes:
         raise CliError(lost, USAGE, f"to delete it: {command} --yes")
+
+
+def add_preview(parser: Parser, shows: str) -> None:
+    """Declare the options of commands that ask on a terminal: `--dry-run`, which `shows` describes, and `--yes`."""
+    parser.add_argument("--dry-run", action="store_true", help=f"{shows}, change nothing; same exit code")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
+
+
+def confirm_name(name: str, question: str, done: str) -> None:
+    """Ask for a name, to be typed on the terminal. Raises CliError if it is another. `done`: what the command does,
+    for the message."""
+    print(f"{question} ({name}): ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != name:
+        raise CliError(f"nothing was {done}")

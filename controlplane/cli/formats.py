@@ -81,6 +81,12 @@ def binary_size(count: int | None) -> str:
     return f"{amount:.0f} {unit}" if amount == int(amount) or unit == "B" else f"{amount:.1f} {unit}"
 
 
+def transferred(report: dict[str, Any]) -> str:
+    """Return how much of a dataset was read or copied: `40 of 1,200 files, 1.0 MB of 4.2 GB`."""
+    files, done = f"{report['files']:,} of {report['total_files']:,} files", size(report["bytes"])
+    return f"{files}, {done} of {size(report['total_bytes'])}"
+
+
 def progress(report: dict[str, Any] | None, *, is_over: bool = False) -> str:
     """Return a job's progress as one cell: `epoch 3, 40/100, eta 30s`, whichever are reported; without eta if
     `is_over`."""

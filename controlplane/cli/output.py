@@ -86,6 +86,11 @@ class Output:
             "\n".join(map(terminal.visible, text.split("\n"))) + "\n", end="", file=self._stderr, flush=True
         )
 
+    def status(self, text: str) -> None:
+        """Show a line on standard error that replaces the previous one; "" removes it. Only on a terminal."""
+        if self._stderr.isatty():
+            print(f"\r\x1b[K{text}", end="", file=self._stderr, flush=True)
+
     def flush(self) -> None:
         """Flush standard output."""
         self.stream.flush()

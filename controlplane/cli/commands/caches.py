@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import Namespace
 from functools import partial
@@ -160,24 +159,17 @@ def _wait(session: Session, made: Row, timeout_seconds: float | None) -> Row:
                 raise CliError(f"{_name(made)} is still {made['state']}", TIMED_OUT)
             changes.wait(left)
             made = patiently(partial(session.get, f"caches/{made['id']}"), session.pause)
-            _show_progress(made)
+            session.output.status(_progress(made))
         return made
     finally:
         changes.close()
-        if sys.stderr.isatty():
-            print("\r\x1b[K", end="", file=sys.stderr)
+        session.output.status("")
 
 
-def _show_progress(made: Row) -> None:
-    if not sys.stderr.isatty():
-        return
+def _progress(made: Row) -> str:
     at = made["progress"]
     left = "" if at["eta_seconds"] is None else f", {at['eta_seconds']} s left"
-    line = (
-        f"{made['state']}: {at['files']:,} of {at['total_files']:,} files, {formats.size(at['bytes'])} of"
-        f" {formats.size(at['total_bytes'])}, {formats.size(at['bytes_per_second'])}/s{left}"
-    )
-    print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+    return f"{made['state']}: {formats.transferred(at)}, {formats.size(at['bytes_per_second'])}/s{left}"
 
 
 def _said(made: Row) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from controlplane.cli import formats
 from controlplane.cli.client import segment
+from controlplane.cli.confirmation import add_preview, confirm_name
 from controlplane.cli.errors import DONE, FAILED, TIMED_OUT, USAGE, CliError, require_changes
 from controlplane.cli.parsing import Parser, duration_seconds, key_value
 from controlplane.cli.session import Session
@@ -176,10 +177,7 @@ def cluster_check(args: Namespace, session: Session) -> int:
 def cluster_remove_arguments(parser: Parser) -> None:
     parser.examples = ["yard cluster remove prod", "yard cluster remove prod --yes"]
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be deleted, change nothing; same exit code"
-    )
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
+    add_preview(parser, "show what would be deleted")
 
 
 def cluster_remove(args: Namespace, session: Session) -> int:
@@ -191,7 +189,7 @@ def cluster_remove(args: Namespace, session: Session) -> int:
         session.output.line(f"cluster {args.name} would be detached: {goes}")
         return DONE
     if sys.stdin.isatty() and not args.yes:
-        _confirm(args.name, goes)
+        confirm_name(args.name, f"{goes}. Type the cluster's name to detach it", "detached")
     session.client.delete(_path(args.name))
     session.output.object({"name": args.name}, f"cluster {args.name} detached: {goes}")
     return DONE
@@ -353,12 +351,6 @@ def _show(session: Session, cluster: Row) -> None:
     if status["checks"]:
         session.output.line(f"\nChecks, {formats.age(status['checked_at'])} ago")
         session.output.rows(status["checks"], CHECK_COLUMNS)
-
-
-def _confirm(name: str, goes: str) -> None:
-    print(f"{goes}. Type the cluster's name to detach it ({name}): ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != name:
-        raise CliError("nothing was detached")
 
 
 def _path(name: str) -> str:

@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from controlplane.cli import formats
 from controlplane.cli.commands.jobs import devices_text
-from controlplane.cli.errors import DONE, CliError
+from controlplane.cli.confirmation import add_preview, confirm_name
+from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import each_name, node_path
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
@@ -229,31 +230,20 @@ def pool_edit(args: Namespace, session: Session) -> int:
 def node_confirm_dead_arguments(parser: Parser) -> None:
     parser.examples = ["yard node confirm-dead dgx1-1 --dry-run", "yard node confirm-dead dgx1-1 --yes"]
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="list the jobs that would be requeued, change nothing"
-    )
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
+    add_preview(parser, "list the jobs that would be requeued")
 
 
 def node_confirm_dead(args: Namespace, session: Session) -> int:
     """Confirm that an unreachable node is dead: releases its pods' GPUs and requeues their jobs."""
     if sys.stdin.isatty() and not (args.yes or args.dry_run):
-        _confirm(args.name)
+        asked = f"Is {args.name} off, or cut from its storage and network? Its jobs start again elsewhere."
+        confirm_name(args.name, f"{asked} Type its name", "released")
     query = {"dry_run": True} if args.dry_run else None
     answer = session.client.post(f"{node_path(args.name)}/confirm-dead", query=query)
     jobs = ", ".join(job["name"] for job in answer["moves"]) or "no job"
     verb = "would be released" if args.dry_run else "released and cordoned"
     session.output.object(answer, f"node {args.name} {verb}; it held {jobs}")
     return DONE
-
-
-def _confirm(name: str) -> None:
-    question = (
-        f"Is {name} off, or cut from its storage and network? Its jobs start again elsewhere. Type its name: "
-    )
-    print(question, end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != name:
-        raise CliError("nothing was released")
 
 
 def drain_text(name: str, answer: Row, is_dry_run: bool) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.client import segment
-from controlplane.cli.errors import CONFLICT, DONE, CliError, require_changes
+from controlplane.cli.confirmation import add_preview, confirm_name
+from controlplane.cli.errors import CONFLICT, DONE, require_changes
 from controlplane.cli.lookup import project_path
 from controlplane.cli.parsing import Parser, decimal_number, duration_seconds, positive_number
 from controlplane.cli.session import Session
@@ -107,10 +108,7 @@ def project_edit_arguments(parser: Parser) -> None:
         metavar="CLUSTER",
         help="move it there; only while it has no jobs; its namespace on the old cluster is deleted with its contents",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what a move would delete, change nothing; same exit code"
-    )
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal before a move")
+    add_preview(parser, "show what a move would delete")
     _add_fields(parser)
 
 
@@ -121,7 +119,7 @@ def project_edit(args: Namespace, session: Session) -> int:
     path = project_path(args.name)
     lost = _lost_by_moving(session, path, args.cluster)
     if lost and sys.stdin.isatty() and not (args.yes or args.dry_run):
-        _confirm(args.name, f"The move removes {lost}", "move", "moved")
+        confirm_name(args.name, f"The move removes {lost}.\nType the project's name to move it", "moved")
     query = {"dry_run": True} if args.dry_run else None
     verb = "would change" if args.dry_run else "changed"
     words = f"project {args.name} {verb}" + (f"; the move removes {lost}" if lost else "")
@@ -141,10 +139,7 @@ def _lost_by_moving(session: Session, path: str, cluster: str | None) -> str:
 def project_delete_arguments(parser: Parser) -> None:
     parser.examples = ["yard project delete team-a --dry-run", "yard project delete team-a --yes"]
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be deleted, change nothing; same exit code"
-    )
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
+    add_preview(parser, "show what would be deleted")
 
 
 def project_delete(args: Namespace, session: Session) -> int:
@@ -155,7 +150,8 @@ def project_delete(args: Namespace, session: Session) -> int:
         taken = session.client.delete(path, {"dry_run": True})
         if args.dry_run:
             return _would_delete(session, taken)
-        _confirm(args.name, f"Deleted with it: {along(taken)}", "delete", "deleted")
+        question = f"Deleted with it: {along(taken)}.\nType the project's name to delete it"
+        confirm_name(args.name, question, "deleted")
     taken = session.client.delete(path)
     session.output.object(taken, f"project {args.name} deleted with {along(taken)}")
     return DONE
@@ -302,12 +298,6 @@ def _pools(text: str) -> tuple[str, list[str]]:
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not KIND=POOL[,POOL]")
     return kind, [pool for pool in pools.split(",") if pool]
-
-
-def _confirm(name: str, goes: str, verb: str, done: str) -> None:
-    print(f"{goes}.\nType the project's name to {verb} it ({name}): ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != name:
-        raise CliError(f"nothing was {done}")
 
 
 def _report(session: Session, project: dict[str, Any], summary: str) -> None:

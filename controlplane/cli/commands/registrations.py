@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import Namespace
 
@@ -37,9 +36,8 @@ def register(args: Namespace, session: Session) -> int:
         if row["state"] == "pending" and row["reason"] not in (None, said):
             said = row["reason"]
             _show_reason(session, row)
-        _show_progress(row)
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
+        session.output.status(f"{row['state']}: {formats.transferred(row['progress'])}")
+    session.output.status("")
     session.output.object(row, _said(dataset, row))
     return FAILED if row["state"] == "failed" else DONE
 
@@ -55,19 +53,7 @@ def _said(dataset: Row, row: Row) -> str:
 
 def _show_reason(session: Session, row: Row) -> None:
     """Print why a registration has to be tried again."""
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
+    session.output.status("")
     session.output.aside(
         f"{row['path']} is not registered yet; it is tried again: {row['reason']['message']}"
     )
-
-
-def _show_progress(row: Row) -> None:
-    if not sys.stderr.isatty():
-        return
-    at = row["progress"]
-    line = (
-        f"{row['state']}: {at['files']:,} of {at['total_files']:,} files, {formats.size(at['bytes'])} of"
-        f" {formats.size(at['total_bytes'])}"
-    )
-    print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
