@@ -9,11 +9,10 @@ import pytest
 from PIL import Image
 
 from controlplane.logstore.progress import parse_progress
-from workloads.common.records import Skipped, TooManyBadRecords
+from workloads.common.records import NoData, Skipped, TooManyBadRecords
 from workloads.image_classification import prepare, train
 from workloads.image_classification.data import (
     FINDINGS,
-    NoPictures,
     Pictures,
     classes_of,
     read_folders,
@@ -84,7 +83,7 @@ def test_findings_of_chest_x_rays_are_fifteen_labels_a_picture(tmp_path: Path, c
     assert "labels.csv:4: picture gone.png is missing" in printed
     assert "label 'Flu' is none of the 15 findings" in printed
     table.write_text("a,b\n")
-    with pytest.raises(NoPictures, match="no columns"):
+    with pytest.raises(NoData, match="no columns"):
         read_table(table, tmp_path, Skipped())
 
 

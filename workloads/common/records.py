@@ -13,6 +13,10 @@ DEFAULT_LIMIT = 100
 T = TypeVar("T")
 
 
+class NoData(Exception):
+    """There is nothing to train on. The message says where data was looked for."""
+
+
 class BadRecord(ValueError):
     """A record cannot be used. The message gives the reason."""
 

@@ -28,6 +28,7 @@ from workloads.common.finite_weights import check_weights
 from workloads.common.progress import report
 from workloads.common.quiesce import answering
 from workloads.common.rank_info import RankInfo
+from workloads.common.records import BadRecord, NoData, TooManyBadRecords
 from workloads.common.stopping import EXIT_CODE, StopRequest, ignore_in_loader
 
 REPORT_EVERY_SECONDS = 1.0
@@ -77,14 +78,19 @@ class Position:
 
 
 def train(make: Callable[[RankInfo], Program], plan: Plan) -> int:
-    """Train the Program that `make` returns on all ranks of this job. Return the exit code."""
+    """Train the Program that `make` returns on all ranks of this job. Return the exit code: 1, after a message, if its
+    data or a checkpoint cannot be used."""
     stop = StopRequest()
     use = take_device()
-    with joined_ranks(use.device) as rank_info:
-        training = Training(make(rank_info), plan, use, rank_info)
-        training.resume()
-        with answering(rank_info.is_first):
-            return training.run(stop)
+    try:
+        with joined_ranks(use.device) as rank_info:
+            training = Training(make(rank_info), plan, use, rank_info)
+            training.resume()
+            with answering(rank_info.is_first):
+                return training.run(stop)
+    except (NoData, BadRecord, TooManyBadRecords, checkpoint.CheckpointRefused) as error:
+        print(error, flush=True)
+        return 1
 
 
 class Training:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from workloads.common.pictures import normalised, opened
-from workloads.common.records import BadRecord, Skipped
+from workloads.common.records import BadRecord, NoData, Skipped
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 # Labels of the NIH collection of chest X-rays: fourteen findings, and "no finding".
@@ -31,10 +31,6 @@ FINDINGS = (
 MARGIN = 256 / 224
 LEAST_AREA = 0.35
 SYNTHETIC_CLASSES = 4
-
-
-class NoPictures(Exception):
-    """There are no images to train on. The message says where they were expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +80,7 @@ class Drawn(Dataset[tuple[Tensor, Tensor]]):
 
 
 def read_folders(root: Path, classes: Sequence[str], skipped: Skipped) -> list[Labelled]:
-    """Return the images of `root/CLASS/`. Raises NoPictures if there are none."""
+    """Return the images of `root/CLASS/`. Raises NoData if there are none."""
     numbers = {name: number for number, name in enumerate(classes)}
     found = []
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
@@ -93,25 +89,25 @@ def read_folders(root: Path, classes: Sequence[str], skipped: Skipped) -> list[L
             found.append(skipped.read(name, partial(_labelled, file, numbers, folder.name)))
     kept = [sample for sample in found if sample is not None]
     if not kept:
-        raise NoPictures(f"{root} has no picture in any folder of a class.")
+        raise NoData(f"{root} has no picture in any folder of a class.")
     return kept
 
 
 def classes_of(root: Path) -> list[str]:
-    """Return the class names, which are the names of the folders. Raises NoPictures."""
+    """Return the class names, which are the names of the folders. Raises NoData."""
     if not root.is_dir():
-        raise NoPictures(f"There is no {root}. Pictures are in train/CLASS/ of DATA_DIR.")
+        raise NoData(f"There is no {root}. Pictures are in train/CLASS/ of DATA_DIR.")
     return sorted(path.name for path in root.iterdir() if path.is_dir())
 
 
 def read_table(table: Path, pictures: Path, skipped: Skipped) -> list[Labelled]:
-    """Return the images of a table with a 0 or 1 for each of FINDINGS. Raises NoPictures."""
+    """Return the images of a table with a 0 or 1 for each of FINDINGS. Raises NoData."""
     if not table.is_file():
-        raise NoPictures(f"There is no {table}.")
+        raise NoData(f"There is no {table}.")
     with open(table, newline="", errors="replace") as file:
         rows = csv.DictReader(file)
         if not {"Image Index", "Finding Labels"} <= set(rows.fieldnames or ()):
-            raise NoPictures(f"{table} has no columns `Image Index` and `Finding Labels`.")
+            raise NoData(f"{table} has no columns `Image Index` and `Finding Labels`.")
         found = [skipped.read(f"{table.name}:{rows.line_num}", partial(_row, row, pictures)) for row in rows]
     return [sample for sample in found if sample is not None]
 

@@ -22,7 +22,7 @@ from workloads.common.distributed import means_over_ranks
 from workloads.common.optimizers import PlainSGD
 from workloads.common.rank_info import RankInfo
 from workloads.common.readable import Readable
-from workloads.common.records import BadRecord, Skipped, TooManyBadRecords
+from workloads.common.records import Skipped
 from workloads.common.schedule import cosine
 from workloads.common.settings import Settings, count, positive
 from workloads.common.training import Batch, Plan, train
@@ -30,7 +30,6 @@ from workloads.image_classification.data import (
     FINDINGS,
     SYNTHETIC_CLASSES,
     Drawn,
-    NoPictures,
     Pictures,
     classes_of,
     read_folders,
@@ -138,7 +137,7 @@ def make_net(model: str, outputs: int) -> nn.Module:
 
 
 def read_data(options: Options, skipped: Skipped) -> Data:
-    """Return training and validation data: synthetic without `data_dir`. Raises NoPictures if there are none,
+    """Return training and validation data: synthetic without `data_dir`. Raises NoData if there are none,
     TooManyBadRecords if too many cannot be read."""
     if options.data_dir is None:
         labels = len(FINDINGS) if options.labels else 0
@@ -157,11 +156,7 @@ def read_data(options: Options, skipped: Skipped) -> Data:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options, plan = read_settings(arguments)
-    try:
-        return train(lambda rank_info: Classification(options, rank_info), plan)
-    except (NoPictures, BadRecord, TooManyBadRecords, checkpoint.CheckpointRefused) as error:
-        print(error, flush=True)
-        return 1
+    return train(lambda rank_info: Classification(options, rank_info), plan)
 
 
 def read_settings(arguments: Sequence[str] | None) -> tuple[Options, Plan]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workloads.common.records import Skipped, TooManyBadRecords
+from workloads.common.records import NoData, Skipped, TooManyBadRecords
 from workloads.common.settings import Settings, count
 from workloads.lane_detection.data import LISTS
 from workloads.lane_detection.labels import Label, draw_mask, read_labels, slots_of
@@ -24,10 +24,6 @@ from workloads.lane_detection.synthetic import write_clips
 # The benchmark's own split.
 TRAIN = ("label_data_0313.json", "label_data_0601.json")
 VALIDATION = ("label_data_0531.json",)
-
-
-class NoData(Exception):
-    """The directory has no usable training data. The message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)

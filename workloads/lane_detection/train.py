@@ -24,7 +24,7 @@ from workloads.common.optimizers import PlainSGD
 from workloads.common.pictures import normalised, opened
 from workloads.common.rank_info import RankInfo
 from workloads.common.readable import Readable
-from workloads.common.records import BadRecord, Skipped, TooManyBadRecords
+from workloads.common.records import Skipped
 from workloads.common.schedule import polynomial
 from workloads.common.settings import Settings, count, flag, positive
 from workloads.common.training import Batch, Plan, train
@@ -32,7 +32,7 @@ from workloads.lane_detection.data import LISTS, Lanes, read_list
 from workloads.lane_detection.decode import lanes_of
 from workloads.lane_detection.labels import Label, read_labels
 from workloads.lane_detection.metric import mean_of, score, strict_score
-from workloads.lane_detection.prepare import VALIDATION, NoData, fill, prepare
+from workloads.lane_detection.prepare import VALIDATION, fill, prepare
 from workloads.lane_detection.scnn import FULL, SCNN, SIZES, SMALL, Size, loss_of
 
 USUAL_PLACE = Path("/mnt/tusimple_data/train_set")
@@ -142,11 +142,7 @@ class LaneDetection:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options, plan = read_settings(arguments)
-    try:
-        return train(lambda rank_info: LaneDetection(options, rank_info), plan)
-    except (NoData, BadRecord, TooManyBadRecords, checkpoint.CheckpointRefused) as error:
-        print(error, flush=True)
-        return 1
+    return train(lambda rank_info: LaneDetection(options, rank_info), plan)
 
 
 def read_settings(arguments: Sequence[str] | None) -> tuple[Options, Plan]:
