@@ -15,7 +15,6 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, TypeAlias
@@ -26,6 +25,7 @@ from django.db import connections
 from controlplane.http.fair_queue import Clients, FairQueue, QueueFull
 from controlplane.http.request_user import USER_KEY
 from controlplane.live.asgi import Headers, Message, Receive, Scope, Send, client_address, problem
+from controlplane.live.database_thread import DatabaseThread
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +101,7 @@ class WsgiBridge:
         # for the event loop.
         self._queue = FairQueue(at_once=threads + 1, most_of_client=most_of_client, most=most)
         self._body_most_bytes = body_most_bytes
-        self._name = name
-        self._worker: ThreadPoolExecutor | None = None
+        self._thread = DatabaseThread(name, threads)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         most_bytes = min(self._body_most_bytes, body_limit(scope["headers"]))
@@ -137,16 +136,7 @@ class WsgiBridge:
 
     def shutdown(self) -> None:
         """Finish running requests and close the thread's database connection."""
-        if self._worker is not None:
-            worker, self._worker = self._worker, None
-            worker.submit(connections.close_all)
-            worker.shutdown(wait=True)
-
-    @property
-    def _thread(self) -> ThreadPoolExecutor:
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix=self._name)
-        return self._worker
+        self._thread.shutdown()
 
     async def _made(self, scope: Scope, body: BinaryIO, size: int) -> _Answer:
         """Run the application when the client's turn comes, and return its response. Raise QueueFull."""
@@ -154,7 +144,7 @@ class WsgiBridge:
         client = self._clients.client_of(credential, client_address(scope))
         environ = make_environ(scope, body, size, is_multithread=self._threads > 1)
         async with self._queue.turn(client):
-            made = await asyncio.get_running_loop().run_in_executor(self._thread, self._begin, environ)
+            made = await self._thread.run(self._begin, environ)
         if credential and made.status == 401:
             self._clients.forget(credential)
         elif credential and USER_KEY in environ:
@@ -175,16 +165,16 @@ class WsgiBridge:
             await send({"type": "http.response.body", "body": b""})
         finally:
             watcher.cancel()
-            await asyncio.get_running_loop().run_in_executor(self._thread, made.close)
+            await self._thread.run(made.close)
 
     async def _stream(
         self, made: _Answer, chunks: Iterator[bytes], watcher: "asyncio.Task[None]", send: Send
     ) -> None:
         """Send the ready data, then chunk by chunk until the client disconnects."""
-        loop, chunk = asyncio.get_running_loop(), made.ready
+        chunk = made.ready
         while chunk and not watcher.done():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            chunk = await loop.run_in_executor(self._thread, _pull, chunks, CHUNK_BYTES)
+            chunk = await self._thread.run(_pull, chunks, CHUNK_BYTES)
 
     def _begin(self, environ: Environ) -> _Answer:
         """Call the application, on the request's thread, and read the start of its response."""

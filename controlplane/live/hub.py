@@ -10,14 +10,11 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from django.db import connections
-
 from controlplane.live import topics
-from controlplane.live.database_thread import on_own_connection
+from controlplane.live.database_thread import DatabaseThread
 from controlplane.live.feeds import Feed, Key, Reader, SubscribeRequest, TickResult, Update
 from controlplane.live.frames import error_frame
 from controlplane.live.identity import Credential, Identity, identify
@@ -66,7 +63,7 @@ class Hub:
 
     def __init__(self, pace: Pace | None = None) -> None:
         self.pace = pace or Pace()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="live")
+        self._thread = DatabaseThread("live")
         self._reader = Reader()
         self._feeds: dict[Key, Feed] = {}
         # By listener: topic -> its feed, None until the subscription is answered.
@@ -92,9 +89,7 @@ class Hub:
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         """Run a function that reads the database on the hub's thread."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, on_own_connection, work, *arguments
-        )
+        return await self._thread.run(work, *arguments)
 
     def attach(self, listener: Listener) -> None:
         """Add a listener without subscriptions."""
@@ -141,9 +136,7 @@ class Hub:
             await asyncio.gather(self._task, return_exceptions=True)
         for listener in list(self._listeners):
             self.let_go(listener, STOPPING, "the server is stopping")
-        # On the hub's thread, because Django's connections belong to the thread that opened them.
-        await self.in_thread(connections.close_all)
-        self._thread.shutdown(wait=True)
+        self._thread.shutdown()
 
     def _ask(self, listener: Listener, topic: Topic, since: int | None) -> None:
         # Frames of the earlier subscription must not follow the state that answers the new one.

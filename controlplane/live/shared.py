@@ -2,13 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from django.db import connections
-
-from controlplane.live.database_thread import on_own_connection
+from controlplane.live.database_thread import DatabaseThread
 
 T = TypeVar("T")
 
@@ -18,18 +15,14 @@ class SharedReads:
     get its result."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = DatabaseThread(name)
         self._reads: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def read(self, key: Hashable, seconds: float, work: Callable[..., T], *arguments: object) -> T:
         """Return the result of `work`, possibly of another request's call for this key. Raise what it raised."""
         reading = self._reads.get(key)
         if reading is None:
-            reading = asyncio.get_running_loop().run_in_executor(
-                self._executor, on_own_connection, work, *arguments
-            )
-            self._reads[key] = reading
+            reading = self._reads[key] = self._thread.run(work, *arguments)
             reading.add_done_callback(partial(self._expire_after, seconds, key))
         # Shielded, so that a caller that disconnects does not cancel the read of the others.
         result: T = await asyncio.shield(reading)
@@ -38,17 +31,7 @@ class SharedReads:
     def shutdown(self) -> None:
         """End the thread and its database connection. A later read starts a new one."""
         self._reads.clear()
-        if self._thread is not None:
-            thread, self._thread = self._thread, None
-            # On the thread that opened them, because Django's connections are thread-local.
-            thread.submit(connections.close_all)
-            thread.shutdown(wait=True)
-
-    @property
-    def _executor(self) -> ThreadPoolExecutor:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._name)
-        return self._thread
+        self._thread.shutdown()
 
     def _expire_after(self, seconds: float, key: Hashable, reading: asyncio.Future[Any]) -> None:
         reading.get_loop().call_later(seconds, self._expire, key, reading)

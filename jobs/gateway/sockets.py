@@ -36,40 +36,38 @@ async def carry_websocket(
     either side or `rights` ends."""
     try:
         with exchanging(project=service.project_id, port=service.key):
-            await _carry(scope, receive, send, service, target, headers, rights)
+            try:
+                pod = await _connect(scope, service, target, headers)
+            except (NoAnswer, OSError, TimeoutError, InvalidHandshake) as error:
+                status = _refusal_status(error)
+                await refuse_websocket(scope, receive, send, status, 4000 + status)
+            else:
+                await _carry(pod, scope, receive, send, rights)
     except TooManyRequests:
-        rights.close()
         await refuse_websocket(scope, receive, send, 429, 4429)
+    finally:
+        # It was not started if the pod refused, or if the browser left before the handshake.
+        rights.close()
+
+
+async def _connect(scope: Scope, service: Service, target: str, headers: Headers) -> ClientConnection:
+    stream = await service.connect()
+    return await connect(
+        f"ws://{public_address(stream, service.port)}{target}",
+        sock=stream,
+        subprotocols=[Subprotocol(name) for name in _subprotocols(scope)] or None,
+        additional_headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers],
+        user_agent_header=None,
+        compression=None,
+        max_size=MOST_MESSAGE_BYTES,
+        open_timeout=OPEN_SECONDS,
+        proxy=None,
+    )
 
 
 async def _carry(
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-    service: Service,
-    target: str,
-    headers: Headers,
-    rights: Coroutine[Any, Any, None],
+    pod: ClientConnection, scope: Scope, receive: Receive, send: Send, rights: Coroutine[Any, Any, None]
 ) -> None:
-    offered = _subprotocols(scope)
-    try:
-        stream = await service.connect()
-        pod = await connect(
-            f"ws://{public_address(stream, service.port)}{target}",
-            sock=stream,
-            subprotocols=[Subprotocol(name) for name in offered] or None,
-            additional_headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers],
-            user_agent_header=None,
-            compression=None,
-            max_size=MOST_MESSAGE_BYTES,
-            open_timeout=OPEN_SECONDS,
-            proxy=None,
-        )
-    except (NoAnswer, OSError, TimeoutError, InvalidHandshake) as error:
-        rights.close()
-        status = _refusal_status(error)
-        await refuse_websocket(scope, receive, send, status, 4000 + status)
-        return
     chosen = pod.subprotocol or (BEARER if BEARER in (scope.get("subprotocols") or ()) else None)
     try:
         await receive()  # websocket.connect
@@ -78,8 +76,6 @@ async def _carry(
         if ending is not None:
             await send({"type": "websocket.close", "code": ending[0], "reason": ending[1]})
     finally:
-        # The coroutine was not started if the browser left before the handshake.
-        rights.close()
         await pod.close()
 
 

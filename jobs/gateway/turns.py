@@ -5,13 +5,11 @@ Without turns, one user's requests for 150 ports delayed the services of all oth
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from controlplane.http.fair_queue import Clients, FairQueue, QueueFull
-from controlplane.live.database_thread import on_own_connection
+from controlplane.live.database_thread import DatabaseThread
 from controlplane.live.identity import Credential
 from jobs.gateway.limits import TooManyRequests
 
@@ -21,7 +19,7 @@ T = TypeVar("T")
 MOST_OF_CLIENT, MOST = 64, 2_000
 
 clients = Clients()
-_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway")
+_thread = DatabaseThread("gateway")
 # One more than there are threads: the next look-up starts as soon as the thread is free, without waiting for
 # the event loop.
 _queue = FairQueue(at_once=2, most_of_client=MOST_OF_CLIENT, most=MOST)
@@ -41,8 +39,7 @@ async def in_turn_of(client: str, work: Callable[..., T], *arguments: object) ->
     TooManyRequests."""
     try:
         async with _queue.turn(client):
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(_thread, on_own_connection, work, *arguments)
+            return await _thread.run(work, *arguments)
     except QueueFull as full:
         whose = "Too many requests" if full.is_of_all else "Too many requests of yours"
         raise TooManyRequests("too_many_requests", f"{whose} wait; send fewer at a time.") from None
