@@ -37,7 +37,7 @@ from controlplane.engines.base import (
 from controlplane.engines.defaults import EngineDefaults
 from controlplane.engines.images import command_line
 from controlplane.engines.simulated import check_spec, simulated_nodes
-from controlplane.engines.usage import known_sum
+from controlplane.engines.usage import Holder, device_usage
 from controlplane.logstore.reader import LogPage, read_page
 from controlplane.logstore.writer import STDOUT, LogWriter
 
@@ -184,9 +184,9 @@ class MemoryEngine(EngineDefaults):
         self._check_reachable()
         with self._changed:
             self._settle()
-            shares = self._running_shares()
+            holders = self._holders()
         return tuple(
-            _device_usage(node.name, device.index, shares.get((node.name, device.index), ()))
+            device_usage(node.name, device.index, holders.get((node.name, device.index), ()))
             for node in self._nodes
             for device in node.devices
         )
@@ -308,28 +308,21 @@ class MemoryEngine(EngineDefaults):
             writer.close()
         self._changed.notify_all()
 
-    def _running_shares(self) -> Mapping[tuple[str, int], list[tuple[PodUsage, int]]]:
-        """Return the usage and the milli-GPUs of the running pods by (node, device index)."""
-        found: dict[tuple[str, int], list[tuple[PodUsage, int]]] = defaultdict(list)
+    def _holders(self) -> Mapping[tuple[str, int], list[Holder]]:
+        """Return the running pods that hold a device, by (node, device index)."""
+        found: dict[tuple[str, int], list[Holder]] = defaultdict(list)
         for name, pod in self._pods.items():
             if pod.spec is None or pod.report.state != base.RUNNING:
                 continue
             usage = PodUsage(name, pod.utilization, pod.memory_used_mib)
             for share in pod.spec.devices:
-                found[pod.spec.node, share.index].append((usage, share.milli_gpus))
+                found[pod.spec.node, share.index].append((usage, share.milli_gpus, pod.memory_used_mib))
         return found
 
 
 def shared_engine(settings: Mapping[str, Any], state_dir: Path) -> MemoryEngine:
     """Return this process's engine for these settings, shared by all callers."""
     return _shared_engine(json.dumps(settings, sort_keys=True), str(state_dir))
-
-
-def _device_usage(node: str, index: int, shares: Sequence[tuple[PodUsage, int]]) -> UsageReport:
-    utilization = sum((usage.utilization or 0.0) * milli / 1000 for usage, milli in shares)
-    pods = tuple(usage for usage, _ in shares)
-    used_mib = known_sum(usage.memory_used_mib for usage in pods)
-    return UsageReport(node, index, min(1.0, utilization), used_mib, pods)
 
 
 @cache
