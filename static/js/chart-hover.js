@@ -1,6 +1,7 @@
 // The line under the pointer, in every chart of the same axis, and the list of all values at it. Plotly's own list
 // leaves out every line that has no point at just this x; step lines hold their value between points.
 
+import { firstThat } from "./bisect.js";
 import { $, $$, h, say } from "./dom.js";
 import { absolute, number } from "./format.js";
 import { hoverProject } from "./hover.js";
@@ -104,18 +105,13 @@ function valuesAt(chart, at) {
 // steps and bars hold from their point on; of other lines the nearest point counts
 function indexAt(xs, at, trace, slack) {
   if (trace.meta?.key === "redone") return nearest(xs, at, slack);
-  let low = 0, high = xs.length; // the first point after `at`
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (xs[middle] <= at) low = middle + 1;
-    else high = middle;
-  }
-  if (trace.line?.shape === "hv") return low - 1;
+  const after = firstThat(0, xs.length, (point) => xs[point] > at);
+  if (trace.line?.shape === "hv") return after - 1;
   const width = trace.width ?? trace.meta?.width;
-  if (width) return at - xs[low - 1] <= width ? low - 1 : -1;
+  if (width) return at - xs[after - 1] <= width ? after - 1 : -1;
   if (!xs.length || at < xs[0] - slack || at > xs.at(-1) + slack) return -1;
-  if (low === xs.length) return low - 1;
-  return low > 0 && at - xs[low - 1] <= xs[low] - at ? low - 1 : low;
+  if (after === xs.length) return after - 1;
+  return after > 0 && at - xs[after - 1] <= xs[after] - at ? after - 1 : after;
 }
 
 // what attempts computed again goes over the same steps more than once: its newest value counts

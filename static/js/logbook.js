@@ -2,6 +2,7 @@
 // found. Both answer `rows`, `version`, `at(row)` -> {id, section, key, n, line, note, start, height},
 // `startOf(item)` and `setHeight(item, rows)`.
 
+import { firstThat } from "./bisect.js";
 import { Extras } from "./logextras.js";
 
 export class LogBook {
@@ -55,12 +56,8 @@ export class Matches {
   get lines() { return this.found.length; }
 
   at(row) {
-    let at = 0; // the last match that begins at this row or before it
-    for (let beyond = this.found.length; beyond - at > 1;) {
-      const middle = (at + beyond) >> 1;
-      if (middle + this.extras.before(middle) <= row) at = middle;
-      else beyond = middle;
-    }
+    // The last match that begins at this row or before it.
+    const at = firstThat(1, this.found.length, (match) => match + this.extras.before(match) > row) - 1;
     const { section, line } = this.found[at];
     const height = 1 + (this.extras.counts.get(at) ?? 0);
     return { at, section, line, n: line.n, id: `${section.attempt} ${line.n}`, start: at + this.extras.before(at), height };

@@ -1,5 +1,7 @@
 // How many rows more than one the lines of a log take: few lines of very many do.
 
+import { firstThat } from "./bisect.js";
+
 export class Extras {
   constructor() {
     this.counts = new Map();
@@ -21,13 +23,7 @@ export class Extras {
   /** The sum over all lines before n. */
   before(n) {
     if (!this.places) this.#sum();
-    let low = 0, high = this.places.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.places[middle] < n) low = middle + 1;
-      else high = middle;
-    }
-    return this.sums[low];
+    return this.sums[firstThat(0, this.places.length, (place) => this.places[place] >= n)];
   }
 
   #sum() {

@@ -1,6 +1,7 @@
 // The lines of one pod's log that this page knows, and where to find the others. The store pages by byte offset and
 // numbers lines; between known (line, offset) pairs the place of a line is guessed and the guess is narrowed.
 
+import { firstThat } from "./bisect.js";
 import { Extras } from "./logextras.js";
 import { LogNotes } from "./lognotes.js";
 import { spelled } from "./progressline.js";
@@ -34,12 +35,8 @@ export class LogLines {
 
   /** What stands at a row: {key, n, start, height} of a line, with `note` of a note after line n. */
   at(row) {
-    let n = 0; // the last line that begins at this row or before it
-    for (let beyond = this.last + 1; beyond - n > 1;) {
-      const middle = (n + beyond) >> 1;
-      if (this.rowOf(middle) <= row) n = middle;
-      else beyond = middle;
-    }
+    // The last line that begins at this row or before it.
+    const n = firstThat(1, this.last + 1, (line) => this.rowOf(line) > row) - 1;
     let start = this.rowOf(n), height = this.heights.get(n) ?? 1;
     const line = { key: n, n, start, height };
     if (n && row < start + height) return line;
