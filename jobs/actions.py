@@ -9,7 +9,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from controlplane.access import Actor, reread
-from controlplane.actions.audit import write_audit, write_audits
+from controlplane.actions.audit import write_audit, write_audits, write_fields
 from controlplane.actions.errors import Conflict, Invalid, invalid
 from controlplane.fields import FieldError
 from controlplane.loop.wake import wake
@@ -183,10 +183,7 @@ def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
     with transaction.atomic():
         _lock(job)
         before = {name: getattr(job, name) for name in changes}
-        for name, value in changes.items():
-            setattr(job, name, value)
-        job.spec = {**job.spec, **changes}
-        job.save(update_fields=[*changes, "spec"])
+        write_fields(job, {**changes, "spec": {**job.spec, **changes}})
         write_audit(actor, "job.edit", "job", str(job.pk), before=before, after=dict(changes))
         # The audit entry with the old values is written above.
         _happened("job.edited", [job], actor, audit=False)

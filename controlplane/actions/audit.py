@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from django.db import models
+
 from controlplane.access import Actor
 from controlplane.models import AuditEntry
 
@@ -66,6 +68,15 @@ def lasting_audit() -> Iterator[None]:
         _lasting.reset(reset)
         if waiting:
             AuditEntry.objects.bulk_create(waiting)
+
+
+def write_fields(row: models.Model, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Set and save fields of a row. Return their earlier values, which an audit entry stores."""
+    before = {name: getattr(row, name) for name in values}
+    for name, value in values.items():
+        setattr(row, name, value)
+    row.save(update_fields=list(values))
+    return before
 
 
 def _entry(

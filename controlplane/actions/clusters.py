@@ -15,7 +15,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, Actor, require_admin
-from controlplane.actions.audit import write_audit
+from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.app_holdings import holdings
 from controlplane.clusters.credentials import CredentialsUnreadable, decrypt, encrypt
@@ -94,7 +94,7 @@ def edit_cluster(
         if engine_kind(cluster.engine).has_checks:
             _order_edit(cluster, {**changes, **stored})
         else:
-            _write(cluster, changes)
+            write_fields(cluster, changes)
         after = {**changes, **({"credentials": "replaced"} if credentials else {})}
         write_audit(actor, "cluster.edit", "cluster", cluster.name, before=before, after=after)
         Event.objects.append([Event(kind="cluster.edited", actor=actor.name, message=cluster.name)])
@@ -164,7 +164,7 @@ def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: dat
         is_decided = cluster.state != Cluster.ATTACHED
         values = {} if failed else dict(command.payload)
         values |= {"checks": [dict(check) for check in checks], "checked_at": now}
-        _write(cluster, values | ({"state": verdict} if is_decided else {}))
+        write_fields(cluster, values | ({"state": verdict} if is_decided else {}))
         # Every user may read events, so the event contains no details; admins see those on the cluster.
         message = (
             f"{cluster.name}: {', '.join(check['name'] for check in failed)}" if failed else cluster.name
@@ -258,7 +258,7 @@ def _order_edit(cluster: Cluster, changes: Mapping[str, Any]) -> None:
     if cluster.state == Cluster.ATTACHED:
         _order_check(cluster, changes)
         return
-    _write(cluster, {**changes, "state": Cluster.CHECKING})
+    write_fields(cluster, {**changes, "state": Cluster.CHECKING})
     _order_check(cluster, {})
 
 
@@ -286,12 +286,6 @@ def _open_orders(cluster: Cluster) -> CommandQuerySet:
 
 def _open_checks(cluster: Cluster) -> CommandQuerySet:
     return _open_orders(cluster).filter(kind=Command.CHECK_CLUSTER)
-
-
-def _write(cluster: Cluster, values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        setattr(cluster, name, value)
-    cluster.save(update_fields=list(values))
 
 
 def _refuse_in_use(cluster: Cluster) -> None:

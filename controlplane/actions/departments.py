@@ -6,7 +6,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from controlplane.access import Actor, require_admin
-from controlplane.actions.audit import write_audit
+from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict
 from controlplane.loop.wake import wake
 from controlplane.models import Department, Event
@@ -29,9 +29,7 @@ def edit_department(department: Department, changes: Mapping[str, Any], *, actor
     require_admin(actor)
     before = department.share_values()
     with transaction.atomic():
-        for name, value in changes.items():
-            setattr(department, name, value)
-        department.save(update_fields=list(changes))
+        write_fields(department, changes)
         _happened("edit", department, actor, before=before, after=department.share_values())
     return department
 

@@ -7,7 +7,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from controlplane.access import Actor, require_admin, reread
-from controlplane.actions.audit import write_audit
+from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.app_holdings import counts_of, holdings
 from controlplane.engines.kinds import engine_kind
@@ -59,9 +59,7 @@ def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) 
         before = _shown(project)
         if changes.get("cluster", project.cluster) != project.cluster:
             _leave_cluster(project, changes["cluster"])
-        for name, value in changes.items():
-            setattr(project, name, value)
-        project.save(update_fields=list(changes))
+        write_fields(project, changes)
         write_audit(actor, "project.edit", "project", project.name, before=before, after=_shown(project))
         _happened("project.edited", project, actor)
     return project

@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from controlplane import fields
 from controlplane.access import Actor, reread
-from controlplane.actions.audit import write_audit
+from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event
@@ -97,13 +97,10 @@ def edit_location(location: CacheLocation, changes: Mapping[str, Any], *, actor:
         raise invalid("/node_pools", "is_default" if location.is_default else "is_volume", words)
     with transaction.atomic():
         reread(location, lock=True)
-        before = {name: getattr(location, name) for name in changes}
-        for name, value in changes.items():
-            setattr(location, name, value)
+        before = write_fields(location, changes)
         if has_own_nodes and not (location.node_pools or location.node_labels):
             words = "Name the node pools, or the labels of nodes, that read from it; or delete it."
             raise invalid("/node_pools", "required", words)
-        location.save(update_fields=list(changes))
         if "unused_days" in changes:
             location.volumes.update(unused_days=location.unused_days)
         write_audit(

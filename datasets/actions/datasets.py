@@ -6,7 +6,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from controlplane.access import Actor, NotVisible, reread
-from controlplane.actions.audit import write_audit
+from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.loop.wake import wake
 from controlplane.models import Event, Project
@@ -36,10 +36,7 @@ def edit_dataset(dataset: Dataset, changes: Mapping[str, Any], *, actor: Actor) 
     """Change the description, or whether every user may read it (validated values)."""
     with transaction.atomic():
         reread(dataset, lock=True)
-        before = {name: getattr(dataset, name) for name in changes}
-        for name, value in changes.items():
-            setattr(dataset, name, value)
-        dataset.save(update_fields=list(changes))
+        before = write_fields(dataset, changes)
         write_audit(actor, "dataset.edit", "dataset", str(dataset.pk), before=before, after=dict(changes))
         dataset_happened("dataset.edited", dataset, actor)
     return dataset

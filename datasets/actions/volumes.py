@@ -10,9 +10,10 @@ from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.access import Actor, reread
-from controlplane.actions.audit import write_audit
+from controlplane.actions.audit import write_audit, write_fields
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.engines.kinds import engine_kind
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.wake import wake
 from controlplane.models import Command, Event, Project
 from datasets.models import Volume
@@ -33,8 +34,6 @@ from jobs.lifecycle import FINAL_STATES
 PROVISION, REMOVE, MEASURE = "datasets.provision_volume", "datasets.remove_volume", "datasets.measure_volume"
 RESIZE, RETIER = "datasets.resize_volume", "datasets.retier_volume"
 CHECK = "datasets.check_volume"
-# The length of the column: PostgreSQL refuses a longer text, and the whole transaction with it.
-LONGEST_MESSAGE = 500
 # Shortest and longest interval of a snapshot schedule: five minutes to a year.
 SNAPSHOT_MINUTES = (5, 366 * 24 * 60)
 KEEP_RULES = ("keep_last", "keep_days")
@@ -385,10 +384,7 @@ def about(volume: Volume) -> dict[str, Any]:
 
 
 def _edit(volume: Volume, changes: Mapping[str, Any], kind: str, actor: Actor) -> Volume:
-    before = {name: getattr(volume, name) for name in changes}
-    for name, value in changes.items():
-        setattr(volume, name, value)
-    volume.save(update_fields=list(changes))
+    before = write_fields(volume, changes)
     write_audit(actor, "volume.edit", VOLUME, str(volume.pk), before=before, after=dict(changes))
     happened(kind, volume, actor.name)
     return volume
