@@ -16,11 +16,8 @@ H = TypeVar("H", Volume, Snapshot, Artifact)
 def visible_datasets(actor: Actor) -> QuerySet[Dataset]:
     """Return the datasets the actor may read."""
     ids = visible_project_ids(actor)
-    return (
-        Dataset.objects.all()
-        if ids is None
-        else Dataset.objects.filter(Q(project__in=ids) | Q(is_shared=True))
-    )
+    rows = Dataset.objects.all()
+    return rows if ids is None else rows.filter(Q(project__in=ids) | Q(is_shared=True))
 
 
 def dataset_for(actor: Actor, dataset_id: str, *, needed: str = Role.VIEWER) -> Dataset:
@@ -46,14 +43,12 @@ def version_for(actor: Actor, version_id: str, *, needed: str = Role.VIEWER) -> 
 
 def visible_volumes(actor: Actor) -> QuerySet[Volume]:
     """Return the volumes the actor may read."""
-    ids = visible_project_ids(actor)
-    return Volume.objects.all() if ids is None else Volume.objects.filter(project__in=ids)
+    return _in_visible_projects(actor, Volume.objects.all())
 
 
 def visible_snapshots(actor: Actor) -> QuerySet[Snapshot]:
     """Return the snapshots the actor may read."""
-    ids = visible_project_ids(actor)
-    return Snapshot.objects.all() if ids is None else Snapshot.objects.filter(project__in=ids)
+    return _in_visible_projects(actor, Snapshot.objects.all())
 
 
 def volume_for(actor: Actor, volume_id: str, *, needed: str = Role.VIEWER) -> Volume:
@@ -70,6 +65,11 @@ def snapshot_for(actor: Actor, snapshot_id: str, *, needed: str = Role.VIEWER) -
     return _held(actor, rows.filter(pk=uuid_of(snapshot_id, missing)).first(), needed, missing)
 
 
+def _in_visible_projects(actor: Actor, rows: QuerySet[H]) -> QuerySet[H]:
+    ids = visible_project_ids(actor)
+    return rows if ids is None else rows.filter(project__in=ids)
+
+
 def _held(actor: Actor, row: H | None, needed: str, missing: NotVisible) -> H:
     """Return `row` if the actor has the role `needed` in its project. Raises `missing` if the row is None or not
     visible, Forbidden if the actor has only a lower role."""
@@ -81,8 +81,7 @@ def _held(actor: Actor, row: H | None, needed: str, missing: NotVisible) -> H:
 
 def visible_artifacts(actor: Actor) -> QuerySet[Artifact]:
     """Return the artifacts of the projects the actor may see."""
-    ids = visible_project_ids(actor)
-    return Artifact.objects.all() if ids is None else Artifact.objects.filter(project__in=ids)
+    return _in_visible_projects(actor, Artifact.objects.all())
 
 
 def artifact_for(actor: Actor, artifact_id: str, *, needed: str = Role.VIEWER) -> Artifact:

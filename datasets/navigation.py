@@ -1,5 +1,8 @@
 """Navigation entries of the pages of data."""
 
+from typing import Any
+
+from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
@@ -18,20 +21,17 @@ def _volumes(actor: Actor) -> int:
 
 
 def _find_datasets(actor: Actor, text: str, most: int) -> list[tuple[str, str, str]]:
-    rows = visible_datasets(actor).filter(name__icontains=text).order_by("name")
-    found = rows.values_list("name", "project__name", "pk")[:most]
-    return [
-        (name, _("{project} · dataset").format(project=project), reverse("dataset-page", args=[pk]))
-        for name, project, pk in found
-    ]
+    return _found(visible_datasets(actor), text, most, _("{project} · dataset"), "dataset-page")
 
 
 def _find_volumes(actor: Actor, text: str, most: int) -> list[tuple[str, str, str]]:
-    rows = visible_volumes(actor).filter(name__icontains=text).order_by("name")
-    found = rows.values_list("name", "project__name", "pk")[:most]
+    return _found(visible_volumes(actor), text, most, _("{project} · volume"), "volume")
+
+
+def _found(rows: QuerySet[Any], text: str, most: int, words: str, page: str) -> list[tuple[str, str, str]]:
+    named = rows.filter(name__icontains=text).order_by("name").values_list("name", "project__name", "pk")
     return [
-        (name, _("{project} · volume").format(project=project), reverse("volume", args=[pk]))
-        for name, project, pk in found
+        (name, words.format(project=project), reverse(page, args=[pk])) for name, project, pk in named[:most]
     ]
 
 

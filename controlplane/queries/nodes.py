@@ -90,7 +90,7 @@ def _shape_node(node: Node, devices: Sequence[Device]) -> dict[str, Any]:
         "seen_at": node.seen_at,
         "gpus": len(devices),
         "allocated_gpus": decimal(sum(device.allocated_milli for device in devices)),
-        "gpu_utilization": _mean([device.utilization for device in devices]),
+        "gpu_utilization": known_mean([device.utilization for device in devices]),
         "devices": [_shape_device(device) for device in devices],
     }
 
@@ -108,6 +108,7 @@ def _shape_device(device: Device) -> dict[str, Any]:
     }
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def known_mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are known, None if none is."""
     measured = [value for value in values if value is not None]
     return sum(measured) / len(measured) if measured else None

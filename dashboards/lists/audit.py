@@ -14,6 +14,7 @@ from controlplane.access import Actor
 from controlplane.models import AuditEntry
 from dashboards import formats
 from dashboards.lists import cells
+from dashboards.lists.columns import time_column
 from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order
 from jobs.models import Job
 
@@ -165,7 +166,7 @@ AUDIT = ListView(
         Filter("user", _("User"), lambda entries, user: entries.filter(actor=user)),
     ),
     columns=(
-        Column("when", _("When"), cells.ago("at"), "at", "quiet nowrap", falls=True),
+        time_column("when", _("When"), "at"),
         Column("who", _("Who"), _who, "actor", "nowrap"),
         Column(
             "action", _("Action"), lambda row: format_html("<code>{}</code>", row["verb"]), "verb", "nowrap"

@@ -14,6 +14,7 @@ from controlplane.access import Actor
 from controlplane.models import Cluster, Device, Node
 from dashboards import formats
 from dashboards.lists import cells
+from dashboards.lists.columns import number_column, time_column
 from dashboards.lists.table import Column, ListView, Row, in_order
 from dashboards.reads.clusters import rows as cluster_rows
 
@@ -78,22 +79,7 @@ CLUSTERS = ListView(
             "num nowrap",
             falls=True,
         ),
-        Column(
-            "gpus",
-            _("GPUs"),
-            cells.number("gpus"),
-            _count(Device.objects.all(), "node__cluster"),
-            "num",
-            falls=True,
-        ),
-        Column(
-            "checked",
-            _("Checked"),
-            cells.ago("checked_at"),
-            "checked_at",
-            "quiet nowrap",
-            is_nullable=True,
-            falls=True,
-        ),
+        number_column("gpus", _("GPUs"), "gpus", _count(Device.objects.all(), "node__cluster")),
+        time_column("checked", _("Checked"), "checked_at", never=formats.NOTHING),
     ),
 )

@@ -13,6 +13,7 @@ from controlplane.models import Project
 from controlplane.queries.projects import project_rows
 from dashboards import formats
 from dashboards.lists import cells
+from dashboards.lists.columns import number_column
 from dashboards.lists.filters import NAME_CONTAINS, OF_CLUSTER
 from dashboards.lists.table import Column, ListView, Row, in_order
 from dashboards.reads.projects import with_bars
@@ -76,43 +77,14 @@ PROJECTS = ListView(
             ),
             css="wide-bar whole",
         ),
-        Column(
-            "gpus",
-            _("GPUs"),
-            cells.number("allocated_gpus"),
-            _of_jobs(Sum("allocated_milli")),
-            "num strong",
-            falls=True,
+        number_column("gpus", _("GPUs"), "allocated_gpus", _of_jobs(Sum("allocated_milli")), "num strong"),
+        number_column("quota", _("Quota"), "gpu_quota", "gpu_quota_milli"),
+        number_column("fair", _("Fair share"), "fair_share_gpus", "fair_share_milli"),
+        number_column("limit", _("Limit"), "gpu_limit", "gpu_limit_milli", "num quiet", is_nullable=True),
+        number_column(
+            "running", _("Running"), "running_jobs", _of_jobs(Count("pk"), state__in=ACTIVE_STATES)
         ),
-        Column("quota", _("Quota"), cells.number("gpu_quota"), "gpu_quota_milli", "num", falls=True),
-        Column(
-            "fair", _("Fair share"), cells.number("fair_share_gpus"), "fair_share_milli", "num", falls=True
-        ),
-        Column(
-            "limit",
-            _("Limit"),
-            cells.number("gpu_limit"),
-            "gpu_limit_milli",
-            "num quiet",
-            is_nullable=True,
-            falls=True,
-        ),
-        Column(
-            "running",
-            _("Running"),
-            cells.number("running_jobs"),
-            _of_jobs(Count("pk"), state__in=ACTIVE_STATES),
-            "num",
-            falls=True,
-        ),
-        Column(
-            "queued",
-            _("Queued"),
-            cells.number("queued_jobs"),
-            _of_jobs(Count("pk"), state=QUEUED),
-            "num",
-            falls=True,
-        ),
+        number_column("queued", _("Queued"), "queued_jobs", _of_jobs(Count("pk"), state=QUEUED)),
         Column("cluster", _("Cluster"), cells.text("cluster"), "cluster__name", "quiet aside"),
     ),
 )

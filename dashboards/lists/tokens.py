@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from controlplane.access import Actor
 from controlplane.models import Token
 from dashboards.lists import cells
+from dashboards.lists.columns import time_column
 from dashboards.lists.table import Column, ListView, Row, in_order
 from dashboards.templatetags.ui import moment
 
@@ -64,16 +65,8 @@ TOKENS = ListView(
             "aside",
         ),
         Column("may", _("May"), _may, "is_read_only", "quiet aside"),
-        Column("made", _("Made"), cells.ago("created_at"), "created_at", "quiet nowrap aside", falls=True),
-        Column(
-            "used",
-            _("Last used"),
-            cells.ago("last_used_at", _("never")),
-            "last_used_at",
-            "quiet nowrap",
-            is_nullable=True,
-            falls=True,
-        ),
+        time_column("made", _("Made"), "created_at", "quiet nowrap aside"),
+        time_column("used", _("Last used"), "last_used_at", never=_("never")),
         Column("expires", _("Expires"), _expires, "expires_at", "nowrap"),
         Column("revoke", "", _revoke, css="num"),
     ),

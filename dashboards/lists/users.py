@@ -14,6 +14,7 @@ from controlplane.access import Actor
 from controlplane.models import Membership, User
 from dashboards import formats
 from dashboards.lists import cells
+from dashboards.lists.columns import number_column, time_column
 from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
@@ -105,17 +106,9 @@ USERS = ListView(
         Column("name", _("Name"), cells.linked("user", "name"), "username"),
         Column("mail", _("Mail"), cells.text("email"), "email", "quiet break aside"),
         Column("state", _("State"), _state, _by_state),
-        Column("projects", _("Projects"), cells.number("projects"), _projects, "num", falls=True),
-        Column("jobs", _("Unfinished jobs"), cells.number("jobs"), _jobs, "num", falls=True),
-        Column(
-            "signed-in",
-            _("Signed in"),
-            cells.ago("last_login", _("never")),
-            "last_login",
-            "quiet nowrap",
-            is_nullable=True,
-            falls=True,
-        ),
-        Column("since", _("Since"), cells.ago("created_at"), "created_at", "quiet nowrap aside", falls=True),
+        number_column("projects", _("Projects"), "projects", _projects),
+        number_column("jobs", _("Unfinished jobs"), "jobs", _jobs),
+        time_column("signed-in", _("Signed in"), "last_login", never=_("never")),
+        time_column("since", _("Since"), "created_at", "quiet nowrap aside"),
     ),
 )

@@ -31,6 +31,7 @@ from dashboards.lists.clusters import CLUSTERS
 from dashboards.lists.nodes import NODES, first_of
 from dashboards.lists.table import list_page, table
 from dashboards.pages.base_page import attempt, show, signed_in
+from dashboards.pages.fields import errors_by_field
 from dashboards.reads import clusters as reads
 
 # Limit in bytes on an uploaded file, larger than any credential.
@@ -206,16 +207,6 @@ def _settings(request: HttpRequest) -> dict[str, Any]:
     return settings
 
 
-def _by_field(refused: Invalid) -> dict[str, str]:
-    """Return errors by form field; an error of a setting names the setting."""
-    found: dict[str, str] = {}
-    for error in refused.errors:
-        field, _slash, inside = error.pointer.removeprefix("/").partition("/")
-        text = f"{inside}: {error.detail}" if inside else error.detail
-        found[field] = f"{found[field]} {text}" if field in found else text
-    return found
-
-
 def _form_page(
     request: HttpRequest, actor: Actor, kind: EngineKind, cluster: Cluster | None, save: Callable[[], Cluster]
 ) -> HttpResponseBase:
@@ -225,7 +216,7 @@ def _form_page(
         try:
             return redirect("cluster", save().name)
         except Invalid as refused:
-            errors = _by_field(refused)
+            errors = errors_by_field(refused)
         except Conflict as conflict:
             errors = {"settings" if cluster else "name": conflict.detail}
     return _form(request, actor, kind, cluster, errors)

@@ -7,6 +7,7 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
+from controlplane.actions.errors import Invalid
 from controlplane.fields import DNS_LABEL
 from controlplane.notation import parse_duration, write_duration
 
@@ -68,3 +69,20 @@ def offer(form: forms.Form, name: str, values: Iterable[object]) -> None:
     field = form.fields[name]
     assert isinstance(field, forms.ChoiceField)
     field.choices = [(str(value), str(value)) for value in values]
+
+
+def add_errors(form: forms.Form, refused: Invalid) -> None:
+    """Add refused fields to their form fields, and those that the form does not have to the form."""
+    for error in refused.errors:
+        name = error.pointer.strip("/").partition("/")[0]
+        form.add_error(name if name in form.fields else None, error.detail)
+
+
+def errors_by_field(refused: Invalid) -> dict[str, str]:
+    """Return the errors of each field joined to one text. An error inside a field begins with the place in it."""
+    found: dict[str, str] = {}
+    for error in refused.errors:
+        field, _slash, inside = error.pointer.removeprefix("/").partition("/")
+        text = f"{inside}: {error.detail}" if inside else error.detail
+        found[field] = f"{found[field]} {text}" if field in found else text
+    return found

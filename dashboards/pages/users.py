@@ -30,6 +30,7 @@ from dashboards.lists.tokens import TOKENS
 from dashboards.lists.users import USERS
 from dashboards.pages.asking import ask
 from dashboards.pages.base_page import attempt, show, signed_in
+from dashboards.pages.fields import errors_by_field
 from dashboards.pages.questions import ASKED, about_token, about_user
 from dashboards.reads import users as reads
 
@@ -105,7 +106,7 @@ def token_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         try:
             context["secret"] = _issue(request, actor)
         except Invalid as invalid:
-            context["errors"] = _by_field(invalid)
+            context["errors"] = errors_by_field(invalid)
             status = 400
     tokens = Token.objects.filter(user=actor.user, revoked_at=None)
     context["page"] = list_page(TOKENS, actor, tokens, request.GET.dict())
@@ -136,15 +137,6 @@ def _subject(actor: Actor, username: str) -> User:
     return user
 
 
-def _by_field(refusal: Invalid) -> dict[str, str]:
-    """Return all errors of each field joined to one text."""
-    errors: dict[str, str] = {}
-    for error in refusal.errors:
-        name = error.pointer.strip("/")
-        errors[name] = f"{errors[name]} {error.detail}" if name in errors else error.detail
-    return errors
-
-
 def _create(request: HttpRequest, actor: Actor) -> dict[str, str]:
     username = request.POST.get("username", "").strip()
     try:
@@ -153,7 +145,7 @@ def _create(request: HttpRequest, actor: Actor) -> dict[str, str]:
             email=request.POST.get("email", "").strip(),
         )  # fmt: skip
     except Invalid as invalid:
-        return _by_field(invalid)
+        return errors_by_field(invalid)
     except Conflict as conflict:
         return {"username": conflict.detail}
     messages.success(request, _("%(name)s can sign in now.") % {"name": username})
@@ -189,7 +181,7 @@ def _set_password(request: HttpRequest, actor: Actor, subject: User) -> HttpResp
             keep_tokens=bool(request.POST.get("keep_tokens")),
         )
     except Invalid as refusal:
-        return _user_page(request, actor, subject, _by_field(refusal))
+        return _user_page(request, actor, subject, errors_by_field(refusal))
     except TooManyAttempts as refusal:
         return _user_page(request, actor, subject, {"current_password": str(refusal)})
     if actor.user == subject:

@@ -8,6 +8,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from controlplane.models import Node
+from controlplane.queries.nodes import known_mean
 from controlplane.scheduling.mentions import Sees
 from dashboards import formats
 from dashboards.gpu_use import Use, use_of
@@ -124,7 +125,7 @@ def held_together(devices: Sequence[Mapping[str, Any]]) -> list[Row]:
             "label": f"{run[0]['index']}" if len(run) == 1 else f"{run[0]['index']}–{run[-1]['index']}",
             "holders": held[run[0]["index"]],
             "is_foreign": run[0]["is_foreign"],
-            "use": _mean([device["utilization"] for device in run]),
+            "use": known_mean([device["utilization"] for device in run]),
         }
         for run in runs
     ]
@@ -133,11 +134,6 @@ def held_together(devices: Sequence[Mapping[str, Any]]) -> list[Row]:
 def _held_by(device: Mapping[str, Any]) -> tuple[bool, list[tuple[str | None, str, int]]]:
     shares = [(share["job"], share["project"], share["milli_gpus"]) for share in device["shares"]]
     return device["is_foreign"], shares
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    measured = [value for value in values if value is not None]
-    return sum(measured) / len(measured) if measured else None
 
 
 def heat_map(devices: int) -> HeatMap:

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from controlplane.access import Actor
 from dashboards import formats
 from dashboards.lists import cells
+from dashboards.lists.columns import number_column
 from dashboards.lists.filters import NAME_CONTAINS
 from dashboards.lists.table import Column, ListView, Row, in_order
 from dashboards.templatetags.ui import meter
@@ -95,22 +96,9 @@ CACHE_LOCATIONS = ListView(
         Column("room", _("Committed"), _room, lambda at: _committed(), "num", falls=True),
         Column("fits", _("More fits"), lambda row: formats.size(row["free_bytes"]), css="num nowrap"),
         Column("age", _("Removed after"), _age_out, "unused_days", "num nowrap", falls=True),
-        Column(
-            "caches",
-            _("Caches"),
-            cells.number("caches"),
-            lambda at: Count("caches"),
-            "num",
-            falls=True,
-        ),
-        Column(
-            "hits",
-            _("Hits"),
-            cells.number("hits"),
-            lambda at: Sum("caches__hits"),
-            "num aside",
-            falls=True,
-            is_nullable=True,
+        number_column("caches", _("Caches"), "caches", lambda at: Count("caches")),
+        number_column(
+            "hits", _("Hits"), "hits", lambda at: Sum("caches__hits"), "num aside", is_nullable=True
         ),
     ),
 )

@@ -20,7 +20,7 @@ from controlplane.notation import parse_pair
 from dashboards.lists.table import list_page
 from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show, show_form, signed_in
-from dashboards.pages.fields import NameField, offer
+from dashboards.pages.fields import NameField, add_errors, offer
 from datasets.access import visible_locations
 from datasets.actions.cache_locations import (
     create_location,
@@ -164,7 +164,7 @@ def location_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         except Conflict as conflict:
             form.add_error("name", conflict.detail)
         except Invalid as refusal:
-            _add_errors(form, refusal)
+            add_errors(form, refusal)
         else:
             messages.success(request, _("{name} is created.").format(name=location.name))
             return redirect("cache-locations")
@@ -184,7 +184,7 @@ def location_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponse
         try:
             edit_location(location, form.cleaned_data, actor=actor)
         except Invalid as refusal:
-            _add_errors(form, refusal)
+            add_errors(form, refusal)
         else:
             messages.success(request, _("{name} is changed.").format(name=location.name))
             return redirect("cache-locations")
@@ -263,9 +263,3 @@ def _written(size_bytes: int | None) -> str:
     units = (unit for unit in _UNITS if size_bytes and size_bytes % _UNITS[unit] == 0)
     unit = next(units, "")
     return f"{size_bytes // _UNITS.get(unit, 1)}{unit}"
-
-
-def _add_errors(form: forms.Form, refusal: Invalid) -> None:
-    for error in refusal.errors:
-        name = error.pointer.strip("/").partition("/")[0]
-        form.add_error(name if name in form.fields else None, error.detail)

@@ -13,6 +13,7 @@ from django.utils.translation import ngettext
 from controlplane.access import Actor, visible_project_ids
 from dashboards import formats
 from dashboards.lists import cells
+from dashboards.lists.columns import number_column
 from dashboards.lists.filters import NAME_CONTAINS, OF_PROJECT
 from dashboards.lists.table import Column, ListView, Row, in_order
 from datasets.models import Dataset, DatasetVersion
@@ -82,7 +83,7 @@ DATASETS = ListView(
         Column("name", _("Dataset"), _name, "name"),
         Column("project", _("Project"), _project, "project__name"),
         Column("latest", _("Versions"), cells.number("latest"), "latest", css="num"),
-        Column("files", _("Files"), cells.number("files"), _or_zero("files"), css="num", falls=True),
+        number_column("files", _("Files"), "files", _or_zero("files")),
         Column(
             "size",
             _("Size"),

@@ -15,7 +15,7 @@ from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Role
 from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show_form, signed_in
-from dashboards.pages.fields import offer
+from dashboards.pages.fields import add_errors, offer
 from datasets.access import dataset_for
 from datasets.actions.subsets import delete_subset, save_subset
 from datasets.models import Dataset, DatasetVersion
@@ -98,8 +98,7 @@ def _saved(form: SubsetForm, dataset: Dataset, actor: Actor) -> DatasetVersion |
     except (Conflict, Blocked) as refusal:
         form.add_error("name" if isinstance(refusal, Conflict) else None, refusal.detail)
     except Invalid as invalid:
-        for error in invalid.errors:
-            form.add_error(error.pointer.strip("/"), error.detail)
+        add_errors(form, invalid)
     return None
 
 

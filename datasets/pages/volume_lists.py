@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from controlplane.access import Actor
 from dashboards import formats
 from dashboards.lists import cells
+from dashboards.lists.columns import time_column
 from dashboards.lists.filters import NAME_CONTAINS, OF_PROJECT
 from dashboards.lists.table import Column, ListView, Row, in_order
 from dashboards.templatetags.ui import meter
@@ -142,6 +143,6 @@ VOLUMES = ListView(
         Column("mode", _("Access"), lambda row: str(MODES[row["access_mode"]]), "access_mode", "quiet"),
         Column("class", _("Class"), cells.text("storage_class"), "storage_class", "quiet"),
         Column("jobs", _("Mounted by"), jobs),
-        Column("created", _("Created"), cells.ago("created_at"), "created_at", "num quiet aside", falls=True),
+        time_column("created", _("Created"), "created_at", "num quiet aside"),
     ),
 )

@@ -20,7 +20,7 @@ from dashboards import formats
 from dashboards.lists.table import list_page
 from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, show, show_form, signed_in
-from dashboards.pages.fields import NameField, offer
+from dashboards.pages.fields import NameField, add_errors, offer
 from dashboards.reads.submit import projects_to_submit_to
 from datasets.access import visible_volumes, volume_for
 from datasets.actions.snapshots import take_snapshot
@@ -102,8 +102,7 @@ def volume_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         except Conflict as conflict:
             form.add_error("name", conflict.detail)
         except Invalid as invalid:
-            for error in invalid.errors:
-                form.add_error(error.pointer.strip("/"), error.detail)
+            add_errors(form, invalid)
     return show_form(request, actor, "datasets/volume_new.html", form, {"projects": projects})
 
 
