@@ -23,6 +23,7 @@ TOKEN_DAYS = 90
 # The admin of TRAINYARD_BOOTSTRAP_TOKEN; it is no person, so it does not count as the first admin.
 BOOTSTRAP = "bootstrap"
 TOKEN_MOST_DAYS = 365
+# The lengths of the columns: PostgreSQL refuses longer values with an error.
 NAME_MOST, EMAIL_MOST = 150, 254
 SETUP_LINK_LIFE = timedelta(hours=24)
 

@@ -27,6 +27,7 @@ from controlplane.models import Cluster, Command, Event, Node
 from controlplane.models.commands import CommandQuerySet
 from controlplane.queries.projects import namespace_prefix
 
+# The length of the column, which PostgreSQL enforces.
 LONGEST_NODE_NAME = 253
 
 

@@ -12,6 +12,7 @@ from controlplane.models import Project, Role, User
 
 # The shortest prefix, in characters: with one letter, 26 requests would list all users of a small site.
 PREFIX_LEAST = 2
+# Few, so that a look-up completes a name without listing the users.
 NAMES_MOST = 10
 # Look-ups by one owner per period: enough to add a class of 100 users in one request.
 LOOKUPS, LOOKUP_SECONDS = 120, 600

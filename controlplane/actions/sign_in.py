@@ -20,7 +20,7 @@ from controlplane.models import Token, User
 
 logger = logging.getLogger(__name__)
 
-# Attempts with one name from one address.
+# Attempts with one name from one address: enough for mistyped passwords, too few for guessing one.
 ATTEMPTS_PER_MINUTE = 5
 _attempts = Throttle(ATTEMPTS_PER_MINUTE, 60)
 _attempts_by_address = Throttle(6 * ATTEMPTS_PER_MINUTE, 60)

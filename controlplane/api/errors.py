@@ -19,6 +19,7 @@ from controlplane.simulation.client import SimulationFailed
 
 logger = logging.getLogger(__name__)
 
+# A lock of the database is free again, or a new simulating process starts, in less than a second mostly.
 RETRY_SECONDS = 1
 Translation: TypeAlias = tuple[type[Exception] | tuple[type[Exception], ...], Callable[[Any], Problem]]
 TOO_LARGE = "The body is larger than 1 MiB; send less, or in parts."

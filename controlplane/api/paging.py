@@ -17,7 +17,7 @@ from controlplane.api.query import Parameter, Schema, Unreadable, text, texts, w
 from controlplane.api.renderers import render_json
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 500
-# A page of large items ends early, with a valid `next`.
+# A page of large items ends early, with a valid `next`, so that no response takes much memory.
 PAGE_MOST_BYTES = 2 << 20
 # 72 bits suffice: even a forged cursor shows only rows that the caller may see.
 _SIGNATURE_BYTES = 9

@@ -11,6 +11,7 @@ from django.http import QueryDict
 from controlplane.api.problems import Problem, bad_request
 
 Schema = dict[str, Any]
+# The largest integer of the databases: a larger one would raise an error instead of finding nothing.
 BIGGEST = (1 << 63) - 1
 
 

@@ -37,9 +37,9 @@ from datasets.manifests import (
     stays_inside,
 )
 
-# Contents requested at once.
+# Contents requested at once, because each request costs a round trip, however small the file.
 PACK_FILES, PACK_BYTES = 1000, 32 << 20
-# Failed files listed in a message.
+# Failed files listed in a message, so that it fits on a screen.
 NAMED_MOST = 20
 # `adopt` of a sync that links (datasets.storage.files.Sharing).
 LINKS = "hard_link"

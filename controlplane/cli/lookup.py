@@ -20,6 +20,7 @@ from controlplane.cli.errors import (
 from controlplane.cli.session import Session
 
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z")
+# Bounds the requests of one command: twenty pages of the largest size.
 ROWS_MOST = 10_000
 FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timed_out"})
 

@@ -15,6 +15,7 @@ from controlplane.cli.errors import FAILED, UNREACHABLE, ApiError, CliError
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 NORMAL_CLOSURE = 1000
 _ACCEPT_SUFFIX = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+# Bounds on the memory that a faulty server can make `yard` use.
 _MAX_HEAD_BYTES = 65_536
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 SEND_AGAIN_SECONDS = 60
 # The most tasks in one queue, so that it cannot grow forever while no worker runs.
 MOST_QUEUED = 100
+# Two, so that one long command does not hold up all others.
 LOCAL_THREADS = 2
 
 

@@ -17,7 +17,8 @@ CLAIM_SECONDS = 30
 # The interval of claim renewals; also the longest delay until a handler that reports nothing notices a
 # cancellation.
 RENEW_SECONDS = 5.0
-# The shortest time between two writes of progress.
+# The shortest time between two writes of progress, because handlers may report any number of times per
+# second.
 REPORT_SECONDS = 1.0
 
 

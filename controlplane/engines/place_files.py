@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 FILE, EXECUTABLE, LINK = "f", "x", "l"
-# How much of a file is read at once.
+# How much of a file is read at once, so that large files take little memory.
 PIECE_BYTES = 1 << 20
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW

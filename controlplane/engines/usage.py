@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from controlplane.engines.base import PodUsage, UsageReport
 
-# How many seconds a pod's last progress line counts as its present usage.
+# How many seconds a pod's last progress line counts as its present usage; a program that hangs prints no
+# further one and must count as idle.
 STALE_AFTER_SECONDS = 60.0
 
 Holder = tuple[PodUsage, int, int | None]

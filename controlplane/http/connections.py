@@ -27,6 +27,7 @@ from controlplane.http.departure import LEFT, has_hung_up
 from controlplane.http.header_limits import HEADERS_MOST_BYTES, HEADERS_MOST_COUNT, STATUS, TOO_LARGE
 from controlplane.http.problem_details import PROBLEM_JSON, problem_details
 
+# One sweep checks the time limits of all connections, instead of a timer for each wait of each connection.
 SWEEP_SECONDS = 0.5
 # The interval of checks on a websocket whose data is not being read.
 PROBE_SECONDS = 2.0

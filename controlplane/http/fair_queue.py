@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+# Bounds the memory; a client whose credential was forgotten is queued by its address again.
 MOST_KNOWN = 10_000
 
 

@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
+# Bounds the memory that requests with ever new names or addresses could fill.
 MOST_KEYS = 10_000
 
 

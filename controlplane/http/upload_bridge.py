@@ -19,9 +19,9 @@ from controlplane.live.asgi import Receive, Scope, Send, header, problem
 from controlplane.live.client import Refused, sign_in
 from controlplane.live.identity import Identity
 
-# The time limit for a whole body.
+# The time limit for a whole body, so that slow senders cannot hold disk space without end.
 SECONDS_MOST = 900.0
-# The number of bytes written at a time.
+# The number of bytes written at a time, because each write costs a switch of threads.
 BATCH_BYTES = 1 << 20
 BODY_METHODS = frozenset({"POST", "PUT"})
 

@@ -38,9 +38,11 @@ FORM_TYPES = (b"application/x-www-form-urlencoded", b"multipart/form-data")
 BODY_MOST_SECONDS = 60.0
 CHUNK_BYTES = 64 * 1024
 RETRY_SECONDS = b"2"
-# The most requests that wait for the thread.
+# The most requests that wait for the thread: a refusal at once is better than an answer after the client's
+# time-out.
 WAITING_MOST_OF_CLIENT, WAITING_MOST = 256, 2000
-# A response up to this size returns together with the call that made it.
+# A response up to this size returns together with the call that made it, because each further chunk costs a
+# switch of threads.
 FIRST_HOP_BYTES = 256 * 1024
 
 _SESSION_COOKIE = re.compile(rb"(?:^|;) *" + re.escape(settings.SESSION_COOKIE_NAME.encode()) + rb"=([^;]+)")

@@ -42,13 +42,17 @@ PING_SECONDS = 20.0
 SILENCE_SECONDS = 60.0
 # The channel number with which a message closes the channel in its second byte; since Kubernetes 1.30.
 _CLOSE = 255
-# The most messages (of at most 32 KiB) that are buffered before the API server has to wait.
+# The most messages (of at most 32 KiB) that are buffered before the API server has to wait, so that a slow
+# reader here does not fill the memory.
 _HELD_MESSAGES = 8
-# The bound of the buffer for bytes sent to the API server.
+# The bound of the buffer for bytes sent to the API server, so that a program that does not read its input
+# slows its sender down.
 _HELD_BYTES = 256 * 1024
 _READ_BYTES = 64 * 1024
-# The time to deliver the last bytes of a stream after its near side was closed.
+# The time to deliver the last bytes of a stream after its near side was closed: they may be the output of a
+# command.
 _FLUSH_SECONDS = 10.0
+# The caller has given the stream up, so the server gets only a moment for the closing handshake.
 _ABANDON_SECONDS = 1.0
 # The interval of checks whether a half-closed near side has been closed entirely.
 _HANG_UP_SECONDS = 0.2

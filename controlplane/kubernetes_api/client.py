@@ -35,7 +35,8 @@ from controlplane.remote_errors import Unreachable
 CONNECT_SECONDS = 5.0
 TRIES = 8
 RETRYING_SECONDS = 30.0
-# The first and the longest back-off in seconds; doubled with every try, with full jitter.
+# The first and the longest back-off in seconds; doubled with every try, and random (full jitter) so that
+# requests that failed together do not return together.
 _BACKOFF_SECONDS = (0.05, 2.0)
 _JSON = "application/json"
 

@@ -59,7 +59,8 @@ _KEPT = {
     "cluster": ("server", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name"),
     "user": ("client-certificate-data", "client-key-data"),
 }
-# The number of pooled connections; further ones are opened and closed per request.
+# The number of pooled connections: enough for the 40 threads of a cluster's worker pools and the loop's own
+# requests. Further ones are opened and closed per request.
 CONNECTIONS = 48
 # Detects a vanished peer after a minute, even on a connection on which only the peer sends.
 KEEPALIVE = [

@@ -25,8 +25,9 @@ from controlplane.remote_errors import Refused, Unreachable
 log = logging.getLogger(__name__)
 
 PAGE = 500  # objects
+# A new list corrects what a watch may have missed without an error.
 RELIST_SECONDS = 600.0
-# The server ends a watch at a random time between these.
+# The server ends a watch at a random time between these, so that many watches do not begin anew together.
 WATCH_SECONDS = (300.0, 600.0)
 # Servers send a bookmark about every minute, so a longer silence means a connection that died unnoticed.
 SILENCE_SECONDS = 130.0

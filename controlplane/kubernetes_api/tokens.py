@@ -21,10 +21,12 @@ from controlplane.remote_errors import Refused, Unreachable
 
 EXEC_FAILED = "exec_failed"
 
+# A login program may wait for input that it never gets.
 _EXEC_SECONDS = 30.0
-# Back-off after a failed login: the first and the longest pause in seconds; doubled, with jitter.
+# Back-off after a failed login, so that a broken login program is not started for every request: the first
+# and the longest pause in seconds; doubled, with jitter.
 _PAUSE_SECONDS = (1.0, 30.0)
-# A token is replaced this many seconds before it expires.
+# A token is replaced this many seconds before it expires, so that it is still valid when the server reads it.
 _EXEC_EARLY_SECONDS = 60.0
 # The environment variables that are passed on to a login program; none contains a secret.
 _EXEC_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")

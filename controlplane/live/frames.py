@@ -9,6 +9,7 @@ import orjson
 
 from controlplane.live.changes import Change
 
+# Bounds on the memory for replays of one topic; a client that is further behind gets the complete state.
 WINDOW_FRAMES = 256
 WINDOW_BYTES = 1 << 20
 WINDOW_POINTS = 4096

@@ -16,6 +16,7 @@ from controlplane.live.identity import Identity
 
 logger = logging.getLogger(__name__)
 
+# Bounds on the memory for one slow client, which gets complete states beyond them.
 QUEUE_FRAMES = 32
 QUEUE_BYTES = 512 * 1024
 

@@ -20,6 +20,7 @@ FIELDS = frozenset({"topics", "since"})
 # The most digits of an event number.
 # Any number of 18 digits fits into 64 bits, as the database requires.
 MOST_DIGITS = 18
+# Proxies close streams that are silent for long, many after 30 or 60 seconds.
 HEARTBEAT_SECONDS = 10.0
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

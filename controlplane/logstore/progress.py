@@ -15,6 +15,7 @@ from typing import Any
 
 from controlplane.logstore.reader import LogLine, tail
 
+# A job may print other lines after its last progress line.
 LOOK_BACK_LINES = 200
 # The end of the year 9999 in Unix seconds, which is Python's last date.
 LAST_MOMENT = 253_402_300_799

@@ -22,7 +22,7 @@ SCAN_BYTES = 8 * 1024 * 1024
 # The end of the year 9999 in Unix milliseconds, datetime's limit.
 LATEST_MS = 253_402_300_799_000
 _TAIL_BLOCK_BYTES = 64 * 1024
-# Below this many bytes a bisection reads record by record.
+# Below this many bytes a bisection reads record by record, because one read of the file covers them all.
 _BISECT_BYTES = 16 * 1024
 # The most digits of a record's numbers; a longer one was not written by us, because a pod can write to its own log
 # file.

@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Sequence
 
+# Longer lines are split into several records, so that readers need bounded memory.
 MAX_TEXT_BYTES = 64 * 1024
 STDOUT, STDERR = b"o", b"e"
 GAP, END = b"g", b"x"

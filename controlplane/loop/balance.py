@@ -40,7 +40,8 @@ FOR_WAITING, FOR_RUNNING = (
 # that it has given before in its attempt: what speeds and remaining times are reported can be wrong, and must not
 # resize a job again and again.
 REST, MOST_DOUBLINGS = timedelta(seconds=60), 12
-# How long leaving workers have to acknowledge; then the job keeps them.
+# How long leaving workers have to acknowledge; then the job keeps them, because no other project is owed
+# their GPUs.
 LEAVE = timedelta(seconds=30)
 # Reasons of waiting jobs that could start if GPUs became free.
 LACKS_GPUS = (reasons.CLUSTER_FULL, reasons.OVER_FAIR_SHARE, reasons.GANG_DOES_NOT_FIT, reasons.FRAGMENTED)

@@ -10,6 +10,7 @@ from controlplane.models import Lease
 COLLECT_LEASE = "collect"
 # After a longer pause in collecting telemetry it is unknown whether jobs were idle.
 WATCH_GAP_SECONDS = 5.0
+# A new lease is created as expired, so that it is then claimed by the same guarded UPDATE as any other.
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 

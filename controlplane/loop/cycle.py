@@ -31,16 +31,21 @@ logger = logging.getLogger(__name__)
 
 LEASE = "loop"
 LEASE_SECONDS = 10
+# The lease is not extended more often than this, because each extension is a write.
 RENEW_AFTER_SECONDS = 2.0
-# The lease is extended for this many times the duration of the cluster's last plan.
+# The lease is extended for this many times the duration of the cluster's last plan, because the next plan may
+# take longer.
 PLAN_MARGIN = 2
-# The period of work on rows that seldom change: nodes, and expired jobs.
+# The period of work on rows that seldom change (nodes, expired jobs), whose queries would lengthen every
+# cycle.
 HOUSEKEEPING_SECONDS = 5.0
 
-# Plans that take no longer than this are made in every cycle.
+# Plans that take no longer than this are made in every cycle, so that small clusters always show present fair
+# shares.
 CHEAP_SECONDS = 0.05
 LONGEST_SPARED_SECONDS = 5.0
-# While no job is queued, planning pauses for this many times the plan's duration above CHEAP_SECONDS.
+# While no job is queued, planning pauses for this many times the plan's duration above CHEAP_SECONDS: such
+# plans only renew the displayed fair shares.
 SPARED = 8
 
 

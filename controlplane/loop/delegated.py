@@ -32,9 +32,11 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Job
 from jobs.transitions import Target, send
 
-# An offered pod that has been absent from the engine's report for this long is lost.
+# The engine's report may be some seconds old, so an offered pod that is absent from it counts as lost only
+# after this time.
 LOST_AFTER_SECONDS = 5
-# The most jobs offered in one cycle.
+# The most jobs offered in one cycle, so that a burst of submissions does not make one cycle long; the next
+# ones offer the rest.
 MOST_OFFERED = 500
 
 Reports = Mapping[str, PodReport]

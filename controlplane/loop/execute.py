@@ -29,10 +29,12 @@ from controlplane.models.prepared import Rows, prepared
 # Seconds after the claim within which a call may begin: it then returns, or times out, before the claim
 # expires.
 BEGIN_SECONDS = 15
+# Commands also become due when a back-off ends, which notifies no pool.
 LOOK_AGAIN_SECONDS = 1.0
-# A pool claims up to this many times its width.
+# A pool claims up to this many times its width, so that a thread that is done need not wait for the next
+# claim.
 AHEAD = 3
-# Results that arrive within this time are recorded together.
+# Results that arrive within this time are recorded together, because each recording is a transaction.
 GATHER_SECONDS = 0.03
 
 

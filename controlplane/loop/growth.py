@@ -47,7 +47,8 @@ NOT_FOR_LACK_OF_GPUS = (
     # A claim that was deleted can be away until somebody brings it back.
     reasons.WAITING_FOR_VOLUME,
 )
-# The time within which workers added without a user's request must be ready.
+# The time within which workers added without a user's request must be ready: else their GPUs would stay idle
+# with pods that never get ready.
 GROW_SECONDS = 120
 
 

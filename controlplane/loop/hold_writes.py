@@ -20,9 +20,10 @@ from controlplane.scheduling.plan import Hold, Plan
 from jobs import lifecycle
 from jobs.models import Job
 
-# The first jobs of the queue, which are compared in every cycle.
+# The first jobs of the queue, which are compared in every cycle because they start next.
 HEAD = 200
-# How many of the jobs behind them are compared in one cycle.
+# How many of the jobs behind them are compared in one cycle, so that its duration does not grow with the
+# queue.
 PORTION = 250
 # Details of a queued job's last attempt that are kept while it waits.
 KEPT = ("by_job", "by_name", "by_project", "kind", "disrupted_by", "disruption")

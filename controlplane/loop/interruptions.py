@@ -28,7 +28,8 @@ MARGIN_SECONDS = 5
 # The longest wait for workers that do not acknowledge and programs that ignore SIGTERM, however early the
 # notice: their GPUs may be owed to other projects.
 LONGEST_WAIT_SECONDS = 600
-# The margin after an operation's deadline; at most half of the time that is left then.
+# The margin after an operation's deadline, in which it is rolled back and the job shrunk; at most half of the
+# time that is left then.
 DEADLINE_MARGIN = timedelta(seconds=30)
 
 

@@ -36,7 +36,8 @@ from jobs.transitions import REMIND_AFTER_SECONDS, STOP_GRACE_SECONDS, job_event
 logger = logging.getLogger(__name__)
 
 ELASTIC_KINDS = [name for name, kind in KINDS.items() if kind.is_elastic]
-# The causes of operations whose leaving workers are stopped if they do not acknowledge in time.
+# The causes of operations whose leaving workers are stopped if they do not acknowledge in time: their devices
+# are owed to another project, or their node is taken away.
 FORCED_CAUSES = ("reclaim", "spot")
 # The message of growth that was ended for a reclaim. Such growth does not count as failed.
 GIVEN_UP = "Its GPUs are owed to others, so the newcomers were sent away."
@@ -44,7 +45,8 @@ GIVEN_UP = "Its GPUs are owed to others, so the newcomers were sent away."
 LEAVE_SECONDS = timedelta(seconds=10)
 # The upper bound of every reported count, because programs may write anything.
 MOST = 2**31 - 1
-# A worker's time per step is written when it changes by more than this fraction.
+# A worker's time per step is written when it changes by more than this fraction, so that not every report
+# causes a write.
 STEP_CHANGE = 0.2
 # Causes of generations that begin before the previous generation could complete its step.
 BREAKING = (rules.LOSS, rules.REFORM)

@@ -30,12 +30,14 @@ from jobs.transitions import LATE_START_SECONDS
 
 logger = logging.getLogger(__name__)
 
+# A stop may not have reached its pod, for example because the node was unreachable.
 STOP_AGAIN_SECONDS = 30
 # The longest pod name that a command can hold as its subject.
 LONGEST_NAME = 128
 # Pods written in one transaction; kept small, because other writers wait for it.
 BATCH = 200
-# A started pod that has been absent from the engine's report for this long is lost.
+# The engine's report may be some seconds old, so a started pod that is absent from it counts as lost only
+# after this time.
 LOST_AFTER_SECONDS = 5
 # Stands for the state of a start command that no longer exists: finished commands are deleted after a while.
 _CLEARED = ""

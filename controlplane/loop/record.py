@@ -34,7 +34,8 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Allocation, Attempt, Job, Pod
 from jobs.transitions import Move, Target, job_event, move_together, request_transitions
 
-# Attempts begun in one transaction, with one query each for their pods, devices and commands.
+# Attempts begun in one transaction: enough that they share the queries for pods, devices and commands, and
+# few enough that other writers do not wait long.
 BATCH = 200
 # After this time a cycle begins no more attempts, because a project owed GPUs may be waiting for the next
 # cycle.

@@ -35,23 +35,26 @@ from controlplane.models import Cluster, Event
 
 logger = logging.getLogger(__name__)
 
+# Another process holds the lease for the length of a cycle, so asking more often would only cost queries.
 BUSY_PAUSE_SECONDS = 0.05
-# The pause after a cycle, as a multiple of the cycle's duration.
+# The pause after a cycle, as a multiple of the cycle's duration: cycles take at most a third of the time
+# while their pauses stay below the bounds that follow.
 PACE = 2
-# The longest pause after a user action, in seconds.
+# The longest pause after a user action, in seconds, because the user waits for its effect.
 SHORT_PAUSE_SECONDS = 0.25
-# The longest pause otherwise, in seconds.
+# The longest pause otherwise, in seconds, so that slow cycles do not delay the reports of pods further.
 LONG_PAUSE_SECONDS = 1.0
 # How long pauses stay short after a user action, because its effects take several cycles.
 ORDERED_SECONDS = 5.0
-# Changes of a cluster within this time cause one notification.
+# Changes of a cluster within this time cause one notification, because the pods of a gang change together.
 GATHER_SECONDS = 0.02
-# A step that reads all jobs is followed by a pause of this many times its duration, up to a bound.
+# A step that reads all jobs is followed by a pause of this many times its duration, up to a bound, so that it
+# takes a fifth of the time at most until pauses reach the bound.
 SPARED = 4
 LONGEST_SPARED_SECONDS = 2.0
-# Seconds between runs without a notification.
+# Seconds between syncs. Changed quotas request one at once; changed members wait for the next.
 TENANTS_EVERY = 3
-# The interval of checks for long commands whose back-off ended or whose worker died.
+# New commands wake the loop, so this interval only finds those whose back-off ended or whose worker died.
 DISPATCH_SECONDS = 5.0
 ALIVE = "loop.alive"
 

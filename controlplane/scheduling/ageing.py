@@ -16,9 +16,11 @@ from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.victims import Candidate, VictimPolicy
 from controlplane.scheduling.view import JobView
 
-# A job that has run for less is not stopped for an aged gang.
+# A job that has run for less is not stopped for an aged gang, so that jobs make progress between two such
+# stops.
 LEAST_RUN_SECONDS = 3600
-# A job whose last checkpoint is older is not stopped for an aged gang.
+# A job whose last checkpoint is older is not stopped for an aged gang, because it would lose more work than
+# that.
 MOST_LOST_SECONDS = 300
 
 

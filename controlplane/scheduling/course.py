@@ -18,12 +18,14 @@ from controlplane.scheduling.order import requeued_rank
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
-# A simulation advances in growing steps: the first is a minute long, the last a week.
+# A simulation advances in growing steps (the first is a minute long, the last a week): each step costs a
+# decision, and distant ends are uncertain anyway.
 FIRST_STEP, GROWTH, STEPS = 60.0, 1.25, 42
 # Decisions at one moment: victims stop, the jobs that replace them start, and the rest of the capacity is
 # assigned.
 SETTLING = 4
-# The run time assumed for a job when neither it nor any other job of the view declares one.
+# The run time assumed for a job when neither it nor any other job of the view declares one: without any the
+# job would never end in the simulation.
 UNKNOWN_SECONDS = 3600
 
 

@@ -20,7 +20,7 @@ from controlplane.scheduling.view import ClusterView, PodPlacement, placements_f
 EARLY, LATE = 500, 1300
 # Factors on the simulated waits that give the early and the late end of a range, in thousandths.
 DECLARED, LEARNED = (1000, 1800), (500, 2250)
-# The minimum width of a range.
+# The minimum width of a range, because simulations advance in steps of at least a minute.
 LEAST_SECONDS = 60
 
 

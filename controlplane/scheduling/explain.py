@@ -32,6 +32,7 @@ SHOWN = 3
 """The most jobs ahead, and the most holders, that a Hold lists."""
 SHOWN_SECONDS = 600
 
+# A reason of higher precedence hides that the job was preempted: the job could not start even on free GPUs.
 _BEFORE_PREEMPTED = frozenset(
     list(reasons.QUEUED_REASONS)[: list(reasons.QUEUED_REASONS).index(reasons.PREEMPTED)]
 )

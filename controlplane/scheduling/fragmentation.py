@@ -20,7 +20,7 @@ from controlplane.scheduling.view import JobView, SharingMode
 # The mix consists of the most frequent requests; a mix without the rarest 5 % of pods leaves more GPUs useless (openb).
 MOST_KINDS = 200
 STEPS = 25
-# The size of the cache of scored node states.
+# Bounds the memory of the cache of scored node states.
 MOST_STATES = 100_000
 
 _State = tuple[tuple[SharingMode, ...], tuple[int, ...], int, int]

@@ -20,7 +20,8 @@ from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.view import ClusterView, JobView, ProjectView
 from controlplane.scheduling.what_if import JobEffect, WhatIf, compared, job_effect, project_effects
 
-# Submissions and ends within this many seconds of each other are decided together.
+# Submissions and ends within this many seconds of each other are decided together, because a decision for
+# each would make the replay of a week too slow.
 STEP_SECONDS = 60
 # Later than any record, in Unix seconds.
 NEVER = 1 << 62

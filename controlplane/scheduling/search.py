@@ -33,6 +33,7 @@ from controlplane.scheduling.victims import (
     preemption_cost,
 )
 
+# Bounds on the time of one search, because the number of victim sets grows exponentially with nodes and jobs.
 MAX_STEPS = 2000
 MAX_NODES = 16
 MAX_CHOICES = 500

@@ -14,6 +14,8 @@ from controlplane.scheduling.limits import must_wait_for_limits
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.view import PodPlacement, SharingMode
 
+# Bounds on the time of one attempt, because the number of ways to place jobs together grows exponentially
+# with their number.
 MAX_JOBS = 12
 MAX_STEPS = 3000
 MAX_WAYS = 200

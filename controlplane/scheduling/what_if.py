@@ -14,7 +14,7 @@ from controlplane.scheduling.course import STEPS, Course, RunTimes, never
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.view import ClusterView, JobView, ProjectView
 
-# The most jobs in each list; those with the largest difference are kept.
+# The most jobs in each list, so that the answer stays readable; those with the largest difference are kept.
 LISTED = 50
 # A smaller difference of waits counts as none, because simulations advance in steps of a minute and more.
 LEAST_SECONDS = 60

@@ -12,9 +12,10 @@ from pathlib import Path
 from controlplane.supervisor.instance import CHECKOUT
 from controlplane.supervisor.programs import Program
 
+# A child that dies at its start is restarted ever more slowly, so that it does not take the processor.
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
-# A child that lived this long is restarted at once.
+# A child that lived this long is restarted at once: its start is not the reason of its death.
 STEADY_SECONDS = 10.0
 LARGEST_LOG_BYTES = 8 << 20
 PR_SET_PDEATHSIG = 1

@@ -11,6 +11,7 @@ from types import FrameType
 from controlplane.supervisor.children import Child
 
 TICK_SECONDS = 1.0
+# Short, because the user waits for the address that is printed when the web server answers.
 STARTING_TICK_SECONDS = 0.05
 LOG_CHECK_SECONDS = 5.0
 # Six of the ten seconds in which everything must stop: two more are for Redis, and two are spare.

@@ -17,8 +17,10 @@ KEEP_TICKS = timedelta(hours=1)
 # How long cycles and finished commands are kept.
 KEEP_WORK = timedelta(days=7)
 KEEP_REQUESTS = timedelta(hours=24)
+# Bounds the transaction, because other writers wait for it; later calls delete the rest.
 DELETE_MOST = 5000
-# The most coarse steps that one call writes after a long pause.
+# The most coarse steps that one call writes after a long pause, because other writers wait for its
+# transaction.
 SPAN_MOST = 1000
 
 _ticks_cleared_to = 0

@@ -13,7 +13,7 @@ from controlplane.telemetry.metrics import GPU_SECONDS, MEMBER, STEPS, floor
 STEP_SECONDS = STEPS[-1]
 # Use older than this many half-lives is ignored, because it would count less than a thirty-second.
 HALF_LIVES = 5
-# All use within one such span has the same weight.
+# All use within one such span has the same weight, so that one query per span is enough.
 SPANS_PER_HALF_LIFE = 4
 RENEWED_EVERY = timedelta(minutes=10)
 # The longest half-life that can be set.

@@ -30,6 +30,7 @@ from controlplane.fields import FieldError, Refused
 from controlplane.models import Cluster, Department, Membership, NodePool, Project, Role
 from controlplane.queries.projects import project_detail, project_rows
 
+# As milli-GPUs this still fits into the columns' 32 bits.
 MOST_GPUS = 1_000_000
 _SECONDS = fields.optional(fields.whole(1, 10 * 365 * 86400))
 

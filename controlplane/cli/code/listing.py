@@ -14,6 +14,7 @@ from controlplane.cli.errors import USAGE, CliError
 
 # Limit for directories without git, against uploading a home directory.
 WALK_MOST = 200_000
+# The server stores the diff with the tree, so a larger one is cut.
 DIFF_MOST_BYTES = 512 * 1024
 _REVISION = ("rev-parse", "--verify", "-q", "HEAD")
 _LISTING = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard")

@@ -27,6 +27,7 @@ from datasets.code_manifest import FILES_MOST, Entry, file_entry, link_entry, st
 # A file that changed so shortly before it was hashed may change again within the same tick of the file
 # system's clock, so its hash is not cached.
 _SETTLED_NS = 2_000_000_000
+# Older caches are deleted: every directory that was ever uploaded would leave one.
 _REMEMBERED_MOST = 64  # directories
 
 

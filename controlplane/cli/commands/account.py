@@ -12,6 +12,7 @@ from controlplane.cli.errors import DONE, UNREACHABLE, USAGE, ApiError, CliError
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 
+# Short, because a mistyped address is the most likely reason for no answer.
 _FIRST_ANSWER_SECONDS = 5.0
 _NOT_LOGGED_IN = 401
 

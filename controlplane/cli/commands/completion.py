@@ -63,6 +63,7 @@ _PROJECT_COMMANDS = (
     "config project",
 )
 _NODE_COMMANDS = ("describe node", "node cordon", "node uncordon", "node drain")
+# A user who pressed Tab waits no longer for names.
 _LOOKUP_SECONDS = 1.0
 
 

@@ -12,7 +12,7 @@ from controlplane.cli.session import Session
 from controlplane.cli.sse import ChangeListener, patiently
 
 OPEN = ("pending", "running")
-# Interval of polls when no event arrives.
+# The interval of polls when no event arrives, because the feed may be late or refused.
 POLL_SECONDS = 5.0
 
 

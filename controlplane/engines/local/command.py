@@ -13,6 +13,7 @@ from controlplane.engines.local import processes
 from controlplane.engines.local.records import Prepared
 from controlplane.engines.local.shell import exit_code_within, kill_session, start_program
 
+# The command ends shortly after its output: then its own exit code is returned, and not that of a kill.
 _ENDING_SECONDS = 2.0
 
 

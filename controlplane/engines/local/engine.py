@@ -44,7 +44,8 @@ from controlplane.engines.local.shim_start import ShimStarter, is_readable
 from controlplane.engines.simulated import check_spec
 from controlplane.logstore.reader import LogPage, read_page
 
-# The most bytes of one pod's log, unless the cluster's settings give another limit.
+# The most bytes of one pod's log, unless the cluster's settings give another limit: one job must not fill the
+# disk of all.
 LOG_MOST_BYTES = 1 << 30
 # The command of a pod that only holds devices for ranks which its launcher starts.
 IDLE = ("sleep", "infinity")

@@ -30,8 +30,9 @@ from controlplane.engines.local.preloading import NO_TOKEN, is_program
 
 # Without what this file and `shim` put first, and this file's directory after that, which no pod has on its path.
 _PATH = sys.path[2:] if sys.flags.safe_path else sys.path[3:]
+# An idle server ends, because it holds some hundred MB of memory.
 IDLE_SECONDS = 600.0
-# Longer imports count as failed.
+# Longer imports count as failed, so that an import that hangs does not keep its memory.
 IMPORT_SECONDS = 300
 READY = b"ready"
 LONGEST_MESSAGE = 4096

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from controlplane.logstore.writer import LogWriter
 
+# Enough output to contain the reason of a failure, in little memory per pod.
 KEPT_BYTES = 1 << 20
 CHUNK_BYTES = 64 * 1024
 

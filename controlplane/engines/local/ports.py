@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 HOST = "127.0.0.1"
+# A port that the kernel names as free may be leased to a pod that does not listen yet.
 _TRIES = 100
 
 

@@ -35,10 +35,14 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 F_SETPIPE_SZ, PIPE_BYTES = 1031, 1 << 18
 SIGPIPE, SIGXFSZ = 13, 25
 DRAIN_SECONDS = 5.0
+# A line without its end, such as a prompt, is written after one tick without further output.
 TICK_SECONDS = 1.0
+# No descriptor signals the end of a process group, so it is polled.
 GROUP_TICK_SECONDS = 0.02
+# Killed processes take a moment to disappear from the process table.
 KILL_PAUSE_SECONDS = 0.005
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Two seconds together: the engine holds the lock only for moments, another shim until it ends.
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 40, 0.05
 EXIT_LOCKED = 3
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
