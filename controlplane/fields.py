@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 ENV_VALUE_BYTES = 32 * 1024
 MILLI = 1000
-# The most characters of a message column.
+# The length of message columns, which PostgreSQL enforces.
 LONGEST_MESSAGE = 500
 
 

@@ -13,7 +13,8 @@ LATER = frozenset({429, 502, 503})
 # told at once instead. `no_such_host` is none of them: name servers that follow services deny the name of one that is
 # being restarted.
 FINAL = frozenset({"not_trusted", "no_bucket", "not_writable"})
-# A pause of at least this many seconds is announced, and a request that has no answer by then.
+# A pause of at least this many seconds is announced, and a request that has no answer by then: a user hardly
+# notices shorter ones.
 SAID_SECONDS = 2.5
 
 

@@ -32,6 +32,7 @@ def _secret_key() -> str:
             file.write(secrets.token_urlsafe(48))
             file.flush()
             os.fsync(file.fileno())
+            # If another process was first, the link is refused and its key is used.
             with suppress(FileExistsError):
                 os.link(file.name, path)
     return path.read_text().strip()

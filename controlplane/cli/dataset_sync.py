@@ -265,6 +265,7 @@ def make_directories(root: bytes, directories: Iterable[bytes]) -> None:
             if path in made:
                 continue
             made.add(path)
+            # An interrupted clone, which this one continues, may have made it.
             with suppress(FileExistsError):
                 os.mkdir(os.path.join(root, path))
             if os.path.islink(os.path.join(root, path)):
@@ -331,6 +332,7 @@ def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]])
             raise CliError(f"{os.fsdecode(entry.path)} arrived damaged; try again", FAILED)
         os.rename(fresh, path)
     except BaseException:
+        # Also after Ctrl-C no temporary file must be left.
         with suppress(FileNotFoundError):
             os.unlink(fresh)
         raise

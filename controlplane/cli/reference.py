@@ -12,7 +12,7 @@ from controlplane.cli.__main__ import build_parser
 from controlplane.cli.aliases import ALIASES
 from controlplane.cli.errors import MEANINGS
 
-# Fixed width of help, independent of the terminal.
+# Fixed width of help, so that the document does not depend on the terminal.
 COLUMNS = "100"
 
 _INTRODUCTION = """\

@@ -43,6 +43,7 @@ class SilenceReporter:
         # Held while printing, so that nothing is printed after `close`.
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        # A daemon thread, because the command may end while it waits for a response.
         threading.Thread(target=self._watch, name="silence", daemon=True).start()
 
     def note_line(self) -> None:

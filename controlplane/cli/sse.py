@@ -14,7 +14,7 @@ T = TypeVar("T")
 # Consecutive reconnections without an event before giving up: about a minute.
 MAX_BREAKS = 30
 MAX_DELAY_SECONDS = 2.0
-# A waiting command polls at least this often, even if no event arrives.
+# A waiting command polls at least this often, because events may be late or refused.
 SILENCE_SECONDS = 5.0
 
 
@@ -115,6 +115,7 @@ class ChangeListener:
         self._topic = topic
         self._changed = threading.Event()
         self._closed = threading.Event()
+        # A daemon thread, because the command may end while it waits for an event.
         threading.Thread(target=self._listen, name="changes", daemon=True).start()
 
     def wait(self, seconds: float) -> None:

@@ -10,7 +10,8 @@ from controlplane.cli.terminal import visible
 
 Row = dict[str, Any]
 
-# One colour per outcome on terminals; the word is always shown too.
+# One colour per outcome on terminals; the word is always shown too, because colours are not seen by all
+# users.
 STATE_STYLES = {
     "running": "green",
     "starting": "cyan",

@@ -188,7 +188,7 @@ def _connected(parts: SplitResult, timeout: float) -> socket.socket:
 
 def _request(parts: SplitResult, path: str, headers: dict[str, str]) -> bytes:
     fields = {
-        # Without user and password, if the URL has them.
+        # User and password of the URL do not belong into the header.
         "Host": parts.netloc.rpartition("@")[2],
         "Upgrade": "websocket",
         "Connection": "Upgrade",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# How many of many names a sentence lists.
+# How many of many names a sentence lists, so that it stays readable.
 SHOWN = 5
 
 

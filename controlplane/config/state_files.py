@@ -8,7 +8,7 @@ from pathlib import Path
 from controlplane.config.environment import SettingInvalid
 
 OTHERS = 0o077
-# The umask of every process of the control plane.
+# The umask of every process of the control plane, because its files contain credentials and users' data.
 UMASK = 0o077
 # Jobs' own directories, in which the job chooses the modes of files.
 WORK = "work"

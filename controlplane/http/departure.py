@@ -11,8 +11,8 @@ import select
 from collections.abc import MutableMapping
 from typing import Any
 
-# A key of the ASGI scope: an asyncio.Event that is set when the connection ends, even if the application has not
-# read all data.
+# A key of the ASGI scope: an asyncio.Event that is set when the connection ends. ASGI itself reports the end
+# only after all data was read.
 LEFT = "trainyard.client_left"
 
 

@@ -25,6 +25,7 @@ class Throttle:
     def __init__(self, times: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._times, self._seconds, self._clock = times, seconds, clock
         self._attempts: OrderedDict[Hashable, deque[float]] = OrderedDict()
+        # Requests that hash passwords count their attempts on threads of their own.
         self._lock = threading.Lock()
 
     def attempt(self, key: Hashable) -> None:

@@ -102,6 +102,7 @@ class ChannelSocket:
         """End both sides and wait until the connection is closed."""
         self._is_abandoned = True
         self._loop.call_soon_threadsafe(self._cancel)
+        # The connection ends by itself later; the caller need not wait longer for it.
         with contextlib.suppress(concurrent.futures.TimeoutError):
             self._finished.result(_FLUSH_SECONDS)
 

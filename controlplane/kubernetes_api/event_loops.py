@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 
+# Several threads may ask for the same loop first.
 _starting = threading.Lock()
 _loops: dict[str, asyncio.AbstractEventLoop] = {}
 

@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
-# Priorities, smallest first: requests that free GPUs, then reads, then requests that take GPUs.
+# Priorities, smallest first. Requests that free GPUs come first, because other jobs wait for these; then
+# reads, then requests that take GPUs.
 URGENT = 0  # deletes and status
 READ = 1
 CREATE = 2

@@ -101,6 +101,7 @@ class ExecToken:
 
     def __init__(self, plugin: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._plugin, self._clock = plugin, clock
+        # Held during a login, so that concurrent requests share one run of the program.
         self._lock = threading.Lock()
         self._token: str | None = None
         self._ends_at: datetime | None = None

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 # The most events read at once; if there are more, every topic counts as changed.
 EVENTS_MOST = 1000
-# Events that no topic contains.
+# No topic contains tokens or users, so these events change none.
 PRIVATE_KINDS = ("token.", "user.")
 ACCESS_KINDS = (*PRIVATE_KINDS, "project.member", "project.deleted", "project.created")
 

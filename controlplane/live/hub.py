@@ -43,15 +43,15 @@ class Pace:
     # Between reads of the database, while events occur or logs are followed.
     busy: float = 0.05
     quiet: float = 0.1
-    # How long after the last event reads remain frequent.
+    # How long after the last event reads remain frequent, because events come in groups.
     busy_for: float = 5.0
-    # The largest share of the time spent on reading: slow reads cause longer pauses.
+    # The largest share of the time spent on reading, so that a large instance is not slowed down by its feed.
     most_share: float = 0.2
-    # Between checks of all listeners' rights.
+    # Between checks of all listeners' rights, so that a lost right takes effect within about a second.
     recheck: float = 1.0
-    # A listener that accepts no data for this long is disconnected.
+    # A listener that accepts no data for this long is disconnected, because its connection is probably dead.
     blocked: float = 10.0
-    # The pause after a failed read.
+    # The pause after a failed read, because a database that restarts needs a moment.
     retry: float = 1.0
     # How long a topic without listeners is kept, for clients that reconnect.
     keep: float = 30.0

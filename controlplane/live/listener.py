@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 QUEUE_FRAMES = 32
 QUEUE_BYTES = 512 * 1024
 
-# A queue entry that means: send the topic's state as it is at that moment.
+# A queue entry that stands for the topic's state at the moment of sending, so that no outdated state is sent.
 FRESH = None
 
 

@@ -73,6 +73,7 @@ class LogWriter:
         """Flush, mark the log as complete and sync it to disk."""
         self.flush()
         self._append_unnumbered(END, message)
+        # An end record that a crash lost would let the log seem incomplete for ever.
         os.fsync(self._fd)
 
     def close(self) -> None:

@@ -49,5 +49,6 @@ def _start_ticks(pid: int) -> int:
 @cache
 def _machine() -> str:
     """Return an id of this boot of this machine or container; PIDs are comparable only within it."""
+    # PIDs are unique only within a PID namespace, such as that of a container.
     namespace = os.stat("/proc/self/ns/pid").st_ino
     return hashlib.sha256(f"{processes.boot_id()} {namespace}".encode()).hexdigest()[:6]

@@ -44,7 +44,7 @@ NOT_FOR_LACK_OF_GPUS = (
     reasons.NO_SUCH_NODE_POOL,
     reasons.OVER_GPU_LIMIT,
     reasons.INTERACTIVE_OVER_QUOTA,
-    # A claim that was deleted can be away until somebody brings it back.
+    # A claim that was deleted can be away until a user restores it.
     reasons.WAITING_FOR_VOLUME,
 )
 # The time within which workers added without a user's request must be ready: else their GPUs would stay idle

@@ -25,7 +25,8 @@ HEAD = 200
 # How many of the jobs behind them are compared in one cycle, so that its duration does not grow with the
 # queue.
 PORTION = 250
-# Details of a queued job's last attempt that are kept while it waits.
+# Details of a queued job's last attempt that are kept while it waits, because the next observation reads from
+# them by which job it was preempted.
 KEPT = ("by_job", "by_name", "by_project", "kind", "disrupted_by", "disruption")
 
 Statuses: TypeAlias = Mapping[str, HoldStatus]

@@ -262,6 +262,7 @@ def _last_checkpoint(job: Job) -> dict[str, Any]:
     path = log_path(settings.LOG_DIR, str(job.pk), job.attempt, speaker)
     try:
         found = latest_progress(path)
+    # The transition must not fail for want of progress.
     except (OSError, ValueError):
         return {}
     if found is None or found.checkpoint_at is None:

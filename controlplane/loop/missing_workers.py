@@ -91,7 +91,7 @@ def _missing_gangs(view: JobView, attended: Attended, now: datetime) -> tuple[in
     """Return the sizes of the gangs of workers that the job can take now: one for a scale-out, one up to the
     next allowed size, else one worker each. () if it can take none."""
     operation, has = attended.operation, len(attended.members)
-    # Where a member has finished, the training is over: nobody is stopped for more workers.
+    # Where a member has finished, the training is over: no job is stopped for more workers.
     if attended.generation is None or has_finisher(attended):
         return ()
     if has_missing_driver(attended.job.project, attended.job.spec):

@@ -161,6 +161,7 @@ class Runner:
                 work()
             except Exception:
                 logger.exception("the loop's %s failed; it tries again", threading.current_thread().name)
+                # Not at once, because most causes last for a while, such as a database that restarts.
                 self._is_stopping.wait(PERIOD_SECONDS)
         connections.close_all()
 

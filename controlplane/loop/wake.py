@@ -69,6 +69,7 @@ def _ensure_publisher() -> None:
     global _publisher
     with _publisher_lock:
         if _publisher is None or not _publisher.is_alive():
+            # A daemon thread: it waits for wake-ups until the process ends, and may lose one.
             _publisher = threading.Thread(target=_publish_forever, name="wake-publisher", daemon=True)
             _publisher.start()
 

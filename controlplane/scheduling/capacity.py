@@ -134,7 +134,8 @@ class FreeCapacity:
         self.parts: dict[str, PoolIndex] = {}
         # Chooses nodes and devices; None selects the tightest fit.
         self.scorer: Scorer | None = None
-        # The orders of the nodes that changed, oldest change first.
+        # The orders of the nodes that changed, oldest change first: a search that failed looks again at these
+        # only.
         self.changes: list[int] = []
         for node in nodes:
             if node.is_open:

@@ -44,7 +44,7 @@ class Scheduler:
         self._plan = Plan()
         # Whether any job of the last view lacks workers.
         self._lacks_workers = False
-        # When the first back-off of the last view ends.
+        # When the first back-off of the last view ends: from then on an unchanged view may get another plan.
         self._due_at: int | None = None
 
     def decide(self, view: ClusterView) -> Plan:

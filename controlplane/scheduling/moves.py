@@ -56,7 +56,8 @@ class Moves:
         # The jobs that wait for their data, and the capacity that they leave free elsewhere.
         self._waiting_for_data: list[Waiting] = []
         self._elsewhere = RoomElsewhere(state.capacity.now)
-        # The lowest priority that runs in each project.
+        # The lowest priority that runs in each project, read first because only jobs that ran before this
+        # cycle can be stopped.
         self._lowest = state.candidates.lowest_priorities()
 
     def forget_rooms(self) -> None:

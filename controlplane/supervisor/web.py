@@ -17,7 +17,7 @@ from controlplane.http.connections import Limits, ServerConfig
 
 # After this time open event streams and websockets are closed; clients continue by event number.
 GRACE_SECONDS = 3
-# The interval at which uvicorn writes the Date header anew.
+# The interval at which uvicorn writes the Date header anew, which has whole seconds.
 TICK_SECONDS = 1.0
 
 

@@ -117,6 +117,7 @@ class _Memory:
 
     def __init__(self, root: str, environ: dict[str, str]) -> None:
         base = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        # Paths of directories need not be Unicode.
         name = hashlib.sha256(os.path.realpath(root).encode(errors="surrogateescape")).hexdigest()[:24]
         self._path = os.path.join(base, "trainyard", "code", f"{name}.json")
         self._known: dict[str, list[Any]] = {}

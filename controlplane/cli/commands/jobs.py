@@ -17,7 +17,7 @@ from controlplane.cli.tables import Column, Row
 
 AWAY = "Its cluster does not answer. The data below was read before."
 DEFAULT_ROWS = 50
-# Limit on the omitted events that are counted.
+# Limit on the omitted events that are counted, because all of them are transferred for it.
 EVENTS_COUNTED = 500
 
 

@@ -14,7 +14,7 @@ from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
 
 STATES = frozenset({"queued", "starting", "running", "scaling", "suspended", "stopping"}) | FINAL_STATES
 _FINISHED = ("finished", "done")
-# States that a job in the given state has certainly passed through.
+# A job may have left these states before the first poll, on the way to the given one.
 _PASSED = {"running": ("starting",), "scaling": ("starting", "running"), "succeeded": ("starting", "running")}
 
 

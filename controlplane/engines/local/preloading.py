@@ -73,6 +73,7 @@ class ForkServers:
 
     def __init__(self, errors: Path) -> None:
         self._errors = errors
+        # Held while a server is started or ended, because pods are started on many threads.
         self._lock = threading.Lock()
         self._recipe: Recipe | None = None
         self._process: subprocess.Popen[bytes] | None = None

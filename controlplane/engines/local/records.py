@@ -85,6 +85,7 @@ class PodDir:
 
     def create(self, prepared: Prepared, wakeup: Path) -> bool:
         """Create the directory with spec and launch files atomically. Return False, without a change, if it exists."""
+        # Written under a hidden name and renamed, so that no reader sees a directory without its files.
         fresh = self.path.with_name(f".{self.name}.{prepared.token[:8]}")
         fresh.mkdir(mode=0o700)
         stored = {**asdict(prepared), "ports": {str(k): v for k, v in prepared.ports.items()}}

@@ -23,6 +23,7 @@ class ShimStarter:
     """Starts shims for one engine. Thread-safe. Without `close` the spare ends with this process."""
 
     def __init__(self) -> None:
+        # Held while the spare is taken or started, so that two starts never write to the same one.
         self._lock = threading.Lock()
         self._spare: subprocess.Popen[bytes] | None = None
         self._is_closed = False
