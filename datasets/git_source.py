@@ -262,7 +262,7 @@ def _failure(errors: str, is_full: bool, most_bytes: int) -> GitRefused:
 
 
 def _words(said: str) -> str:
-    """Return git's message, in words of ours where its own are about its workings."""
+    """Return git's message; a missing ref or default branch is explained in plain words instead."""
     _, is_missing, ref = said.partition("couldn't find remote ref ")
     if not is_missing:
         return said

@@ -16,6 +16,7 @@ from dashboards.reads.overview import overview_page, usable_project
 
 # How old a cached rendering may be when a page is opened; live updates then refresh it at once.
 FRESH_SECONDS = 2.0
+# Bounds memory: one rendering for each set of visible projects and each language.
 KEPT_MOST = 32
 LEAST_HEADER = "X-Live-Seq"
 

@@ -222,5 +222,6 @@ def _ids(texts: Sequence[str]) -> list[uuid.UUID]:
 
 def _back(asked: str) -> str:
     """Return the list URL from which the user came, with its filters; the plain list for any other address."""
+    # The page redirects there: an address from the query could lead to another site.
     place = reverse("jobs")
     return asked if asked == place or asked.startswith(f"{place}?") else place

@@ -96,6 +96,7 @@ def _pair(line: str) -> tuple[tuple[str, str], float] | None:
     is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and LEAST_RATE < rate < MOST_RATE
     if not is_pair or not is_rate:
         return None
+    # JSON can escape lone surrogates, which cannot be encoded in a page.
     first, second = (name.encode(errors="ignore").decode()[:63] for name in pair)
     return (first, second), float(rate)
 

@@ -92,7 +92,8 @@ def _open_own(volume: Path) -> int:
 
 
 def _lock(own: int, wait_seconds: float) -> bool:
-    """Lock our directory until it is closed; return False if another holds it for so long, or it cannot be locked."""
+    """Lock the directory with the descriptor `own` until it is closed. Return False if another process still holds it
+    after `wait_seconds`, or if it cannot be locked."""
     deadline = time.monotonic() + wait_seconds
     while True:
         try:
