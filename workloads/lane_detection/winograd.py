@@ -80,8 +80,8 @@ class _Tiles:
         return slice(None), slice(one, one + self.height), slice(one, one + self.width)
 
     def grid(self, like: Tensor, channels: int, further: int = 0) -> Tensor:
-        """Return zeros of (n, down, OUT, dilation, across, OUT, dilation, channels), with `further` more
-        tiles at both ends."""
+        """Return zeros of (n, down, OUT, dilation, across, OUT, dilation, channels), with `further` more tiles down
+        and across."""
         one = self.dilation
         sides = self.down + further, OUT, one, self.across + further, OUT, one
         return like.new_zeros(self.pictures, *sides, channels)
