@@ -57,7 +57,7 @@ def forget_lookups() -> None:
 
 
 def _note_lookup(actor: Actor, project: Project, after: dict[str, object]) -> None:
-    # The system acts with the rights of an admin.
+    # Only look-ups by others than admins come here, and the system, which has no user, counts as an admin.
     assert actor.user is not None
     _lookups.attempt(actor.user.pk)
     write_lasting_audit(actor, "user.look_up", "project", project.name, after=after)

@@ -54,7 +54,7 @@ def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) 
             # Every submission locks this counter before it inserts its job. With the lock held here, a concurrent
             # job is either visible already or inserted after the move.
             Counter.objects.advance("submission", 0)
-            # And every new volume updates the project's row.
+            # Every new volume updates the project's row, so none is added while this lock is held.
             reread(project, lock=True)
         before = _shown(project)
         if changes.get("cluster", project.cluster) != project.cluster:

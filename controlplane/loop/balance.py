@@ -165,7 +165,8 @@ def _move(
         # Growth of another pool on the same nodes would take what becomes free.
         is_apart = not any(other != pool and nodes[other] & nodes[pool] for other in growing)
         if pool in growing and is_apart and all(_is_calm(working[one.job]) for one in claims):
-            # What a worker of each of them could use: growth, which comes first, found no place for more.
+            # The least that any of these jobs could use: growth, which came before, found no room for more
+            # workers of it.
             growing_claims = [one for one in claims if one.most > one.workers]
             free = min(usable_gpus(growing_claims, views, seen, plan))
             _shrink(working, after_moves(claims, free), FOR_RUNNING, now)

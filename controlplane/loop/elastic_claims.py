@@ -42,7 +42,7 @@ def _claim(attended: Attended, view: JobView, wanted: int, *, may_shrink: bool) 
     has = len(attended.members)
     most = has + wanted
     if attended.operation is not None and attended.operation.joining:
-        # It is growing, and will want more afterwards.
+        # A growing job counts with the workers that it will have, because it may want more after that.
         has = attended.operation.to_workers
         most = max(has, attended.job.pods_wanted)
     return Claim(

@@ -31,8 +31,8 @@ class EnginePool:
     """The engines of one process, by cluster. Thread-safe."""
 
     def __init__(self) -> None:
-        # Held while an engine is opened, so that no cluster gets two: an engine has threads and watches of
-        # its own.
+        # Held while an engine is opened, so that no cluster gets two, with twice the threads and
+        # watches.
         self._lock = threading.Lock()
         self._opened: dict[int, _Opened] = {}
 

@@ -61,7 +61,7 @@ def changed_holds(
     # A change of rows that is not ours is that of another process, which has led the loop meanwhile.
     is_changed_by_others = rows is not progress.rows and not progress.has_news
     promised, is_withdrawn = _promises(plan, rows, progress.promised)
-    # Only an explanation of all shows where in the queue a job without its promise is.
+    # A job that lost its promise may be anywhere in the queue, so all holds are compared then.
     head = len(holds) if is_withdrawn else max(HEAD, len(plan.promised))
     if holds is not progress.holds or is_changed_by_others:
         left = max(0, len(holds) - head)

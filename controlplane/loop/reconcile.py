@@ -80,7 +80,7 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
         changed = Cluster.objects.filter(pk=cluster.pk, is_reachable=not is_reachable)
         if changed.update(is_reachable=is_reachable, unreachable_message=message[:LONGEST_MESSAGE]) == 1:
             kind = "cluster.reached" if is_reachable else "cluster.lost"
-            # Seen until now if the cluster was reachable before.
+            # Until now the cluster answered, so its ready nodes were seen just before.
             if not is_reachable:
                 Node.objects.filter(cluster=cluster, is_ready=True).update(seen_at=timezone.now())
             Event.objects.append([Event(kind=kind, message=message[:LONGEST_MESSAGE] or cluster.name)])

@@ -180,7 +180,8 @@ class Runner:
             return
         # Read before the cycle, so that an event written during it counts as new for the next one.
         began, seen_event = time.monotonic(), Event.objects.last_seq()
-        # The first cycle reads what the others keep.
+        # The first cycle makes the objects that all later ones keep, so these are exempted from garbage
+        # collection.
         with nullcontext() if self._has_led else garbage.long_lived():
             has_commands = run_cycle(timezone.now(), self._notify_pools)
         if has_commands is None:

@@ -55,7 +55,7 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     # Phase 3: jobs that borrow, on what is left.
     cycle.serve_idle()
     if cycle.start_promised_elsewhere():
-        # What was promised to them is left for others.
+        # Other jobs may use what was promised to those that started.
         cycle.serve_idle(may_stop=False)
     # Phase 4: victims that are not needed run on.
     if state.victims:

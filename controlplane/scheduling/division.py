@@ -108,7 +108,7 @@ def after_moves(running: Iterable[Claim], free: int) -> Mapping[str, int]:
     claims = list(running)
     division = _Division(claims, free)
     division.grow()
-    # Each move is one for the better; measured speeds with bumps could still lead around in a circle.
+    # Every move is an improvement by the measured speeds, but irregular ones could make moves go in a circle.
     for _ in range(MOST_MOVES * len(claims)):
         if not division.move():
             break

@@ -86,7 +86,7 @@ class Moves:
     def _promise_soon(self, item: Waiting) -> bool:
         """Promise capacity that is about to become free: the devices of an earlier promise, else any. Starts
         the job instead if all of that is free already. Return whether it fitted."""
-        # Then nothing is about to become free, and what is free now has been tried.
+        # Without stopping jobs nothing becomes free, and what is free now has been tried.
         if not self._state.is_releasing:
             return False
         placements: tuple[PodPlacement, ...] | None = item.job.promised
@@ -95,7 +95,8 @@ class Moves:
             placements = None if found is None else self._state.capacity.on_idle_devices(item.job, found)
         if placements is None:
             return False
-        # What a gang keeps for later is a number of devices: on the idle ones the job may start at once.
+        # A reservation keeps a number of devices of a node and not certain ones, so on idle devices the job
+        # may start at once.
         if is_free(placements, item.job, self._state.capacity.now) and not must_wait_for_limits(item):
             self._state.start(item, placements)
         else:
@@ -248,6 +249,8 @@ class Moves:
     def _take(
         self, item: Waiting, victims: frozenset[Candidate], *, is_for_aged: bool = False
     ) -> frozenset[Candidate] | None:
+        # One of the victims gets missing workers in this plan, for which other jobs may have been stopped: it
+        # may be a victim only once they have started.
         if not self._state.growing.isdisjoint(victim.job.id for victim in victims):
             # Jobs were stopped for its workers; it may be taken once they have started.
             return None

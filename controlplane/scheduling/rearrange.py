@@ -106,7 +106,7 @@ class Rearrangement:
 
     def _placed(self) -> _Placed:
         state, started, promised = self._state, self._started(), self._promised()
-        # A bound job that has pods on the reserved nodes already may have them there.
+        # A job on reserved nodes was allowed there when it was placed, so it may be placed there again.
         beside = {
             item.job.id
             for item in (*started, *promised)

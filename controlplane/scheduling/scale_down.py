@@ -196,7 +196,8 @@ class _ScaleDown:
             able = [(cost, worker) for cost, worker in costs if cost < math.inf]
             if not able:
                 break
-            # By what it frees of use, so that one large worker can go instead of several small ones.
+            # By the loss per milli-GPU that is of use, so that one large worker can go instead of several
+            # small ones.
             cost, worker = min(able, key=lambda one: (one[0] / _useful(one[1].pod, lacks), one[1].order))
             lost[worker] = cost
             left.remove(worker)

@@ -30,7 +30,7 @@ class Simulator:
 
     def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
         self._grace_seconds = grace_seconds
-        # One question at a time: answers carry no id by which they could be told apart.
+        # One question at a time: answers carry no id by which they could be distinguished.
         self._lock = threading.Lock()
         self._closed = 0  # times
         self._child: tuple[subprocess.Popen[bytes], Connection] | None = None

@@ -28,7 +28,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)).rsplit(os.sep, 3)[
 from controlplane.engines.local import processes, shim
 from controlplane.engines.local.preloading import NO_TOKEN, is_program
 
-# Without what this file and `shim` put first, and this file's directory after that, which no pod has on its path.
+# Without the entries that this file and `shim` have put first, and without this file's directory: pods have
+# none of these on their path.
 _PATH = sys.path[2:] if sys.flags.safe_path else sys.path[3:]
 # An idle server ends, because it holds some hundred MB of memory.
 IDLE_SECONDS = 600.0
@@ -95,7 +96,8 @@ def run(launch: shim.Launch) -> None:
     sys.orig_argv, sys.argv = list(launch.argv), [name, *arguments]
     # The interpreter still uses the dictionary of this file's module after the program.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules["__main__"]))
-    # The program's stays until the end as well: threads and functions called at exit need what it has defined.
+    # The program's module is never freed either, because threads and functions called at exit need what it
+    # has defined.
     program = sys.modules["__main__"] = ModuleType("__main__")
     vars(program)["__builtins__"] = builtins
     if launch.argv[1] == "-m":
