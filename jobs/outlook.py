@@ -41,9 +41,9 @@ MOST_JOBS = 5000
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The cached result for a cluster. `ranges`: estimated start by job id. `view`: the view it was computed
-    from, with time 0; `ways`, the changes that let a job start, by job id, are valid while the view is
-    equal."""
+    """The cached results for a cluster. `ranges`: estimated start by job id, computed `at` this monotonic time.
+    `ways`: the changes that let a job start, by job id, computed from `view` (with time 0) and valid while the
+    cluster's view equals it."""
 
     at: float
     ranges: Mapping[str, StartRange | None]

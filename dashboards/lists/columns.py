@@ -17,13 +17,14 @@ def number_column(
     *,
     is_nullable: bool = False,
 ) -> Column:
-    """Return a column with the row's number `name`."""
+    """Return a column of numbers. `name`: the key of the number in a row, whereas `key` names the column in URLs."""
     return Column(key, label, cells.number(name), sort, css, is_nullable, falls=True)
 
 
 def time_column(
     key: str, label: Text, name: str, css: str = "quiet nowrap", *, never: Text | None = None
 ) -> Column:
-    """Return a column with the age of the row's time `name`. `never`: shown for None; None if every row has a time."""
+    """Return a column of ages. `name`: the key of the time in a row. `never`: shown for None; None if every row has a
+    time."""
     cell = cells.ago(name) if never is None else cells.ago(name, never)
     return Column(key, label, cell, name, css, is_nullable=never is not None, falls=True)

@@ -137,7 +137,8 @@ def better(progress: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, An
 
 
 def _preempted() -> Mapping[Any, Sequence[int]]:
-    """Return the preempted attempts of watched jobs whose pods are gone, as numbers by job."""
+    """Return, by job, the numbers of the attempts that were preempted and whose pods are gone. Only jobs whose
+    volumes take snapshots on events."""
     rows = Attempt.objects.filter(job__volume_uses__is_watched=True, ended_at__isnull=False, reason=PREEMPTED)
     found: defaultdict[Any, list[int]] = defaultdict(list)
     for job, number in rows.order_by("number").values_list("job_id", "number").distinct():

@@ -46,8 +46,8 @@ Raw = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ClaimKind:
-    """Parameters of new claims. `storage_class`: its name, "" for the cluster's default. `access_mode`: as in
-    Kubernetes."""
+    """Parameters of new claims. `storage_class`: the name of their class, "" for the cluster's default.
+    `access_mode`: as in Kubernetes."""
 
     storage_class: str
     size_bytes: int

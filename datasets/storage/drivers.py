@@ -42,15 +42,14 @@ class DriverSettings:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """What the rest of the product needs of a driver.
+    """The description of a storage driver that the rest of the product uses.
 
     `fields`: the settings of its storage classes, besides `driver` and `description`. `read(name, stated, state_dir)`
     reads and checks them; it raises ValueError with the reason. `opens`: the "module:function" that is called with the
     StorageClass, the project's id, and the size and service tier of new volumes; it returns MountedVolumes.
 
     `is_size_enforced`: a write beyond the size of a volume fails. `is_tier_enforced`: a volume gets the throughput of
-    its tier and no more. `package`: the package that the driver imports, "" for none; those of ours are in
-    requirements-netapp.txt.
+    its tier and no more. `package`: the package that the driver imports (requirements-netapp.txt), "" for none.
     """
 
     name: str
